@@ -17,7 +17,7 @@ def point(name: str, value: float, step: int | None, attempt: int = 1) -> Metric
     return MetricPoint("", attempt, step, name, value)
 
 
-def test_step_reported_again_after_an_eviction_counts_once_and_the_later_value() -> None:
+def test_later_value_of_a_repeated_step_counts() -> None:
     points = [point("loss", 3, 1), point("loss", 2, 2), point("loss", 2.5, 2, 2)]
     (curve,) = to_curves("a", points)
     assert curve.points == ((1, 3), (2, 2.5))
@@ -33,12 +33,12 @@ def test_last_keeps_that_many_steps_of_each_metric() -> None:
     assert [c.points for c in to_curves("r", points, 2)] == [((8, 8), (9, 9))] * 2
 
 
-def test_runs_are_aligned_by_step_not_by_position() -> None:
+def test_runs_are_aligned_by_step() -> None:
     one, two = Curve("one", "loss", ((1, 1.0), (3, 3.0))), Curve("two", "loss", ((3, 30.0),))
     assert align([one, two]) == [(1, (1.0, None)), (3, (3.0, 30.0))]
 
 
-def test_differing_parameters_are_those_with_other_values_or_types() -> None:
+def test_parameters_differ_by_value_or_type() -> None:
     found = differing([{"lr": 0.1, "epochs": 1, "seed": 1}, {"lr": 0.2, "epochs": 1, "seed": True}])
     assert found == {"lr": (0.1, 0.2), "seed": (1, True)}
     assert differing([{"a": 1}, {}]) == {"a": (1, None)}
@@ -74,7 +74,7 @@ def test_picture_of_a_metric_with_control_characters_is_xml() -> None:
     assert "\ufffd" in "".join(ElementTree.fromstring(svg).itertext())
 
 
-def test_axes_of_the_picture_are_named_and_have_round_values() -> None:
+def test_axes_of_the_picture_have_round_values() -> None:
     curve = Curve("a", "loss", ((3, 0.2343), (987, 1.5088)))
     words = [text.text for text in ElementTree.fromstring(draw_svg({"loss": [curve]})).iter(_TEXT)]
     assert words[:5] == ["a", "loss", "0.5", "1", "1.5"]
@@ -87,7 +87,7 @@ def test_steps_of_a_short_run_are_whole_numbers() -> None:
     assert words[-4:] == ["1", "2", "3", "step"]
 
 
-def test_ninth_run_does_not_look_like_the_first() -> None:
+def test_ninth_run_has_another_line_than_the_first() -> None:
     curves = [Curve(f"r{n}", "loss", ((1, 0.0), (2, float(n)))) for n in range(17)]
     lines = ElementTree.fromstring(draw_svg({"loss": curves})).iter(_LINE)
     drawn = {(line.get("stroke"), line.get("stroke-dasharray")) for line in lines}

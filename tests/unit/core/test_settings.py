@@ -30,9 +30,7 @@ def test_defaults_need_no_file(tmp_path: Path, env: dict[str, str]) -> None:
     assert settings.origins["target"] == "built-in"
 
 
-def test_each_source_wins_over_the_one_before_and_is_named(
-    tmp_path: Path, env: dict[str, str]
-) -> None:
+def test_later_sources_override_earlier_ones(tmp_path: Path, env: dict[str, str]) -> None:
     user = Path(env["RUNNER_CONFIG"])
     user.write_text("# mine\ntarget: azure\nstack: user\npool: user\noutput_dir: mine\n")
     (tmp_path / "runner.yaml").write_text("stack: project\npool: project\n")
@@ -48,13 +46,13 @@ def test_each_source_wins_over_the_one_before_and_is_named(
     assert flagged.origins["pool"] == "--pool"
 
 
-def test_relative_output_folder_of_a_flag_means_the_working_folder(
+def test_output_folder_of_a_flag_is_relative_to_the_working_folder(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
     assert _load(tmp_path, env, output_dir="here").output_dir == tmp_path / "here"
 
 
-def test_misspelt_key_is_named_with_its_line(tmp_path: Path, env: dict[str, str]) -> None:
+def test_unknown_key_is_reported_with_its_line(tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "runner.yaml").write_text("stack: dev\ntaget: azure\n")
     with pytest.raises(RunnerError) as caught:
         _load(tmp_path, env)
@@ -66,7 +64,7 @@ def test_misspelt_key_is_named_with_its_line(tmp_path: Path, env: dict[str, str]
 @pytest.mark.parametrize(
     ("variable", "value"), [("RUNNER_TARGET", "aws"), ("RUNNER_STACK", "../x")]
 )
-def test_wrong_value_names_its_origin(
+def test_invalid_value_is_reported_with_its_origin(
     tmp_path: Path, env: dict[str, str], variable: str, value: str
 ) -> None:
     with pytest.raises(RunnerError) as caught:
@@ -75,11 +73,11 @@ def test_wrong_value_names_its_origin(
     assert value in caught.value.what
 
 
-def test_config_file_that_was_asked_for_must_exist(tmp_path: Path, env: dict[str, str]) -> None:
+def test_explicit_config_file_must_exist(tmp_path: Path, env: dict[str, str]) -> None:
     with pytest.raises(RunnerError, match="cannot read"):
         _load(tmp_path, {**env, "RUNNER_CONFIG": str(tmp_path / "nowhere.yaml")})
 
 
-def test_unknown_flag_is_a_mistake_of_the_caller(tmp_path: Path, env: dict[str, str]) -> None:
+def test_unknown_flag_raises_value_error(tmp_path: Path, env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="not a setting"):
         _load(tmp_path, env, colour="red")

@@ -22,7 +22,7 @@ def task(phase: Any, **changes: Any) -> TaskView:
 
 @pytest.mark.parametrize("status", ["succeeded", "failed", "cancelled"])
 @pytest.mark.parametrize("phase", ["active", "running", "completed", None])
-def test_committed_result_decides_whatever_the_task_does(status: str, phase: Any) -> None:
+def test_committed_result_decides_over_the_task(status: str, phase: Any) -> None:
     view = task(phase) if phase else None
     decided = decide_status(committed(status, "why"), view, 1, "command")
     assert decided.state.value == status
@@ -57,7 +57,7 @@ def test_queued_run_explains_why_its_attempt_ended() -> None:
     assert "is retried" in decide_status(None, task("active", retries=1), 1, None).reason
 
 
-def test_end_without_a_result_gives_the_services_reason_and_when() -> None:
+def test_end_without_a_result_has_the_reason_of_the_service() -> None:
     early = task(
         "completed", failure_code="BlobDownloadMiscError", failure_message="The blob is missing"
     )
@@ -81,7 +81,7 @@ def test_end_without_a_result_gives_the_services_reason_and_when() -> None:
         (3, [3], True, 2),
     ],
 )
-def test_attempts_that_ended_and_did_not_fail_were_evicted(
+def test_ended_attempts_that_did_not_fail_count_as_evicted(
     began: int, failed: list[int], waiting: bool, evicted: int
 ) -> None:
     ends = [AttemptEnd(n, "", "failed", 1, "command") for n in failed]

@@ -20,7 +20,7 @@ from runner.protocol.errors import RunnerError
         ("data:C:/x", "data", "C:/x"),
     ],
 )
-def test_a_path_names_its_store_or_the_default_one(text: str, store: str, path: str) -> None:
+def test_path_without_a_store_is_in_the_default_one(text: str, store: str, path: str) -> None:
     assert parse_stored_path(text, "data") == StoredPath(store, path)
 
 
@@ -30,7 +30,7 @@ def test_a_path_names_its_store_or_the_default_one(text: str, store: str, path: 
      "my--own:x", "C:/x", "a\udcff", "share:..", "share:.runner-parts/x", "share:.Runner-Parts",
      f"share:{'x' * 256}"],
 )  # fmt: skip
-def test_what_cannot_be_stored_is_refused(text: str) -> None:
+def test_invalid_stored_paths_are_rejected(text: str) -> None:
     with pytest.raises(RunnerError) as refused:
         parse_stored_path(text, "data")
     assert refused.value.code == "R-DATA-PATH"
@@ -38,6 +38,6 @@ def test_what_cannot_be_stored_is_refused(text: str) -> None:
     assert refused.value.fix
 
 
-def test_the_name_is_the_last_part_and_the_store_where_there_is_none() -> None:
+def test_name_is_the_last_part_or_the_store() -> None:
     assert parse_stored_path("a/b.txt", "data").name == "b.txt"
     assert parse_stored_path("share:", "data").name == "share"

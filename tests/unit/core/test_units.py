@@ -69,7 +69,7 @@ def test_duration(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", NO_SIZES)
-def test_text_that_is_not_a_size_is_refused_with_examples(text: str) -> None:
+def test_invalid_size_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(UnitError, match="is not a size") as caught:
         parse_size(text)
     assert "28GiB" in caught.value.fix
@@ -77,7 +77,7 @@ def test_text_that_is_not_a_size_is_refused_with_examples(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NO_DURATIONS)
-def test_text_that_is_not_a_duration_is_refused_with_examples(text: str) -> None:
+def test_invalid_duration_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(UnitError, match="is not a duration") as caught:
         parse_duration(text)
     assert "1h30m" in caught.value.fix
@@ -112,7 +112,7 @@ DURATION_KEYS: dict[str, tuple[type[Any], str]] = {
 
 
 @pytest.mark.parametrize("key", SIZE_KEYS)
-def test_every_size_key_takes_every_spelling(key: str, tmp_path: Path) -> None:
+def test_all_size_keys_accept_all_spellings(key: str, tmp_path: Path) -> None:
     model, text = SIZE_KEYS[key]
 
     def read(value: str) -> object:
@@ -130,7 +130,7 @@ def test_every_size_key_takes_every_spelling(key: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", DURATION_KEYS)
-def test_every_duration_key_takes_every_spelling(key: str, tmp_path: Path) -> None:
+def test_all_duration_keys_accept_all_spellings(key: str, tmp_path: Path) -> None:
     model, text = DURATION_KEYS[key]
 
     def read(value: str) -> object:
@@ -161,7 +161,7 @@ def amounts(schema: Any, pattern: str) -> Iterator[str]:
             yield from amounts(each, pattern)
 
 
-def test_no_key_is_missing_in_the_tables() -> None:
+def test_tables_of_keys_are_complete() -> None:
     schemas = [json.loads(train_schema()), json.loads(submit_schema())]
     assert set(amounts(schemas, SIZE_PATTERN)) == {key.split(".")[-1] for key in SIZE_KEYS}
     assert set(amounts(schemas, DURATION_PATTERN)) == {key.split(".")[-1] for key in DURATION_KEYS}
@@ -186,7 +186,7 @@ FLAGS: dict[str, Callable[[str], timedelta]] = {
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_every_option_takes_every_spelling(flag: str) -> None:
+def test_all_options_accept_all_spellings(flag: str) -> None:
     for written, seconds in DURATIONS.items():
         assert FLAGS[flag](written) == timedelta(seconds=seconds), written
     for written in NO_DURATIONS:
@@ -231,7 +231,7 @@ def test_since_is_a_date_or_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "7", "999999w", "-3d", "2026-13-01", "1e3d"])
-def test_since_that_is_neither_is_refused(text: str) -> None:
+def test_invalid_since_is_rejected(text: str) -> None:
     with pytest.raises(RunnerError) as caught:
         parse_since(text, NOW)
     assert caught.value.fix
@@ -294,7 +294,7 @@ def test_duration_is_the_sum_of_its_parts(
 
 
 @given(st.text(alphabet="0123456789.kKmMgGtTiIbBwdhspPTDHS \n", max_size=20))
-def test_patterns_of_the_schemas_hold_what_is_read(text: str) -> None:
+def test_schema_patterns_match_the_grammar(text: str) -> None:
     for parse, pattern in ((parse_size, SIZE_PATTERN), (parse_duration, DURATION_PATTERN)):
         try:
             parse(text)

@@ -87,7 +87,7 @@ def error_of(path: Path, text: str, model: type[BaseModel] = RecipeFile) -> Runn
 
 
 @pytest.mark.parametrize(("model", "place"), list(every_field()))
-def test_error_of_a_field_is_in_our_words_with_file_and_line(
+def test_field_error_has_file_and_line(
     tmp_path: Path, model: type[BaseModel], place: Place
 ) -> None:
     found = [refused(tmp_path, model, with_value(place, value)) for value in VALUES]
@@ -125,14 +125,14 @@ def test_error_of_a_field_is_in_our_words_with_file_and_line(
         ("params:\n  a:", ":2: params.a: nothing is said of the parameter", "", "{type: int}"),
     ],
 )
-def test_error_says_what_why_and_fix(
+def test_field_error_has_what_why_and_fix(
     tmp_path: Path, text: str, what: str, why: str, fix: str
 ) -> None:
     err = error_of(tmp_path / "train.yaml", text)
     assert (what in err.what, why in err.why, fix in err.fix) == (True, True, True), err
 
 
-def test_value_that_could_be_of_several_kinds_is_one_problem(tmp_path: Path) -> None:
+def test_value_of_several_types_is_one_problem(tmp_path: Path) -> None:
     content = {"tasks": {"a": {"command": "x", "params": {"n": [1], "m": None}}}}
     err = refused(tmp_path, SubmitFile, content)
     assert err is not None
@@ -148,9 +148,7 @@ def test_value_that_could_be_of_several_kinds_is_one_problem(tmp_path: Path) -> 
         ("!!binary aGVsbG8=", "b'hello'", "something else"),
     ],
 )
-def test_value_is_told_as_it_is_written_and_not_as_python_has_it(
-    tmp_path: Path, written: str, shown: str, kind: str
-) -> None:
+def test_value_is_quoted_as_written(tmp_path: Path, written: str, shown: str, kind: str) -> None:
     text = f"name: {written}\ntasks: {{a: {{command: x}}}}\n"
     err = error_of(tmp_path / "f.yaml", text, SubmitFile)
     assert err.what.endswith(f"f.yaml:1: name: expected text, got {shown}")
@@ -158,16 +156,14 @@ def test_value_is_told_as_it_is_written_and_not_as_python_has_it(
 
 
 @pytest.mark.parametrize("value", [123456789, ["hunter2-hunter2"], {"a": "hunter2-hunter2"}])
-def test_value_written_in_place_of_a_secrets_name_is_not_repeated(
-    tmp_path: Path, value: object
-) -> None:
+def test_value_in_place_of_a_secret_name_is_not_quoted(tmp_path: Path, value: object) -> None:
     err = refused(tmp_path, RecipeFile, {"secrets": {"TOKEN": {"env": value}}})
     assert err is not None
     assert "hunter2" not in f"{err}"
     assert "123456789" not in f"{err}"
 
 
-def test_file_that_is_nested_too_deeply_is_no_bug_of_ours(tmp_path: Path) -> None:
+def test_too_deeply_nested_file_is_reported(tmp_path: Path) -> None:
     depth = 500  # the parser recurses three times for each, and takes seconds for a thousand
     err = error_of(tmp_path / "deep.yaml", f"tasks: {'[' * depth}{']' * depth}\n", SubmitFile)
     assert "deep.yaml:1: nested too deeply" in err.what
@@ -193,7 +189,7 @@ def test_file_that_is_nested_too_deeply_is_no_bug_of_ours(tmp_path: Path) -> Non
         ("name: a\nwhy: b\x07", 2, "special characters", "remove the control character"),
     ],
 )
-def test_file_that_is_no_yaml_of_ours_is_told_with_its_line_and_what_to_write(
+def test_syntax_error_has_line_and_fix(
     tmp_path: Path, text: str, line: int, problem: str, fix: str
 ) -> None:
     path = tmp_path / "train.yaml"
@@ -203,14 +199,14 @@ def test_file_that_is_no_yaml_of_ours_is_told_with_its_line_and_what_to_write(
     assert fix in err.fix
 
 
-def test_file_in_another_encoding_is_told_with_its_line(tmp_path: Path) -> None:
+def test_file_in_another_encoding_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_bytes(b"name: a\ndescription: caf\xe9\n")
     with pytest.raises(RunnerError, match=r"train\.yaml:2: not UTF-8"):
         read_document(path, code="R-X")
 
 
-def test_mistake_in_a_key_that_a_merge_brings_is_told_where_it_is_merged(tmp_path: Path) -> None:
+def test_error_of_a_merged_key_has_the_line_of_its_mapping(tmp_path: Path) -> None:
     path = tmp_path / "tasks.yaml"
     text = (
         "tasks:\n"
@@ -227,7 +223,7 @@ def test_mistake_in_a_key_that_a_merge_brings_is_told_where_it_is_merged(tmp_pat
 
 
 @pytest.mark.parametrize("value", ["!!float ''", "!!int ''", "!!bool x", "!!set x", "!!omap x"])
-def test_value_that_is_not_of_its_tag_is_no_bug_of_ours(tmp_path: Path, value: str) -> None:
+def test_value_that_does_not_match_its_tag_is_reported(tmp_path: Path, value: str) -> None:
     err = error_of(tmp_path / "train.yaml", f"name: {value}\n")
     assert "not what its tag" in f"{err.what} {err.why}"
     assert err.code == "R-X-SYNTAX"

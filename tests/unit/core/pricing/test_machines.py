@@ -10,7 +10,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 TODAY = date(2026, 11, 21)
 
 
-def test_a_size_is_found_whatever_its_capitals():
+def test_vm_size_is_found_in_any_case():
     found = find_machine("standard_nc4as_t4_V3")
     assert found is not None
     assert found.vm_size == "Standard_NC4as_T4_v3"
@@ -18,17 +18,17 @@ def test_a_size_is_found_whatever_its_capitals():
     assert found.driver == "cuda"
 
 
-def test_a_third_of_an_a10_is_one_device_with_a_third_of_its_memory():
+def test_part_of_an_a10_is_one_device_with_part_of_its_memory():
     found = machine("Standard_NV12ads_A10_v5", TODAY)
     assert (found.gpus, found.gpu_memory_gib, found.driver) == (1, 8, "grid")
 
 
-def test_a_size_without_gpu_counts_none():
+def test_vm_size_without_gpu_has_no_devices():
     found = machine("Standard_D4s_v5", TODAY)
     assert (found.gpu, found.gpus, found.gpu_memory_gib, found.driver) == (None, 0, None, None)
 
 
-def test_an_unknown_size_names_those_near_it():
+def test_unknown_vm_size_names_similar_ones():
     with pytest.raises(RunnerError) as caught:
         machine("Standard_NC4as_T4_v4", TODAY)
     assert caught.value.code == "R-MACHINE-UNKNOWN"
@@ -36,13 +36,13 @@ def test_an_unknown_size_names_those_near_it():
     assert caught.value.exit_code == ExitCode.PREFLIGHT
 
 
-def test_a_size_like_no_other_is_unknown_all_the_same():
+def test_vm_size_without_similar_names_is_unknown():
     with pytest.raises(RunnerError) as caught:
         machine("gpu please", TODAY)
     assert caught.value.code == "R-MACHINE-UNKNOWN"
 
 
-def test_near_matches_never_propose_what_is_gone():
+def test_retired_vm_sizes_are_not_suggested():
     with pytest.raises(RunnerError) as caught:
         machine("Standard_NC6s_v4", TODAY)
     assert "Standard_NC6s_v3" not in caught.value.why
@@ -57,20 +57,20 @@ def test_near_matches_never_propose_what_is_gone():
         ("standard_nv4as_v4", "Standard_NV12ads_A10_v5"),
     ],
 )
-def test_a_retired_size_names_its_successor(vm_size: str, successor: str):
+def test_retired_vm_size_names_its_successor(vm_size: str, successor: str):
     with pytest.raises(RunnerError) as caught:
         machine(vm_size, TODAY)
     assert caught.value.code == "R-MACHINE-RETIRED"
     assert successor in caught.value.fix
 
 
-def test_a_size_can_be_had_until_the_day_it_is_retired():
+def test_vm_size_is_valid_until_the_day_of_retirement():
     assert machine("Standard_NV12s_v3", date(2026, 9, 29)).retired == date(2026, 9, 30)
     with pytest.raises(RunnerError):
         machine("Standard_NV12s_v3", date(2026, 9, 30))
 
 
-def test_every_row_is_whole_and_no_size_stands_twice():
+def test_all_rows_are_complete_and_unique():
     found = machines()
     assert len({each.vm_size.lower() for each in found}) == len(found)
     for each in found:
@@ -84,5 +84,5 @@ def test_every_row_is_whole_and_no_size_stands_twice():
             assert successor.retired is None
 
 
-def test_two_spellings_of_a_quota_family_are_one():
+def test_spellings_of_a_quota_family_have_one_key():
     assert family_key("Standard NCASv3_T4 Family") == family_key("standardNCASv3_T4Family")

@@ -20,13 +20,13 @@ from runner.protocol.errors import RunnerError
 HEADER = "vm_size,location,kind,usd_per_hour,as_of,source\n"
 
 
-def test_a_price_that_no_row_has_is_none():
+def test_missing_price_is_none():
     table = load_price_table(None)
     assert table.find("Standard_NC4as_T4_v3", "nowhere", spot=True) is None
     assert PriceTable().find("Standard_NC4as_T4_v3", "eastus", spot=False) is None
 
 
-def test_every_shipped_row_has_a_known_size_a_date_and_a_source():
+def test_packaged_prices_have_known_size_date_and_source():
     table = load_price_table(None)
     assert table.rows
     for key, price in table.rows.items():
@@ -36,7 +36,7 @@ def test_every_shipped_row_has_a_known_size_a_date_and_a_source():
         assert 0 < price.usd_per_hour < 200
 
 
-def test_spot_and_dedicated_are_two_prices_and_capitals_do_not_count():
+def test_spot_and_dedicated_have_separate_prices():
     table = load_price_table(None)
     spot = table.find("STANDARD_NC24ADS_A100_V4", "SouthEastAsia", spot=True)
     dedicated = table.find("Standard_NC24ads_A100_v4", "southeastasia", spot=False)
@@ -45,7 +45,7 @@ def test_spot_and_dedicated_are_two_prices_and_capitals_do_not_count():
     assert spot.usd_per_hour < dedicated.usd_per_hour
 
 
-def test_a_refreshed_row_stands_over_the_shipped_one_and_leaves_the_others(tmp_path: Path):
+def test_refreshed_prices_replace_packaged_ones(tmp_path: Path):
     key = PriceKey("standard_nc24ads_a100_v4", "eastus", spot=False)
     newer = {key: Price(9.5, date(2026, 11, 20), "a test, with a comma")}
     HomePaths(tmp_path).prices.write_text(render_prices(newer), encoding="utf-8")
@@ -54,12 +54,12 @@ def test_a_refreshed_row_stands_over_the_shipped_one_and_leaves_the_others(tmp_p
     assert len(table.rows) == len(load_price_table(None).rows)
 
 
-def test_rows_survive_being_written_and_read(tmp_path: Path):
+def test_written_prices_are_read_back(tmp_path: Path):
     rows = dict(load_price_table(None).rows)
     assert parse_prices(render_prices(rows), tmp_path) == rows
 
 
-def test_the_larger_of_two_prices_for_the_same_wins(tmp_path: Path):
+def test_higher_of_two_packaged_prices_counts(tmp_path: Path):
     text = HEADER + "a,b,spot,1.5,2026-01-01,x\nA,B,spot,1.2,2026-02-01,y\n"
     assert parse_prices(text, tmp_path)[PriceKey("a", "b", spot=True)].usd_per_hour == 1.5
 
@@ -76,7 +76,7 @@ def test_the_larger_of_two_prices_for_the_same_wins(tmp_path: Path):
         "a,b",
     ],
 )
-def test_a_damaged_line_is_one_error_with_its_number(tmp_path: Path, line: str):
+def test_invalid_price_line_is_reported_with_its_number(tmp_path: Path, line: str):
     HomePaths(tmp_path).prices.write_text(HEADER + line + "\n", encoding="utf-8")
     with pytest.raises(RunnerError) as caught:
         load_price_table(tmp_path)
@@ -84,7 +84,7 @@ def test_a_damaged_line_is_one_error_with_its_number(tmp_path: Path, line: str):
     assert "line 2" in caught.value.why
 
 
-def test_a_file_that_is_no_price_table_is_one_error(tmp_path: Path):
+def test_file_other_than_a_price_table_is_an_error(tmp_path: Path):
     HomePaths(tmp_path).prices.write_text("hello\n", encoding="utf-8")
     with pytest.raises(RunnerError, match=r"prices\.csv"):
         load_price_table(tmp_path)
