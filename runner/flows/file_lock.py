@@ -1,4 +1,4 @@
-"""A lock between processes: held through a file, freed by the kernel when its holder dies."""
+"""A lock between processes, which the kernel releases when its holder ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def file_lock(
     """Hold the lock of a file.
 
     Args:
-        path: The file; its folder is made.
-        what: What the holder does, for the error of those that wait too long.
+        path: The file; its folder is created.
+        what: What the holder does, for the error of a timeout.
         timeout_s: How long to wait for the lock.
         on_wait: Called once when another process holds the lock.
 
@@ -41,7 +41,7 @@ def file_lock(
         raise RunnerError(
             "R-LOCK",
             f"another runner has been {what} for {format_duration(timeout_s)}",
-            fix="wait for it, or end it, and run the command again",
+            fix="wait for it or stop it, then run the command again",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     except OSError as err:

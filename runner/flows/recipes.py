@@ -1,4 +1,4 @@
-"""Start a recipe from the template."""
+"""Create a recipe from the template."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 def new_recipe(name: str, *, cwd: Path) -> Path:
-    """Copy the template to `cwd/name`. Raises RunnerError when the name or the place is taken."""
+    """Copy the template to `cwd/name` and return the path. Raise RunnerError."""
     if not _NAME.fullmatch(name):
         raise RunnerError(
             "R-RECIPE-NAME",
-            f"{name!r} is not a recipe name",
-            why="up to 40 letters, digits, '-' and '_'; it is made in the current folder",
+            f"invalid recipe name {name!r}",
+            why="a name has up to 40 letters, digits, '-' and '_'",
             fix="runner recipe new my_model",
         )
     target = cwd / name
@@ -37,14 +37,14 @@ def new_recipe(name: str, *, cwd: Path) -> Path:
             "R-RECIPE-WRITE",
             f"cannot write to {target}",
             why=_reason(err),
-            fix="make room, or go to a folder that you may write to",
+            fix="free space, or change to a writable folder",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     return target
 
 
 def _reason(err: OSError) -> str:
-    """copytree collects the failures of all files: (from, to, text) each."""
+    """Return the reason; copytree collects (source, target, text) for each file."""
     if isinstance(err, shutil.Error) and err.args and err.args[0]:
         return str(err.args[0][0][2])
     return err.strerror or str(err)

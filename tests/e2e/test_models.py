@@ -225,7 +225,7 @@ def test_alias_moves_and_is_in_the_way_of_a_removal(
     with pytest.raises(RunnerError) as caught:
         find_version(connection, f"{name}@2")
     assert caught.value.code == "R-MODEL-DELETED"
-    with pytest.raises(RunnerError, match="there is no") as caught:
+    with pytest.raises(RunnerError, match="@7 not found") as caught:
         find_version(connection, f"{name}@7")
     assert caught.value.why == f"the newest is {name}@1", "not the one that was removed"
     with pytest.raises(RunnerError):
@@ -495,7 +495,7 @@ def test_run_that_could_not_be_registered_says_why_and_is_completed(
     connection: Connection, make: Make, name: str, runs: BlobContainer
 ) -> None:
     record = make({"m": b"1"}, model={"name": name})
-    assert "did not come to it" in str(describe_models(connection, record)[0])
+    assert "did not register it" in str(describe_models(connection, record)[0])
     blob = RunPaths(record.run_id).output(1) + "m"
     runs.delete(blob)
     settle_agent(*agents_view(connection), RunPaths(record.run_id), Redactor())

@@ -142,7 +142,7 @@ def test_run_that_is_not_over_or_failed_is_refused(own_cli: Cli, script: Write) 
     assert (failed.returncode, "R-MODEL-RUN]" in failed.stderr) == (1, True)
     cli.ok("train", script("import time; time.sleep(600)"), "--detach")
     running = cli.run("models", "register", "@last", "x")
-    assert (running.returncode, "is not over" in running.stderr) == (2, True)
+    assert (running.returncode, "has not ended" in running.stderr) == (2, True)
     cli.ok("cancel", "@last")
     cancelled = cli.run("models", "register", "@last", "x")
     assert "was cancelled" in cancelled.stderr

@@ -1,4 +1,4 @@
-"""`runner data` as a whole: from what is named to what came of it."""
+"""The commands of `runner data`: put, get, list and remove stored files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from runner.protocol.errors import RunnerError
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PutResult:
-    """Where files lie now, and how many of them were sent; of a dry run none."""
+    """The result of `put`; a dry run sends no file."""
 
     place: StoredPath
     uploads: tuple[Upload, ...]
@@ -36,12 +36,12 @@ class PutResult:
 
     @property
     def unchanged(self) -> int:
-        """How many were there already, with the same content."""
+        """The number of files that were there with the same content."""
         return sum(upload.state == "same" for upload in self.uploads)
 
     @property
     def size_bytes(self) -> int:
-        """Of all files, the unchanged too."""
+        """The size of all files, including unchanged ones."""
         return sum(upload.size_bytes for upload in self.uploads)
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class PutResult:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GetResult:
-    """Where files lie on this machine, and how many of them were fetched; of a dry run none."""
+    """The result of `get`; a dry run downloads no file."""
 
     folder: Path
     downloads: tuple[Download, ...]
@@ -59,17 +59,17 @@ class GetResult:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Each file on this machine."""
+        """The paths on this machine."""
         return tuple(download.target for download in self.downloads)
 
     @property
     def unchanged(self) -> int:
-        """How many were here already, with the same content."""
+        """The number of files that were there with the same content."""
         return sum(download.state == "same" for download in self.downloads)
 
     @property
     def size_bytes(self) -> int:
-        """Of all files, the unchanged too."""
+        """The size of all files, including unchanged ones."""
         return sum(download.file.size_bytes for download in self.downloads)
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ def put(
     force: bool,
     dry_run: bool,
 ) -> PutResult:
-    """Bring files and folders to storage; `dest` None keeps the name of a single one."""
+    """Upload files and folders; `dest` None keeps the name of a single source."""
     paths, place = sources_and_place(sources, dest, connection.outputs.container_data)
     refuse_ours(connection, place)
     with open_store(connection, place.store) as store:
@@ -106,7 +106,7 @@ def get(
     force: bool,
     dry_run: bool,
 ) -> GetResult:
-    """Bring stored files here, by default to a name like the stored one."""
+    """Download stored files, by default to the stored name."""
     place = stored_place(connection, path)
     with open_store(connection, place.store) as store:
         downloads = plan_get(store, place, local, on_progress)
@@ -119,28 +119,28 @@ def get(
 def listing(
     connection: Connection, path: str, *, recursive: bool
 ) -> tuple[StoredPath, list[Entry]]:
-    """What was meant, and what lies there: folders summed up unless `recursive`."""
+    """Return the path that was meant and its entries, folders summed up unless `recursive`."""
     place = stored_place(connection, path)
     with open_store(connection, place.store) as store:
         return place, list_entries(store, place, recursive=recursive)
 
 
 def place_to_remove(connection: Connection, path: str) -> StoredPath:
-    """What is to be removed. Raises R-DATA-ALL where nothing is named, R-DATA-OURS."""
+    """Return the path to remove. Raise R-DATA-ALL for a whole container, R-DATA-OURS for ours."""
     place = stored_place(connection, path)
-    if not place.path and ":" not in path:  # a variable of a script that is not set
+    if not place.path and ":" not in path:  # an unset variable in a script
         raise RunnerError(
             "R-DATA-ALL",
-            f"{path!r} names no file and no folder",
-            why=f"all of {place.store} would be removed",
-            fix=f"say so: {place}",
+            f"missing file or folder in {path!r}",
+            why=f"it would remove all of {place.store}",
+            fix=f"to remove everything, use {place}",
         )
     refuse_ours(connection, place)
     return place
 
 
 def files_to_remove(store: FileStore, place: StoredPath, *, recursive: bool) -> list[StoredFile]:
-    """The file, or with `recursive` all below the folder. Raises R-DATA-FOLDER-RM without."""
+    """Return the file, or with `recursive` all files of a folder. Raise RunnerError."""
     files, single = find_files(store, place)
     if not (single or recursive):
         raise RunnerError(
@@ -152,19 +152,19 @@ def files_to_remove(store: FileStore, place: StoredPath, *, recursive: bool) -> 
 
 
 def stored_place(connection: Connection, path: str) -> StoredPath:
-    """`PATH` is in the container for data, else `CONTAINER:PATH` or `share:PATH`."""
+    """Parse `PATH` in the data container, `CONTAINER:PATH` or `share:PATH`."""
     return parse_stored_path(path, connection.outputs.container_data)
 
 
 def sources_and_place(
     sources: Sequence[str | Path], dest: str | None, default_store: str
 ) -> tuple[list[Path], StoredPath]:
-    """What to send and where to. A single source keeps its name where no place is given."""
+    """Return the sources and the destination; a single source keeps its name without one."""
     none = [str(source) for source in sources if not str(source) or "\0" in str(source)]
     if none or not sources:
         raise RunnerError(
             "R-DATA-MISSING",
-            f"{none[0]!r} is no file or folder" if none else "no file or folder is named",
+            f"{none[0]!r} is not a file or folder" if none else "missing file or folder",
             fix="give a path on this machine; . is the current folder",
         )
     paths = [Path(source) for source in sources]
@@ -172,9 +172,9 @@ def sources_and_place(
         if len(paths) != 1:
             raise RunnerError(
                 "R-DATA-DEST",
-                f"where {len(paths)} sources go is not said",
-                why="only a single one keeps its name",
-                fix="name a place in storage: cats/2024, CONTAINER:PATH or share:PATH",
+                f"missing destination for {len(paths)} sources",
+                why="only a single source keeps its name",
+                fix="add a destination: cats/2024, CONTAINER:PATH or share:PATH",
             )
         return paths, parse_stored_path(paths[0].resolve().name, default_store)
     place = parse_stored_path(dest, default_store)

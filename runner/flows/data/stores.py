@@ -1,4 +1,4 @@
-"""What lies in a store: found by path, listed, removed. `data_put` and `data_get` move it."""
+"""Find, list and remove the files of a store; `transfer` moves them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from runner.protocol.errors import ExitCode, RunnerError
 T = TypeVar("T")
 R = TypeVar("R")
 
-SIDE_BY_SIDE = 16  # files at once; large ones travel in blocks side by side as well
-# Small files wait for storage most of their time: at 30 ms there and back twice as many are needed.
+SIDE_BY_SIDE = 16  # files at once; large ones are sent in parallel blocks too
+# Small files mostly wait for storage: a round trip of 30 ms needs twice as many threads.
 SMALL_SIDE_BY_SIDE = 32
 _SMALL_BYTES = 4 * 1024 * 1024  # each thread holds a small file in memory
 _SHOWN = 5
@@ -30,7 +30,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of a listing: a file, or (`files` not None) a folder with all that is below it."""
+    """A line of a listing: a file, or a folder with the number of `files` below it."""
 
     path: str
     size_bytes: int
@@ -56,30 +56,30 @@ def open_store(connection: Connection, name: str) -> Generator[FileStore]:
             raise
         raise RunnerError(
             "R-DATA-NO-CONTAINER",
-            f"there is no container {name!r} in the storage account",
-            why="runner makes none but its own",
-            fix=f"use {connection.outputs.container_data}:, or a container that is there",
+            f"container {name!r} not found in the storage account",
+            why="runner creates only its own containers",
+            fix=f"use {connection.outputs.container_data}:, or an existing container",
         ) from err
     finally:
         store.close()
 
 
 def refuse_ours(connection: Connection, place: StoredPath) -> None:
-    """Raise RunnerError for containers that only `runner` itself writes to."""
+    """Raise RunnerError for a container that only `runner` itself writes to."""
     outputs = connection.outputs
     if place.store not in (outputs.container_runs, outputs.container_models):
         return
     models = place.store == outputs.container_models
     raise RunnerError(
         "R-DATA-OURS",
-        f"{place.store!r} is kept by runner: data is not written or removed there by hand",
+        f"cannot change {place.store!r}: runner manages this container",
         why="a missing or changed file would break runs and models that refer to it",
         fix="runner models rm NAME@VERSION" if models else f"use data:{place.path}",
     )
 
 
 def find_files(store: FileStore, place: StoredPath) -> tuple[list[StoredFile], bool]:
-    """The file of that name (and True), or all below the folder. Raises RunnerError for none."""
+    """Return the file (and True), or all files of the folder. Raise RunnerError for none."""
     if place.path:
         found = store.find(place.path)
         if found is not None:
@@ -91,7 +91,7 @@ def find_files(store: FileStore, place: StoredPath) -> tuple[list[StoredFile], b
 
 
 def list_entries(store: FileStore, place: StoredPath, *, recursive: bool) -> list[Entry]:
-    """The files of a folder, its folders summed up unless `recursive`; by path."""
+    """Return the entries of a folder by path, its folders summed up unless `recursive`."""
     files, single = find_files(store, place)
     prefix = "" if single or not place.path else f"{place.path}/"
     entries: dict[str, Entry] = {}
@@ -114,7 +114,7 @@ def list_entries(store: FileStore, place: StoredPath, *, recursive: bool) -> lis
 
 
 def remove_files(store: FileStore, files: Sequence[StoredFile], on_progress: OnProgress) -> int:
-    """Delete files as they were listed; how many were still there. Raises RunnerError."""
+    """Delete files unless they have changed. Return how many still existed. Raise RunnerError."""
     done = 0
     lock = Lock()
 
@@ -136,16 +136,16 @@ def remove_files(store: FileStore, files: Sequence[StoredFile], on_progress: OnP
 
 
 def transfers_at_once(sizes: Iterable[int]) -> int:
-    """How many files of these sizes travel side by side."""
+    """Return how many files of these sizes to move at once."""
     return SMALL_SIDE_BY_SIDE if max(sizes, default=0) <= _SMALL_BYTES else SIDE_BY_SIDE
 
 
 def side_by_side(
     function: Callable[[T], R], items: Iterable[T], stop: Event, threads: int = SIDE_BY_SIDE
 ) -> list[R]:
-    """`function` of every item, some at a time, in order; the first error ends it and is raised.
+    """Call `function` in threads for every item and return the results in order.
 
-    `stop` is set then, and on Ctrl-C: what runs in threads is to look at it.
+    The first error is raised. It and Ctrl-C set `stop`, which running calls must check.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="file")
     try:
@@ -161,18 +161,18 @@ def side_by_side(
 
 
 def changed(path: str) -> RunnerError:
-    """Somebody else wrote."""
+    """Return the error of a file that another writer changed."""
     return RunnerError(
         "R-DATA-CHANGED",
         f"{path} was changed in storage meanwhile",
-        why="somebody else wrote it since this command looked; theirs was kept",
+        why="another writer stored it since this command read it; it was not overwritten",
         fix="run the same command again",
         exit_code=ExitCode.RUN_FAILED,
     )
 
 
 def named(paths: Sequence[str]) -> str:
-    """The first few of them."""
+    """Return the first few paths as text."""
     rest = len(paths) - _SHOWN
     return ", ".join(paths[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -186,7 +186,7 @@ def _nothing_there(store: FileStore, place: StoredPath) -> RunnerError:
     shown = f"{folder}/{near[0]}".lstrip("/") if near else folder
     return RunnerError(
         "R-DATA-NONE",
-        f"there is no {place.path!r} in {where}",
-        why=f"there is {named(heads)}" if heads else "nothing is stored there",
+        f"{place.path!r} not found in {where}",
+        why=f"it has {named(heads)}" if heads else "nothing is stored there",
         fix=f"runner data ls {place.store}:{shown}",
     )

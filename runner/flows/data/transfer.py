@@ -1,4 +1,4 @@
-"""Move files between this machine and storage: each is checked, and complete or absent."""
+"""Upload and download files: each is verified, and complete or absent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READ_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One file and where it goes; `over` is what lies there now."""
+    """One file and its destination; `over` is the stored file that it replaces."""
 
     source: Path
     path: str
@@ -37,7 +37,7 @@ class Upload:
 def plan_put(
     store: FileStore, sources: Sequence[Path], place: StoredPath, on_progress: OnProgress
 ) -> list[Upload]:
-    """What putting `sources` below (or, a single file, as) `place` would do. Writes nothing."""
+    """Return the uploads of `sources` to `place`, compared with what is stored. Write nothing."""
     files = _named_files(sources, place)
     on_progress(Progress("compare", "start"))
     there = _what_is_there(store, files)
@@ -62,19 +62,19 @@ def plan_put(
 
 
 def refuse_different(uploads: Sequence[Upload]) -> None:
-    """Raise RunnerError where something else is stored under a name."""
+    """Raise RunnerError if an upload would replace different content."""
     different = [upload.path for upload in uploads if upload.state == "different"]
     if different:
         raise RunnerError(
             "R-DATA-DIFFERS",
-            f"{len(different)} of {len(uploads)} files are stored with another content",
+            f"{len(different)} of {len(uploads)} files are stored with different content",
             why=f"{named(different)}; nothing was sent",
-            fix="--force (force=True) replaces them, or choose another destination",
+            fix="use --force (force=True) to replace them, or choose another destination",
         )
 
 
 def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgress) -> int:
-    """Send what is new or different; how many files that was. Raises RunnerError."""
+    """Send new and different files. Return how many. Raise RunnerError."""
     wanted = [upload for upload in uploads if upload.state != "same"]
     if not wanted:
         return 0
@@ -101,7 +101,7 @@ def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgre
 
 
 def md5_of(path: Path, moved: BytesMoved | None = None) -> bytes:
-    """The MD5 of a file: what storage keeps beside a file, no protection against malice."""
+    """Return the MD5 of a file, which storage records; it does not protect against malice."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as content:
         while data := content.read(_READ_BYTES):
@@ -112,7 +112,7 @@ def md5_of(path: Path, moved: BytesMoved | None = None) -> bytes:
 
 
 def _is_there(store: FileStore, upload: Upload) -> bool:
-    """Whether somebody else has just sent the same file: nothing is missing then."""
+    """Return True if another writer has stored the same content."""
     now = store.find(upload.path)
     if now is None or now.size_bytes != upload.size_bytes:
         return False
@@ -128,7 +128,7 @@ def _what_is_there(store: FileStore, files: Sequence[tuple[Path, str]]) -> dict[
 
 
 def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path, str]]:
-    """Every file with its path in storage. Raises RunnerError for what cannot be sent."""
+    """Return every file with its path in storage. Raise RunnerError if one cannot be sent."""
     named_files: list[tuple[Path, str]] = []
     for source in sources:
         if source.is_dir():
@@ -144,7 +144,7 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
         else:
             raise RunnerError(
                 "R-DATA-MISSING",
-                f"there is no file or folder {source}",
+                f"file or folder {source} not found",
                 fix="give a path on this machine; runner data put --help",
             )
     for source, path in named_files:
@@ -154,15 +154,15 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
     if not named_files:
         raise RunnerError(
             "R-DATA-EMPTY",
-            f"there is no file in {named([str(source) for source in sources])}",
-            fix="give a folder that has files",
+            f"no file in {named([str(source) for source in sources])}",
+            fix="give a folder with files",
         )
     _refuse_same_name(named_files)
     return [(source, path.strip("/")) for source, path in named_files]
 
 
 def _refuse_same_name(named_files: Sequence[tuple[Path, str]]) -> None:
-    """Two files for one name would overtake each other, and the last one stay."""
+    """Raise RunnerError if two files have one name in storage."""
     first: dict[str, Path] = {}
     for source, path in named_files:
         other = first.setdefault(path, source)
@@ -171,18 +171,18 @@ def _refuse_same_name(named_files: Sequence[tuple[Path, str]]) -> None:
                 "R-DATA-SAME-NAME",
                 f"two files would be stored as {path.strip('/')}",
                 why=f"{other} and {source}; nothing was sent",
-                fix="send them one by one, each with a destination of its own",
+                fix="send them one by one to different destinations",
             )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Files and links to files; links to folders are not followed: they may lead in circles."""
+    """Yield files and links to files; links to folders are not followed, as they may be cyclic."""
     for parent, _, names in os.walk(folder, onerror=_raise_unreadable):
         yield from (path for name in names if (path := Path(parent, name)).is_file())
 
 
 def _left_out(sources: Sequence[Path]) -> str:
-    """What lies in the folders and is not sent: said, so that nobody misses it later."""
+    """Return a note about the entries of the folders that are not sent."""
     found = [
         str(path)
         for source in sources
@@ -190,7 +190,7 @@ def _left_out(sources: Sequence[Path]) -> str:
         for path in (Path(parent, name) for name in sorted((*folders, *names)))
         if not path.is_file() and (path.is_symlink() or not path.is_dir())
     ]
-    return f"; left out, no file: {named(found)}" if found else ""
+    return f"; skipped, not a file: {named(found)}" if found else ""
 
 
 def _raise_unreadable(err: OSError) -> None:
@@ -202,7 +202,7 @@ def _unreadable(path: Path, err: OSError) -> RunnerError:
         "R-DATA-UNREADABLE",
         f"cannot read {path}",
         why=err.strerror or str(err),
-        fix="correct its permissions, or leave it out",
+        fix="correct its permissions, or exclude it",
     )
 
 
@@ -210,8 +210,8 @@ def _unstable(path: Path) -> RunnerError:
     return RunnerError(
         "R-DATA-UNSTABLE",
         f"{path} changed while it was sent",
-        why="something writes to it; nothing of it was stored",
-        fix="run the same command again when it holds still: what was sent is not sent again",
+        why="another process writes to it; nothing of it was stored",
+        fix="run the command again when the file is complete; files that were sent are skipped",
     )
 
 
@@ -223,12 +223,12 @@ def _counts(uploads: Sequence[Upload]) -> str:
 
 
 _POLL_S = 0.05
-_SHOWN_NAME = 40  # of a part: with the whole name of a file its own would be too long for a disk
+_PART_NAME_CHARS = 40  # of the file: a longer name of a part could exceed the limit of the disk
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One stored file and where it goes on this machine."""
+    """One stored file and its target on this machine."""
 
     file: StoredFile
     target: Path
@@ -238,9 +238,10 @@ class Download:
 def plan_get(
     store: FileStore, place: StoredPath, local: Path | None, on_progress: OnProgress
 ) -> list[Download]:
-    """What getting `place` to `local` would do; `local` None means a name like the stored one.
+    """Return the downloads of `place`, compared with this machine. Write nothing.
 
-    A file goes into `local` where that is a folder, else it gets that name. Writes nothing.
+    A single file is downloaded into `local` if that is a folder, else to that name. None is the
+    stored name.
     """
     on_progress(Progress("compare", "start"))
     files, single = find_files(store, place)
@@ -265,19 +266,19 @@ def plan_get(
 
 
 def refuse_replacing(downloads: Sequence[Download]) -> None:
-    """Raise RunnerError where a file here would be lost."""
+    """Raise RunnerError if a download would replace different content."""
     different = [str(download.target) for download in downloads if download.state == "different"]
     if different:
         raise RunnerError(
             "R-DATA-DIFFERS",
-            f"{len(different)} of {len(downloads)} files here have another content",
+            f"{len(different)} of {len(downloads)} files here have different content",
             why=f"{named(different)}; nothing was written",
-            fix="--force (force=True) replaces them, or choose another folder",
+            fix="use --force (force=True) to replace them, or choose another folder",
         )
 
 
 def get_files(store: FileStore, downloads: Sequence[Download], on_progress: OnProgress) -> int:
-    """Download what is new or different; how many files that was. Raises RunnerError."""
+    """Download new and different files. Return how many. Raise RunnerError."""
     wanted = [download for download in downloads if download.state != "same"]
     if not wanted:
         return 0
@@ -292,10 +293,10 @@ def get_files(store: FileStore, downloads: Sequence[Download], on_progress: OnPr
 
 
 def _fetch(store: FileStore, download: Download, moved: BytesMoved) -> None:
-    """A part that is named after the file's state stays after a break and is continued."""
+    """Download one file, or continue the part of an interrupted download of the same file."""
     file, target = download.file, download.target
     state = hashlib.sha256(f"{file.path} {file.etag}".encode()).hexdigest()[:12]
-    part = target.with_name(f".{target.name[:_SHOWN_NAME]}.{state}.part")
+    part = target.with_name(f".{target.name[:_PART_NAME_CHARS]}.{state}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _alone(part, moved) as waited:
@@ -316,18 +317,18 @@ def _fetch(store: FileStore, download: Download, moved: BytesMoved) -> None:
 
 @contextmanager
 def _alone(part: Path, moved: BytesMoved) -> Generator[bool]:
-    """Hold a part that another thread or process may fetch as well; whether one did."""
+    """Lock a part against other threads and processes. Yield True if one of them held it."""
     waited = False
     while True:
         with part.open("ab") as held:
             while not _lock(held.fileno()):
                 waited = True
-                moved.add(0)  # ends here where the work is called off
+                moved.add(0)  # raises if the transfer was stopped
                 time.sleep(_POLL_S)
             if _is_still(part, held.fileno()):
                 yield waited
                 return
-        waited = True  # what was held has become the file meanwhile
+        waited = True  # the part has become the file meanwhile
 
 
 def _lock(descriptor: int) -> bool:
@@ -335,7 +336,7 @@ def _lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: as alone as can be known
+    except OSError:  # a file system without locks
         return True
     return True
 
@@ -371,8 +372,8 @@ def _leaves(name: str) -> RunnerError:
     return RunnerError(
         "R-DATA-LEAVES",
         f"{name!r} would be written outside of the folder",
-        why="a name in storage, or a link on this machine, leads out of it",
-        fix="choose another folder, or get that file by itself",
+        why="a name in storage, or a link on this machine, leaves it",
+        fix="choose another folder, or get the file on its own",
     )
 
 
@@ -380,7 +381,7 @@ def _in_the_way(target: Path) -> RunnerError:
     return RunnerError(
         "R-DATA-IN-THE-WAY",
         f"{target} is not a file",
-        why="the stored file of that name would go there",
+        why="the stored file has this name",
         fix="choose another folder",
     )
 
@@ -389,8 +390,8 @@ def _damaged(file: StoredFile) -> RunnerError:
     return RunnerError(
         "R-DATA-HASH",
         f"{file.path} does not have the MD5 that is stored with it",
-        why="the transfer, or what is stored, is damaged; nothing was written",
-        fix="run the same command again; if it stays so, put the file again",
+        why="the transfer or the stored file is damaged; nothing was written",
+        fix="run the command again; if it fails again, upload the file again",
         exit_code=ExitCode.RUN_FAILED,
     )
 
@@ -400,6 +401,6 @@ def _unwritable(target: Path, err: OSError) -> RunnerError:
         "R-DATA-FOLDER",
         f"cannot write {target}",
         why=err.strerror or str(err),
-        fix="choose another folder, or make room; what was fetched is kept and not fetched again",
+        fix="choose another folder, or free space; downloaded data is not downloaded again",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -27,7 +27,7 @@ def open_engine(
     env: Mapping[str, str],
     consent: Callable[[str], bool],
 ) -> automation.Environment:
-    """The stack with its CLI. `consent` is asked before a missing CLI is installed."""
+    """Return the stack with its CLI; `consent` is asked before a missing CLI is installed."""
     root = settings.home / "pulumi-cli"
     cli = automation.find_cli(root)
     if cli is None:
@@ -36,8 +36,8 @@ def open_engine(
             raise RunnerError(
                 "R-PULUMI-MISSING",
                 "the Pulumi CLI is not installed",
-                why="up, preview and down drive it",
-                fix="install it (https://www.pulumi.com/docs/install), or let runner: add --yes",
+                why="up, preview and down need it",
+                fix="add --yes to install it, or see https://www.pulumi.com/docs/install",
                 exit_code=ExitCode.PREFLIGHT,
             )
         cli = automation.install_cli(root)
@@ -49,7 +49,7 @@ def open_engine(
 def preview(
     environment: automation.Environment, on_progress: OnProgress
 ) -> list[automation.Change]:
-    """What `up` would change."""
+    """Return what `up` would change."""
     return automation.preview(environment, StepReport("preview", on_progress, None).see)
 
 
@@ -59,7 +59,7 @@ def deploy(
     changes: Sequence[automation.Change],
     on_progress: OnProgress,
 ) -> StackOutputs:
-    """Deploy and keep the outputs, so that no later command needs Pulumi."""
+    """Deploy, and store the outputs so that later commands do not need Pulumi."""
     total = sum(change.type.startswith("azure-native:") for change in changes)
     report = StepReport("deploy", on_progress, total)
     outputs = _outputs(automation.up(environment, report.see))
@@ -69,7 +69,7 @@ def deploy(
 
 
 def keep_outputs(settings: Settings, outputs: StackOutputs) -> Path:
-    """Write the cached outputs of the stack, whole or not at all."""
+    """Store the outputs of the stack atomically and return the path."""
     path = outputs_path(dataclasses.replace(settings, target="azure"))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")
@@ -84,15 +84,15 @@ def _outputs(raw: Mapping[str, object]) -> StackOutputs:
     except (ContractError, TypeError) as err:
         raise RunnerError(
             "R-STACK-OUTPUTS",
-            "the deployment's outputs are not what runner reads",
+            "invalid outputs of the deployment",
             why=str(err),
-            fix="this runner and its infra/ belong together: update both, then runner up",
+            fix="update runner and infra to one version, then runner up",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
 class StepReport:
-    """The engine's steps as one stage: how many of how many, and the newest."""
+    """Reports the steps of the engine as the progress of one stage."""
 
     def __init__(self, stage: str, on_progress: OnProgress, total: int | None) -> None:
         self._stage = stage
@@ -102,25 +102,25 @@ class StepReport:
         on_progress(Progress(stage, "start", "starting the engine"))
 
     def see(self, step: automation.DeploymentProgress) -> None:
-        """One event of the engine."""
+        """Report one event of the engine."""
         if step.phase == "stopping":
-            self._say("progress", step.message)
+            self._report("progress", step.message)
         change = step.change
         if change is None or change.op == "same" or not change.type.startswith("azure-native:"):
-            return  # components are the engine's own: nobody waits for them
+            return  # components exist in the engine only
         if step.phase == "end":
             self.done += 1
         verb = _VERBS.get(change.op, change.op)
         what = f"{change.type.removeprefix('azure-native:')} {change.name}"
         text = f"{verb} {what}" if step.phase == "end" else f"{change.op} {what}"
-        self._say("failed" if step.phase == "failed" else "progress", text)
+        self._report("failed" if step.phase == "failed" else "progress", text)
 
     def end(self) -> None:
-        """Everything was done."""
+        """Report the end of the stage."""
         self._total = self.done
-        self._say("end", f"{self.done} resources")
+        self._report("end", f"{self.done} resources")
 
-    def _say(self, state: str, text: str) -> None:
+    def _report(self, state: str, text: str) -> None:
         done = None if self._total is None else float(min(self.done, self._total))
         total = None if self._total is None else float(self._total)
         kind = "failed" if state == "failed" else "end" if state == "end" else "progress"
@@ -128,10 +128,10 @@ class StepReport:
 
 
 _ACTIVE_SHOWN = 5
-# Estimates of ours, to tell cents from hundreds: hot blobs, locally redundant, as commonly quoted
-# for East US. The price pages could not be opened (2026-11-21); the bill says what it costs.
+# Our estimates, for the order of magnitude: hot blobs, locally redundant, as commonly quoted for
+# East US. The price pages could not be read (2026-11-21).
 _BLOB_USD_PER_GB_MONTH = 0.018
-# Likewise files, transaction optimized, for each GiB that is used.
+# Likewise: files, transaction optimized, per GiB used.
 _FILE_USD_PER_GIB_MONTH = 0.06
 _GB = 1e9
 _STORAGE = "2023-05-01"
@@ -141,9 +141,10 @@ _SHARE = "azure-native:storage:FileShare"
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What is deployed; `parts` stay after `down`: what, bytes, USD a month (None: not known).
+    """What is deployed.
 
-    `active` are tasks that wait or run; `versions` are those of the stack's VM image.
+    `parts` stay after `down`: name, bytes, USD per month (None: unknown). `active` tasks wait or
+    run. `versions` are those of the VM image of the stack.
     """
 
     resources: Sequence[automation.Deployed]
@@ -160,7 +161,7 @@ def find_remains(
     *,
     ask: bool,
 ) -> Remains:
-    """Read the state; with `ask` also the jobs and the size of what is stored, from Azure."""
+    """Read the state; with `ask`, also read active tasks and stored sizes from Azure."""
     on_progress(Progress("look", "start", "reading the state"))
     resources = automation.deployed(environment)
     connection = _deployed_connection(settings, environment) if ask and resources else None
@@ -168,9 +169,9 @@ def find_remains(
     sizes: Mapping[str, int] = {}
     if connection is not None:
         if any(found.type == _ACCOUNT for found in resources):
-            on_progress(Progress("look", "progress", "asking for active runs"))
+            on_progress(Progress("look", "progress", "checking for active runs"))
             active = [task for _, task in unfinished_tasks(connection, _ACTIVE_SHOWN + 1)]
-        on_progress(Progress("look", "progress", "measuring what is stored"))
+        on_progress(Progress("look", "progress", "reading the size of stored data"))
         sizes = _sizes(connection, resources, env)
     versions = versions_of(resources, env)
     on_progress(Progress("look", "end", f"{len(resources)} resources"))
@@ -178,7 +179,7 @@ def find_remains(
 
 
 def refuse_active_runs(remains: Remains) -> None:
-    """Raise RunnerError while tasks wait or run: their nodes would go under them."""
+    """Raise RunnerError while tasks wait or run."""
     if not remains.active:
         return
     shown = ", ".join(remains.active[:_ACTIVE_SHOWN])
@@ -200,7 +201,7 @@ def destroy(
     *,
     everything: bool,
 ) -> list[automation.Deployed]:
-    """Take the stack down; returns what is still there. Its cached outputs go with the pools."""
+    """Take the stack down and return what remains. Its cached outputs are removed."""
     before = automation.deployed(environment)
     delete_versions_of(before, env, on_progress)
     going = [found for found in before if everything or not found.protect]
@@ -221,10 +222,10 @@ def _outputs_path(settings: Settings) -> Path:
 def _deployed_connection(
     settings: Settings, environment: automation.Environment
 ) -> Connection | None:
-    """The stack's services; None when no deployment of it was ever whole.
+    """Return the services of the stack, or None if no deployment has succeeded.
 
-    The state knows them: what is kept here may be damaged, or of another stack of that name, whose
-    account would be asked for active runs.
+    They are read from the state: cached outputs may be damaged, or belong to another stack of
+    that name.
     """
     try:
         return Connection(parse_stack_outputs(json.dumps(automation.outputs(environment))), None)
@@ -237,7 +238,7 @@ def _deployed_connection(
 def _sizes(
     connection: Connection, resources: Sequence[automation.Deployed], env: Mapping[str, str]
 ) -> dict[str, int]:
-    """Bytes by container and share name. What may not be asked is left out: it stays anyway."""
+    """Return bytes by container and share name, without those that cannot be read."""
     sizes: dict[str, int] = {}
     try:
         sizes.update(stored_bytes(connection))
@@ -254,7 +255,7 @@ def _sizes(
 def _parts(
     resources: Sequence[automation.Deployed], sizes: Mapping[str, int]
 ) -> list[tuple[str, int | None, float | None]]:
-    """Containers and the share with their size; nothing else that is protected costs anything."""
+    """Return containers and shares with size and cost; other protected resources are free."""
     rates = {
         _CONTAINER: ("container", _BLOB_USD_PER_GB_MONTH / _GB),
         _SHARE: ("file share", _FILE_USD_PER_GIB_MONTH / 2**30),

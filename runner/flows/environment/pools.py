@@ -1,4 +1,4 @@
-"""What pools are, do and cost now; their nodes and why some of them fail; resizing."""
+"""Read the state and cost of pools and the problems of their nodes, and resize pools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 _MOST_NODES = 100_000
 _LOG_LINES = 8
 _LOG_BYTES = 16_384
-# Azure charges nothing for these: the machine of a preempted node is gone.
+# Azure does not charge for these: a preempted node has no machine.
 # https://learn.microsoft.com/azure/batch/batch-spot-vms (read 2026-11-21)
 _FREE_STATES = frozenset({"preempted", "deallocated"})
 _BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
@@ -32,9 +32,9 @@ _BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """A pool with its nodes' states and prices; a price or cost of None is unknown.
+    """A pool with the states and prices of its nodes; a price of None is unknown.
 
-    `free` nodes are processes on this machine.
+    `free` is True for nodes on this machine.
     """
 
     pool: PoolView
@@ -46,7 +46,7 @@ class PoolStatus:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """What its nodes cost now; None where one that runs has no known price."""
+        """The cost of its nodes now; None if the price of one of them is unknown."""
         if self.free:
             return 0.0
         cost = 0.0
@@ -58,21 +58,21 @@ class PoolStatus:
         return cost
 
     def charged(self, *, spot: bool) -> int:
-        """How many nodes of a kind are paid for."""
+        """Return how many spot or dedicated nodes are charged."""
         states = self.states.get(spot, {})
         return sum(count for state, count in states.items() if state not in _FREE_STATES)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node; `log` is the end of what its start task said, where it cannot be used."""
+    """A node; `log` is the end of its start task's output if the node is unusable."""
 
     node: NodeView
     log: tuple[str, ...] = field(default=())
 
 
 def pool_list(settings: Settings) -> Sequence[PoolStatus]:
-    """All pools of the target, by id."""
+    """Return all pools of the target, by ID."""
     connection = connect(settings)
     pools = sorted(list_pools(connection), key=lambda pool: pool.id)
     states = count_node_states(connection)
@@ -81,14 +81,14 @@ def pool_list(settings: Settings) -> Sequence[PoolStatus]:
 
 
 def pool_status(settings: Settings, pool_id: str) -> PoolStatus:
-    """One pool. Raises R-POOL-MISSING naming those there are."""
+    """Return one pool. Raise R-POOL-MISSING."""
     connection = connect(settings)
     pool = _found(connection, pool_id)
     return _status(connection, pool, count_node_states(connection), load_price_table(settings.home))
 
 
 def pool_nodes(settings: Settings, pool_id: str) -> Sequence[NodeStatus]:
-    """The nodes of a pool; those that failed with the end of their start task's output."""
+    """Return the nodes of a pool; failed ones with the end of their start task's output."""
     connection = connect(settings)
     pool = _found(connection, pool_id)
     nodes = sorted(list_pool_nodes(connection, pool.id), key=lambda node: node.id)
@@ -97,7 +97,7 @@ def pool_nodes(settings: Settings, pool_id: str) -> Sequence[NodeStatus]:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """A pool as it was, its new targets, and what they will cost; None where that is unknown."""
+    """A pool before a resize, its new targets and their cost (None: unknown)."""
 
     before: PoolView
     spot: int
@@ -108,24 +108,25 @@ class Resized:
 def resize(
     settings: Settings, pool_id: str, *, spot: int, dedicated: int | None, without_formula: bool
 ) -> Resized:
-    """Set the targets of a pool; `dedicated` None leaves that one.
+    """Set the targets of a pool; `dedicated` None keeps that target.
 
-    Raises R-POOL-AUTOSCALED where a formula would set them back, unless it may be taken away.
+    Raises:
+        RunnerError: R-POOL-AUTOSCALED, a formula sets the size and `without_formula` is False.
     """
     connection = connect(settings)
     pool = _found(connection, pool_id)
     wanted = pool.dedicated_target if dedicated is None else dedicated
     if not 0 <= spot <= _MOST_NODES or not 0 <= wanted <= _MOST_NODES:
         what = f"a pool cannot have {spot} spot and {wanted} dedicated nodes"
-        raise RunnerError("R-POOL-SIZE", what, fix=f"0 to {_MOST_NODES} of each")
+        raise RunnerError("R-POOL-SIZE", what, fix=f"use 0 to {_MOST_NODES} of each")
     if pool.autoscale is not None and not without_formula:
         raise _autoscaled(pool, settings)
     if pool.allocation != "steady":
         raise RunnerError(
             "R-POOL-RESIZING",
             f"pool {pool.id!r} is {pool.allocation} at the moment",
-            why="the service takes one resize after the other",
-            fix=f"wait until runner pool show {pool.id} says steady, then try again",
+            why="the service accepts one resize at a time",
+            fix=f"wait until `runner pool show {pool.id}` shows steady, then try again",
             exit_code=ExitCode.CAPACITY,
         )
     if pool.autoscale is not None:
@@ -138,7 +139,7 @@ def resize(
 
 
 def pool_names(settings: Settings) -> Sequence[str]:
-    """Ids of the target's pools as its outputs name them; nothing is sent."""
+    """Return the IDs of the pools in the target's outputs, without a request."""
     from runner.azure.auth.credentials import load_outputs  # noqa: PLC0415  for a shell that completes
 
     return [pool.id for pool in load_outputs(settings).pools]
@@ -180,8 +181,8 @@ def _found(connection: Connection, pool_id: str) -> PoolView:
     known = ", ".join(sorted(each.id for each in list_pools(connection)))
     raise RunnerError(
         "R-POOL-MISSING",
-        f"there is no pool {pool_id!r}",
-        why=f"the account has {known}" if known else "the account has no pool at all",
+        f"pool {pool_id!r} not found",
+        why=f"the account has {known}" if known else "the account has no pools",
         fix="runner pool ls",
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -202,8 +203,8 @@ def _autoscaled(pool: PoolView, settings: Settings) -> RunnerError:
     return RunnerError(
         "R-POOL-AUTOSCALED",
         f"a formula sets the size of pool {pool.id!r}",
-        why="it would undo the resize at its next evaluation",
+        why="its next evaluation would undo the resize",
         fix=f"change max_spot in Pulumi.{settings.stack}.yaml and run runner up, "
-        "or take the formula away with --disable-autoscale",
+        "or remove the formula with --disable-autoscale",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -1,4 +1,4 @@
-"""VM sizes with their prices, and newer prices for them."""
+"""List VM sizes with their prices, and refresh the prices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.protocol.errors import RunnerError
 
 @dataclass(frozen=True, slots=True)
 class SkuRow:
-    """A size in a region; `region` is None where no region has a price for it."""
+    """A size in a region; `region` is None if no region has a price for it."""
 
     machine: Machine
     region: str | None
@@ -31,7 +31,7 @@ class SkuRow:
 
 
 def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> int:
-    """Ask for today's prices in a region and keep them in `home`; returns how many there are."""
+    """Download the prices of a region into `home` and return how many there are."""
     from runner.azure.arm.retail_prices import fetch_prices  # noqa: PLC0415  azure-core, when asked for
 
     sizes = [each.vm_size for each in machines() if not _gone(each, today)]
@@ -40,8 +40,8 @@ def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> 
         raise RunnerError(
             "R-PRICES-REGION",
             f"the Azure Retail Prices API has no price for {location}",
-            why="no region of that name, or none of the sizes is offered there",
-            fix="az account list-locations -o table; names are like westeurope",
+            why="the region does not exist, or offers none of the sizes",
+            fix="use a name such as westeurope; `az account list-locations -o table` lists them",
         )
     path = HomePaths(home).prices
     try:
@@ -56,12 +56,12 @@ def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> 
 
 
 def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, today: date) -> int:
-    """`refresh_prices` of a region that a person names. Raises R-SKUS-REGION without one."""
+    """Call `refresh_prices` for a region. Raise R-SKUS-REGION if it is None."""
     if region is None:
         raise RunnerError(
             "R-SKUS-REGION",
             "--refresh needs a region",
-            why="prices differ by region, and there are 60 of them",
+            why="prices differ by region",
             fix="runner skus --refresh --region westeurope",
         )
     from runner.azure.arm.retail_prices import PUBLIC  # noqa: PLC0415  azure-core, when asked for
@@ -71,16 +71,16 @@ def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, to
 
 
 def region_name(text: str | None) -> str | None:
-    """`West Europe` as prices name it."""
+    """Return a region such as `West Europe` as prices name it."""
     return text.lower().replace(" ", "") if text else None
 
 
 def list_skus(
     home: Path, *, gpu: str | None, region: str | None, gone: bool, today: date
 ) -> list[SkuRow]:
-    """The sizes with one kind of GPU (None: with any, and CPUs too), cheapest spot first.
+    """Return the sizes with a GPU model (None: all sizes), cheapest spot price first.
 
-    Without a region a row for each region that has a price. `gone` adds retired sizes.
+    Without a region, each region with a price gets a row. `gone` adds retired sizes.
     """
     table = load_price_table(home)
     chosen = [each for each in machines() if gone or not _gone(each, today)]
@@ -121,7 +121,7 @@ def _no_gpu(gpu: str) -> RunnerError:
     known = sorted({each.gpu for each in machines() if each.gpu})
     return RunnerError(
         "R-SKUS-GPU",
-        f"no VM size has a GPU {gpu!r}",
-        why=f"there are {', '.join(known)}; some of them only with --all",
-        fix="runner skus lists the sizes",
+        f"no VM size has GPU {gpu!r}",
+        why=f"known GPUs: {', '.join(known)}; some only with --all",
+        fix="runner skus",
     )

@@ -1,4 +1,4 @@
-"""Optional packages: import them late, and say how to install the extra that brings them."""
+"""Import optional packages late, and name the extra that installs a missing one."""
 
 from __future__ import annotations
 

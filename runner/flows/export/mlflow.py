@@ -1,7 +1,7 @@
-"""A run in MLflow: made once, brought up to date by every further export.
+"""Export a run to MLflow: the first export creates the MLflow run, later ones update it.
 
-The MLflow run is found again by its tag `runner.run_id`. Parameters never change; of metrics only
-what is not there yet is sent, since MLflow keeps every value that it is given.
+The tag `runner.run_id` identifies the MLflow run. Only new metric values are sent, because MLflow
+stores every value that it receives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TAG = "runner.run_id"
 _NAME_LIMIT = 250
 _PARAM_LIMIT = 6000
 _TAG_LIMIT = 5000
-_BATCH_METRICS = 1000  # of one log_batch, as its documentation says
+_BATCH_METRICS = 1000  # of one log_batch, by its documentation
 _BATCH_OTHERS = 100
 _UNNAMEABLE = re.compile(r"[^\w\-. /]")
 _WAIT_S = 60.0
@@ -43,7 +43,7 @@ _STATES = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Where a run lies now, and what this export added to it."""
+    """The exported run, and what this export added to it."""
 
     where: str
     id: str
@@ -61,7 +61,7 @@ def export_to_mlflow(
     *,
     artifacts: bool = True,
 ) -> Exported:
-    """Make or update the run in the MLflow of `uri`, by default MLFLOW_TRACKING_URI."""
+    """Create or update the run in MLflow at `uri`, by default MLFLOW_TRACKING_URI."""
     address = _address(uri)
     view = load_view(connection, record)
     points = list(final_points(load_points(connection, record)))
@@ -83,9 +83,9 @@ def _address(uri: str | None) -> str:
     if not found:
         raise RunnerError(
             "R-EXPORT-URI",
-            "to which MLflow is not said",
-            why="neither --uri nor MLFLOW_TRACKING_URI names one",
-            fix="--uri http://HOST:5000, or a folder: --uri ./mlruns",
+            "missing MLflow address",
+            why="neither --uri nor MLFLOW_TRACKING_URI is set",
+            fix="use --uri http://HOST:5000, or a folder: --uri ./mlruns",
         )
     if "://" in found or found.startswith(("file:", "databricks")):
         return found
@@ -94,12 +94,12 @@ def _address(uri: str | None) -> str:
 
 @contextmanager
 def _mlflow(address: str, home: Path) -> Generator[Any]:
-    """A client; one export at a time on this machine, or two would each make the run."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nobody was asked
+    """Yield a client; a lock prevents two exports from creating the run twice."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # the user has not agreed to it
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is ours
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 take minutes
     if urlsplit(address).scheme == "file":
-        # Newer versions refuse folders unless told that one is meant, as here it was.
+        # Newer versions reject folders without it.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     tracking = load_extra("mlflow", "mlflow.tracking")
     trouble = load_extra("mlflow", "mlflow.exceptions").MlflowException
@@ -117,7 +117,7 @@ def _find_or_create(client: Any, view: RunView) -> tuple[Any, bool]:
         raise RunnerError(
             "R-EXPORT-DELETED",
             f"the MLflow experiment {record.experiment!r} was deleted",
-            why="MLflow takes no runs for it, and no other of that name",
+            why="MLflow accepts no runs for it, and no new experiment of that name",
             fix=f"mlflow experiments restore --experiment-id {experiment.experiment_id}",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -150,7 +150,7 @@ def _describe(client: Any, run_id: str, view: RunView) -> None:
 
 
 def _new_points(client: Any, run_id: str, points: Iterable[ExportPoint]) -> list[Any]:
-    """As MLflow's metrics, without what is there: the same name, step and time."""
+    """Return the points that MLflow does not have, compared by name, step and time."""
     entities = load_extra("mlflow", "mlflow.entities")
     there: dict[str, set[tuple[int, int]]] = {}
     new: list[Any] = []
@@ -174,7 +174,7 @@ def _send(client: Any, run_id: str, **kinds: list[Any]) -> None:
 def _send_files(
     client: Any, run_id: str, connection: Connection, record: RunSpec, on_progress: OnProgress
 ) -> int:
-    """Send outputs that are not there in their size; a run's outputs never change."""
+    """Send outputs that MLflow does not have in their size; outputs of a run never change."""
     with tempfile.TemporaryDirectory(prefix="runner-export-") as folder:
         fetched = fetch_outputs(connection, record, Path(folder), on_progress)
         there: dict[str, dict[str, int | None]] = {}
@@ -201,12 +201,12 @@ def _set_state(client: Any, run_id: str, view: RunView) -> None:
 
 
 def _name(text: str) -> str:
-    """A name that MLflow takes: letters, digits and `_-. /`."""
+    """Return a name that MLflow accepts: letters, digits and `_-. /`."""
     return _UNNAMEABLE.sub("_", text)[:_NAME_LIMIT]
 
 
 def _where(address: str, info: Any) -> str:
-    """Where a person finds the run: the page of a server, else the store."""
+    """Return the page of the run on a server, else the store."""
     shown = _shown(address)
     if not shown.startswith(("http://", "https://")):
         return shown
@@ -214,7 +214,7 @@ def _where(address: str, info: Any) -> str:
 
 
 def _shown(address: str) -> str:
-    """Without a password that the address may hold; else as it was typed."""
+    """Return the address without its password."""
     netloc = urlsplit(address).netloc
     return address.replace(netloc, netloc.rpartition("@")[2], 1) if "@" in netloc else address
 
@@ -223,8 +223,8 @@ def _refused(address: str, err: Exception) -> RunnerError:
     said = str(err).strip().splitlines() or [type(err).__name__]
     return RunnerError(
         "R-EXPORT-MLFLOW",
-        f"MLflow at {address} did not take the run",
+        f"MLflow at {address} rejected the run",
         why=said[0][:300],
-        fix="correct --uri, or start that server; another export goes on where this one ended",
+        fix="correct --uri or start the server, then export again; it continues there",
         exit_code=ExitCode.PREFLIGHT,
     )

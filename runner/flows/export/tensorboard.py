@@ -1,8 +1,8 @@
-"""Runs in TensorBoard: event files that are kept up to date, and the process that shows them.
+"""Export runs to TensorBoard: update their event files, and run TensorBoard on them.
 
 FOLDER/<run_id>/events.out.tfevents.…            from metrics.jsonl
-FOLDER/<run_id>/script/<path>/events.out.…       what the script wrote to its outputs and
-                                                 checkpoints, while it runs too
+FOLDER/<run_id>/script/<path>/events.out.…       what the script writes to its outputs and
+                                                 checkpoints, also while it runs
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SUBFOLDERS = {"wd/output": "", "wd/checkpoints": "checkpoints/"}
 
 
 class EventFolder:
-    """The event files of one run; every `update` adds what is new."""
+    """The event files of one run; each `update` adds new values and files."""
 
     def __init__(self, connection: Connection, record: RunSpec, folder: Path) -> None:
         self._connection = connection
@@ -72,7 +72,7 @@ class EventFolder:
         self._writer = self._open()
 
     def _open(self) -> Any:
-        """A new file in the place of the last one: everything is read again."""
+        """Replace the event file of an earlier command: all metrics are read again."""
         writers = load_extra("tensorboard", "tensorboard.summary.writer.event_file_writer")
         try:
             for old in self._folder.glob("events.out.tfevents.*.runner"):
@@ -84,7 +84,7 @@ class EventFolder:
         return writer
 
     def update(self) -> bool:
-        """Bring what is new; whether the run is over, so that nothing more will come."""
+        """Add new values and files. Return True if the run has ended."""
         result = load_result(self._container, self._record.run_id)
         self._add_points()
         if result is None:
@@ -98,7 +98,7 @@ class EventFolder:
         return True
 
     def close(self) -> None:
-        """Nothing is added any more."""
+        """Close the event file."""
         self._writer.close()
 
     def _add_points(self) -> None:
@@ -111,7 +111,7 @@ class EventFolder:
     def _add(self, point: MetricPoint) -> None:
         shown = self._steps.point(point)
         if point.attempt > self._attempt:
-            # TensorBoard then forgets what the lost attempt had written from this step on.
+            # TensorBoard then drops the values of the lost attempt from this step on.
             self._attempt = point.attempt
             start = self._events.SessionLog(status=self._events.SessionLog.START)
             self._writer.add_event(
@@ -128,7 +128,7 @@ class EventFolder:
         self.points += 1
 
     def _write_params(self, writer: Any) -> None:
-        """Parameters for TensorBoard's HPARAMS page."""
+        """Write the parameters for the HPARAMS page."""
         params = {
             name: value if isinstance(value, bool | int | float | str) else str(value)
             for name, value in self._record.params.items()
@@ -147,7 +147,7 @@ class EventFolder:
         self._container.download(blob, target, _ignore, _accept)
 
     def _copy_checkpoint(self) -> None:
-        """The event files of the newest checkpoint: they are in no output."""
+        """Copy the event files of the newest checkpoint."""
         blobs = CheckpointBlobs(self._record.run_id)
         found: list[CheckpointManifest] = []
         for blob in self._container.list(blobs.root):
@@ -161,7 +161,7 @@ class EventFolder:
                 self._copy_blob(file.blob, f"checkpoints/{file.path}", file.size_bytes)
 
     def _copy_from_node(self) -> None:
-        """Event files grow: only their new bytes are fetched."""
+        """Copy the new bytes of event files, which grow."""
         job_id, task_id = self._record.job_id, self._record.task_id
         for folder, below in _SUBFOLDERS.items():
             found = list_task_files(self._connection, job_id, task_id, folder)
@@ -174,7 +174,7 @@ class EventFolder:
                     _append(target, file.size_bytes, read)
 
     def _target(self, path: str) -> Path | None:
-        """Where a file of the script goes; None for a name that leads elsewhere."""
+        """Return the target of a file of the script, or None if it leaves the folder."""
         try:
             return target_within(self._script, path)
         except ValueError:
@@ -184,7 +184,7 @@ class EventFolder:
 def write_event_files(
     connection: Connection, records: Iterable[RunSpec], folder: Path
 ) -> dict[str, int]:
-    """Write what there is of some runs, once; how many values each has."""
+    """Write the event files of runs once. Return the number of values of each."""
     written: dict[str, int] = {}
     for record in records:
         events = EventFolder(connection, record, folder)
@@ -199,8 +199,8 @@ def write_event_files(
 def export_to_tensorboard(
     connection: Connection, record: RunSpec, uri: str | Path | None
 ) -> tuple[Path, int]:
-    """Event files of a run in a folder, by default `./tensorboard`; where, and how many values."""
-    # Before a folder is made that would stay empty.
+    """Write the event files of a run, by default to `./tensorboard`. Return folder and count."""
+    # Before the folder is created, which would stay empty.
     load_extra("tensorboard", "tensorboard.compat.proto.event_pb2")
     folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
     points = write_event_files(connection, [record], folder)[record.run_id]
@@ -209,7 +209,7 @@ def export_to_tensorboard(
 
 def _append(target: Path, size_bytes: int, read: Any) -> None:
     have = target.stat().st_size if target.is_file() else 0
-    if have > size_bytes:  # another attempt began it anew
+    if have > size_bytes:  # another attempt has started the file again
         target.unlink()
         have = 0
     new: bytes = read(have, size_bytes)
@@ -220,7 +220,7 @@ def _append(target: Path, size_bytes: int, read: Any) -> None:
 
 
 def _single(value: float) -> float:
-    """As a 32-bit number, which is what event files hold: too large ones become infinite."""
+    """Return a value as a 32-bit number, as in event files; too large ones become infinite."""
     largest = 3.4028234663852886e38
     if math.isfinite(value) and abs(value) > largest:
         return math.copysign(math.inf, value)
@@ -236,12 +236,12 @@ def _accept(part: Path) -> None:
 
 
 def clear_folder(folder: Path) -> None:
-    """Forget a folder of event files."""
+    """Delete a folder of event files."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_folder(folder: Path) -> Path:
-    """A folder that can be written. Raises RunnerError."""
+    """Create a folder and return it. Raise RunnerError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as err:
@@ -249,7 +249,7 @@ def check_folder(folder: Path) -> Path:
             "R-EXPORT-FOLDER",
             f"cannot write to {folder}",
             why=err.strerror or str(err),
-            fix="give another folder with --uri",
+            fix="use another folder with --uri",
         ) from err
     return folder
 
@@ -266,7 +266,7 @@ _DAY_S = 86400.0
 
 @dataclass(slots=True)
 class TensorBoardProcess:
-    """A TensorBoard that runs; `wait` returns when it has ended."""
+    """A running TensorBoard."""
 
     url: str
     folder: Path
@@ -274,7 +274,7 @@ class TensorBoardProcess:
     problems: list[RunnerError] = field(default_factory=list[RunnerError])
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait for its end and return the exit code."""
         return self.process.wait()
 
 
@@ -282,10 +282,12 @@ class TensorBoardProcess:
 def show_runs(
     connection: Connection, records: Sequence[RunSpec], home: Path, port: int | None
 ) -> Generator[TensorBoardProcess]:
-    """Start TensorBoard on runs and follow them while the block runs; then end it.
+    """Run TensorBoard on runs, and update their event files, while the block runs.
 
-    `port` None takes 6006, or a free one where that is taken. Raises RunnerError where TensorBoard
-    is not installed or does not start.
+    `port` None is 6006, or a free port if that is in use.
+
+    Raises:
+        RunnerError: TensorBoard is not installed or does not start.
     """
     load_extra("tensorboard", "tensorboard.version")
     tensorboard = HomePaths(home).tensorboard
@@ -310,7 +312,7 @@ def show_runs(
 
 @contextmanager
 def _following(runs: list[EventFolder], shown: TensorBoardProcess) -> Generator[None]:
-    """Add what is new, in a thread, until the block ends or all runs have."""
+    """Update the runs in a thread until the block or all runs have ended."""
     end = Event()
     thread = Thread(target=_follow, args=(runs, shown, end), daemon=True)
     thread.start()
@@ -335,7 +337,7 @@ def _follow(runs: list[EventFolder], shown: TensorBoardProcess, end: Event) -> N
 
 
 def _die_with_parent() -> Callable[[], None]:
-    """Return what a new child calls so that Linux kills it when this process dies.
+    """Return a function for a new child, so that Linux kills it when this process ends.
 
     The library is loaded here: between fork and exec there must be no import.
     """
@@ -350,9 +352,9 @@ def _start(folder: Path, port: int | None) -> tuple[subprocess.Popen[bytes], int
     if port and _taken(port):
         raise RunnerError(
             "R-PORT-TAKEN",
-            f"port {port} is taken",
-            why="another program listens there",
-            fix="leave --port out, or give another",
+            f"port {port} is in use",
+            why="another program listens on it",
+            fix="omit --port, or use another port",
             exit_code=ExitCode.PREFLIGHT,
         )
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder)]
@@ -407,7 +409,7 @@ def _free_port() -> int:
 
 
 def _prune(folder: Path, now: Callable[[], float] = time.time) -> None:
-    """What was left behind by a runner that was killed."""
+    """Delete the folders of runners that were killed."""
     for left in folder.glob("*-*"):
         with suppress(OSError):
             if now() - left.stat().st_mtime > _DAY_S and not _lives(left.name):

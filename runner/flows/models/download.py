@@ -1,4 +1,4 @@
-"""Bring the files of a version here: in parallel, resumed, checked, each complete or absent."""
+"""Download the files of a model version: in parallel, with resume, verified."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Reader = Callable[[int, int], "bytes | None"]
 
 @dataclass(frozen=True, slots=True)
 class DownloadedModel:
-    """Where the files lie; `downloaded` counts those that were not there already."""
+    """The files of a version on this machine; `downloaded` of them were not there."""
 
     folder: Path
     files: tuple[str, ...]
@@ -48,10 +48,13 @@ def download_files(
     *,
     force: bool = False,
 ) -> DownloadedModel:
-    """Download a version to a folder; a file that is there with the right hash is kept.
+    """Download a version to a folder; existing files with the right hash are not downloaded.
 
-    A download that was broken off goes on where it was. Raises RunnerError for another file in the
-    way (unless `force`), a wrong hash, or a folder that cannot be written.
+    An interrupted download is continued.
+
+    Raises:
+        RunnerError: a file has different content (unless `force`), a hash is wrong, or the folder
+            is not writable.
     """
     targets = {_target(folder, str(file["path"])): file for file in version.files}
     try:
@@ -66,7 +69,7 @@ def download_files(
 
 
 class _Download:
-    """Files of one version: eight files and eight ranges at a time, each file written in order."""
+    """Downloads the files of one version, eight files and eight ranges at once."""
 
     def __init__(
         self, models: ModelContainer, version: ModelVersion, on_progress: OnProgress
@@ -82,7 +85,7 @@ class _Download:
 
     def run(self, wanted: list[tuple[Path, ModelDocument]]) -> None:
         self._total = sum(int(file["size_bytes"]) for _, file in wanted)
-        self._ahead = max(2, _THREADS // len(wanted))  # bounds what waits in memory
+        self._ahead = max(2, _THREADS // len(wanted))  # limits the ranges in memory
         text = str(self._version)
         self._on_progress(Progress(_STAGE, "start", text, 0, self._total, "bytes"))
         files, ranges = ThreadPoolExecutor(_THREADS), ThreadPoolExecutor(_THREADS)
@@ -103,7 +106,7 @@ class _Download:
         with open_part(target, str(file["sha256"])) as (part, output):
             resumed = self._complete(ranges, output, file)
             if resumed is not None and resumed > 0:
-                # What was there was not a part of it after all.
+                # The part on the disk was of another file.
                 resumed = self._complete(ranges, output, file)
             if resumed is not None:
                 part.unlink(missing_ok=True)
@@ -113,7 +116,7 @@ class _Download:
     def _complete(
         self, ranges: ThreadPoolExecutor, output: BinaryIO, file: ModelDocument
     ) -> int | None:
-        """Write the rest; None when it is right, else how much was there, and now nothing is."""
+        """Write the rest. Return None, or the old size if a wrong hash has emptied the file."""
         digest = hashlib.sha256()
         output.seek(0)
         while block := output.read(_HASH_BYTES):
@@ -133,7 +136,7 @@ class _Download:
     def _blocks(
         self, ranges: ThreadPoolExecutor, file: ModelDocument, start: int
     ) -> Iterator[bytes]:
-        """The rest of a file in order, some ranges ahead of the writer."""
+        """Yield the rest of a file in order, and read ahead of the writer."""
         read, size = self._models.reader(str(file["blob"])), int(file["size_bytes"])
         waiting: deque[Future[bytes]] = deque()
         positions = iter(range(start, size, _RANGE_BYTES))
@@ -163,14 +166,14 @@ class _Download:
 
 @contextmanager
 def open_part(target: Path, sha256: str) -> Generator[tuple[Path, BinaryIO]]:
-    """The part of a file that is here already, ours alone; its name holds the file's hash."""
+    """Open the part of a file for this process alone; its name contains the file's hash."""
     part = target.with_name(f".{target.name}.{sha256[:16]}.part")
     while True:
         with part.open("ab+") as output:
             if not _locked(output):
                 break
             if not _is_same(output, part):
-                continue  # it was finished, and renamed, while we waited for nothing
+                continue  # another process has completed and renamed it
             try:
                 yield part, output
             finally:
@@ -178,7 +181,7 @@ def open_part(target: Path, sha256: str) -> Generator[tuple[Path, BinaryIO]]:
                 if _is_same(output, part) and not part.stat().st_size:
                     part.unlink()
             return
-    # Somebody else fetches it to the same place: both do, and the last rename wins.
+    # Another process downloads the same file: both do, and the last rename wins.
     own = target.with_name(f".{target.name}.{uuid4().hex[:16]}.part")
     try:
         with own.open("wb+") as output:
@@ -223,8 +226,8 @@ def _refuse_to_overwrite(taken: list[Path], version: ModelVersion) -> None:
     more = f", and {len(taken) - 1} more" if len(taken) > 1 else ""
     raise RunnerError(
         "R-MODEL-OVERWRITE",
-        f"{taken[0]} is there with other content{more}",
-        why=f"it is not what {version} holds; nothing was written",
+        f"{taken[0]} exists with different content{more}",
+        why=f"it differs from {version}; nothing was written",
         fix=f"runner models get {version} ANOTHER_FOLDER, or --force",
     )
 
@@ -233,8 +236,8 @@ def _leaves(path: str) -> RunnerError:
     return RunnerError(
         "R-MODEL-PATH",
         f"{path!r} would be written outside of the folder",
-        why="a file name of a model must not lead out of its folder",
-        fix="remove links from the folder, or give another one",
+        why="a file name of a model must stay in its folder",
+        fix="remove links from the folder, or use another one",
     )
 
 
@@ -244,7 +247,7 @@ def _damaged(version: ModelVersion, file: ModelDocument) -> RunnerError:
         "R-MODEL-HASH",
         f"{file['path']} of {version} is missing in storage, or damaged",
         why="it does not have the hash that was registered; the file was not written",
-        fix=f"try again; if it stays so, while the run is kept: "
+        fix=f"try again; if it fails again, and the run still exists: "
         f"runner models register {run_id} {version.name}",
         exit_code=ExitCode.RUN_FAILED,
     )
@@ -255,6 +258,6 @@ def _unwritable(folder: Path, err: OSError) -> RunnerError:
         "R-MODEL-FOLDER",
         f"cannot write to {folder}",
         why=err.strerror or str(err),
-        fix=f"give another folder: runner models get MODEL {folder}-2",
+        fix=f"use another folder: runner models get MODEL {folder}-2",
         exit_code=ExitCode.PREFLIGHT,
     )

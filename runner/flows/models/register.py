@@ -1,4 +1,4 @@
-"""Make a run a version of a model: by hand, or to complete what its agent could not."""
+"""Register a run as a model version: on request, or if its agent could not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OVER = frozenset({"completed"})
 
 @dataclass(frozen=True, slots=True)
 class RunModel:
-    """What a run became in the registry; `version` is None where it could not be registered."""
+    """The model version of a run; `version` is None if it could not be registered."""
 
     name: str
     version: int | None
@@ -53,7 +53,7 @@ class RunModel:
 
     @property
     def reference(self) -> str:
-        """What `runner models` takes."""
+        """The reference for `runner models`."""
         return f"{self.name}@{self.version}" if self.version else self.name
 
     def __str__(self) -> str:
@@ -63,13 +63,13 @@ class RunModel:
 
 
 def wanted_model(record: RunSpec) -> ModelRequest | None:
-    """What the run's recipe asked to have registered."""
+    """Return the model that the recipe of a run asks to register, or None."""
     return record.model.check() if record.model else None
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredVersion:
-    """A version as it is now, what its registration said, and whether it is new."""
+    """A version as it is now, the document of its registration, and whether it is new."""
 
     version: ModelVersion
     document: ModelDocument
@@ -83,7 +83,7 @@ def register_with_aliases(
     aliases: Iterable[str],
     on_progress: OnProgress,
 ) -> RegisteredVersion:
-    """Register a run that a person names: a version that was there gets their `aliases` as well."""
+    """Register a run on request; a version that exists gets the `aliases` too."""
     registered = register_run(connection, record, request, on_progress, anew=True)
     said = f"{request.name}@{registered.version}"
     for alias in aliases:
@@ -99,9 +99,9 @@ def register_run(
     *,
     anew: bool = False,
 ) -> CommittedVersion:
-    """Register a run that succeeded; one that is registered already stays what it is.
+    """Register a run that succeeded, unless it is registered. Raise RunnerError.
 
-    With `anew` a version of it that was removed is followed by another. Raises RunnerError.
+    With `anew`, a removed version is replaced by a new one.
     """
     container = runs_container(connection)
     result = _succeeded(load_result(container, record.run_id), record)
@@ -124,13 +124,13 @@ def register_run(
 def default_request(
     record: RunSpec, name: str | None, path: str | None, aliases: tuple[str, ...], text: str
 ) -> ModelRequest:
-    """What a person asked for, filled up from what the run's recipe says."""
+    """Return the request of a user, completed from the recipe of the run."""
     try:
         wanted = wanted_model(record)
     except RunnerError:
         if name is None:
             raise
-        wanted = None  # what the recipe said is of no use, and not needed
+        wanted = None  # the request of the recipe is invalid, and not needed
     chosen = name or (wanted.name if wanted else slug(record.recipe)[:63].rstrip("-_"))
     if wanted is None or chosen != wanted.name:
         return ModelRequest(chosen, aliases, path, text)
@@ -143,9 +143,10 @@ def default_request(
 def settle_model(
     connection: Connection, record: RunSpec, on_progress: OnProgress = ignore_progress
 ) -> RunModel | None:
-    """The version of a run that succeeded: its agent's, or made here. None where none was asked.
+    """Return the version of a run that succeeded, registered here if its agent did not.
 
-    A run is not worse for a model that could not be registered: then `problem` says why.
+    None means that the recipe registers no model. An error of the registration is returned as
+    `problem`, because the run itself has succeeded.
     """
     request = record.model
     if request is None or not request.register:
@@ -163,7 +164,7 @@ def settle_model(
 
 
 def _await_agent(connection: Connection, record: RunSpec, name: str) -> RunModel | None:
-    """What the agent wrote; None once its task is over and it wrote nothing."""
+    """Return the agent's version, or None if its task has ended without one."""
     container = runs_container(connection)
     until = time.monotonic() + _AGENT_TIMEOUT_S
     over = False
@@ -174,18 +175,18 @@ def _await_agent(connection: Connection, record: RunSpec, name: str) -> RunModel
         if over or found is not None or time.monotonic() > until:
             return None
         task = get_task(connection, record.job_id, record.task_id)
-        over = task is None or task.phase in _OVER  # then one more look: it may just have written
+        over = task is None or task.phase in _OVER  # then read once more: it may just have written
         if not over:
             time.sleep(_POLL_S)
 
 
 def describe_models(connection: Connection, record: RunSpec) -> list[RunModel]:
-    """What a succeeded run became, and what it should have become; removed versions say so."""
+    """Return the versions of a run, including a requested one that is missing or removed."""
     found = load_run_models(runs_container(connection), record.run_id)
     described = [_checked(connection, model) for model in found]
     wanted = record.model
     if wanted and wanted.register and wanted.name not in {model.name for model in found}:
-        described.append(RunModel(wanted.name, None, "its agent did not come to it"))
+        described.append(RunModel(wanted.name, None, "its agent did not register it"))
     return described
 
 
@@ -202,7 +203,7 @@ def _checked(connection: Connection, model: RunModel) -> RunModel:
 
 
 def load_run_models(container: BlobContainer, run_id: str) -> list[RunModel]:
-    """What a run became, by model name."""
+    """Return the versions of a run, by model name."""
     blobs = [
         blob.name for blob in container.list(model_record_blob(run_id, "").removesuffix(".json"))
     ]
@@ -233,15 +234,15 @@ def _succeeded(result: RunResult | None, record: RunSpec) -> RunResult:
     if result is None:
         raise RunnerError(
             "R-MODEL-RUN",
-            f"run {run_id} is not over",
-            why="only what a succeeded run wrote can become a model",
+            f"run {run_id} has not ended",
+            why="only outputs of a run that succeeded can be registered",
             fix=f"runner attach {run_id}",
         )
     if result.status != "succeeded":
         raise RunnerError(
             "R-MODEL-RUN",
             f"run {run_id} {'was cancelled' if result.status == 'cancelled' else 'failed'}",
-            why=result.message or "only what a succeeded run wrote can become a model",
+            why=result.message or "only outputs of a run that succeeded can be registered",
             fix=f"runner show {run_id}",
             exit_code=ExitCode.RUN_FAILED,
         )

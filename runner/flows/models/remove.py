@@ -1,4 +1,4 @@
-"""Remove versions: a tombstone keeps the number, and files that nothing else has are deleted."""
+"""Remove model versions: a tombstone keeps the number, and unused files are deleted."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _TRIES = 50
 
 
 class DeletingStore(ModelStore, Protocol):
-    """A store whose blobs can be deleted; the agent's cannot."""
+    """A store with blobs that can be deleted."""
 
     def delete(self, name: str, etag: str) -> bool:
-        """Delete the version with this ETag; whether it is gone now."""
+        """Delete a blob if it has this ETag. Return True if it is deleted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was taken away."""
+    """The removed versions and files."""
 
     versions: tuple[int, ...]
     files: int
@@ -47,9 +47,9 @@ class Removed:
 
 
 def find_to_remove(connection: Connection, reference: str) -> tuple[Model, list[int], bool]:
-    """The model, the numbers of the versions that are meant and still there, and whether all are.
+    """Return the model, the existing versions of a reference, and True if it names all of them.
 
-    `NAME@VERSION` is one of them, `NAME` alone all.
+    `NAME@VERSION` names one version, `NAME` all.
     """
     name, wanted = split_reference(reference)
     found = existing_model(connection, name)
@@ -62,7 +62,7 @@ def find_to_remove(connection: Connection, reference: str) -> tuple[Model, list[
 def remove_versions(
     connection: Connection, model: Model, numbers: Collection[int], *, force: bool
 ) -> Removed:
-    """Remove versions of a model. Without `force` an alias that points at one is in the way."""
+    """Remove versions of a model. Without `force`, raise RunnerError if an alias names one."""
     registry = open_model_registry(connection, model.name)
     pointing = {a: n for a, n in registry.aliases().items() if n in numbers}
     if pointing and not force:
@@ -73,7 +73,7 @@ def remove_versions(
 def remove(
     store: DeletingStore, registry: ModelRegistry, name: str, numbers: Collection[int]
 ) -> Removed:
-    """Bury the versions, drop their aliases, delete the files that no version needs any more."""
+    """Write tombstones, drop the aliases, and delete files that no version needs."""
     blobs = ModelBlobs(name)
     tombstone = tuple(
         number for number in sorted(numbers) if _write_tombstone(store, blobs, number)
@@ -84,7 +84,7 @@ def remove(
 
 
 def _write_tombstone(store: DeletingStore, blobs: ModelBlobs, number: int) -> bool:
-    """Leave a tombstone; False where there is one, or nothing."""
+    """Write a tombstone. Return False if the version was removed or does not exist."""
     blob = blobs.version(number)
     ours = now_text()
     for _ in range(_TRIES):
@@ -103,15 +103,15 @@ def _write_tombstone(store: DeletingStore, blobs: ModelBlobs, number: int) -> bo
 
 
 def sweep(store: DeletingStore, registry: ModelRegistry, blobs: ModelBlobs) -> tuple[int, int]:
-    """Delete what no version has; how many files, and their bytes.
+    """Delete files that no version has. Return their number and bytes.
 
-    ETags are taken before versions are looked at: a file that somebody registers meanwhile is
-    touched after its version was made, and so is not deleted, or is missed and copied again.
+    ETags are read before the versions: a file that is registered meanwhile is written again after
+    its version, and so is not deleted, or is missed and copied again.
     """
     files = store.list(blobs.files)
     versions = registry.load_each().values()
     if any(isinstance(version, ModelError) for version in versions):
-        return 0, 0  # what it needs cannot be known
+        return 0, 0  # the files that it needs are unknown
     needed = {
         file["blob"]
         for version in versions
@@ -128,6 +128,6 @@ def _in_use(name: str, pointing: dict[str, int]) -> RunnerError:
     return RunnerError(
         "R-MODEL-IN-USE",
         f"{name}@{number} is {name}@{alias}{others}",
-        why="whoever uses the alias would find nothing",
+        why="the alias would name a removed version",
         fix=f"runner models alias {name}@OTHER {alias}, or --force",
     )

@@ -1,4 +1,4 @@
-"""The registry of models as people see it: names, versions, aliases, and what they resolve to."""
+"""The model registry: names, versions and aliases, and the resolution of references."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from runner.protocol.models import NAME_PATTERN, ModelDocument, ModelError, chec
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelVersion:
-    """One version; `aliases` are all that name it, worked out ones too.
+    """One version with all its aliases, including `latest` and `best`.
 
-    In a list the document is only what its blob's metadata sums up; `find_version` reads it whole.
+    In a list, the document is the summary in the blob's metadata; `find_version` reads all of it.
     """
 
     name: str
@@ -31,22 +31,22 @@ class ModelVersion:
 
     @property
     def deleted(self) -> bool:
-        """Whether only its tombstone is left."""
+        """True if only its tombstone exists."""
         return self.document is not None and is_deleted_version(self.document)
 
     @property
     def live(self) -> bool:
-        """Whether it can be used."""
+        """True if it can be used."""
         return self.document is not None and not self.deleted
 
     @property
     def files(self) -> list[ModelDocument]:
-        """Its files, as the document lists them; a KeyError where there is only a summary."""
+        """The files in the document; KeyError if it is a summary."""
         return [] if self.document is None else list(self.document["files"])
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """The size of all files."""
         summed = (self.document or {}).get("size_bytes")
         return (
             int(summed)
@@ -56,24 +56,24 @@ class ModelVersion:
 
     @property
     def file_count(self) -> int:
-        """How many files it has."""
+        """The number of files."""
         counted = (self.document or {}).get("file_count")
         return len(self.files) if counted is None else int(counted)
 
     @property
     def created(self) -> datetime | None:
-        """When it was registered."""
+        """The time of its registration."""
         text = (self.document or {}).get("created")
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
         return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
 
     @property
     def primary_metric(self) -> str | None:
-        """The metric that its recipe calls the one that counts."""
+        """The primary metric of its recipe."""
         return (self.document or {}).get("primary_metric")
 
     def metric(self, name: str | None) -> float | None:
-        """A metric of its run; None where there is no such number."""
+        """Return a metric of its run, or None."""
         try:
             metrics: ModelDocument = (self.document or {}).get("metrics") or {}
             return float(metrics[name or ""])
@@ -105,17 +105,17 @@ class Model:
 
     @property
     def live(self) -> list[ModelVersion]:
-        """Versions that were not removed, and can be read."""
+        """The versions that can be used."""
         return [version for version in self.versions if version.live]
 
     @property
     def latest(self) -> ModelVersion | None:
-        """The highest version that was not removed."""
+        """The highest version that can be used."""
         return max(self.live, key=lambda version: version.version, default=None)
 
     @property
     def best(self) -> ModelVersion | None:
-        """The best by the latest one's primary metric; the earlier of equals, never a NaN."""
+        """The best version by the primary metric of the latest one; of equals, the earlier one."""
         latest = self.latest
         if latest is None:
             return None
@@ -127,13 +127,13 @@ class Model:
 
 
 def open_model_registry(connection: Connection, name: str) -> ModelRegistry:
-    """The registry of one model, reading in parallel. Raises RunnerError for a wrong name."""
+    """Return the registry of one model. Raise RunnerError for an invalid name."""
     check_name(name)
     return ModelRegistry(ModelContainer(connection), name, in_parallel)
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:
-    """`NAME`, `NAME@3`, `NAME@latest`, `NAME@alias`: name and what follows, if anything."""
+    """Split `NAME`, `NAME@3`, `NAME@latest` or `NAME@alias` into name and version or alias."""
     name, at, wanted = reference.strip().partition("@")
     wanted = wanted.removeprefix("@")
     check_name(name)
@@ -145,22 +145,22 @@ def split_reference(reference: str) -> tuple[str, str | None]:
         return name, wanted
     raise RunnerError(
         "R-MODEL-REFERENCE",
-        f"{reference!r} is no version of a model",
-        why="after the @ stands a number from 1, latest, best, or an alias",
+        f"invalid model version {reference!r}",
+        why="expected a number from 1, latest, best or an alias after @",
         fix=f"runner models ls {name}",
     )
 
 
 def model_names(connection: Connection) -> list[str]:
-    """All names there are, removed models too."""
+    """Return all names, including those of removed models."""
     found = ModelContainer(connection).names()
     return [name for name in found if re.fullmatch(NAME_PATTERN, name)]
 
 
 def list_models(connection: Connection) -> list[Model]:
-    """All models with all their versions, by name.
+    """Return all models with all their versions, by name.
 
-    One that cannot be read hides no other: a version 0 says what is wrong with it.
+    A model that cannot be read has a version 0 with the problem.
     """
     return in_parallel(lambda name: _load_listed(connection, name), model_names(connection))
 
@@ -175,7 +175,7 @@ def _load_listed(connection: Connection, name: str) -> Model:
 
 
 def load_model(connection: Connection, name: str) -> Model:
-    """One model; without versions where there is none. Damaged versions carry their problem."""
+    """Return a model, without versions if it does not exist; damaged ones have a problem."""
     registry = open_model_registry(connection, name)
     found = registry.summaries()
     aliases = registry.aliases()
@@ -200,7 +200,7 @@ def _with_aliases(version: ModelVersion, named: dict[str, int]) -> ModelVersion:
 
 
 def existing_model(connection: Connection, name: str) -> Model:
-    """A model that has versions. Raises RunnerError with the nearest name for another."""
+    """Return a model that has versions. Raise RunnerError with the closest name."""
     model = load_model(connection, name)
     if model.versions:
         return model
@@ -208,14 +208,14 @@ def existing_model(connection: Connection, name: str) -> Model:
     near = difflib.get_close_matches(name, names, n=1)
     raise RunnerError(
         "R-MODEL-UNKNOWN",
-        f"there is no model {name!r}",
-        why=f"there are: {', '.join(names[:10])}" if names else "nothing was registered yet",
+        f"model {name!r} not found",
+        why=f"models: {', '.join(names[:10])}" if names else "no model is registered",
         fix=f"did you mean {near[0]}?" if near else "runner models register RUN NAME",
     )
 
 
 def find_version(connection: Connection, reference: str, *, deleted: bool = False) -> ModelVersion:
-    """The version of a reference; without `@` the latest. With `deleted` tombstones count too."""
+    """Return the version of a reference, by default the latest; `deleted` allows removed ones."""
     name, wanted = split_reference(reference)
     model = existing_model(connection, name)
     version = _pick(model, wanted or "latest")
@@ -225,7 +225,7 @@ def find_version(connection: Connection, reference: str, *, deleted: bool = Fals
         raise _removed(version, model)
     document = open_model_registry(connection, name).load(version.version)
     whole = replace(version, document=document or version.document)
-    if whole.deleted and not deleted:  # meanwhile
+    if whole.deleted and not deleted:  # removed meanwhile
         raise _removed(whole, model)
     return whole
 
@@ -246,7 +246,7 @@ def _pick(model: Model, wanted: str) -> ModelVersion:
     newest = model.latest or model.versions[-1]
     raise RunnerError(
         "R-MODEL-VERSION",
-        f"there is no {model.name}@{number}",
+        f"{model.name}@{number} not found",
         why=f"the newest is {newest}",
         fix=f"runner models ls {model.name}",
     )
@@ -309,7 +309,7 @@ def _elsewhere(name: str, alias: str, there: int, wanted: int) -> RunnerError:
     return RunnerError(
         "R-MODEL-ALIAS-MOVED",
         f"{name}@{alias} is {name}@{there}, not {name}@{wanted}",
-        why="somebody moved it; it stays",
+        why="it was moved, and is not removed",
         fix=f"runner models alias {name} {alias} --unalias",
     )
 
@@ -317,7 +317,7 @@ def _elsewhere(name: str, alias: str, there: int, wanted: int) -> RunnerError:
 def set_alias(
     connection: Connection, reference: str, alias: str
 ) -> tuple[ModelVersion, int | None]:
-    """Point an alias at a version that is there; returns it and where the alias pointed before."""
+    """Point an alias at a version. Return the version and the number it pointed at before."""
     alias = alias.removeprefix("@")
     check_alias(alias)
     version = find_version(connection, reference)
@@ -326,7 +326,7 @@ def set_alias(
 
 
 def drop_alias(connection: Connection, reference: str, alias: str) -> int:
-    """Take an alias away, if it points at the version that is named; returns where it pointed."""
+    """Remove an alias, if it points at a named version. Return the number it pointed at."""
     alias = alias.removeprefix("@")
     name, wanted = split_reference(reference)
     model = existing_model(connection, name)

@@ -1,4 +1,4 @@
-"""Metrics of one run or of several side by side."""
+"""Read the metrics of a run, and compare runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """All that a run measured: a summary and a curve for each metric."""
+    """The metrics of a run: a summary and a curve of each."""
 
     record: RunSpec
     summaries: tuple[MetricSummary, ...]
@@ -27,7 +27,7 @@ class RunMetrics:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MetricComparison:
-    """Runs side by side; `params` are those that differ, a value for each run."""
+    """The metrics of several runs, and the `params` that differ, with a value for each run."""
 
     runs: tuple[RunMetrics, ...]
     params: Mapping[str, tuple[object, ...]]
@@ -38,7 +38,7 @@ class MetricComparison:
         return tuple(dict.fromkeys(s.name for run in self.runs for s in run.summaries))
 
     def curves(self, name: str) -> tuple[Curve, ...]:
-        """The curve of one metric in each run, empty where a run does not have it."""
+        """Return the curve of a metric in each run, empty if a run does not have it."""
         return tuple(
             next((c for c in run.curves if c.name == name), Curve(run.record.run_id, name, ()))
             for run in self.runs
@@ -61,7 +61,7 @@ class MetricComparison:
 def load_run_metrics(
     connection: Connection, record: RunSpec, last: int | None = None
 ) -> RunMetrics:
-    """Everything a run measured so far; `last` keeps so many steps of each curve."""
+    """Return the metrics of a run so far, with at most the `last` steps of each curve."""
     content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
     lines = content.decode("utf-8", "replace").splitlines()
     points = [point for line in lines if (point := parse_metric_line(line))]
@@ -81,7 +81,7 @@ def compare_metrics(
     names: Iterable[str] = (),
     last: int | None = None,
 ) -> MetricComparison:
-    """Metrics of runs, of the given names only. Raises RunnerError for one that no run has."""
+    """Return the metrics of runs, only `names` if given. Raise RunnerError for an unknown one."""
     runs = in_parallel(lambda record: load_run_metrics(connection, record, last), records)
     wanted = tuple(names)
     known = tuple(dict.fromkeys(s.name for run in runs for s in run.summaries))

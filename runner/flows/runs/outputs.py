@@ -1,4 +1,4 @@
-"""Bring the outputs of a run here: in parallel, checked, each file complete or absent."""
+"""Download the outputs of a run in parallel; each file is verified, and complete or absent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Where the outputs lie; `downloaded` counts files that were not there already."""
+    """The outputs on this machine; `downloaded` of them were not there."""
 
     folder: Path
     files: tuple[OutputFile, ...]
@@ -29,12 +29,12 @@ class Fetched:
 
 
 def list_outputs(connection: Connection, record: RunSpec) -> tuple[OutputFile, ...]:
-    """What a run exported; before its result, what has been uploaded so far (without hashes)."""
+    """Return the outputs of a run; before its result, those uploaded so far, without hashes."""
     return find_outputs(connection, record)[1]
 
 
 def find_outputs(connection: Connection, record: RunSpec) -> tuple[str, tuple[OutputFile, ...]]:
-    """The prefix of a run's outputs, and what lies there."""
+    """Return the prefix of the outputs of a run, and the outputs."""
     container = runs_container(connection)
     paths = RunPaths(record.run_id)
     result = load_result(container, record.run_id)
@@ -55,9 +55,10 @@ def fetch_outputs(
     on_progress: OnProgress,
     patterns: Iterable[str] = (),
 ) -> Fetched:
-    """Download to `output_dir/<run_id>/`; a file already there with the right hash is kept.
+    """Download to `output_dir/<run_id>/`, without files that exist with the right hash.
 
-    Raises RunnerError for a pattern that matches nothing, a wrong hash, or an unwritable folder.
+    Raises:
+        RunnerError: a pattern matches nothing, a hash is wrong, or the folder is not writable.
     """
     prefix, found = find_outputs(connection, record)
     files = _matching(found, tuple(patterns), record.run_id)
@@ -105,7 +106,7 @@ def _check(file: OutputFile, part: Path) -> None:
             "R-OUTPUT-HASH",
             f"{file.path} does not have the hash that the run recorded",
             why="it was changed in storage, or the transfer was damaged; nothing was written",
-            fix="try again; if it stays so, train again",
+            fix="try again; if it fails again, train again",
             exit_code=ExitCode.RUN_FAILED,
         )
 
@@ -143,8 +144,8 @@ def _leaves(path: str) -> RunnerError:
     return RunnerError(
         "R-OUTPUT-PATH",
         f"{path!r} would be written outside of the output folder",
-        why="a file name of a run must not lead out of its folder",
-        fix="remove links from the output folder, or give another with --output-dir",
+        why="a file name of a run must stay in its folder",
+        fix="remove links from the output folder, or use another with --output-dir",
     )
 
 
@@ -153,6 +154,6 @@ def _unwritable(folder: Path, err: OSError) -> RunnerError:
         "R-OUTPUT-FOLDER",
         f"cannot write to {folder}",
         why=err.strerror or str(err),
-        fix="give another folder with --output-dir; the outputs stay in blob",
+        fix="use another folder with --output-dir; the outputs stay in blob",
         exit_code=ExitCode.PREFLIGHT,
     )
