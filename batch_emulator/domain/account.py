@@ -328,32 +328,6 @@ class Account:
         self._etag = max(self._etag + 1, ticks)
         return self._etag
 
-    def require_pool_quota(self) -> None:
-        """Refuse one more pool than the quota (docs: quotas and limits).
-
-        Raises:
-            Fault: PoolQuotaReached.
-        """
-        limit = self.limits.pools
-        if limit is not None and len(self.pools) >= limit:
-            raise Fault("PoolQuotaReached", {"Quota": str(limit)})
-
-    def require_active_job_quota(self) -> None:
-        """Refuse one more job or job schedule than the quota; completed ones do not count (docs).
-
-        Raises:
-            Fault: ActiveJobAndScheduleQuotaReached.
-        """
-        limit = self.limits.active_jobs
-        if limit is None:
-            return
-        ended = (JobState.COMPLETED, JobState.DELETING)
-        active = sum(job.state not in ended for job in self.jobs.values())
-        over = (ScheduleState.COMPLETED, ScheduleState.DELETING)
-        active += sum(schedule.state not in over for schedule in self.schedules.values())
-        if active >= limit:
-            raise Fault("ActiveJobAndScheduleQuotaReached", {"Quota": str(limit)})
-
     def pool_of(self, job: Job) -> Pool | None:
         """Return the pool on which the tasks of the job run, or None."""
         return self.pools.get(key_of(job.pool_id))
@@ -441,3 +415,31 @@ class Account:
         """Return the changes and clear them; the caller writes them."""
         journal, self.journal = self.journal, Journal()
         return journal
+
+
+def require_pool_quota(account: Account) -> None:
+    """Refuse one more pool than the quota (docs: quotas and limits).
+
+    Raises:
+        Fault: PoolQuotaReached.
+    """
+    limit = account.limits.pools
+    if limit is not None and len(account.pools) >= limit:
+        raise Fault("PoolQuotaReached", {"Quota": str(limit)})
+
+
+def require_active_job_quota(account: Account) -> None:
+    """Refuse one more job or job schedule than the quota; completed ones do not count (docs).
+
+    Raises:
+        Fault: ActiveJobAndScheduleQuotaReached.
+    """
+    limit = account.limits.active_jobs
+    if limit is None:
+        return
+    ended = (JobState.COMPLETED, JobState.DELETING)
+    active = sum(job.state not in ended for job in account.jobs.values())
+    over = (ScheduleState.COMPLETED, ScheduleState.DELETING)
+    active += sum(schedule.state not in over for schedule in account.schedules.values())
+    if active >= limit:
+        raise Fault("ActiveJobAndScheduleQuotaReached", {"Quota": str(limit)})

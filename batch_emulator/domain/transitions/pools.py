@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import cast
 from uuid import UUID
 
-from batch_emulator.domain.account import Account
+from batch_emulator.domain.account import Account, require_pool_quota
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import (
     AllocationState,
@@ -246,7 +246,7 @@ def _create(account: Account, auto: Json, now: datetime) -> Pool:
     body = {**deepcopy(part(auto, "pool")), "id": _new_id(account, auto)}
     pool_rules.check_pool(body)
     account.check_references(body)
-    account.require_pool_quota()
+    require_pool_quota(account)
     return add(account, body, now)
 
 

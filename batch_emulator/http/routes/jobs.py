@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batch_emulator.domain.account import require_active_job_quota
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Job, JobSchedule, JobState, Json, key_of
 from batch_emulator.domain.transitions import job_schedules, jobs, pools
@@ -34,7 +35,7 @@ def add(call: Call) -> Reply:
         raise Fault("JobBeingDeleted" if deleting else "JobExists")
     if key_of(body["id"]) in account.schedules:
         raise Fault("JobScheduleWithSameIdExists")
-    account.require_active_job_quota()
+    require_active_job_quota(account)
     job = pools.add_job(account, body, call.now)
     return call.created(f"{call.base_url}/jobs/{job.id}", job.etag, job.modified)
 
@@ -181,7 +182,7 @@ def add_schedule(call: Call) -> Reply:
         raise Fault("JobScheduleBeingDeleted" if deleting else "JobScheduleExists")
     if key_of(body["id"]) in account.jobs:
         raise Fault("JobWithSameIdExists")
-    account.require_active_job_quota()
+    require_active_job_quota(account)
     schedule = job_schedules.add(account, body, call.now)
     url = f"{call.base_url}/jobschedules/{schedule.id}"
     return call.created(url, schedule.etag, schedule.modified)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from urllib.parse import quote
 
+from batch_emulator.domain.account import require_pool_quota
 from batch_emulator.domain.faults import Fault, bad_query
 from batch_emulator.domain.model import Json, Pool, cores_of, key_of, part, parts
 from batch_emulator.domain.transitions import autoscale, metering, pools
@@ -38,7 +39,7 @@ def add(call: Call) -> Reply:
     if existing is not None:
         pools.require_active(existing)
         raise Fault("PoolExists")
-    call.emulator.account.require_pool_quota()
+    require_pool_quota(call.emulator.account)
     pool = pools.add(call.emulator.account, body, call.now)
     return call.created(f"{call.base_url}/pools/{pool.id}", pool.etag, pool.modified)
 

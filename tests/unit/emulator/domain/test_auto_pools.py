@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batch_emulator.domain.account import Account
+from batch_emulator.domain.account import Account, require_pool_quota
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import ExecutionKind, Job, JobState, Json, Pool, PoolState
 from batch_emulator.domain.transitions import job_schedules, jobs, pools
@@ -151,7 +151,7 @@ def test_quota_of_pools_completes_the_job_with_a_scheduling_error() -> None:
     assert info["schedulingError"]["category"] == "usererror"
     assert ("poolId" in info, "endTime" in info) == (False, True)
     with pytest.raises(Fault, match="PoolQuotaReached"):
-        world.account.require_pool_quota()
+        require_pool_quota(world.account)
 
 
 def test_scheduled_job_that_gets_no_pool_does_not_stop_the_schedule() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from batch_emulator.domain.account import DeleteNodeFolder
+from batch_emulator.domain.account import (
+    DeleteNodeFolder,
+    require_active_job_quota,
+    require_pool_quota,
+)
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import AllocationState, ExecutionKind, NodeState, TaskState
 from batch_emulator.domain.transitions import job_preparation, node_operations, nodes, pools
@@ -288,15 +292,15 @@ def test_invalid_user_names_are_refused(name: str) -> None:
 
 def test_quotas_of_pools_and_active_jobs() -> None:
     world = World(pools=1, active_jobs=1)
-    world.account.require_pool_quota()
+    require_pool_quota(world.account)
     world.pool()
     with pytest.raises(Fault) as caught:
-        world.account.require_pool_quota()
+        require_pool_quota(world.account)
     assert caught.value.code == "PoolQuotaReached"
     job = world.job(onAllTasksComplete="terminatejob")
-    world.account.require_active_job_quota()  # it had no task, so it is completed already
+    require_active_job_quota(world.account)  # it had no task, so it is completed already
     assert job.state == "completed"
     world.job("other")
     with pytest.raises(Fault) as caught:
-        world.account.require_active_job_quota()
+        require_active_job_quota(world.account)
     assert caught.value.code == "ActiveJobAndScheduleQuotaReached"
