@@ -190,8 +190,9 @@ def _compile_agent() -> None:
     """Submit the agent with compiled modules from now on."""
     archive = importlib.import_module("runner.flows.submit.agent_archive")
     packed, original = compile_modules(archive.build_agent()), archive.build_agent
-    for module in [*sys.modules.values()]:
-        if getattr(module, "build_agent", None) is original:
+    for name, module in [*sys.modules.items()]:
+        # not `getattr`: some packages load thousands of modules for it
+        if name.startswith("runner.") and vars(module).get("build_agent") is original:
             module.build_agent = lambda: packed  # pyright: ignore[reportAttributeAccessIssue]
 
 
