@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 from tests.unit.source_tree import (
     ROOT,
     Import,
@@ -42,8 +40,6 @@ IMPORTS_BY_STRING = {
     "runner.flows.export.extras": "packages of optional extras, none of them ours",
 }
 
-not_yet = pytest.mark.xfail(reason="the rest of the modules is being merged", strict=False)
-
 
 def test_no_folder_holds_more_than_20_modules() -> None:
     width = Counter(shown(path.parent) for path in modules().values() if path.name != "__init__.py")
@@ -68,7 +64,6 @@ def splinters() -> dict[str, str]:
     }
 
 
-@not_yet
 def test_a_short_module_with_one_importer_joins_it() -> None:
     found = [f"{name} <- {by}" for name, by in splinters().items() if name not in SEAMS]
     assert_none(found, "join the importer, or name the seam")
@@ -107,7 +102,6 @@ def _between_packages(found: Import) -> bool:
     return found.importer.rpartition(".")[0] != found.imported.rpartition(".")[0]
 
 
-@not_yet
 def test_packages_do_not_import_each_other_in_circles() -> None:
     edges = [
         (found.importer, found.imported)
@@ -117,7 +111,6 @@ def test_packages_do_not_import_each_other_in_circles() -> None:
     assert_none(cycles(edges), "import in one direction only")
 
 
-@not_yet
 def test_a_class_name_is_defined_once() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for name, path in modules().items():
