@@ -41,8 +41,8 @@ from runner.flows.models.versions import (
 )
 from runner.node.agent.model_registration import AgentModelStore
 from runner.node.agent.model_registration import register_model as settle_agent
-from runner.node.agent.settings import load_access, load_models
 from runner.node.script.redaction import Redactor
+from runner.node.settings import load_access, load_models
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
 from runner.protocol import model_registry

@@ -32,6 +32,7 @@ SEAMS: dict[str, str] = {}
 # Class names that more than one module defines, each with the reason.
 SHARED_CLASS_NAMES = {
     "Checkpoint": "one for each framework that a script may use; a script imports one of them",
+    "Pool": "Azure's word for the same thing: in the emulator's account, and in the Python API",
 }
 
 # Modules that import by a name computed at run time, each with the reason.

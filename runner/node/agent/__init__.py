@@ -1,3 +1,4 @@
-"""The life of a task: settings, the stages of an attempt, and the outcome of the run. Start in
-`main`.
+"""The life of a task: the stages of an attempt, on the primary and on workers, and its outcome.
+
+Start in `main`.
 """

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
-from runner.node.agent.settings import NodeSettings
-from runner.node.agent.termination import Termination
 from runner.node.checkpoints.restore import RestoredCheckpoint
-from runner.node.distributed.cluster import SINGLE_NODE
+from runner.node.cluster import SINGLE_NODE
 from runner.node.distributed.node_group import NodeGroup
 from runner.node.distributed.rank_outputs import rank_folder, read_list
 from runner.node.environment.image_env import ImageEnvironment
@@ -46,8 +44,10 @@ from runner.node.script.workspace import (
     unpack_code,
     write_shell_file,
 )
+from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
+from runner.node.termination import Termination
 from runner.protocol.encoding import parse_json
 from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths

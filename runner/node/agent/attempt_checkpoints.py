@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runner.node.agent.termination import EvictionNotice, EvictionWatch, Termination
 from runner.node.checkpoints.committer import CheckpointCommitter
 from runner.node.checkpoints.restore import CheckpointRestore, RestoredCheckpoint
 from runner.node.checkpoints.snapshot import (
@@ -23,6 +22,7 @@ from runner.node.script.command import TERMINATION_GRACE_S, ScriptResult
 from runner.node.script.streams import EventLog
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
+from runner.node.termination import EvictionWatch, NodeEviction, Termination
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec
 
@@ -154,7 +154,7 @@ class AttemptCheckpoints:
             timeout_s=min(left, default=None),
         )
 
-    def _on_notice(self, notice: EvictionNotice) -> None:
+    def _on_notice(self, notice: NodeEviction) -> None:
         message = f"the node is about to be evicted, in {notice.left_s:.0f} s: saving a checkpoint"
         self._events.aside("notice", "progress", message)
         if self._thread is not None:

@@ -16,22 +16,12 @@ from pathlib import Path
 
 from runner.node.agent.attempt import Attempt, FinishedScript
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
-from runner.node.agent.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.agent.model_registration import register_model
 from runner.node.agent.outcome import AttemptOutcome, blocked_by, commit_blocked
 from runner.node.agent.records import claim_attempt, find_log_offsets, recorded_exit_code
 from runner.node.agent.scheduled_run import with_run_id
-from runner.node.agent.settings import (
-    SettingsError,
-    load_access,
-    load_models,
-    load_node_settings,
-    load_task_secrets,
-    process_environment,
-    script_environment,
-)
-from runner.node.agent.termination import Termination, watch_evictions
-from runner.node.distributed.cluster import load_heartbeat_config, load_hosts
+from runner.node.cluster import load_heartbeat_config, load_hosts
+from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.distributed.node_group import (
     NodeGroup,
     add_node_name,
@@ -51,8 +41,18 @@ from runner.node.failures import (
 from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
+from runner.node.settings import (
+    SettingsError,
+    load_access,
+    load_models,
+    load_node_settings,
+    load_task_secrets,
+    process_environment,
+    script_environment,
+)
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget
+from runner.node.termination import Termination, watch_evictions
 from runner.protocol.encoding import now_text
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
@@ -64,7 +64,7 @@ def start() -> None:
     """Run the agent, and end the process with its exit code."""
 
     if sys.argv[1:] == [JOIN_ARGUMENT]:
-        from runner.node.distributed import join  # noqa: PLC0415
+        from runner.node.agent import join  # noqa: PLC0415
 
         exit_now(join.join())
     if SCHEDULE_TASKS_VARIABLE not in os.environ:

@@ -15,7 +15,6 @@ from typing import Any
 
 from runner.node.agent.attempt import Attempt
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
-from runner.node.agent.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.agent.records import (
     commit_attempt,
     commit_result,
@@ -23,6 +22,7 @@ from runner.node.agent.records import (
     recorded_exit_code,
     write_end,
 )
+from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.failures import StageFailedError
 from runner.node.script.streams import EventLog, Streams
 from runner.node.storage.blobs import ContainerClient

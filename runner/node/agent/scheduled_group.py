@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from runner.node.agent.outcome import commit_unstarted
 from runner.node.agent.scheduled_run import firing_place
-from runner.node.agent.settings import SettingsError, load_access, process_environment
 from runner.node.script.redaction import Redactor, log_to_stdout
+from runner.node.settings import SettingsError, load_access, process_environment
 from runner.node.storage.auth import Credential, ManagedIdentityCredential, TaskTokenCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport

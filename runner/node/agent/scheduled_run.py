@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from runner.node.agent.settings import SettingsError
+from runner.node.settings import SettingsError
 from runner.node.storage.blobs import ContainerClient
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths, make_run_id, run_id_suffix

@@ -1,3 +1,4 @@
-"""Runs over several nodes: the primary's node group, the workers, and the connection between
-them. Start in `node_group`.
+"""Runs over several nodes: the node group of the primary, and the connections between nodes.
+
+Start in `node_group`.
 """

@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
-from runner.node.distributed.cluster import HeartbeatConfig
+from runner.node.cluster import HeartbeatConfig
 from runner.protocol.encoding import parse_json
 
 HANDSHAKE_S = 10.0

@@ -14,21 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.node.agent.context import AgentContext
-from runner.node.agent.termination import EvictionNotice
 from runner.node.checkpoints.restore import RestoredCheckpoint
-from runner.node.distributed.cluster import (
-    ClusterSpec,
-    HeartbeatConfig,
-    Hosts,
-    free_port,
-    node_environment,
-)
+from runner.node.cluster import ClusterSpec, HeartbeatConfig, Hosts, free_port, node_environment
+from runner.node.context import AgentContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
 from runner.node.distributed.rendezvous import RendezvousServer
 from runner.node.failures import NodeLostError, StageFailedError, TerminatedError
 from runner.node.script.command import COMMAND_STAGE, ScriptResult
 from runner.node.script.streams import EventLog, Report, throttle_repeats
+from runner.node.termination import NodeEviction
 from runner.protocol.run_spec import RunSpec
 
 
@@ -107,7 +101,7 @@ class NodeGroup:
     attempt: int
     events: EventLog
     check: Callable[[], None]
-    on_notice: Callable[[EvictionNotice], None] = lambda _: None
+    on_notice: Callable[[NodeEviction], None] = lambda _: None
     timeouts: NodeGroupTimeouts = field(default_factory=NodeGroupTimeouts)
     heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
     workers: dict[int, WorkerNode] = field(default_factory=dict[int, WorkerNode])
@@ -373,7 +367,7 @@ class NodeGroup:
         kind = message["is"]
         if kind == WorkerEvent.EVICTION:
             at = time.monotonic() + float(message["left_s"])
-            self.on_notice(EvictionNotice(f"of {worker.node}", at))
+            self.on_notice(NodeEviction(f"of {worker.node}", at))
             return
         with self._changed:
             if kind == WorkerEvent.STAGE:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from runner.node.distributed.cluster import Hosts, listen
+from runner.node.cluster import Hosts, listen
 from runner.node.distributed.connection import (
     HANDSHAKE_S,
     AgentConnection,
@@ -31,7 +31,7 @@ from runner.node.distributed.connection import (
 from runner.node.script.streams import EventLog
 
 if TYPE_CHECKING:
-    from runner.node.agent.context import AgentContext
+    from runner.node.context import AgentContext
 
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from runner.node.agent.outcome import commit_blocked
 from runner.node.agent.records import claim_attempt, commit_attempt, write_end, write_node_start
 from runner.node.agent.scheduled_group import fire
 from runner.node.agent.scheduled_run import with_run_id
-from runner.node.agent.settings import NodeSettings
 from runner.node.checkpoints.restore import CheckpointRestore
 from runner.node.distributed.rank_outputs import write_list
 from runner.node.failures import StageFailedError
@@ -22,6 +21,7 @@ from runner.node.script.metrics import MetricLog, MetricsFileReader
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
+from runner.node.settings import NodeSettings
 from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport

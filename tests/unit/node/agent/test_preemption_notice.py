@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.node.agent import termination as notice_module
-from runner.node.agent.settings import NodeSettings
-from runner.node.agent.termination import EvictionNotice, EvictionWatch, watch_evictions
+from runner.node import termination as notice_module
+from runner.node.settings import NodeSettings
+from runner.node.termination import EvictionWatch, NodeEviction, watch_evictions
 from tests.unit.node.agent_task import Task
 from tests.unit.node.checkpoints.test_checkpoints import COUNTER, QUICK, content, manifests
 from tests.unit.node.fake_imds import FakeImds, serve_fake_imds
@@ -35,7 +35,7 @@ def watch(imds: FakeImds, monkeypatch: pytest.MonkeyPatch) -> EvictionWatch:
     return made
 
 
-def assert_in_30_s(notice: EvictionNotice, began: float) -> None:
+def assert_in_30_s(notice: NodeEviction, began: float) -> None:
     """From `began` on, which may be long ago; dates are whole seconds."""
     left_s = notice.left_s
     assert 28 - (time.monotonic() - began) < left_s <= 31
@@ -44,7 +44,7 @@ def assert_in_30_s(notice: EvictionNotice, began: float) -> None:
 def test_notice_for_this_node_is_seen_once(
     watch: EvictionWatch, imds: FakeImds, until: Until
 ) -> None:
-    seen: list[EvictionNotice] = []
+    seen: list[NodeEviction] = []
     watch.on_notice = seen.append
     until(lambda: len(imds.asked) > 2)
     assert watch.notice is None

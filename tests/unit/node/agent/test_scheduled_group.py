@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.node.agent.scheduled_group import BATCH_RESOURCE, JobTasks, TasksRefusedError, fire
-from runner.node.agent.settings import SettingsError
+from runner.node.settings import SettingsError
 from runner.node.storage.auth import (
     ManagedIdentityCredential,
     SasCredential,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.node.agent.scheduled_run import with_run_id
-from runner.node.agent.settings import SettingsError
+from runner.node.settings import SettingsError
 from runner.node.storage.blobs import ContainerClient
 from runner.protocol.paths import is_run_id
 from runner.protocol.schedules import firing_blob

@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from runner.node.agent.settings import RunSecrets
 from runner.node.failures import StageFailedError
 from runner.node.script.redaction import Redactor
+from runner.node.settings import RunSecrets
 from runner.node.storage.limits import RetryBudget
 from tests.loopback import listening
 from tests.unit.node.agent_task import RUN, Task

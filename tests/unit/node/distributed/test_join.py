@@ -18,11 +18,10 @@ from typing import cast
 import psutil
 import pytest
 
-from runner.node.agent.context import AgentContext
-from runner.node.agent.settings import SettingsError
-from runner.node.agent.termination import Termination
+from runner.node.agent.worker import PrimaryConnection
+from runner.node.cluster import HeartbeatConfig, Hosts, load_heartbeat_config
+from runner.node.context import AgentContext
 from runner.node.distributed import rendezvous
-from runner.node.distributed.cluster import HeartbeatConfig, Hosts, load_heartbeat_config
 from runner.node.distributed.connection import AgentConnection
 from runner.node.distributed.rendezvous import (
     RejoinOutcome,
@@ -31,17 +30,18 @@ from runner.node.distributed.rendezvous import (
     find_primary,
     wait_for_rejoin,
 )
-from runner.node.distributed.worker import PrimaryConnection
 from runner.node.failures import TerminatedError
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
+from runner.node.settings import SettingsError
+from runner.node.termination import Termination
 from tests.processes import alive
 
 Until = Callable[[Callable[[], object]], None]
 HOSTS = Hosts(("127.0.0.1", "127.0.0.2", "127.0.0.3"), "127.0.0.1", is_primary=True)
 SUPERVISED = """
 import os, pathlib, subprocess, sys, time
-from runner.node.distributed.join import supervise
+from runner.node.agent.join import supervise
 folder = pathlib.Path(sys.argv[1])
 def work():
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.node.distributed.cluster import HeartbeatConfig, Hosts
+from runner.node.cluster import HeartbeatConfig, Hosts
 from runner.node.distributed.connection import AgentConnection
 from runner.node.distributed.node_group import NodeGroup, NodeGroupTimeouts
 from runner.node.distributed.rendezvous import find_primary

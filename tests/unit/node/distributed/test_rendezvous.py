@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from runner.node.distributed.cluster import load_hosts
+from runner.node.cluster import load_hosts
 from runner.node.distributed.connection import (
     LONGEST_LINE,
     AgentConnection,

@@ -10,10 +10,10 @@ from random import Random
 import pytest
 
 from runner.node.agent.records import claim_attempt, commit_attempt, recorded_exit_code
-from runner.node.agent.settings import NodeSettings
 from runner.node.failures import StageFailedError
 from runner.node.script import outputs as export
 from runner.node.script.outputs import export_outputs, restore_outputs
+from runner.node.settings import NodeSettings
 from runner.node.storage import blobs
 from runner.protocol.paths import RunPaths
 from tests.unit.node.races import Process, Race, sha256

@@ -14,15 +14,9 @@ from typing import Any
 
 from runner.node.agent.attempt import Attempt
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
-from runner.node.agent.context import WorkerContext
 from runner.node.agent.records import write_node_start
-from runner.node.agent.termination import Termination
-from runner.node.distributed.cluster import (
-    HeartbeatConfig,
-    free_port,
-    node_environment,
-    parse_cluster_spec,
-)
+from runner.node.cluster import HeartbeatConfig, free_port, node_environment, parse_cluster_spec
+from runner.node.context import WorkerContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
 from runner.node.distributed.rank_outputs import CheckpointWatch, describe_unsaved, write_list
 from runner.node.failures import (
@@ -36,6 +30,7 @@ from runner.node.script.outputs import export_outputs
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.storage.http import StorageRequestError
+from runner.node.termination import Termination
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec, RunSpecError, parse_run_spec
 

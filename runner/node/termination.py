@@ -21,8 +21,8 @@ from email.utils import parsedate_to_datetime
 from types import FrameType
 from typing import Any, cast
 
-from runner.node.agent.settings import NodeSettings
 from runner.node.failures import TerminatedError
+from runner.node.settings import NodeSettings
 from runner.protocol.encoding import parse_json
 
 
@@ -82,7 +82,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True)
-class EvictionNotice:
+class NodeEviction:
     """The eviction of this node at `at`, a time of `time.monotonic`."""
 
     event_id: str
@@ -118,10 +118,10 @@ class EvictionWatch(threading.Thread):
         self._names = {node.lower()} - {""}
         self._is_named = False
         self._forgotten = ""
-        self._remote_notice: EvictionNotice | None = None
+        self._remote_notice: NodeEviction | None = None
         self._lock = threading.Lock()  # of what `_poll`, `tell` and `forget` decide on
-        self.notice: EvictionNotice | None = None
-        self.on_notice: Callable[[EvictionNotice], None] | None = None
+        self.notice: NodeEviction | None = None
+        self.on_notice: Callable[[NodeEviction], None] | None = None
 
     def forget(self) -> None:
         """Drop a notice without an eviction."""
@@ -130,7 +130,7 @@ class EvictionWatch(threading.Thread):
                 self._forgotten, self.notice = self.notice.event_id, None
             self._remote_notice = None
 
-    def report_remote(self, notice: EvictionNotice) -> None:
+    def report_remote(self, notice: NodeEviction) -> None:
         """A node that this one works with is about to go: from any thread, as if it were ours."""
         with self._lock:
             self._remote_notice = notice
@@ -170,7 +170,7 @@ class EvictionWatch(threading.Thread):
                 self.notice = self._remote_notice
                 return
             is_new = self.notice is None or self.notice.event_id != event_id
-            self.notice = notice = EvictionNotice(event_id, time.monotonic() + _left_s(ours, date))
+            self.notice = notice = NodeEviction(event_id, time.monotonic() + _left_s(ours, date))
         if is_new and self.on_notice is not None:
             self.on_notice(notice)
 

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.node.agent.settings import NodeSettings, RunSecrets
-from runner.node.agent.termination import EvictionWatch, Termination
-from runner.node.distributed.cluster import (
-    HeartbeatConfig,
-    Hosts,
-)
+from runner.node.cluster import HeartbeatConfig, Hosts
 from runner.node.inputs.stage import InputAccess
 from runner.node.script.redaction import Redactor
+from runner.node.settings import NodeSettings, RunSecrets
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
+from runner.node.termination import EvictionWatch, Termination
 from runner.protocol.paths import RunPaths
 
 TERMINATED_EXIT_CODE = 143

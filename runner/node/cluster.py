@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from runner.node.agent.settings import SettingsError
+from runner.node.settings import SettingsError
 
 # The emulator's nodes share one machine: the route to the primary does not tell them apart.
 NODE_IP_VARIABLE = "BATCH_EMULATOR_NODE_IP"

@@ -20,8 +20,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from runner.node.agent.context import FAILED_EXIT_CODE, WorkerContext
-from runner.node.agent.settings import (
+from runner.node.agent.worker import PrimaryConnection, Worker
+from runner.node.cluster import Hosts, load_heartbeat_config, load_hosts
+from runner.node.context import FAILED_EXIT_CODE, WorkerContext
+from runner.node.distributed.connection import AgentConnection, PrimaryOrder, WorkerEvent
+from runner.node.distributed.rendezvous import find_primary
+from runner.node.failures import TerminatedError
+from runner.node.script.command import dies_with_parent, kill_children, reparent_orphans
+from runner.node.script.redaction import Redactor, log_to_stdout
+from runner.node.settings import (
     SettingsError,
     load_access,
     load_node_settings,
@@ -29,21 +36,9 @@ from runner.node.agent.settings import (
     process_environment,
     script_environment,
 )
-from runner.node.agent.termination import (
-    EvictionNotice,
-    EvictionWatch,
-    Termination,
-    watch_evictions,
-)
-from runner.node.distributed.cluster import Hosts, load_heartbeat_config, load_hosts
-from runner.node.distributed.connection import AgentConnection, PrimaryOrder, WorkerEvent
-from runner.node.distributed.rendezvous import find_primary
-from runner.node.distributed.worker import PrimaryConnection, Worker
-from runner.node.failures import TerminatedError
-from runner.node.script.command import dies_with_parent, kill_children, reparent_orphans
-from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget
+from runner.node.termination import EvictionWatch, NodeEviction, Termination, watch_evictions
 from runner.protocol.task import CODE_ARCHIVE, NODES_TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -273,7 +268,7 @@ def _forward_notices(notices: EvictionWatch | None, primary: PrimaryConnection) 
     if notices is None:
         return
 
-    def forward(notice: EvictionNotice) -> None:
+    def forward(notice: NodeEviction) -> None:
         primary.send_event(WorkerEvent.EVICTION, left_s=notice.left_s)
 
     notices.on_notice = forward
