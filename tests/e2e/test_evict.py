@@ -57,7 +57,7 @@ def test_evictions_that_cannot_be_say_why(own_cli: Cli) -> None:
 
     until(all_gone)
     again = own_cli.run("local", "evict", "--all")
-    assert (again.returncode, "being evicted already" in again.stderr) == (5, True)
+    assert (again.returncode, "all its spot nodes are being evicted" in again.stderr) == (5, True)
     for words, code, text in (
         (("nobody",), 2, "has no node 'nobody'"),
         (("tvm", "--all"), 2, "exclude each other"),
