@@ -42,7 +42,7 @@ def test_ctrl_c_right_after_the_submission_tells_how_to_come_back(
 ) -> None:
     assert press("submit", "end") == 130
     said = capsys.readouterr().err
-    assert "nothing runs" not in said
+    assert "was not submitted" not in said
     found = re.search(r"To attach: runner attach (\S+)", said)
     assert found, said
     until(lambda: cli.json("show", found[1])["state"] == "succeeded")
@@ -53,7 +53,7 @@ def test_ctrl_c_before_the_submission_leaves_nothing(
 ) -> None:
     before = known_runs(cli)
     assert press("submit", "start") == 130
-    assert "nothing runs" in capsys.readouterr().err
+    assert "was not submitted" in capsys.readouterr().err
     assert known_runs(cli) == before
 
 

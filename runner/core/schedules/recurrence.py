@@ -239,7 +239,7 @@ def _zone(name: str) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError) as err:
         raise RunnerError(
             "R-SCHEDULE-ZONE",
-            f"there is no time zone {name!r}",
+            f"unknown time zone {name!r}",
             fix="UTC, UTC+01:00, or a name such as Europe/Berlin",
         ) from err
 

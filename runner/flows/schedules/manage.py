@@ -145,7 +145,7 @@ def _check_goes_on(schedule: ScheduleRecord) -> None:
 
 
 def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[str]:
-    """Delete it. Batch deletes its jobs with it, so a run that goes on is cancelled; its id."""
+    """Delete the schedule and return its ID. Batch deletes its jobs, which cancels active runs."""
     container = runs_container(connection)
     service_knows = schedule.view is not None
     if service_knows:

@@ -296,7 +296,7 @@ def _repetitions(connection: Connection, record: RunSpec) -> list[RunSpec]:
 
 
 def _succeeded(connection: Connection, record: RunSpec) -> bool:
-    """False while it goes on. Raises RunnerError where it can never succeed any more."""
+    """Return False while the run is active. Raise RunnerError if it can no longer succeed."""
     container = runs_container(connection)
     result = load_result(container, record.run_id)
     if result is None:
@@ -315,7 +315,7 @@ def _never(record: RunSpec, result: RunResult | None) -> RunnerError:
         _FAILED,
         f"{record.run_id} did not succeed: a run after it would never start",
         why=how or "its task is gone and it left no result",
-        fix="name a run that succeeded or goes on, or leave out --after",
+        fix="use a run that succeeded or is active, or omit --after",
         exit_code=ExitCode.PREFLIGHT,
     )
 

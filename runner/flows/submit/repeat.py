@@ -184,7 +184,7 @@ def _goes_on(record: RunSpec, state: RunState) -> RunnerError:
     return RunnerError(
         "R-RUN-GOES-ON",
         f"{record.run_id} is {state.value}",
-        why="it has not ended, and after an eviction it goes on by itself",
+        why="it is still active, and continues by itself after an eviction",
         fix=f"runner attach {record.run_id}, or runner cancel {record.run_id} first",
     )
 

@@ -1,4 +1,4 @@
-"""`runner submit FILE`: several tasks, some after others, as one Batch job."""
+"""`runner submit FILE`: several tasks with dependencies, as one Batch job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INTERRUPTED = 130
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML with the tasks.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file with the tasks.")],
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,7 +40,7 @@ def submit(
     pool: PoolOption = None,
     experiment: Annotated[
         str | None,
-        typer.Option("--experiment", "-e", help="Group of runs.", show_default="the file's name"),
+        typer.Option("--experiment", "-e", help="Experiment name.", show_default="the file's name"),
     ] = None,
     priority: PriorityOption = None,
     target: TargetOption = None,
@@ -49,7 +49,7 @@ def submit(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Submit the tasks of a file, each after those it waits for; or make its `schedule`."""
+    """Submit the tasks of a file as one group, or create the schedule that it declares."""
     from runner.core.schedules.submit_file import load_submit_file
     from runner.flows.submit.group import GroupRequest, check_file
 
@@ -68,7 +68,9 @@ def submit(
         connection, group = _submit(view, checked, settings)
     if detach:
         out.record({"group": group.group_id, "job_id": group.job_id, "pool": group.pool})
-        out.note(f"see it: runner show {group.group_id}   end it: runner cancel {group.group_id}")
+        out.note(
+            f"show it: runner show {group.group_id}   cancel it: runner cancel {group.group_id}"
+        )
         return
     _follow(out, connection, group)
 
@@ -130,7 +132,7 @@ def _submit(
             view.warning(text)
         return connection, submit_group(connection, plan, view.on_progress)
     except KeyboardInterrupt:
-        view.log("interrupted before everything was submitted: nothing runs", error=True)
+        view.log("interrupted: the group was not submitted", error=True)
         raise typer.Exit(_INTERRUPTED) from None
 
 
@@ -142,8 +144,9 @@ def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
     try:
         view = watch_group(out, connection, group)
     except KeyboardInterrupt:
-        out.note(f"detached; the runs go on. See them: runner show {group.group_id}")
-        out.note(f"                         End them: runner cancel {group.group_id}")
+        out.note("detached; the runs continue")
+        out.note(f"to show them: runner show {group.group_id}")
+        out.note(f"to cancel them: runner cancel {group.group_id}")
         raise typer.Exit(_INTERRUPTED) from None
     show_group(out, view)
     states = {row.status.state for row in view.rows.values() if row.status}

@@ -1,4 +1,4 @@
-"""`runner train`: plan, submit and watch a run, and download its outputs."""
+"""`runner train`: plan, submit and watch a run, then download its outputs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def train(
     output_dir: OutputDirOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Train a recipe, a folder or a script, and bring back what it wrote."""
+    """Train a recipe, a folder or a script, and download its outputs."""
     from runner.core.recipe.overrides import with_flags
     from runner.core.recipe.recipe import load_recipe
     from runner.flows.submit.prepare import TrainOptions, check_run
@@ -99,8 +99,8 @@ def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
     if script_args and "--" not in sys.argv:
         raise RunnerError(
             "R-ARGUMENTS",
-            f"{script_args[0]!r} is an argument too many",
-            why="parameters are set with --set, and arguments of the script follow after --",
+            f"unexpected argument {script_args[0]!r}",
+            why="--set sets parameters; arguments of the script go after --",
             fix=f"--set {script_args[0]}"
             if "=" in script_args[0]
             else "-- " + " ".join(script_args),
@@ -145,11 +145,11 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
         if code.git_revision
         else "none",
-        "packages": recipe.requirements_file or "none: the node's Python as it is",
+        "packages": recipe.requirements_file or "none, the Python of the node",
         "data": f"{data['name']}, {data['source']}" if data else "none",
         "inputs": ", ".join(plan.inputs.named) or "none",
         "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
-        "promises": ", ".join(recipe.outputs) or "nothing in particular",
+        "outputs": ", ".join(recipe.outputs) or "none required",
         "limits": _limits(recipe),
         "after": ", ".join(plan.after) or "nothing",
         "priority": str(recipe.priority),
@@ -186,7 +186,7 @@ def _train(
         report(out, connection, record, followed, view)
         return
     out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
-    out.note(f"watch it: runner attach {record.run_id}")
+    out.note(f"to watch it: runner attach {record.run_id}")
 
 
 def _plan(
@@ -200,7 +200,7 @@ def _plan(
         for text in plan.warnings:
             view.warning(text)
     except KeyboardInterrupt:
-        raise _nothing_runs(view) from None
+        raise _not_submitted(view) from None
     return connection, plan
 
 
@@ -212,22 +212,24 @@ def _interrupted(view: StageView, connection: Connection, run_id: str) -> typer.
     try:
         found = find_submitted(connection, run_id)
     except (RunnerError, KeyboardInterrupt):
-        view.log(f"interrupted; whether {run_id} runs, tells: runner ps", error=True)
+        view.log(
+            f"interrupted; run `runner ps` to check whether {run_id} was submitted", error=True
+        )
         return typer.Exit(INTERRUPTED)
-    return detached(view, run_id) if found else _nothing_runs(view)
+    return detached(view, run_id) if found else _not_submitted(view)
 
 
-def _nothing_runs(view: StageView) -> typer.Exit:
+def _not_submitted(view: StageView) -> typer.Exit:
     from runner.cli.commands.runs.attach import INTERRUPTED
 
-    view.log("interrupted before the run was submitted: nothing runs", error=True)
+    view.log("interrupted: the run was not submitted", error=True)
     return typer.Exit(INTERRUPTED)
 
 
 def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
     out.note(f"{recipe.name}: {recipe.description}" if recipe.description else recipe.name)
     if recipe.source == "builtin" and (Path.cwd() / recipe.name).is_dir():
-        out.note(f"the built-in recipe; the folder of that name: runner train ./{recipe.name}")
+        out.note(f"this is the built-in recipe; to train the folder: runner train ./{recipe.name}")
     where = "this machine" if settings.target == "local" else f"Azure, stack {settings.stack}"
     takes = f"; takes {recipe.estimate}" if recipe.estimate else ""
     out.note(f"runs on {where}{takes}")
