@@ -178,7 +178,7 @@ def test_down_a_second_time_says_what_stays_and_touches_nothing(
     # Nobody is signed in, and there is no Batch account to ask any more: sizes are unknown.
     again = runner("down")
     assert again.returncode == 0, again.stderr
-    assert "down already" in again.stderr
+    assert "already down" in again.stderr
     assert "container runs" in again.stdout
     assert stage.azure.journal() == journal
 
@@ -223,7 +223,7 @@ def test_up_without_the_image_takes_its_versions_away_first_and_says_so_before(
         server.state.resources |= {definition: {"name": "runner-gpu"}, version: {"name": "1.0.0"}}
         declined = runner("up", "--no-check", **server.environment())
         assert "R-UP-DECLINED" in declined.stderr
-        assert "the VM image goes with its versions (1.0.0)" in declined.stderr
+        assert "deletes the VM image and its versions (1.0.0)" in declined.stderr
         assert version in server.state.resources
         done = runner("up", "-y", "--no-check", **server.environment())
         assert done.returncode == 0, done.stderr
