@@ -203,7 +203,7 @@ class Loop:
             outcome = ExecutionOutcome(exit_code=None, failure=err.failure, retryable=False)
         except Exception as err:  # a task must end whatever happens to it
             log.exception("execution %s failed", execution.key)
-            failure = FailureInfo("servererror", "Unknown", f"{type(err).__name__}: {err}")
+            failure = FailureInfo("ServerError", "Unknown", f"{type(err).__name__}: {err}")
             outcome = ExecutionOutcome(exit_code=None, failure=failure, retryable=False)
         if execution.stop is not None or not execution.coordinating:
             await self.executor.release(execution.key)

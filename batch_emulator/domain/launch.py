@@ -47,8 +47,8 @@ def usage_from(record: list[Any] | None) -> ResourceUsage | None:
     return None if record is None else ResourceUsage(*record)
 
 
-USER_ERROR = "usererror"
-SERVER_ERROR = "servererror"
+USER_ERROR = "UserError"
+SERVER_ERROR = "ServerError"
 
 
 @dataclass(frozen=True, slots=True)

@@ -414,6 +414,7 @@ class Pool:
     deallocation: str = "requeue"
     slots_per_node: int = 1
     pack: bool = False
+    remote_access: bool = False  # its nodes have an endpoint for SSH that it did not ask for
     spot_capacity: int | None = None
     traced: int = 0
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])

@@ -8,9 +8,21 @@ from email.utils import format_datetime
 from functools import lru_cache
 
 _DURATION = re.compile(
-    r"^P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
-    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?$"
+    r"P(?:(?P<years>\d+)Y)?(?:(?P<months>\d+)M)?(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)(?:\.(?P<part>\d+))?S)?)?",
+    re.ASCII,
 )
+# a year has 365 days and a month 30, as in .NET, in which the service counts
+_TICKS = {
+    "years": 365 * 86_400 * 10**7,
+    "months": 30 * 86_400 * 10**7,
+    "days": 86_400 * 10**7,
+    "hours": 3_600 * 10**7,
+    "minutes": 60 * 10**7,
+    "seconds": 10**7,
+}  # of 100 ns
+_MOST_TICKS = 2**63 - 1
+FOREVER_TEXT = "P10675199DT2H48M5.4775807S"  # the longest duration: no limit
 _FOREVER = timedelta(days=36500)  # clients send P10675199DT2H48M5.4775807S for "no limit"
 
 
@@ -55,11 +67,44 @@ def http_date(when: datetime) -> str:
 
 def parse_duration(text: object) -> timedelta | None:
     """Parse an ISO 8601 duration; None is one so long that it means no limit. Raises ValueError."""
-    match = _DURATION.match(text) if isinstance(text, str) else None
-    if match is None or not any(match.groups()):
-        raise ValueError(f"not an ISO 8601 duration: {text!r}")
-    parts = {name: float(number) for name, number in match.groupdict().items() if number}
-    if parts.get("days", 0) > _FOREVER.days:
-        return None
-    duration = timedelta(**parts)
+    days, ticks = divmod(_ticks(text), _TICKS["days"])
+    duration = timedelta(days=days, microseconds=ticks / 10)
     return None if duration > _FOREVER else duration
+
+
+@lru_cache(maxsize=256)  # tasks that were added together share theirs
+def canonical_duration(text: object) -> str:
+    """Return a duration as the service writes it: `PT10M00S` is PT10M, `P1Y` is P365D.
+
+    Raises:
+        ValueError: the text is not an ISO 8601 duration, or longer than the longest of the service.
+    """
+    ticks = _ticks(text)
+    if ticks == 0:
+        return "PT0S"
+    days, ticks = divmod(ticks, _TICKS["days"])
+    hours, ticks = divmod(ticks, _TICKS["hours"])
+    minutes, ticks = divmod(ticks, _TICKS["minutes"])
+    seconds, ticks = divmod(ticks, _TICKS["seconds"])
+    second = f"{seconds}.{ticks:07}".rstrip("0").rstrip(".") if seconds or ticks else "0"
+    named = ((hours, f"{hours}H"), (minutes, f"{minutes}M"), (second != "0", f"{second}S"))
+    clock = "".join(text for given, text in named if given)
+    return f"P{f'{days}D' if days else ''}{f'T{clock}' if clock else ''}"
+
+
+def _ticks(text: object) -> int:
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None or not any(match.groups()) or str(text).endswith("T"):
+        raise ValueError(f"not an ISO 8601 duration: {text!r}")
+    found = match.groupdict()
+    ticks = sum(int(found[name] or 0) * size for name, size in _TICKS.items())
+    ticks += int(((found["part"] or "") + "0000000")[:7])
+    if ticks > _MOST_TICKS:
+        raise ValueError(f"longer than {FOREVER_TEXT}: {text!r}")
+    return ticks
+
+
+def canonical_time(text: object) -> str:
+    """Return a time as the service writes it: UTC, without zeros at its end. Raises ValueError."""
+    when = time_text(parse_time(text))
+    return when[:-1].rstrip("0").rstrip(".") + "Z"

@@ -125,6 +125,13 @@ class BlobClient:
             )
         return self._of_identity
 
+    def linked(self, container: str) -> tuple[BlobClient, str]:
+        """Return a client and the URL of a container in the linked account. Raises StorageError."""
+        if self._identity is None:
+            raise BlobRequestError("denied", "no storage account is linked to the Batch account")
+        url = self._identity.container_url(container)
+        return self.on_behalf(container, url), url
+
     async def download(self, url: str, target: Path) -> str:
         """Stream a URL into a file; its entity tag. Raises StorageError or LocalWriteError."""
         async with self._transfers:
@@ -411,6 +418,10 @@ class NodeIdentity:
         self.key = key
         self.sign: Callable[[httpx.Request], httpx.Request] = signer(account, key)
         self._base = urlsplit(endpoint_of(account, blob_endpoint))
+
+    def container_url(self, name: str) -> str:
+        """Return the URL of a container of the account."""
+        return f"{self._base.geturl().rstrip('/')}/{name}"
 
     def covers(self, url: str) -> bool:
         """Whether a URL is of the account's blob service."""

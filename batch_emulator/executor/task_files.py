@@ -89,9 +89,12 @@ async def _plan(
         raise ExecutionError(_other(str(resource.get("filePath") or ""), problem))
     mode = int(resource.get("fileMode") or DEFAULT_FILE_MODE, 8)
     path = str(resource.get("filePath") or "")
-    url = str(resource.get("httpUrl") or resource["storageContainerUrl"])
+    url = str(resource.get("httpUrl") or resource.get("storageContainerUrl") or "")
     try:
-        storage = storage.on_behalf(resource.get("identityReference"), url)
+        if linked := resource.get("autoStorageContainerName"):
+            storage, url = storage.linked(str(linked))
+        else:
+            storage = storage.on_behalf(resource.get("identityReference"), url)
         if resource.get("httpUrl"):
             return [_Transfer(storage, url, working_dir, working_dir / path, mode)]
         names = await storage.list_blobs(url, str(resource.get("blobPrefix") or ""))

@@ -30,6 +30,7 @@ from batch_emulator.http.call import (
     Reply,
     check_version,
     selection_in_current_names,
+    shaped,
     to_client_names,
 )
 from batch_emulator.http.routes import admin
@@ -122,7 +123,7 @@ class App:
         finally:
             await self._commit(method)
         if reply.body is not None:
-            reply.body = to_client_names(reply.body, query)
+            reply.body = to_client_names(shaped(reply.body, query), query)
         return reply
 
     def _find(

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Any, cast
 
-from batch_emulator.domain.faults import Fault
+from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Job, Json, Node, Pool, key_of
 from batch_emulator.domain.transitions import nodes
 from batch_emulator.domain.values import etag_text, http_date
@@ -27,12 +28,15 @@ from batch_emulator.http import bodies, odata
 from batch_emulator.http.odata import FieldRule
 
 _VERSION = re.compile(r"(20\d\d-\d\d-\d\d)(\.\d{1,4}\.\d{1,4})?(-preview)?", re.ASCII)
-_OLDEST = date(2018, 1, 1)
+_OLDEST = date(2018, 3, 1)
 _SLOTS_SINCE = date(2020, 9, 1)
+NEWEST = date(2025, 6, 1)
+_NO_SSH_SINCE = date(2024, 7, 1)
 
 _OLD_NAMES = {"taskSlotsPerNode": "maxTasksPerNode"}
 _NEW_NAMES = {old: new for new, old in _OLD_NAMES.items()}
 _UNKNOWN_THEN = frozenset({"requiredSlots", "runningTaskSlotsCount"})
+_LINKED = b"autoStorageContainerName"
 _FREE = frozenset({"resourceTags"})  # names in it are the user's
 
 
@@ -82,6 +86,73 @@ def to_client_names(body: Json, query: Mapping[str, str]) -> Json:
         metadata = {name: value for name, value in body.items() if name.startswith("odata.")}
         return {**metadata, **body.get("taskCounts", {})}
     return _renamed(body, _OLD_NAMES, _UNKNOWN_THEN)
+
+
+# What an api-version answers that another one does not know: names by the first version that has
+# them, and by the first that has them no more. Source: the models of azure-batch 14.2 (2024-02-01)
+# and 15.1 (2025-06-01), and recorded answers.
+_SINCE: Mapping[str, date] = {
+    **dict.fromkeys(("deallocated", "deallocating"), date(2024, 7, 1)),
+    **dict.fromkeys(
+        (
+            "jobDefaultOrder",
+            "ipv6Address",
+            "ipv6RemoteLoginIPAddress",
+            "ipv6RemoteLoginPort",
+            "ipFamilies",
+            "ipTags",
+            "proxyAgentSettings",
+            "customerManagedKey",
+            "diskEncryptionSet",
+        ),
+        NEWEST,
+    ),
+}
+_UNTIL: Mapping[str, date] = dict.fromkeys(
+    (
+        "certificateReferences",
+        "currentNodeCommunicationMode",
+        "targetNodeCommunicationMode",
+        "resourceTags",
+        "authenticationTokenSettings",
+    ),
+    NEWEST,
+)
+
+
+@lru_cache(maxsize=64)
+def _unknown_to(version: str) -> frozenset[str]:
+    """Return the names that an api-version does not answer with."""
+    day = _day(version) or NEWEST
+    late = {name for name, since in _SINCE.items() if day < since}
+    return frozenset(late | {name for name, until in _UNTIL.items() if day >= until})
+
+
+def shaped(body: Json, query: Mapping[str, str]) -> Json:
+    """Return an answer without the properties that the client's version does not have.
+
+    Lists of tasks are left as they are, for their length: no property of a task came or went.
+    """
+    if str(body.get("odata.metadata", "")).endswith("#tasks"):
+        return body
+    version = query.get("api-version", "")
+    disk = "managedDisk" if (_day(version) or NEWEST) < NEWEST else "storageAccountType"
+    return _without(body, _unknown_to(version), disk)
+
+
+def _without(value: Any, names: frozenset[str], of_disk: str) -> Any:
+    """Drop names everywhere, and of data disks the name that another version has."""
+    if isinstance(value, list):
+        return [_without(item, names, of_disk) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    known = cast("Json", value)
+    dropped = {*names, of_disk} if "lun" in known else names
+    return {
+        name: item if name in _FREE else _without(item, names, of_disk)
+        for name, item in known.items()
+        if name not in dropped
+    }
 
 
 def _renamed(value: Any, names: Mapping[str, str], without: frozenset[str]) -> Any:
@@ -135,6 +206,9 @@ class Call:
         body = to_current_names(bodies.parse(self.body, optional=optional), self.query)
         if bodies.may_name_identities(self.body):
             bodies.check_identities(body, known=self.emulator.identity is not None)
+        if _LINKED in self.body and self.emulator.identity is None:
+            reason = "no storage account is linked to the Batch account"
+            raise bad_property("resourceFiles/autoStorageContainerName", "", reason)
         return body
 
     def pool(self) -> Pool:
@@ -181,6 +255,12 @@ class Call:
     def expands_stats(self) -> bool:
         """Return True if `$expand` asks for statistics."""
         return "stats" in self.query.get("$expand", "").split(",")
+
+    @property
+    def maps_remote_access(self) -> bool:
+        """Return True if a pool of this api-version gets an endpoint for SSH by default."""
+        day = _day(self.query.get("api-version", ""))
+        return day is not None and day < _NO_SSH_SINCE
 
     def data_service_id(self) -> dict[str, str]:
         """Return the header with the URL of the changed entity."""

@@ -23,39 +23,24 @@ from batch_emulator.domain.model import (
     parts,
 )
 from batch_emulator.domain.transitions.metering import core_seconds
-from batch_emulator.domain.values import etag_text, parse_time, time_of, time_text
+from batch_emulator.domain.values import (
+    canonical_duration,
+    etag_text,
+    parse_time,
+    time_of,
+    time_text,
+)
+from batch_emulator.http import defaults
 from batch_emulator.http.secrets import public_job, public_pool, public_task
 from batch_emulator.storage.account_store import AccountStore
 from batch_emulator.storage.tasks import PRIVATE_PROPERTIES, TaskRow
-
-_FOREVER = "P10675199DT2H48M5.4775807S"
-_USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
-_MANAGER: Json = {
-    "userIdentity": _USER,
-    "requiredSlots": 1,
-    "killJobOnCompletion": True,
-    "runExclusive": True,
-    "allowLowPriorityNode": True,
-}
-
-
-def _start_task(spec: Json) -> Json:
-    return {"userIdentity": _USER, "maxTaskRetryCount": 0, "waitForSuccess": True, **spec}
 
 
 def pool(entity: Pool, base_url: str) -> Json:
     """Return a pool."""
     nodes = list(entity.nodes.values())
-    spec = public_pool(entity.spec)
-    if "startTask" in spec:
-        spec["startTask"] = _start_task(spec["startTask"])
-    if spec.get("enableAutoScale"):
-        spec.setdefault("autoScaleEvaluationInterval", "PT15M")
+    spec = defaults.pool(public_pool(entity.spec))
     return {
-        "enableAutoScale": False,
-        "enableInterNodeCommunication": False,
-        "taskSlotsPerNode": 1,
-        "taskSchedulingPolicy": {"nodeFillType": "spread"},
         **spec,
         "id": entity.id,
         "url": f"{base_url}/pools/{entity.id}",
@@ -67,7 +52,7 @@ def pool(entity: Pool, base_url: str) -> Json:
         "allocationState": entity.allocation.value,
         "allocationStateTransitionTime": time_text(entity.allocation_time),
         "currentNodeCommunicationMode": _communication(spec),
-        "resizeTimeout": entity.resize_timeout,
+        "resizeTimeout": canonical_duration(entity.resize_timeout),
         "currentDedicatedNodes": sum(node.dedicated for node in nodes),
         "currentLowPriorityNodes": sum(not node.dedicated for node in nodes),
         "targetDedicatedNodes": entity.dedicated_target,
@@ -95,7 +80,7 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
         "allocationTime": time_text(entity.allocated),
         "ipAddress": entity.address,
         "affinityId": f"TVM:{entity.id}",
-        "vmSize": entity.pool.spec["vmSize"],
+        "vmSize": str(entity.pool.spec["vmSize"]).lower(),
         "totalTasksRun": entity.tasks_run,
         "totalTasksSucceeded": entity.tasks_succeeded,
         "runningTasksCount": len(tasks),
@@ -109,13 +94,15 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
     }
     machine = part(entity.pool.spec, "virtualMachineConfiguration")
     if "imageReference" in machine:
-        body["virtualMachineInfo"] = {"imageReference": machine["imageReference"]}
+        body["virtualMachineInfo"] = {"imageReference": _node_image(machine["imageReference"])}
     if endpoints := _endpoints(entity):
         body["endpointConfiguration"] = {"inboundEndpoints": endpoints}
+    if _is_dual_stack(entity.pool):
+        body["ipv6Address"] = _ipv6_address(entity.address)
     if entity.booted is not None:
         body["lastBootTime"] = time_text(entity.booted)
     if entity.start_task is not None:
-        body["startTask"] = _start_task(public_task(entity.start_task))
+        body["startTask"] = defaults.start_task(public_task(entity.start_task))
     if entity.start_info is not None:
         body["startTaskInfo"] = entity.start_info
     if entity.errors:
@@ -123,20 +110,81 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
     return body
 
 
+def _node_image(reference: Json) -> Json:
+    """Return the image of a node; its exact version is the one that was asked for (recorded)."""
+    shown = defaults.image(reference)
+    return {**shown, "exactVersion": shown["version"]} if "version" in shown else shown
+
+
+_REMOTE_PORT = 50000  # as in the docs' example; one a node, and nobody answers there [S]
+_LOCALHOST = ("127.0.0.1", "::1")
+
+
 def _endpoints(entity: Node) -> list[Json]:
-    """Return the endpoints of the pool's NAT pools: on this host, where nothing listens [S]."""
+    """Return the endpoints of the pool's NAT pools: on this host, where nothing listens [S].
+
+    A pool of an api-version before 2024-07-01 has one for SSH too, unless a NAT pool is for it
+    (page "Configure remote access to compute nodes", read 2026-11-22: from that version on, and
+    for every pool created since 30 November 2025, no port is mapped by default. Here the version
+    alone decides [S]).
+    """
+    found: list[Json] = []
+    for pool in _nat_pools(entity):
+        port = pool["frontendPortRangeStart"] + entity.number - 1
+        found += _on_host(entity, pool, port)
+    if entity.pool.remote_access and _ssh_port(entity) is None:
+        rule: Json = {"name": "SSHRule", "protocol": "tcp", "backendPort": _SSH}
+        found += _on_host(entity, rule, _REMOTE_PORT + entity.number - 1)
+    return found
+
+
+_SSH, _RDP = 22, 3389
+
+
+def _nat_pools(entity: Node) -> list[Json]:
     network = part(entity.pool.spec, "networkConfiguration")
-    return [
-        {
-            "name": f"{pool['name']}.{entity.number - 1}",
-            "protocol": pool["protocol"],
-            "publicIPAddress": "127.0.0.1",
-            "publicFQDN": "localhost",
-            "frontendPort": pool["frontendPortRangeStart"] + entity.number - 1,
-            "backendPort": pool["backendPort"],
-        }
-        for pool in parts(part(network, "endpointConfiguration"), "inboundNATPools")
-    ]
+    return parts(part(network, "endpointConfiguration"), "inboundNATPools")
+
+
+def _on_host(entity: Node, pool: Json, port: int) -> list[Json]:
+    """Return the endpoint of a node, and that for IPv6 in a dual-stack pool (recorded)."""
+    shown: Json = {"protocol": pool["protocol"], "backendPort": pool["backendPort"]}
+    shown |= {"publicFQDN": "localhost", "frontendPort": port}
+    number, (four, six) = entity.number - 1, _LOCALHOST
+    found = [{"name": f"{pool['name']}.{number}", "publicIPAddress": four, **shown}]
+    if _is_dual_stack(entity.pool):
+        found.append({"name": f"{pool['name']}-ipv6.{number}", "publicIPAddress": six, **shown})
+    return found
+
+
+def _is_dual_stack(pool: Pool) -> bool:
+    network = part(pool.spec, "networkConfiguration")
+    families = part(network, "publicIPAddressConfiguration").get("ipFamilies") or ()
+    return "ipv6" in (str(family).lower() for family in families)
+
+
+def _ssh_port(entity: Node) -> int | None:
+    """Return the port of this host that leads to the node's SSH (or RDP) server, or None."""
+    for pool in _nat_pools(entity):
+        if pool["backendPort"] in (_SSH, _RDP) and str(pool["protocol"]).lower() == "tcp":
+            return pool["frontendPortRangeStart"] + entity.number - 1
+    return None
+
+
+def remote_login(entity: Node) -> Json:
+    """Return where to connect to a node: at the endpoint of its pool for SSH, if it has one."""
+    port = _ssh_port(entity) or _REMOTE_PORT + entity.number - 1
+    four, six = _LOCALHOST
+    body: Json = {"remoteLoginIPAddress": four, "remoteLoginPort": port}
+    if _is_dual_stack(entity.pool):
+        body |= {"ipv6RemoteLoginIPAddress": six, "ipv6RemoteLoginPort": port}
+    return body
+
+
+def _ipv6_address(address: str) -> str:
+    """Return the address of a node in the network of its dual-stack pool: fd00::4 (recorded)."""
+    high, low = address.split(".")[-2:]
+    return f"fd00::{int(high) * 256 + int(low):x}"
 
 
 def node_url(base_url: str, pool_id: str, node_id: str) -> str:
@@ -162,27 +210,6 @@ def node_counts(entity: Pool) -> Json:
     return body
 
 
-def job_defaults(spec: Json) -> Json:
-    """Return a job (or job specification) of a client, with the defaults of the service."""
-    spec = public_job(spec)
-    manager = spec.get("jobManagerTask")
-    return {
-        "priority": 0,
-        "maxParallelTasks": -1,
-        "allowTaskPreemption": False,
-        "usesTaskDependencies": False,
-        "onAllTasksComplete": "noaction",
-        "onTaskFailure": "noaction",
-        **spec,
-        "constraints": {
-            "maxWallClockTime": _FOREVER,
-            "maxTaskRetryCount": 0,
-            **(spec.get("constraints") or {}),
-        },
-        **({"jobManagerTask": {**_MANAGER, **manager}} if manager else {}),
-    }
-
-
 def job(entity: Job, base_url: str) -> Json:
     """Return a job."""
     execution: Json = {"startTime": time_text(entity.created)}
@@ -195,7 +222,7 @@ def job(entity: Job, base_url: str) -> Json:
     if entity.terminate_reason is not None:
         execution["terminateReason"] = entity.terminate_reason
     body: Json = {
-        **job_defaults(entity.spec),
+        **defaults.job(public_job(entity.spec)),
         "id": entity.id,
         "url": f"{base_url}/jobs/{entity.id}",
         "eTag": etag_text(entity.etag),
@@ -213,17 +240,10 @@ def job(entity: Job, base_url: str) -> Json:
 
 def task(entity: Job, row: TaskRow, base_url: str) -> Json:
     """Return a task from its row."""
-    record, spec = row.record, public_task(row.body)
+    record = row.record
+    retries = part(entity.spec, "constraints").get("maxTaskRetryCount", 0)
     body: Json = {
-        "requiredSlots": 1,
-        "userIdentity": _USER,
-        **spec,
-        "constraints": {
-            "maxWallClockTime": _FOREVER,
-            "retentionTime": "P7D",
-            "maxTaskRetryCount": part(entity.spec, "constraints").get("maxTaskRetryCount", 0),
-            **(spec.get("constraints") or {}),
-        },
+        **defaults.task(public_task(row.body), retries),
         "id": row.id,
         "url": task_url(base_url, entity.id, row.id),
         **record,
@@ -327,7 +347,8 @@ def job_schedule(entity: JobSchedule, base_url: str) -> Json:
         execution["endTime"] = time_text(entity.ended)
     body: Json = {
         **entity.spec,
-        "jobSpecification": job_defaults(part(entity.spec, "jobSpecification")),
+        "schedule": defaults.schedule(part(entity.spec, "schedule")),
+        "jobSpecification": defaults.job(public_job(part(entity.spec, "jobSpecification"))),
         "id": entity.id,
         "url": f"{base_url}/jobschedules/{entity.id}",
         "eTag": etag_text(entity.etag),

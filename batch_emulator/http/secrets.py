@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from batch_emulator.domain.model import Json, Node, part, parts
+from batch_emulator.http import defaults
 
 _EXTENSION_SECRETS = ("protectedSettings", "protectedSettingsFromKeyVault")
 
@@ -24,12 +25,23 @@ def public_machine(machine: Json) -> Json:
     return {**machine, "extensions": shown}
 
 
+# what installs the service's agent on every node (example, and recorded answers of the service)
+_AGENT_EXTENSION: Json = {
+    "name": "batchNodeExtension",
+    "publisher": "Microsoft.Azure.Extensions",
+    "type": "CustomScript",
+    "typeHandlerVersion": "2.0",
+    "autoUpgradeMinorVersion": True,
+}
+
+
 def extensions_of_node(node: Node) -> dict[str, Json]:
     """Return the extensions of a node that has booted, by key of their names."""
     if node.booted is None:
         return {}
     machine = public_machine(part(node.pool.spec, "virtualMachineConfiguration"))
-    return {str(e["name"]).lower(): _extension_view(e) for e in parts(machine, "extensions")}
+    found = [*parts(machine, "extensions"), _AGENT_EXTENSION]
+    return {str(e["name"]).lower(): _extension_view(e) for e in found}
 
 
 def _extension_view(extension: Json) -> Json:
@@ -41,7 +53,7 @@ def _extension_view(extension: Json) -> Json:
     }
     return {
         "provisioningState": "Succeeded",
-        "vmExtension": extension,
+        "vmExtension": {"enableAutomaticUpgrade": False, **extension},
         "instanceView": {"name": extension["name"], "statuses": [status]},
     }
 
@@ -92,7 +104,9 @@ def with_secrets(spec: Json, before: Json) -> Json:
     info, old = part(spec, "poolInfo"), part(before, "poolInfo")
     auto = part(info, "autoPoolSpecification")
     shown = part(public_pool_info(old), "autoPoolSpecification")
-    if not auto.get("pool") or auto["pool"] != shown.get("pool"):
+    if not auto.get("pool") or not shown.get("pool"):
+        return spec
+    if defaults.pool_specification(auto["pool"]) != defaults.pool_specification(shown["pool"]):
         return spec
     given = {**auto, "pool": old["autoPoolSpecification"]["pool"]}
     return {**spec, "poolInfo": {**info, "autoPoolSpecification": given}}

@@ -81,8 +81,8 @@ def settled(pool_id, count):
 MACHINE = {
     "vmSize": "Standard_D4s_v3",
     "virtualMachineConfiguration": {
-        "imageReference": {"publisher": "debian", "offer": "debian-12", "sku": "12"},
-        "nodeAgentSKUId": "batch.node.debian 12",
+        "imageReference": {"publisher": "canonical", "offer": "ubuntu-24_04-lts", "sku": "server"},
+        "nodeAgentSKUId": "batch.node.ubuntu 24.04",
     },
 }
 
@@ -152,8 +152,8 @@ def account():
 def pools():
     name = fresh("az")
     machine = (
-        "--vm-size", "Standard_D4s_v3", "--image", "debian:debian-12:12",
-        "--node-agent-sku-id", "batch.node.debian 12",
+        "--vm-size", "Standard_D4s_v3", "--image", "canonical:ubuntu-24_04-lts:server",
+        "--node-agent-sku-id", "batch.node.ubuntu 24.04",
     )  # fmt: skip
     az(
         "pool", "create", "--id", name, *machine, "--target-dedicated-nodes", 1,

@@ -50,8 +50,10 @@ def refused(code, call, *args, **options):
 
 def image():
     return models.VirtualMachineConfiguration(
-        image_reference=models.ImageReference(publisher="debian", offer="debian-12", sku="12"),
-        node_agent_sku_id="batch.node.debian 12",
+        image_reference=models.ImageReference(
+            publisher="canonical", offer="ubuntu-24_04-lts", sku="server"
+        ),
+        node_agent_sku_id="batch.node.ubuntu 24.04",
     )
 
 

@@ -47,9 +47,9 @@ def settled(pool_id, count):
 def options_of(pool_id, **options):
     machine = models.VirtualMachineConfiguration(
         image_reference=models.BatchVmImageReference(
-            publisher="debian", offer="debian-12", sku="12"
+            publisher="canonical", offer="ubuntu-24_04-lts", sku="server"
         ),
-        node_agent_sku_id="batch.node.debian 12",
+        node_agent_sku_id="batch.node.ubuntu 24.04",
     )
     defaults = {"vm_size": "Standard_D4s_v3", "virtual_machine_configuration": machine}
     return {**({"id": pool_id} if pool_id else {}), **defaults, **options}

@@ -30,6 +30,16 @@ from tests.contract.recording import Recorder
 
 ACCOUNT = "contract"
 KEY = base64.b64encode(b"a key for tests of 32 bytes only").decode()
+# a machine and a pool that the service accepts, in the wire's spelling
+MACHINE: dict[str, Any] = {
+    "imageReference": {
+        "publisher": "canonical",
+        "offer": "ubuntu-24_04-lts",
+        "sku": "server",
+    },
+    "nodeAgentSKUId": "batch.node.ubuntu 24.04",
+}
+POOL: dict[str, Any] = {"vmSize": "standard_d2s_v3", "virtualMachineConfiguration": MACHINE}
 DEADLINE_S = 60.0
 POLL_S: Any = 0.05  # the SDK says int and takes any number
 T = TypeVar("T")
@@ -150,15 +160,9 @@ class Things:
 
     def pool(self, **options: Any) -> str:
         pool_id = options.pop("id", None) or self.id("pool")
-        machine = models.VirtualMachineConfiguration(
-            image_reference=models.BatchVmImageReference(
-                publisher="debian", offer="debian-12", sku="12"
-            ),
-            node_agent_sku_id="batch.node.debian 12",
-        )
         defaults: dict[str, Any] = {
             "vm_size": "Standard_D2s_v3",
-            "virtual_machine_configuration": machine,
+            "virtual_machine_configuration": models.VirtualMachineConfiguration(MACHINE),
         }
         self.client.create_pool(
             models.BatchPoolCreateOptions(id=pool_id, **{**defaults, **options})

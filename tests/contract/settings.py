@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from tests import plain_http
 from tests.contract.description import Example
-from tests.contract.server import KEY, eventually
-from tests.contract.stage import POOL, Body, NotYet, Parameters, Stage, writable
+from tests.contract.server import KEY, POOL, eventually
+from tests.contract.stage import Body, NotYet, Parameters, Stage, writable
 
 _EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 _FORMULA = "$TargetDedicatedNodes = 0;"

@@ -10,19 +10,11 @@ from uuid import uuid4
 import httpx
 
 from tests.contract.description import STABLE, description
-from tests.contract.server import Running, eventually
+from tests.contract.server import POOL, Running, eventually
 from tests.contract.signed import send
 
 Body = dict[str, Any]
 Parameters = dict[str, Any]
-
-POOL: Body = {
-    "vmSize": "standard_a1",
-    "virtualMachineConfiguration": {
-        "imageReference": {"publisher": "debian", "offer": "debian-12", "sku": "12"},
-        "nodeAgentSKUId": "batch.node.debian 12",
-    },
-}
 
 
 class NotYet(Exception):  # noqa: N818 - nothing is wrong

@@ -238,7 +238,7 @@ def test_task_whose_package_cannot_be_had_fails_before_it_runs(things: Things, a
     assert done.exit_code is None
     assert done.failure_info is not None
     assert (done.failure_info.category, done.failure_info.code) == (
-        "usererror",
+        "UserError",
         "ApplicationPackageError",
     )
     things.wait_job(job)

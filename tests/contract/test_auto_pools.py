@@ -28,9 +28,9 @@ from tests.manual_clock import ManualClock
 def auto_pool(lifetime: str = "job", **options: Any) -> models.BatchPoolInfo:
     machine = models.VirtualMachineConfiguration(
         image_reference=models.BatchVmImageReference(
-            publisher="debian", offer="debian-12", sku="12"
+            publisher="canonical", offer="ubuntu-24_04-lts", sku="server"
         ),
-        node_agent_sku_id="batch.node.debian 12",
+        node_agent_sku_id="batch.node.ubuntu 24.04",
     )
     pool = models.BatchPoolSpecification(
         vm_size="Standard_D2s_v3", virtual_machine_configuration=machine, target_dedicated_nodes=1
@@ -181,7 +181,7 @@ def test_usage_metrics_are_core_hours_per_pool_and_half_hour(tmp_path: Path) -> 
             ("a", start, 3.0),
             ("empty", start, 0.0),
         ]
-        assert last[0].vm_size == "Standard_D2s_v3"
+        assert last[0].vm_size == "standard_d2s_v3"
         assert last[0].end_time == start + datetime.timedelta(minutes=30)
         running.push(3600)
         asked: dict[str, Any] = {
@@ -202,7 +202,7 @@ def test_usage_metrics_are_core_hours_per_pool_and_half_hour(tmp_path: Path) -> 
 
 def test_metrics_of_namesakes_in_other_case_are_all_paged(tmp_path: Path) -> None:
     start = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
-    size, other = "Standard_D2s_v3", "Standard_D4s_v3"
+    size, other = "standard_d2s_v3", "standard_d4s_v3"
     with serving(tmp_path, clock=ManualClock(start)) as running:
         things = Things(running.client)
         for pool_id, vm_size in (("Same", size), ("same", other), ("SAME", size)):
@@ -213,9 +213,9 @@ def test_metrics_of_namesakes_in_other_case_are_all_paged(tmp_path: Path) -> Non
         half = start + datetime.timedelta(minutes=30)
         found = metrics(running, start_time=start, end_time=half, max_results=1)
         assert sorted((str(m.pool_id), str(m.vm_size)) for m in found) == [
-            ("SAME", "Standard_D2s_v3"),
-            ("Same", "Standard_D2s_v3"),
-            ("same", "Standard_D4s_v3"),
+            ("SAME", "standard_d2s_v3"),
+            ("Same", "standard_d2s_v3"),
+            ("same", "standard_d4s_v3"),
         ]
 
 

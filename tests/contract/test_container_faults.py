@@ -41,7 +41,7 @@ def failure_of(task: models.BatchTask) -> tuple[str | None, dict[str | None, str
     assert task.execution_info is not None
     failure = task.execution_info.failure_info
     assert failure is not None
-    assert failure.category == "usererror"
+    assert failure.category == "UserError"
     return failure.code, {detail.name: detail.value for detail in failure.details or []}
 
 

@@ -149,9 +149,9 @@ def test_extensions_of_the_pool_are_shown_without_their_secrets(
 ) -> None:
     machine = models.VirtualMachineConfiguration(
         image_reference=models.BatchVmImageReference(
-            publisher="debian", offer="debian-12", sku="12"
+            publisher="canonical", offer="ubuntu-24_04-lts", sku="server"
         ),
-        node_agent_sku_id="batch.node.debian 12",
+        node_agent_sku_id="batch.node.ubuntu 24.04",
         extensions=[
             models.VMExtension(
                 name="Watch",
@@ -164,7 +164,9 @@ def test_extensions_of_the_pool_are_shown_without_their_secrets(
     )
     pool_id = things.pool(target_dedicated_nodes=1, virtual_machine_configuration=machine)
     [node] = things.wait_nodes(pool_id, 1)
-    [found] = client.list_node_extensions(pool_id, node.id)
+    agent, found = client.list_node_extensions(pool_id, node.id)
+    assert agent.vm_extension is not None
+    assert agent.vm_extension.name == "batchNodeExtension"
     one = client.get_node_extension(pool_id, node.id, "watch")
     assert found.as_dict().items() <= one.as_dict().items()
     assert one.instance_view is not None

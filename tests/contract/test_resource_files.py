@@ -60,7 +60,7 @@ def test_failed_download_completes_the_task_with_failure_info(
     assert info.retry_count == 0, "only non-zero exits are retried"
     assert info.result == models.BatchTaskExecutionResult.FAILURE
     assert info.failure_info is not None
-    assert info.failure_info.category == models.BatchErrorSourceCategory.USER_ERROR
+    assert info.failure_info.category == "UserError"  # which is not the value of the SDK
     assert info.failure_info.code == code
     details = {one.name: str(one.value) for one in info.failure_info.details or ()}
     assert details["BlobSource"] == f"{blobs.url}/account/in/{blob}", "a SAS is a secret"

@@ -166,7 +166,7 @@ def test_image_and_mounts_are_shown_without_keys(command: Command) -> None:
     pool = command.things.pool(mount_configuration=[mount])
     shown = command.json("show", pool)
     assert shown["mounts"] == ["shared: share https://contract.file.core.windows.net/shared"]
-    assert shown["image"] == "debian:debian-12:12"
+    assert shown["image"] == "canonical:ubuntu-24_04-lts:server:latest"
     assert secret not in json.dumps(shown)
 
 

@@ -9,8 +9,8 @@ from tests.contract.server import Running, Things, wire
 
 SECRET = "c2VjcmV0LW9mLW1pbmU="
 MACHINE = {
-    "imageReference": {"publisher": "debian", "offer": "debian-12", "sku": "12"},
-    "nodeAgentSKUId": "batch.node.debian 12",
+    "imageReference": {"publisher": "canonical", "offer": "ubuntu-24_04-lts", "sku": "server"},
+    "nodeAgentSKUId": "batch.node.ubuntu 24.04",
     "extensions": [
         {"name": "e", "publisher": "p", "type": "t", "protectedSettings": {"key": SECRET}}
     ],

@@ -111,7 +111,7 @@ def job_action(body: Json, code: int | None, failure: Json | None) -> str:
 # The category of TaskEnded is ServerError on one page, and UserError ("ended by user request") in
 # the REST docs [X]; the latter fits.
 ENDED: Json = {
-    "category": "usererror",
+    "category": "UserError",
     "code": "TaskEnded",
     "message": "Task Was Ended by User Request",
 }
@@ -316,7 +316,7 @@ def failure_info(outcome: ExecutionOutcome) -> Json | None:
     if outcome.exit_code == 0:
         return None
     return {
-        "category": "usererror",
+        "category": "UserError",
         "code": "FailureExitCode",
         "message": "The task exited with an exit code representing a failure",
         "details": [{"name": "Message", "value": f"exit code {outcome.exit_code}"}],

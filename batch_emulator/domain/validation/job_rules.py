@@ -97,7 +97,7 @@ def scheduling_error(fault: Fault) -> Json:
     """Return the schedulingError of a job whose auto pool could not be created."""
     code, message = _SCHEDULING_ERRORS.get(fault.code, _OTHER)
     details = [{"name": name, "value": value} for name, value in fault.values.items()]
-    error: Json = {"category": "usererror", "code": code, "message": message}
+    error: Json = {"category": "UserError", "code": code, "message": message}
     return error | ({"details": details} if details else {})
 
 

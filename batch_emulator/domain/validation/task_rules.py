@@ -207,12 +207,23 @@ def resource_file_problem(resource: Mapping[str, Any]) -> str | None:
     if len(given) != 1:
         return f"exactly one of {', '.join(_RESOURCE_SOURCES)} must be given, not {len(given)}"
     if given[0] == "autoStorageContainerName":
-        return "autoStorageContainerName is not supported: no storage account is linked; use a SAS"
+        if not is_container_name(resource[given[0]]):
+            return f"autoStorageContainerName {resource[given[0]]!r} is not the name of a container"
+        return _target_problem(given[0], resource)
     if resource.get("identityReference"):
         problem = identity_problem(resource["identityReference"])
         if problem is not None:
             return problem
     return _url_problem(given[0], resource[given[0]]) or _target_problem(given[0], resource)
+
+
+# docs: naming containers (3 to 63 of a-z, 0-9 and single hyphens); $root and $web are others' own
+_CONTAINER_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}", re.ASCII)
+
+
+def is_container_name(name: object) -> bool:
+    """Return True if a blob container may have the name."""
+    return isinstance(name, str) and len(name) <= 63 and bool(_CONTAINER_NAME.fullmatch(name))
 
 
 def _url_problem(name: str, url: object) -> str | None:

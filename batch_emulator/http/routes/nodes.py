@@ -25,8 +25,6 @@ from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.http import odata, render, secrets
 from batch_emulator.http.call import Call, Handler, Reply
 
-_REMOTE_PORT = 50000  # as in the docs' example; one a node, and nobody answers there [S]
-
 
 def _render(call: Call, node: Node) -> Json:
     recent: list[Json] = []
@@ -106,9 +104,7 @@ def delete_user(call: Call) -> Reply:
 
 def remote_login_settings(call: Call) -> Reply:
     """ComputeNode_GetRemoteLoginSettings."""
-    port = _REMOTE_PORT + call.node().number - 1
-    body = {"remoteLoginIPAddress": "127.0.0.1", "remoteLoginPort": port}
-    return call.entity(body, {})
+    return call.entity(render.remote_login(call.node()), call.data_service_id())
 
 
 def remote_desktop(call: Call) -> Reply:

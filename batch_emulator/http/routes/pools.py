@@ -41,6 +41,7 @@ def add(call: Call) -> Reply:
         raise Fault("PoolExists")
     require_pool_quota(call.emulator.account)
     pool = pools.add(call.emulator.account, body, call.now)
+    pool.remote_access = call.maps_remote_access
     return call.created(f"{call.base_url}/pools/{pool.id}", pool.etag, pool.modified)
 
 
@@ -274,7 +275,7 @@ def _usage_view(key: tuple[str, str, datetime], node_s: float) -> tuple[str, Jso
         "poolId": pool_id,
         "startTime": time_text(start),
         "endTime": time_text(start + metering.INTERVAL),
-        "vmSize": vm_size,
+        "vmSize": vm_size.lower(),
         "totalCoreHours": round(node_s / 3600 * cores_of(vm_size), 6),
     }
     # a pool may have had a namesake in other case: pages are found by keys that are all different

@@ -44,7 +44,7 @@ OK = ExecutionOutcome(exit_code=0, failure=None, retryable=False)
 
 def failed(code: int) -> ExecutionOutcome:
     """A command that exited with another code than 0."""
-    failure = FailureInfo("usererror", "FailureExitCode", "exit")
+    failure = FailureInfo("UserError", "FailureExitCode", "exit")
     return ExecutionOutcome(exit_code=code, failure=failure, retryable=True)
 
 

@@ -148,7 +148,7 @@ def test_quota_of_pools_completes_the_job_with_a_scheduling_error() -> None:
     assert job.state is JobState.COMPLETED
     info = render.job(job, "")["executionInfo"]
     assert info["schedulingError"]["code"] == "AutoPoolCreationFailedWithQuotaReached"
-    assert info["schedulingError"]["category"] == "usererror"
+    assert info["schedulingError"]["category"] == "UserError"
     assert ("poolId" in info, "endTime" in info) == (False, True)
     with pytest.raises(Fault, match="PoolQuotaReached"):
         require_pool_quota(world.account)

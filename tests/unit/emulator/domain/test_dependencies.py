@@ -78,8 +78,8 @@ def test_child_waits_for_the_last_retry() -> None:
     assert child.state is TaskState.RUNNING
 
 
-UPLOAD = FailureInfo("usererror", "FileUploadContainerNotFound", "gone")
-BROKEN = FailureInfo("usererror", "BlobNotFound", "gone")
+UPLOAD = FailureInfo("UserError", "FileUploadContainerNotFound", "gone")
+BROKEN = FailureInfo("UserError", "BlobNotFound", "gone")
 OPTION = {"dependencyAction": "satisfy"}
 
 

@@ -26,7 +26,7 @@ from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import World, states
 
 DISK_FULL = ExecutionOutcome(
-    exit_code=None, failure=FailureInfo("servererror", "DiskFull", "full"), retryable=False
+    exit_code=None, failure=FailureInfo("ServerError", "DiskFull", "full"), retryable=False
 )
 
 

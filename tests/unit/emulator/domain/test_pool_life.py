@@ -182,7 +182,7 @@ def test_leaving_node_with_full_disk_leaves() -> None:
     body = {"targetDedicatedNodes": 0, "nodeDeallocationOption": "taskcompletion"}
     pools.resize(world.account, pool, body, world.clock.now())
     world.settle()
-    full = ExecutionOutcome(None, FailureInfo("servererror", "DiskFull", "full"), retryable=False)
+    full = ExecutionOutcome(None, FailureInfo("ServerError", "DiskFull", "full"), retryable=False)
     world.end(task, full)
     assert (pool.nodes, pool.allocation) == ({}, "steady")
     states = [e.value for e in world.account.events.after(0) if e.kind == "node.state"]

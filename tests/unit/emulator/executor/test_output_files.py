@@ -125,8 +125,8 @@ def test_headers_of_the_destination_are_sent(node: Node, blobs: BlobStore) -> No
 @pytest.mark.parametrize(
     ("container", "sas", "expected"),
     [
-        ("nowhere", True, ("usererror", "FileUploadContainerNotFound")),
-        ("out", False, ("usererror", "FileUploadAccessDenied")),
+        ("nowhere", True, ("UserError", "FileUploadContainerNotFound")),
+        ("out", False, ("UserError", "FileUploadAccessDenied")),
     ],
 )
 def test_refused_upload_fails_the_task_but_not_the_other_uploads(
@@ -169,7 +169,7 @@ def test_upload_is_tried_again_and_then_a_misc_error(node: Node, blobs: BlobStor
     assert blobs.containers["out"] == {"ok": b"x\n"}
     assert outcome.failure is not None
     assert (outcome.failure.category, outcome.failure.code) == (
-        "servererror",
+        "ServerError",
         "FileUploadMiscError",
     )
 

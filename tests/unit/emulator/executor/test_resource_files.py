@@ -112,9 +112,9 @@ def test_downloads_are_bounded(node: Node, blobs: BlobStore) -> None:
 @pytest.mark.parametrize(
     ("container", "name", "sas", "expected"),
     [
-        ("in", "missing", True, ("usererror", "BlobNotFound")),
-        ("nowhere", "a.txt", True, ("usererror", "BlobNotFound")),
-        ("in", "a.txt", False, ("usererror", "BlobAccessDenied")),
+        ("in", "missing", True, ("UserError", "BlobNotFound")),
+        ("nowhere", "a.txt", True, ("UserError", "BlobNotFound")),
+        ("in", "a.txt", False, ("UserError", "BlobAccessDenied")),
     ],
 )
 def test_what_the_store_refuses_fails_the_task(
@@ -145,7 +145,7 @@ def test_lasting_trouble_of_the_server_is_a_misc_error(node: Node, blobs: BlobSt
     blobs.failures["/account/in/a.txt"] = [503] * 20
     url = blobs.blob_url("in", "a.txt")
     category, code, details = failure_of(node, {"httpUrl": url, "filePath": "a"})
-    assert (category, code) == ("servererror", "BlobDownloadMiscError")
+    assert (category, code) == ("ServerError", "BlobDownloadMiscError")
     assert details["Message"] == "HTTP 503 Planned"
     assert len(blobs.requests) == blob_client.ATTEMPTS
 
@@ -163,7 +163,7 @@ def test_server_that_is_silent_is_a_timeout(node: Node, monkeypatch: pytest.Monk
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/a"
         category, code, _ = failure_of(node, {"httpUrl": url, "filePath": "a"})
-    assert (category, code) == ("servererror", "BlobDownloadTimedOut")
+    assert (category, code) == ("ServerError", "BlobDownloadTimedOut")
 
 
 def test_listing_that_is_no_xml_is_a_misc_error(node: Node, blobs: BlobStore) -> None:
@@ -184,7 +184,7 @@ def test_file_in_the_place_of_a_folder_is_a_directory_failure(node: Node, blobs:
     node.working_dir.mkdir(parents=True)
     (node.working_dir / "a").write_text("a file")
     category, code, _ = failure_of(node, {"httpUrl": url, "filePath": "a/b"})
-    assert (category, code) == ("servererror", "ResourceDirectoryCreateFailed")
+    assert (category, code) == ("ServerError", "ResourceDirectoryCreateFailed")
 
 
 def test_folder_in_the_place_of_a_file_is_a_create_failure(node: Node, blobs: BlobStore) -> None:
@@ -204,7 +204,7 @@ def test_full_disk_is_disk_full(
     node.working_dir.mkdir(parents=True)
     monkeypatch.setattr(Path, "open", full)
     category, code, _ = failure_of(node, {"httpUrl": url, "filePath": "a"})
-    assert (category, code) == ("servererror", "DiskFull")
+    assert (category, code) == ("ServerError", "DiskFull")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -262,7 +262,12 @@ def test_kill_during_a_download_ends_the_launch(node: Node) -> None:
         ({"httpUrl": HTTP, "filePath": "a", "fileMode": "0888"}, "not an octal mode"),
         ({"httpUrl": "file:///etc/passwd", "filePath": "a"}, "http or https"),
         ({"httpUrl": "http://[", "filePath": "a"}, "http or https"),
-        ({"autoStorageContainerName": "c"}, "autoStorageContainerName is not supported"),
+        ({"autoStorageContainerName": "inputs", "blobPrefix": "p", "filePath": "d"}, None),
+        ({"autoStorageContainerName": "C"}, "not the name of a container"),
+        (
+            {"autoStorageContainerName": "inputs", "filePath": "../d"},
+            "leaves the working directory",
+        ),
         (
             {"httpUrl": HTTP, "filePath": "a", "identityReference": {"resourceId": "r"}},
             "identityReference/resourceId must be",
@@ -281,7 +286,7 @@ def test_link_that_an_earlier_attempt_left_is_not_followed_out(
     (tmp_path / "out").mkdir()
     run(node, command=f"/bin/ln -s {tmp_path}/out d")
     resource = {"httpUrl": blobs.blob_url("in", "a.txt"), "filePath": f"{inside}/a.txt"}
-    assert failure_of(node, resource)[:2] == ("usererror", "BlobDownloadMiscError")
+    assert failure_of(node, resource)[:2] == ("UserError", "BlobDownloadMiscError")
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -50,7 +50,7 @@ def test_non_zero_exit_is_retryable_failure_exit_code(node: Node) -> None:
     outcome = node.run("/bin/sh -c 'echo out; echo err >&2; exit 3'")
     assert (outcome.exit_code, outcome.retryable) == (3, True)
     assert outcome.failure is not None
-    assert (outcome.failure.category, outcome.failure.code) == ("usererror", "FailureExitCode")
+    assert (outcome.failure.category, outcome.failure.code) == ("UserError", "FailureExitCode")
     assert (node.stdout(), node.stderr()) == ("out\n", "err\n")
 
 
@@ -87,7 +87,7 @@ def test_missing_program_is_command_program_not_found(node: Node, program: str) 
     outcome = node.run(f"{program} --flag")
     assert outcome.failure is not None
     assert outcome.failure.code == "CommandProgramNotFound"
-    assert outcome.failure.category == "usererror"
+    assert outcome.failure.category == "UserError"
     assert (outcome.exit_code, outcome.retryable) == (None, False)
     assert program in dict(outcome.failure.details)["Message"]
 
@@ -159,7 +159,7 @@ def test_task_directory_that_cannot_be_made_is_a_server_error(node: Node) -> Non
     node.layout.workitems.write_text("in the way")
     failure = node.run("/bin/true").failure
     assert failure is not None
-    assert (failure.category, failure.code) == ("servererror", "ResourceDirectoryCreateFailed")
+    assert (failure.category, failure.code) == ("ServerError", "ResourceDirectoryCreateFailed")
 
 
 def test_wall_clock_limit_ends_the_task_without_retry(node: Node) -> None:
@@ -236,7 +236,7 @@ def test_kill_now_takes_everything_at_once(node: Node) -> None:
     outcome, pid = run_and(node, command, "ready", "kill_now", grace_s=600)
     assert outcome.exit_code == -9
     assert outcome.failure is not None
-    assert outcome.failure.category == "servererror"
+    assert outcome.failure.category == "ServerError"
     assert not running(int(pid))
 
 

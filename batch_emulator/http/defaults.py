@@ -1,0 +1,318 @@
+"""The service's defaults for pools, jobs and tasks, and the spelling in which it returns values.
+
+What a client sent is stored as it was sent; it becomes canonical here, when it is shown. Durations
+and times are normalised, sizes and most words are in lower case, and some words have the case of
+the service's own enumerations. Sources: the examples of the OpenAPI description, and recorded
+answers of the service in the tests of the SDKs for Python, .NET and JavaScript
+(github.com/Azure/azure-sdk-assets, 2025-03 to 2026-02, read 2026-11-22). Where neither shows a
+value, it is our choice [S].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from batch_emulator.domain.model import Json
+from batch_emulator.domain.transitions.autoscale import DEFAULT_INTERVAL
+from batch_emulator.domain.transitions.job_preparation import PREPARATION_ID, RELEASE_ID
+from batch_emulator.domain.transitions.pools import DEFAULT_RESIZE_TIMEOUT
+from batch_emulator.domain.values import FOREVER_TEXT, canonical_duration, canonical_time
+
+USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
+_RETENTION = "P7D"
+_RELEASE_TIME = "PT15M"
+
+# words that the service returns in another case than in lower case
+_SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "nodeFillType": ("Spread", "Pack"),
+    "caching": ("None", "ReadOnly", "ReadWrite"),
+    "provision": ("BatchManaged", "UserManaged", "NoPublicIPAddresses"),
+    "policy": ("Regional", "Zonal"),
+    "placement": ("CacheDisk",),
+    "uploadCondition": ("TaskSuccess", "TaskFailure", "TaskCompletion"),
+}
+_LOWER = ("jobDefaultOrder", "storageAccountType", "securityType", "dynamicVNetAssignmentScope")
+_DURATIONS = (
+    "maxWallClockTime",
+    "retentionTime",
+    "resizeTimeout",
+    "autoScaleEvaluationInterval",
+    "startWindow",
+    "recurrenceInterval",
+)
+_TIMES = ("doNotRunUntil", "doNotRunAfter")
+_Spell = Callable[[Any], Any]
+
+
+def _spelling(words: tuple[str, ...]) -> _Spell:
+    known = {word.lower(): word for word in words}
+    return lambda value: known.get(str(value).lower(), value)
+
+
+_CANONICAL: Mapping[str, _Spell] = {
+    **{name: _spelling(words) for name, words in _SPELLINGS.items()},
+    **dict.fromkeys(_LOWER, lambda value: str(value).lower()),
+    **dict.fromkeys(_DURATIONS, canonical_duration),
+    **dict.fromkeys(_TIMES, canonical_time),
+}
+
+
+def _spelt(body: Json) -> Json:
+    """Return an object with its own properties (not those of objects in it) in canonical form."""
+    return {
+        name: _respell(name, value) if name in _CANONICAL else value for name, value in body.items()
+    }
+
+
+def _respell(name: str, value: Any) -> Any:
+    try:
+        return _CANONICAL[name](value)
+    except ValueError:  # stored by an emulator that checked less
+        return value
+
+
+def _complete(body: Json, name: str, complete: Callable[[Json], Json]) -> None:
+    """Complete the object, or every object of the list, under a name; leave anything else."""
+    value: Any = body.get(name)
+    if isinstance(value, dict):
+        body[name] = complete(cast("Json", value))
+    elif isinstance(value, list):
+        items = cast("list[Any]", value)
+        body[name] = [complete(cast("Json", i)) if isinstance(i, dict) else i for i in items]
+
+
+def _part(body: Json, name: str) -> Json:
+    value: Any = body.get(name)
+    return cast("Json", value) if isinstance(value, dict) else {}
+
+
+def pool(spec: Json) -> Json:
+    """Return the body of a pool with defaults and canonical values, except its targets."""
+    shown: Json = {
+        "enableAutoScale": False,
+        "enableInterNodeCommunication": False,
+        "taskSlotsPerNode": 1,
+        "certificateReferences": [],
+        **_pool(spec),
+    }
+    if shown["enableAutoScale"]:
+        shown.setdefault("autoScaleEvaluationInterval", DEFAULT_INTERVAL)
+    return shown
+
+
+def pool_specification(spec: Json) -> Json:
+    """Return the pool of an auto pool specification, which has no state to add."""
+    shown: Json = {
+        "resizeTimeout": DEFAULT_RESIZE_TIMEOUT,
+        "enableAutoScale": False,
+        "enableInterNodeCommunication": False,
+        "taskSlotsPerNode": 1,
+        **_pool(spec),
+    }
+    if shown["enableAutoScale"]:
+        return {"autoScaleEvaluationInterval": DEFAULT_INTERVAL, **shown}
+    return {"targetDedicatedNodes": 0, "targetLowPriorityNodes": 0, **shown}
+
+
+def _pool(spec: Json) -> Json:
+    policy = {"nodeFillType": "spread", "jobDefaultOrder": "none"}
+    shown = {
+        **_spelt(spec),
+        "vmSize": str(spec["vmSize"]).lower(),
+        "taskSchedulingPolicy": _spelt({**policy, **_part(spec, "taskSchedulingPolicy")}),
+    }
+    _complete(shown, "startTask", start_task)
+    _complete(shown, "virtualMachineConfiguration", _machine)
+    _complete(shown, "networkConfiguration", _network)
+    return shown
+
+
+def _machine(machine: Json) -> Json:
+    shown = dict(machine)
+    _complete(shown, "imageReference", image)
+    _complete(shown, "osDisk", _os_disk)
+    _complete(shown, "dataDisks", _data_disk)
+    _complete(shown, "nodePlacementConfiguration", _spelt)
+    _complete(shown, "securityProfile", _spelt)
+    return shown
+
+
+def image(reference: Json) -> Json:
+    """Return an image reference; a marketplace image without a version is the latest."""
+    if "publisher" not in reference:
+        return reference
+    return {**reference, "version": reference.get("version") or "latest"}
+
+
+def _os_disk(disk: Json) -> Json:
+    managed = {"storageAccountType": "standard_lrs", **_part(disk, "managedDisk")}
+    return {
+        "caching": "None",
+        **_spelt(disk),
+        "ephemeralOSDiskSettings": _spelt(_part(disk, "ephemeralOSDiskSettings")),
+        "managedDisk": _spelt(managed),
+    }
+
+
+def _data_disk(disk: Json) -> Json:
+    """Return a data disk: its caching is in lower case, unlike that of an OS disk (recorded)."""
+    given = disk.get("storageAccountType") or "standard_lrs"
+    managed = _spelt({"storageAccountType": given, **_part(disk, "managedDisk")})
+    return {
+        **disk,
+        "caching": str(disk.get("caching") or "none").lower(),
+        "storageAccountType": managed["storageAccountType"],  # until 2025-06-01, its place then is
+        "managedDisk": managed,
+    }
+
+
+def _network(network: Json) -> Json:
+    shown = {
+        "dynamicVNetAssignmentScope": "none",
+        "enableAcceleratedNetworking": False,
+        **_spelt(network),
+    }
+    _complete(shown, "endpointConfiguration", _endpoints)
+    _complete(shown, "publicIPAddressConfiguration", _public_addresses)
+    return shown
+
+
+def _endpoints(configuration: Json) -> Json:
+    shown = dict(configuration)
+    _complete(shown, "inboundNATPools", _nat_pool)
+    return shown
+
+
+def _nat_pool(nat_pool: Json) -> Json:
+    shown = dict(nat_pool)
+    _complete(shown, "networkSecurityGroupRules", lambda rule: {"sourcePortRanges": ["*"], **rule})
+    return shown
+
+
+def _public_addresses(addresses: Json) -> Json:
+    shown = _spelt({"provision": "BatchManaged", **addresses})
+    families: Any = addresses.get("ipFamilies")
+    if isinstance(families, list):  # IPv4 first, however they were sent (recorded)
+        shown["ipFamilies"] = sorted(map(str, cast("list[Any]", families)))
+    return shown
+
+
+def start_task(spec: Json) -> Json:
+    """Return a start task."""
+    return {"userIdentity": USER, "maxTaskRetryCount": 0, "waitForSuccess": True, **spec}
+
+
+def job(spec: Json) -> Json:
+    """Return the body of a job, or of the job specification of a schedule."""
+    shown = {
+        "priority": 0,
+        "maxParallelTasks": -1,
+        "allowTaskPreemption": False,
+        "usesTaskDependencies": False,
+        "onAllTasksComplete": "noaction",
+        "onTaskFailure": "noaction",
+        **spec,
+        "constraints": _spelt(
+            {
+                "maxWallClockTime": FOREVER_TEXT,
+                "maxTaskRetryCount": 0,
+                **_part(spec, "constraints"),
+            }
+        ),
+        "poolInfo": _pool_info(_part(spec, "poolInfo")),
+    }
+    for name, complete in _JOB_TASKS.items():
+        _complete(shown, name, complete)
+    return shown
+
+
+def _pool_info(info: Json) -> Json:
+    shown = dict(info)
+    _complete(shown, "autoPoolSpecification", _auto_pool)
+    return shown
+
+
+def _auto_pool(auto: Json) -> Json:
+    shown = {"keepAlive": False, **auto}
+    _complete(shown, "pool", pool_specification)
+    return shown
+
+
+def _manager(task: Json) -> Json:
+    return {
+        "userIdentity": USER,
+        "requiredSlots": 1,
+        "killJobOnCompletion": True,
+        "runExclusive": True,
+        "allowLowPriorityNode": True,
+        **_with_outputs(task),
+        "constraints": task_constraints(_part(task, "constraints"), 0),
+    }
+
+
+def _preparation(task: Json) -> Json:
+    return {
+        "id": PREPARATION_ID,
+        "userIdentity": USER,
+        "waitForSuccess": True,
+        "rerunOnNodeRebootAfterSuccess": True,
+        **task,
+        "constraints": task_constraints(_part(task, "constraints"), 0),
+    }
+
+
+def _release(task: Json) -> Json:
+    return {
+        "id": RELEASE_ID,
+        "userIdentity": USER,
+        "maxWallClockTime": _RELEASE_TIME,
+        "retentionTime": _RETENTION,
+        **_spelt(task),
+    }
+
+
+_JOB_TASKS: Mapping[str, Callable[[Json], Json]] = {
+    "jobManagerTask": _manager,
+    "jobPreparationTask": _preparation,
+    "jobReleaseTask": _release,
+}
+
+
+def schedule(times: Json) -> Json:
+    """Return the schedule of a job schedule."""
+    return _spelt(times)
+
+
+def task(spec: Json, retries: int) -> Json:
+    """Return the body of a task; `retries` is the maxTaskRetryCount of its job."""
+    return {
+        "requiredSlots": 1,
+        "userIdentity": USER,
+        **_with_outputs(spec),
+        "constraints": task_constraints(_part(spec, "constraints"), retries),
+    }
+
+
+def task_constraints(given: Json, retries: int) -> Json:
+    """Return the constraints of a task of any kind."""
+    defaults: Json = {
+        "maxWallClockTime": FOREVER_TEXT,
+        "retentionTime": _RETENTION,
+        "maxTaskRetryCount": retries,
+    }
+    return {**defaults, **_spelt(given)} if given else defaults
+
+
+def _with_outputs(spec: Json) -> Json:
+    if "outputFiles" not in spec:
+        return spec
+    shown = dict(spec)
+    _complete(shown, "outputFiles", _output_file)
+    return shown
+
+
+def _output_file(output: Json) -> Json:
+    shown = dict(output)
+    _complete(shown, "uploadOptions", _spelt)
+    return shown

@@ -1,0 +1,368 @@
+"""The service's defaults and canonical values, in what it answers for pools, jobs and tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from azure.batch import BatchClient, models
+
+from batch_emulator.files_share.shares import StorageAccount
+from tests.contract.server import POOL, Running, Things, eventually, serving
+from tests.contract.signed import send
+from tests.unit.emulator.blob_store import BlobStore, serve
+
+FOREVER = "P10675199DT2H48M5.4775807S"
+USER = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
+CONSTRAINTS = {"maxWallClockTime": FOREVER, "retentionTime": "P7D", "maxTaskRetryCount": 0}
+BEFORE, NEWEST = "2024-02-01.19.0", "2025-06-01"
+
+
+def call(
+    running: Running, method: str, path: str, body: Any = None, version: str = NEWEST
+) -> httpx.Response:
+    content = b"" if body is None else json.dumps(body).encode()
+    return send(running.url, method, path, body=content, version=f"api-version={version}")
+
+
+def shown_pool(running: Running, things: Things, version: str = NEWEST, **body: Any) -> Any:
+    """What the service shows of a new pool."""
+    pool_id = things.id("pool")
+    answer = call(running, "POST", "/pools", {**POOL, "id": pool_id, **body}, version)
+    assert answer.status_code == 201, answer.text
+    return call(running, "GET", f"/pools/{pool_id}", version=version).json()
+
+
+def shown_job(running: Running, things: Things, **body: Any) -> Any:
+    job_id = things.id("job")
+    whole = {"id": job_id, "poolInfo": {"poolId": "none"}, **body}
+    answer = call(running, "POST", "/jobs", whole)
+    assert answer.status_code == 201, answer.text
+    return call(running, "GET", f"/jobs/{job_id}").json()
+
+
+def test_pool_has_the_defaults_of_the_service(running: Running, things: Things) -> None:
+    shown = shown_pool(running, things, vmSize="STANDARD_D2s_v3")
+    assert shown["vmSize"] == "standard_d2s_v3"
+    assert shown["taskSchedulingPolicy"] == {"nodeFillType": "Spread", "jobDefaultOrder": "none"}
+    assert shown["virtualMachineConfiguration"]["imageReference"]["version"] == "latest"
+    assert (shown["resizeTimeout"], shown["taskSlotsPerNode"]) == ("PT15M", 1)
+    assert (shown["enableAutoScale"], shown["enableInterNodeCommunication"]) == (False, False)
+
+
+def test_certificate_references_are_empty_before_their_removal(
+    running: Running, things: Things
+) -> None:
+    assert shown_pool(running, things, BEFORE)["certificateReferences"] == []
+    assert "certificateReferences" not in shown_pool(running, things)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("PT10M00S", "PT10M"),
+        ("PT90M", "PT1H30M"),
+        ("PT600.500S", "PT10M0.5S"),
+        ("P3Y6M4DT12H30M5S", "P1279DT12H30M5S"),
+    ],
+)
+def test_durations_are_normalised(running: Running, things: Things, given: str, shown: str) -> None:
+    assert shown_pool(running, things, resizeTimeout=given)["resizeTimeout"] == shown
+    job = shown_job(running, things, constraints={"maxWallClockTime": given})
+    assert job["constraints"]["maxWallClockTime"] == shown
+    task = {"id": "t", "commandLine": "x", "constraints": {"retentionTime": given}}
+    assert call(running, "POST", f"/jobs/{job['id']}/tasks", task).status_code == 201
+    found = call(running, "GET", f"/jobs/{job['id']}/tasks/t").json()
+    assert found["constraints"] == {**CONSTRAINTS, "retentionTime": shown}
+
+
+@pytest.mark.parametrize("text", ["P", "PT", "P1DT", "1D", "-PT5M", "P1W", "P99999999D"])
+def test_other_durations_are_refused(running: Running, things: Things, text: str) -> None:
+    body = {**POOL, "id": things.id(), "resizeTimeout": text}
+    assert call(running, "POST", "/pools", body).status_code == 400
+
+
+def test_disks_and_network_are_completed(running: Running, things: Things) -> None:
+    machine = {
+        **POOL["virtualMachineConfiguration"],
+        "osDisk": {"caching": "readwrite", "diskSizeGB": 50},
+        "dataDisks": [{"lun": 1, "diskSizeGB": 50}],
+        "nodePlacementConfiguration": {"policy": "zonal"},
+        "securityProfile": {"securityType": "trustedLaunch", "encryptionAtHost": True},
+    }
+    nat: dict[str, Any] = {
+        "name": "web",
+        "protocol": "tcp",
+        "backendPort": 80,
+        "frontendPortRangeStart": 15000,
+        "frontendPortRangeEnd": 15100,
+        "networkSecurityGroupRules": [
+            {"priority": 150, "access": "allow", "sourceAddressPrefix": "*"}
+        ],
+    }
+    network = {
+        "endpointConfiguration": {"inboundNATPools": [nat]},
+        "publicIPAddressConfiguration": {
+            "provision": "batchmanaged",
+            "ipFamilies": ["IPv6", "IPv4"],
+        },
+    }
+    body: dict[str, Any] = {"virtualMachineConfiguration": machine}
+    body["networkConfiguration"] = network
+    shown = shown_pool(running, things, **body)
+    made = shown["virtualMachineConfiguration"]
+    assert made["osDisk"] == {
+        "caching": "ReadWrite",
+        "diskSizeGB": 50,
+        "ephemeralOSDiskSettings": {},
+        "managedDisk": {"storageAccountType": "standard_lrs"},
+    }
+    disk = {"lun": 1, "diskSizeGB": 50, "caching": "none"}
+    assert made["dataDisks"] == [{**disk, "managedDisk": {"storageAccountType": "standard_lrs"}}]
+    assert made["nodePlacementConfiguration"] == {"policy": "Zonal"}
+    assert made["securityProfile"]["securityType"] == "trustedlaunch"
+    addresses = {"provision": "BatchManaged", "ipFamilies": ["IPv4", "IPv6"]}
+    rules = [{**nat["networkSecurityGroupRules"][0], "sourcePortRanges": ["*"]}]
+    assert shown["networkConfiguration"] == {
+        "dynamicVNetAssignmentScope": "none",
+        "enableAcceleratedNetworking": False,
+        "endpointConfiguration": {"inboundNATPools": [{**nat, "networkSecurityGroupRules": rules}]},
+        "publicIPAddressConfiguration": addresses,
+    }
+
+
+def test_data_disk_of_an_older_version_names_its_storage_itself(
+    running: Running, things: Things
+) -> None:
+    machine = {
+        **POOL["virtualMachineConfiguration"],
+        "dataDisks": [{"lun": 1, "diskSizeGB": 50, "storageAccountType": "Premium_LRS"}],
+    }
+    body = {"virtualMachineConfiguration": machine}
+    [disk] = shown_pool(running, things, BEFORE, **body)["virtualMachineConfiguration"]["dataDisks"]
+    assert disk == {
+        "lun": 1,
+        "diskSizeGB": 50,
+        "caching": "none",
+        "storageAccountType": "premium_lrs",
+    }
+
+
+def test_manager_preparation_and_release_are_completed(running: Running, things: Things) -> None:
+    task = {"commandLine": "/bin/true"}
+    job = shown_job(
+        running,
+        things,
+        jobManagerTask={"id": "m", **task},
+        jobPreparationTask=task,
+        jobReleaseTask=task,
+    )
+    assert job["jobManagerTask"] == {
+        "id": "m",
+        **task,
+        "constraints": CONSTRAINTS,
+        "userIdentity": USER,
+        "requiredSlots": 1,
+        "killJobOnCompletion": True,
+        "runExclusive": True,
+        "allowLowPriorityNode": True,
+    }
+    assert job["jobPreparationTask"] == {
+        "id": "jobpreparation",
+        **task,
+        "constraints": CONSTRAINTS,
+        "userIdentity": USER,
+        "waitForSuccess": True,
+        "rerunOnNodeRebootAfterSuccess": True,
+    }
+    assert job["jobReleaseTask"] == {
+        "id": "jobrelease",
+        **task,
+        "maxWallClockTime": "PT15M",
+        "retentionTime": "P7D",
+        "userIdentity": USER,
+    }
+
+
+def test_auto_pool_specification_is_completed(running: Running, things: Things) -> None:
+    pool: dict[str, Any] = {
+        **POOL,
+        "startTask": {"commandLine": "/bin/true"},
+        "targetDedicatedNodes": 0,
+    }
+    auto = {"poolLifetimeOption": "job", "pool": {**pool, "vmSize": "STANDARD_D1_v2"}}
+    job = shown_job(running, things, poolInfo={"autoPoolSpecification": auto})
+    found = job["poolInfo"]["autoPoolSpecification"]
+    assert found["keepAlive"] is False
+    machine = pool["virtualMachineConfiguration"]
+    image = {**machine["imageReference"], "version": "latest"}
+    assert found["pool"] == {
+        "vmSize": "standard_d1_v2",
+        "taskSlotsPerNode": 1,
+        "taskSchedulingPolicy": {"nodeFillType": "Spread", "jobDefaultOrder": "none"},
+        "resizeTimeout": "PT15M",
+        "targetDedicatedNodes": 0,
+        "targetLowPriorityNodes": 0,
+        "enableAutoScale": False,
+        "enableInterNodeCommunication": False,
+        "virtualMachineConfiguration": {**machine, "imageReference": image},
+        "startTask": {
+            "commandLine": "/bin/true",
+            "userIdentity": USER,
+            "maxTaskRetryCount": 0,
+            "waitForSuccess": True,
+        },
+    }
+
+
+def test_scaling_auto_pool_has_no_targets(running: Running, things: Things) -> None:
+    formula = {"enableAutoScale": True, "autoScaleFormula": "$TargetDedicatedNodes = 0;"}
+    auto = {"poolLifetimeOption": "job", "pool": {**POOL, **formula}}
+    job = shown_job(running, things, poolInfo={"autoPoolSpecification": auto})
+    pool = job["poolInfo"]["autoPoolSpecification"]["pool"]
+    assert pool["autoScaleEvaluationInterval"] == "PT15M"
+    assert "targetDedicatedNodes" not in pool
+
+
+def test_auto_pool_that_was_shown_can_be_sent_back(running: Running, things: Things) -> None:
+    user = {"name": "ann", "password": "never shown"}
+    pool = {**POOL, "vmSize": "STANDARD_D1_v2", "userAccounts": [user]}
+    auto = {"poolLifetimeOption": "job", "pool": pool}
+    job = shown_job(running, things, poolInfo={"autoPoolSpecification": auto})
+    changed = job["poolInfo"]
+    changed["autoPoolSpecification"]["keepAlive"] = True
+    answer = call(running, "PATCH", f"/jobs/{job['id']}", {"poolInfo": changed})
+    assert answer.status_code == 200, answer.text
+
+
+def test_schedule_shows_times_without_needless_zeros(running: Running, things: Things) -> None:
+    name = things.id("schedule")
+    times = {"doNotRunUntil": "2100-08-18T00:00:00.0000000Z", "recurrenceInterval": "PT60M"}
+    job = {"poolInfo": {"poolId": "none"}}
+    body = {"id": name, "schedule": times, "jobSpecification": job}
+    assert call(running, "POST", "/jobschedules", body).status_code == 201
+    shown = call(running, "GET", f"/jobschedules/{name}").json()
+    assert shown["schedule"] == {
+        "doNotRunUntil": "2100-08-18T00:00:00Z",
+        "recurrenceInterval": "PT1H",
+    }
+
+
+def test_upload_condition_has_the_case_of_the_service(running: Running, things: Things) -> None:
+    job = shown_job(running, things)["id"]
+    output = {
+        "filePattern": "*",
+        "destination": {"container": {"containerUrl": "http://127.0.0.1:1/a/c?sig=x"}},
+        "uploadOptions": {"uploadCondition": "tasksuccess"},
+    }
+    task = {"id": "t", "commandLine": "x", "outputFiles": [output]}
+    assert call(running, "POST", f"/jobs/{job}/tasks", task).status_code == 201
+    [shown] = call(running, "GET", f"/jobs/{job}/tasks/t").json()["outputFiles"]
+    assert shown["uploadOptions"] == {"uploadCondition": "TaskSuccess"}
+
+
+def test_failure_has_the_category_of_the_service(things: Things, pool: str) -> None:
+    job_id = things.job(pool)
+    task = things.wait_task(job_id, things.task(job_id, "/bin/false"))
+    assert task.execution_info is not None
+    assert task.execution_info.failure_info is not None
+    assert task.execution_info.failure_info.category == "UserError"
+
+
+def node_of(running: Running, pool_id: str, version: str = NEWEST) -> Any:
+    """The one node of a pool, once it is idle."""
+
+    def idle() -> Any:
+        found = call(running, "GET", f"/pools/{pool_id}/nodes", version=version).json()["value"]
+        return found[0] if found and found[0]["state"] == "idle" else None
+
+    return eventually(idle)
+
+
+def test_node_shows_its_size_and_the_exact_version_of_its_image(
+    running: Running, things: Things
+) -> None:
+    pool = shown_pool(running, things, vmSize="STANDARD_D2S_V3", targetDedicatedNodes=1)
+    node = node_of(running, pool["id"])
+    assert node["vmSize"] == "standard_d2s_v3"
+    image = node["virtualMachineInfo"]["imageReference"]
+    assert (image["version"], image["exactVersion"]) == ("latest", "latest")
+    assert "endpointConfiguration" not in node
+    assert "ipv6Address" not in node
+
+
+def test_node_of_an_older_version_has_an_endpoint_for_ssh(running: Running, things: Things) -> None:
+    nat: dict[str, Any] = {
+        "name": "web",
+        "protocol": "tcp",
+        "backendPort": 80,
+        "frontendPortRangeStart": 15000,
+        "frontendPortRangeEnd": 15100,
+    }
+    network = {"endpointConfiguration": {"inboundNATPools": [nat]}}
+    pool = shown_pool(running, things, BEFORE, targetDedicatedNodes=1, networkConfiguration=network)
+    endpoints = node_of(running, pool["id"])["endpointConfiguration"]["inboundEndpoints"]
+    found = [(e["name"], e["protocol"], e["frontendPort"], e["backendPort"]) for e in endpoints]
+    assert found == [("web.0", "tcp", 15000, 80), ("SSHRule.0", "tcp", 50000, 22)]
+
+
+def test_agent_is_among_the_extensions_of_a_node(
+    running: Running, things: Things, client: BatchClient
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    [node] = things.wait_nodes(pool_id, 1)
+    [found] = client.list_node_extensions(pool_id, node.id)
+    assert found.provisioning_state == "Succeeded"
+    shown = client.get_node_extension(pool_id, node.id, "batchNodeExtension").vm_extension
+    assert shown is not None
+    assert (shown.name, shown.publisher) == ("batchNodeExtension", "Microsoft.Azure.Extensions")
+    assert shown.enable_automatic_upgrade is False
+
+
+KEY = "c3RvcmFnZSBrZXk="
+
+
+@pytest.fixture
+def blobs() -> Iterator[BlobStore]:
+    with serve() as store:
+        store.key = KEY
+        store.containers["inputs"] = {"in/a.txt": b"hello", "other": b"no"}
+        yield store
+
+
+@pytest.fixture
+def linked(tmp_path: Path, blobs: BlobStore) -> Generator[Running]:
+    """An emulator to which a storage account is linked."""
+    settings = {
+        "blob_endpoint": f"{blobs.url}/account",
+        "storage": StorageAccount("account", KEY),
+    }
+    with serving(tmp_path / "data", settings=settings) as running:
+        yield running
+
+
+LINKED_FILE = models.ResourceFile(
+    auto_storage_container_name="inputs", blob_prefix="in/", file_path="d"
+)
+
+
+def test_files_come_from_the_linked_storage_account(linked: Running) -> None:
+    things = Things(linked.client)
+    job_id = things.job(things.pool(target_dedicated_nodes=1))
+    task_id = things.task(job_id, "/bin/sh -c 'cat d/in/a.txt'", resource_files=[LINKED_FILE])
+    things.wait_task(job_id, task_id)
+    assert things.text(job_id, task_id) == "hello"
+
+
+def test_without_a_linked_storage_account_such_files_are_refused(
+    running: Running, things: Things
+) -> None:
+    job_id = shown_job(running, things)["id"]
+    files = [{"autoStorageContainerName": "inputs"}]
+    task = {"id": "t", "commandLine": "x", "resourceFiles": files}
+    answer = call(running, "POST", f"/jobs/{job_id}/tasks", task)
+    assert (answer.status_code, answer.json()["code"]) == (400, "InvalidPropertyValue")
