@@ -101,7 +101,7 @@ class App:
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
         query = selection_in_current_names(auth.query_of(raw_query))
-        whole, stream = b"", None
+        whole, stream, operation = b"", None, ""
         if raw_path.startswith(f"{admin.PREFIX}/"):
             route, params = self._find_admin(method, raw_path, headers)
             handler = route.handler
@@ -109,13 +109,13 @@ class App:
         else:
             whole = await body.read()
             only_job = self._authenticate(method, raw_path, raw_query, headers)
-            handler, params = self._find(method, raw_path, query)
+            handler, operation, params = self._find(method, raw_path, query)
             if only_job is not None and key_of(params.get("jobId", "")) != only_job:
                 raise Fault("InsufficientAccountPermissions")
         path = raw_path.rstrip("/")
         now = self.emulator.clock.now()  # receiving the body may have taken long
         request = (method, path, params, query, headers, whole, base_url, now, request_id)
-        call = Call(self.emulator, *request, stream)
+        call = Call(self.emulator, *request, operation, stream)
         self._write()  # a handler finds in the store what is in memory
         try:
             result = handler(call)
@@ -128,14 +128,14 @@ class App:
 
     def _find(
         self, method: str, path: str, query: Mapping[str, str]
-    ) -> tuple[Handler, Mapping[str, str]]:
+    ) -> tuple[Handler, str, Mapping[str, str]]:
         if not self.emulator.healthy:
             raise Fault("InternalError", {"Reason": "the state cannot be kept; see the log"})
         check_version(query)
         route, params = self._routes.find(method, path)
         if route.handler is None:
             raise not_implemented(route.operation)
-        return route.handler, params
+        return route.handler, route.operation, params
 
     def _find_admin(
         self, method: str, path: str, headers: Mapping[str, str]

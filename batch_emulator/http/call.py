@@ -22,6 +22,7 @@ from typing import Any, cast
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Job, Json, Node, Pool, key_of
 from batch_emulator.domain.transitions import nodes
+from batch_emulator.domain.validation.body_schema import check_body
 from batch_emulator.domain.values import etag_text, http_date
 from batch_emulator.emulator import Emulator
 from batch_emulator.http import bodies, odata
@@ -199,11 +200,14 @@ class Call:
     base_url: str
     now: datetime
     request_id: str
+    operation: str = ""  # its name in the service's description; none has the admin API
     stream: AsyncIterator[bytes] | None = None  # the body, of requests that may be large
 
     def json(self, *, optional: bool = False) -> Json:
-        """Return the body, parsed and coerced. Raises Fault."""
-        body = to_current_names(bodies.parse(self.body, optional=optional), self.query)
+        """Return the body, checked and coerced, with today's names. Raises Fault."""
+        decoded = bodies.parse(self.body, optional=optional)
+        checked = check_body(self.operation, self.query.get("api-version", ""), decoded)
+        body = to_current_names(checked, self.query)
         if bodies.may_name_identities(self.body):
             bodies.check_identities(body, known=self.emulator.identity is not None)
         if _LINKED in self.body and self.emulator.identity is None:

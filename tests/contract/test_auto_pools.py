@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.contract.server import (
     serving,
     wire,
 )
+from tests.contract.signed import send
 from tests.manual_clock import ManualClock
 
 
@@ -274,12 +276,13 @@ def test_secrets_of_an_auto_pool_are_never_shown_and_need_not_be_sent_back(
     ],
 )
 def test_auto_pool_that_cannot_be_made_is_the_jobs_scheduling_error(
-    client: BatchClient, things: Things, body: dict[str, Any], code: str
+    running: Running, things: Things, body: dict[str, Any], code: str
 ) -> None:
     job_id = things.id("auto")
     pool = {"vmSize": "Standard_D2s_v3", **body}
     info = {"autoPoolSpecification": {"poolLifetimeOption": "job", "pool": pool}}
-    client.create_job(wire(id=job_id, poolInfo=info))
+    text = json.dumps({"id": job_id, "poolInfo": info}).encode()
+    assert send(running.url, "POST", "/jobs", body=text).status_code == 201  # knows certificates
     found: Any = things.wait_job(job_id).as_dict()["executionInfo"]
     assert found["schedulingError"]["code"] == code
     assert "poolId" not in found

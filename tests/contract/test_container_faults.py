@@ -159,12 +159,14 @@ def test_settings_that_cannot_be(things: Things) -> None:
     with pytest.raises(HttpResponseError) as error:
         things.task(job, "")
     assert code_of(error.value) == "MissingRequiredProperty"
-    for config in (
-        {"type": "lxc"}, {"container_image_names": ["-v/:/x"]}, {"container_image_names": 5},
-    ):  # fmt: skip
+    for config, code in (
+        ({"type": "lxc"}, "InvalidPropertyValue"),
+        ({"container_image_names": ["-v/:/x"]}, "InvalidPropertyValue"),
+        ({"container_image_names": 5}, "InvalidRequestBody"),
+    ):
         with pytest.raises(HttpResponseError) as error:
             container_pool(things, config=config)
-        assert code_of(error.value) == "InvalidPropertyValue"
+        assert code_of(error.value) == code
 
 
 def test_name_of_the_container_is_not_the_tasks_to_choose(machine: Machine, tmp_path: Path) -> None:

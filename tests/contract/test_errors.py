@@ -50,7 +50,7 @@ def test_numbers_may_come_as_text(client: BatchClient, things: Things) -> None:
 def test_wrong_type_is_refused(client: BatchClient, things: Things) -> None:
     with pytest.raises(HttpResponseError) as caught:
         client.create_pool(wire(id=things.id(), vmSize="small", targetDedicatedNodes="many"))
-    assert fault_of(caught) == (400, "InvalidPropertyValue")
+    assert fault_of(caught) == (400, "InvalidRequestBody")
 
 
 @pytest.mark.parametrize("priority", [-1001, 1001])

@@ -23,7 +23,9 @@ def task(**extra: Any) -> bytes:
 
 
 def output(container: dict[str, Any]) -> dict[str, Any]:
-    return {"outputFiles": [{"filePattern": "*", "destination": {"container": container}}]}
+    always = {"uploadCondition": "taskcompletion"}
+    file = {"filePattern": "*", "destination": {"container": container}, "uploadOptions": always}
+    return {"outputFiles": [file]}
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -41,11 +43,11 @@ def nested(depth: int) -> dict[str, Any]:
         (task(unknown=nested(700)), "InvalidRequestBody"),
         (task(unknown=json.loads("[" * 500 + "]" * 500)), "InvalidRequestBody"),
         (task(id="hostile\n"), "InvalidPropertyValue"),
-        (task(exitConditions={"default": "terminate"}), "InvalidPropertyValue"),
+        (task(exitConditions={"default": "terminate"}), "InvalidRequestBody"),
         (task(**output({"containerUrl": "http://["})), "InvalidPropertyValue"),
         (
             task(**output({"containerUrl": "http://h/c", "uploadHeaders": [1]})),
-            "InvalidPropertyValue",
+            "InvalidRequestBody",
         ),
         (task(environmentSettings=[{"value": "x"}]), "MissingRequiredProperty"),
     ],

@@ -115,16 +115,24 @@ def test_token_opens_one_job_while_its_task_runs(
     assert token not in json.dumps(saved.as_dict())
 
 
-@pytest.mark.parametrize("access", [["account"], [], "job", None])
-def test_access_is_to_the_job_only(things: Things, pool: str, access: Any) -> None:
+@pytest.mark.parametrize(
+    ("access", "code"),
+    [
+        (["account"], "InvalidPropertyValue"),
+        ([], "InvalidPropertyValue"),
+        ("job", "InvalidRequestBody"),
+        (None, ""),
+    ],
+)
+def test_access_is_to_the_job_only(things: Things, pool: str, access: Any, code: str) -> None:
     task: Any = {"id": "t", "commandLine": "x", "authenticationTokenSettings": {"access": access}}
     job_id = things.job(pool)
-    if access is None:
+    if not code:
         things.client.create_task(job_id, task)
         return
     with pytest.raises(HttpResponseError) as caught:
         things.client.create_task(job_id, task)
-    assert code_of(caught.value) == "InvalidPropertyValue"
+    assert code_of(caught.value) == code
 
 
 def test_affinity_and_priority_are_taken_and_given_back(

@@ -79,9 +79,9 @@ def test_job_must_say_that_it_uses_dependencies(things: Things, pool: str) -> No
         (on(ranges=[(2, 1)]), "InvalidPropertyValue"),
         (on("not an id"), "InvalidPropertyValue"),
         ({"taskIdRanges": [{"start": 1}]}, "MissingRequiredProperty"),
-        ({"taskIdRanges": [{"start": "a", "end": 2}]}, "InvalidPropertyValue"),
-        ({"taskIds": [1]}, "InvalidPropertyValue"),
-        ({"taskIds": "a"}, "InvalidPropertyValue"),
+        ({"taskIdRanges": [{"start": "a", "end": 2}]}, "InvalidRequestBody"),
+        ({"taskIds": [1]}, "InvalidRequestBody"),
+        ({"taskIds": "a"}, "InvalidRequestBody"),
     ],
 )
 def test_impossible_dependencies_are_refused(

@@ -1,3 +1,3 @@
-"""Check what clients ask for before anything changes. Start in `tasks`; `properties` has the
-basic checks.
+"""Check what clients ask for before anything changes. Start in `body_schema`, which every body
+passes; the others check what a schema cannot say.
 """

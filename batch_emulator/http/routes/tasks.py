@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any, cast
 
-from batch_emulator.domain.faults import Fault, bad_property, error_body
+from batch_emulator.domain.faults import Fault, error_body
 from batch_emulator.domain.model import Job, Json, Task, key_of
 from batch_emulator.domain.transitions import task_admission, tasks
 from batch_emulator.domain.validation import task_rules
+from batch_emulator.domain.validation.body_schema import InvalidItem
 from batch_emulator.domain.values import etag_text, time_text
 from batch_emulator.http import odata, render
 from batch_emulator.http.call import Call, Reply, entity_headers
 from batch_emulator.storage.tasks import TaskRow, restore_task
 
 _STATE_FILTER = re.compile(r"\s*state\s+eq\s+'(\w+)'\s*")
-MAX_TASKS_IN_COLLECTION = 100  # docs: addtaskcollection
 
 
 def _find(call: Call, job: Job) -> Task:
@@ -44,36 +43,28 @@ def add(call: Call) -> Reply:
 
 def add_collection(call: Call) -> Reply:
     """Task_AddCollection: each task succeeds or fails by itself."""
-    job, body = call.job(), call.json()
-    value = body.get("value")
-    if not isinstance(value, list):
-        raise Fault("MissingRequiredProperty", {"PropertyName": "value"})
-    items = cast("list[Any]", value)
-    if len(items) > MAX_TASKS_IN_COLLECTION:
-        raise bad_property("value", len(items), f"at most {MAX_TASKS_IN_COLLECTION} tasks")
-    if not all(isinstance(item, dict) for item in items):
-        raise bad_property("value", "", "a list of objects is expected")
+    job, items = call.job(), call.json()["value"]
     task_admission.require_open_job(job)
-    named = [key_of(str(item.get("id", ""))) for item in items]
+    named = [key_of(item.id if isinstance(item, InvalidItem) else item["id"]) for item in items]
     taken = call.emulator.store.tasks.existing(job, named)
     added = [_add_one(call, job, item, key, taken) for item, key in zip(items, named, strict=True)]
     return call.entity({"value": added}, {})
 
 
-def _add_one(call: Call, job: Job, body: Json, key: str, taken: set[str]) -> Json:
+def _add_one(call: Call, job: Job, item: Json | InvalidItem, key: str, taken: set[str]) -> Json:
     """Return the result of one task. Statuses as the SDK compares them: `Success`, but lower-case
     `clienterror`.
     """
+    if isinstance(item, InvalidItem):
+        return _refused(call, item.id, item.fault)
     try:
-        task_rules.check_task(body, job.spec)
+        task_rules.check_task(item, job.spec)
         if key in taken:
             raise Fault("TaskExists")
     except Fault as fault:
-        error = error_body(fault, call.request_id, call.now, call.base_url)
-        error.pop("odata.metadata")
-        return {"status": "clienterror", "taskId": str(body.get("id", "")), "error": error}
+        return _refused(call, item["id"], fault)
     taken.add(key)
-    task = task_admission.add(call.emulator.account, job, body, call.now)
+    task = task_admission.add(call.emulator.account, job, item, call.now)
     return {
         "status": "Success",
         "taskId": task.id,
@@ -81,6 +72,12 @@ def _add_one(call: Call, job: Job, body: Json, key: str, taken: set[str]) -> Jso
         "lastModified": time_text(task.modified),
         "location": render.task_url(call.base_url, job.id, task.id),
     }
+
+
+def _refused(call: Call, task_id: str, fault: Fault) -> Json:
+    error = error_body(fault, call.request_id, call.now, call.base_url)
+    error.pop("odata.metadata")
+    return {"status": "clienterror", "taskId": task_id, "error": error}
 
 
 def _render(call: Call, job: Job, row: TaskRow) -> Json:
