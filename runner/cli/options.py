@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +20,7 @@ from runner.cli.autocomplete import (
     complete_stack,
     complete_target,
 )
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -96,6 +100,52 @@ def open_connection(target: str | None, stack: str | None) -> Connection:
     from runner.azure.auth.credentials import connect
 
     return connect(open_settings(target, stack))
+
+
+class Call:
+    """The target, the stack and the output format that a command was called with."""
+
+    def __init__(self, target: str | None, stack: str | None, output: OutputFormat) -> None:
+        self.out = Output(output)
+        self._target, self._stack = target, stack
+
+    def settings(self, *, pool: str | None = None, output_dir: Path | None = None) -> Settings:
+        """Return the settings with the options of the command line applied."""
+        return open_settings(self._target, self._stack, pool=pool, output_dir=output_dir)
+
+    def connect(self) -> Connection:
+        """Connect to the services of the target, which have to be running."""
+        return open_connection(self._target, self._stack)
+
+    def open(self, output_dir: Path | None = None) -> tuple[Settings, Connection]:
+        """Return the settings, and a connection as `connect` does."""
+        from runner.azure.auth.credentials import connect
+
+        settings = self.settings(output_dir=output_dir)
+        return settings, connect(settings)
+
+
+def on_target(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add `--target`, `--stack` and `-o` to a command; it is called with a Call in their place."""
+
+    @functools.wraps(verb)
+    def command(
+        target: str | None, stack: str | None, output: OutputFormat, **options: object
+    ) -> None:
+        verb(Call(target, stack, output), **options)
+
+    _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+    shared = (
+        ("target", TargetOption, None),
+        ("stack", StackOption, None),
+        ("output", OutputOption, OutputFormat.TABLE),
+    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [each.replace(kind=kind) for each in own]
+    parameters += [inspect.Parameter(n, kind, annotation=a, default=d) for n, a, d in shared]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
 RecipeArgument = Annotated[

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runner.cli.options import StackOption, TargetOption, YesOption, open_connection
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import Call, YesOption, on_target
 from runner.protocol.errors import ExitCode, RunnerError
 
 app = typer.Typer(
@@ -25,7 +24,9 @@ DryRunOption = Annotated[
 
 
 @app.command("put")
+@on_target
 def put(
+    call: Call,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -35,15 +36,12 @@ def put(
     ],
     force: ForceOption = False,
     dry_run: DryRunOption = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Upload files; unchanged files are skipped."""
     from runner.flows.data import commands
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     sources, dest = (words[:-1], words[-1]) if len(words) > 1 else (words, None)
     with out.stages() as view:
         done = commands.put(
@@ -55,7 +53,7 @@ def put(
         out.note("dry run: nothing was uploaded")
         return
     place = str(done.place)
-    if output is OutputFormat.TABLE:
+    if out.as_text:
         out.text(place)
         out.note(f"to use it in train.yaml: inputs: {{NAME: {{{done.place.as_input}}}}}")
         return
@@ -64,7 +62,9 @@ def put(
 
 
 @app.command("get")
+@on_target
 def get(
+    call: Call,
     path: Annotated[str, typer.Argument(metavar="PATH", help=_PATH_HELP)],
     local: Annotated[
         Path | None,
@@ -72,15 +72,12 @@ def get(
     ] = None,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Download stored files; an interrupted download continues."""
     from runner.flows.data import commands
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     with out.stages() as view:
         done = commands.get(connection, path, local, view.on_progress, force=force, dry_run=dry_run)
     if dry_run:
@@ -90,7 +87,7 @@ def get(
         out.rows(rows, ("path", "file", "state"))
         out.note("dry run: nothing was downloaded")
         return
-    if output is OutputFormat.TABLE:
+    if out.as_text:
         out.text(str(done.folder))
         return
     counts = {"fetched": done.fetched, "unchanged": done.unchanged, "size_bytes": done.size_bytes}
@@ -98,24 +95,23 @@ def get(
 
 
 @app.command("ls")
+@on_target
 def ls(
+    call: Call,
     path: Annotated[
         str, typer.Argument(metavar="PATH", help=_PATH_HELP, show_default="container data")
     ] = "",
     recursive: Annotated[
         bool, typer.Option("-r", "--recursive", help="List files at any depth.")
     ] = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List stored files, and folders with their total size."""
     from runner.cli.ui.output import local_time
     from runner.core.units import format_size
     from runner.flows.data.commands import listing
 
-    out = Output(output)
-    place, entries = listing(open_connection(target, stack), path, recursive=recursive)
+    out = call.out
+    place, entries = listing(call.connect(), path, recursive=recursive)
     rows: list[dict[str, Any]] = [
         {
             "path": entry.path,
@@ -123,36 +119,35 @@ def ls(
             "size_bytes": entry.size_bytes,
             "files": entry.files,
             "modified": local_time(entry.modified)
-            if entry.modified and output is OutputFormat.TABLE
+            if entry.modified and out.as_text
             else entry.modified,
             "md5": entry.md5,
         }
         for entry in entries
     ]
     columns = ("path", "size", "files", "modified")
-    if output is not OutputFormat.TABLE:
+    if not out.as_text:
         columns = ("path", "size_bytes", "files", "modified", "md5")
     out.rows(rows, columns, empty=f"no files in {place.store}")
 
 
 @app.command("rm")
+@on_target
 def rm(
+    call: Call,
     path: Annotated[str, typer.Argument(metavar="PATH", help=_PATH_HELP)],
     recursive: Annotated[
         bool, typer.Option("-r", "--recursive", help="Delete a folder with its contents.")
     ] = False,
     yes: YesOption = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete stored files; runs that used them can no longer be reproduced."""
     from runner.core.units import format_size
     from runner.flows.data.commands import files_to_remove, place_to_remove
     from runner.flows.data.stores import open_store, remove_files
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     place = place_to_remove(connection, path)
     with open_store(connection, place.store) as store:
         files = files_to_remove(store, place, recursive=recursive)
@@ -168,5 +163,5 @@ def rm(
             )
         with out.stages() as view:
             removed = remove_files(store, files, view.on_progress)
-    if output is not OutputFormat.TABLE:
+    if not out.as_text:
         out.record({"path": str(place), "deleted": removed})

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from runner.cli.autocomplete import complete_model
-from runner.cli.options import RunArgument, StackOption, TargetOption, YesOption, open_connection
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import Call, RunArgument, YesOption, on_target
+from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -177,7 +177,9 @@ AllOption = Annotated[bool, typer.Option("--all", "-a", help="Include deleted ve
 
 
 @app.command("ls")
+@on_target
 def ls(
+    call: Call,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -188,16 +190,13 @@ def ls(
         ),
     ] = None,
     everything: AllOption = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List models, or the versions of one."""
     from runner.flows.models.versions import existing_model, list_models, split_reference
 
-    out = Output(output)
-    connection = open_connection(target, stack)
-    as_text = output is OutputFormat.TABLE
+    out = call.out
+    connection = call.connect()
+    as_text = out.as_text
     if name is None:
         models = [m for m in list_models(connection) if m.live or everything or _has_problem(m)]
         rows = [model_row(model, as_text=as_text) for model in models]
@@ -222,25 +221,23 @@ def _has_problem(model: Model) -> bool:
 
 
 @app.command("show")
-def show(
-    model: ModelArgument,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def show(call: Call, model: ModelArgument) -> None:
     """Show a version: its origin, metrics and files."""
     from runner.flows.models.versions import find_version
 
-    out = Output(output)
-    version = find_version(open_connection(target, stack), model, deleted=True)
-    if output is OutputFormat.TABLE:
+    out = call.out
+    version = find_version(call.connect(), model, deleted=True)
+    if out.as_text:
         out.record(version_pairs(version), title=str(version))
     else:
         out.record({**(version.document or {}), "aliases": list(version.aliases)})
 
 
 @app.command("register")
+@on_target
 def register(
+    call: Call,
     run: RunArgument,
     name: Annotated[
         str | None,
@@ -268,23 +265,20 @@ def register(
     description: Annotated[
         str, typer.Option("--description", help="Description of the version.", show_default=False)
     ] = "",
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Register the outputs of a succeeded run as a version of a model, once."""
     from runner.flows.models.register import default_request, register_with_aliases
     from runner.flows.runs.documents import find_run
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     record = find_run(connection, run)
     aliases = tuple(text.removeprefix("@") for text in alias or ())
     request = default_request(record, name, path, aliases, description)
     with out.stages() as view:
         registered = register_with_aliases(connection, record, request, aliases, view.on_progress)
     version = str(registered.version)
-    if output is not OutputFormat.TABLE:
+    if not out.as_text:
         out.record({**registered.document, "new": registered.new})
         return
     out.text(version)
@@ -293,7 +287,9 @@ def register(
 
 
 @app.command("get")
+@on_target
 def get(
+    call: Call,
     model: ModelArgument,
     folder: Annotated[
         Path | None,
@@ -302,21 +298,18 @@ def get(
     force: Annotated[
         bool, typer.Option("--force", help="Replace files with different content.")
     ] = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Download and verify the files of a version."""
     from runner.flows.models.download import download_files
     from runner.flows.models.versions import find_version
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     version = find_version(connection, model)
     place = folder or Path(f"{version.name}-{version.version}")
     with out.stages() as view:
         done = download_files(connection, version, place, view.on_progress, force=force)
-    if output is OutputFormat.TABLE:
+    if out.as_text:
         out.text(str(done.folder))
         if not done.downloaded:
             out.note(f"{version} was already downloaded")
@@ -333,29 +326,28 @@ def get(
 
 
 @app.command("rm")
+@on_target
 def rm(
+    call: Call,
     model: ModelArgument,
     force: Annotated[
         bool, typer.Option("--force", help="Delete versions with an alias, and the alias.")
     ] = False,
     yes: YesOption = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a version, or all versions of a model; their numbers are not reused."""
     from runner.core.units import format_size
     from runner.flows.models.remove import find_to_remove, remove_versions
     from runner.flows.transfers import count_text
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     found, numbers, everything = find_to_remove(connection, model)
     name = found.name
     if everything and numbers:
         _confirm(out, f"Delete all {len(numbers)} versions of {name}?", yes=yes)
     removed = remove_versions(connection, found, numbers, force=force)
-    if output is not OutputFormat.TABLE:
+    if not out.as_text:
         out.record(
             {
                 "name": name,
@@ -382,19 +374,18 @@ def _confirm(out: Output, question: str, *, yes: bool) -> None:
 
 
 @app.command("alias")
+@on_target
 def alias(
+    call: Call,
     model: ModelArgument,
     name: Annotated[str, typer.Argument(metavar="ALIAS", help="Alias, such as production.")],
     unalias: Annotated[bool, typer.Option("--unalias", help="Remove the alias.")] = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Point an alias at a version, or remove it."""
     from runner.flows.models.versions import drop_alias, set_alias, split_reference
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     short = name.removeprefix("@")
     row: dict[str, Any]
     if unalias:
@@ -406,7 +397,7 @@ def alias(
         row = {"name": version.name, "alias": short, "version": version.version}
         moved = f", previously @{before}" if before and before != version.version else ""
         text = f"{version.name}@{short} is now {version}{moved}"
-    if output is OutputFormat.TABLE:
+    if out.as_text:
         out.note(text)
     else:
         out.record({**row, "before": before})

@@ -59,7 +59,7 @@ def check(
     recipe = load_recipe(ref, cwd=Path.cwd())
     out = Output(output)
     out.record(_described(recipe))
-    if recipe.params and out.format is OutputFormat.TABLE:
+    if recipe.params and out.as_text:
         out.text()
         rows = [_param(param) for param in recipe.params]
         out.rows(rows, ("param", "type", "default", "allowed", "help"))

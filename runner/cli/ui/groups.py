@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from runner.cli.ui.output import Output, OutputFormat
+from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageView, is_terminal
 from runner.core.progress import Progress
 
@@ -27,7 +27,7 @@ FEW_TASKS = 12  # a larger group is shown as counts
 def show_group(out: Output, view: GroupView) -> None:
     """Print the tree, or the same data as JSON or TSV."""
     group = view.group
-    if out.format is not OutputFormat.TABLE:
+    if not out.as_text:
         out.record(
             {
                 "group": group.group_id,

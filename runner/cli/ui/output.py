@@ -66,6 +66,11 @@ class Output:
         self.format = fmt
         self._view: StageView | None = None
 
+    @property
+    def as_text(self) -> bool:
+        """True if people read the output, False if programs do."""
+        return self.format is OutputFormat.TABLE
+
     def rows(
         self,
         rows: Sequence[Mapping[str, Any]],

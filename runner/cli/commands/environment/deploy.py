@@ -171,7 +171,7 @@ def _show_changes(out: Output, plan: Plan, changes: Sequence[Change]) -> None:
 
 
 def _show_costs(out: Output, plan: Plan) -> None:
-    if out.format is not OutputFormat.TABLE:
+    if not out.as_text:
         return
     out.text()
     out.rows(cost_rows(plan.costs), COST_COLUMNS)
@@ -264,7 +264,7 @@ def _warn_of_images(out: Output, versions: Sequence[str]) -> None:
 
 
 def _print_outputs(out: Output, settings: Settings, outputs: StackOutputs) -> None:
-    if out.format is not OutputFormat.TABLE:
+    if not out.as_text:
         import dataclasses
 
         out.record(dataclasses.asdict(outputs))
@@ -356,7 +356,7 @@ def down(
 
 def _print_not_deployed(out: Output, settings: Settings) -> None:
     out.note(f"stack {settings.stack!r} is not deployed")
-    if out.format is not OutputFormat.TABLE:
+    if not out.as_text:
         out.rows([], LEFT_COLUMNS)
 
 
@@ -367,7 +367,7 @@ def _show_removal(out: Output, settings: Settings, remains: Remains, *, everythi
     _warn_of_images(out, remains.versions)
     if everything:
         out.warning("this deletes runs, models and data for good")
-    elif out.format is OutputFormat.TABLE:
+    elif out.as_text:
         out.note("remaining resources and their costs:")
         out.rows([_remaining_row(part) for part in remains.parts], REMAINING_COLUMNS)
 
@@ -385,7 +385,7 @@ def _remaining_row(part: tuple[str, int | None, float | None]) -> dict[str, str]
 
 def _print_remaining(out: Output, left: Sequence[Deployed]) -> None:
     rows = [{"type": r.type.removeprefix("azure-native:"), "name": r.name} for r in left]
-    if out.format is OutputFormat.TABLE and not rows:
+    if out.as_text and not rows:
         out.note("no resources are left")
         return
     out.note(f"{len(rows)} resources remain; `runner up` creates the others again")

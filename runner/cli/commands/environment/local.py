@@ -43,7 +43,7 @@ def up(
             blob_port=blob_port,
         )
     _show(out, found)
-    if out.format is OutputFormat.TABLE:
+    if out.as_text:
         out.note('to connect other clients: eval "$(runner local env)"', style="dim")
 
 
@@ -119,7 +119,7 @@ def evict(
         notice_s=_seconds("notice", notice),
         away_s=_seconds("away", away),
     )
-    as_text = out.format is OutputFormat.TABLE
+    as_text = out.as_text
     rows = [
         {
             "node": e.node,
@@ -141,9 +141,7 @@ def _when(not_before: str | None) -> str:
 
 
 @app.command()
-def reset(
-    yes: YesOption = False,
-) -> None:
+def reset(yes: YesOption = False) -> None:
     """Stop the services and delete their jobs, runs, models and keys."""
     from runner.flows.local import lifecycle
 
@@ -188,7 +186,7 @@ def _show(out: Output, found: LocalStatus) -> None:
     rows = [{"service": name, **service} for name, service in services.items()]
     columns = ("service", "state", "pid", "endpoint", "log")
     out.rows(rows, columns, empty="the local services are not set up: runner local up")
-    if rows and out.format is OutputFormat.TABLE:
+    if rows and out.as_text:
         out.note(f"pool local: {found.nodes} spot nodes of {found.slots} task slots", style="dim")
 
 

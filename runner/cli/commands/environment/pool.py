@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_pool
-from runner.cli.options import StackOption, TargetOption, open_settings
+from runner.cli.options import Call, StackOption, TargetOption, on_target, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 
 if TYPE_CHECKING:
@@ -34,17 +34,14 @@ PoolArgument = Annotated[
 
 
 @app.command("ls")
-def list_(
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def list_(call: Call) -> None:
     """List pools with nodes, tasks, price and current cost."""
     from runner.flows.environment.pools import pool_list
 
-    out = Output(output)
-    as_text = output is OutputFormat.TABLE
-    settings = open_settings(target, stack)
+    out = call.out
+    as_text = out.as_text
+    settings = call.settings()
     found = pool_list(settings)
     rows = [_text_row(each) if as_text else _row(each) for each in found]
     out.rows(
@@ -71,18 +68,14 @@ def _hint_at_azure(out: Output, settings: Settings) -> None:
 
 
 @app.command()
-def show(
-    pool: PoolArgument,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def show(call: Call, pool: PoolArgument) -> None:
     """Show one pool: size, nodes, formula and what came of it, image, mounts, cost."""
     from runner.flows.environment.pools import pool_status
 
-    out = Output(output)
-    found = pool_status(open_settings(target, stack), pool)
-    if output is not OutputFormat.TABLE:
+    out = call.out
+    found = pool_status(call.settings(), pool)
+    if not out.as_text:
         out.record(_row(found))
         return
     view = found.pool
@@ -100,21 +93,17 @@ def show(
 
 
 @app.command()
-def nodes(
-    pool: PoolArgument,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def nodes(call: Call, pool: PoolArgument) -> None:
     """List the nodes of a pool, with the problems of unusable ones."""
     from runner.flows.environment.pools import pool_nodes
 
-    out = Output(output)
-    found = pool_nodes(open_settings(target, stack), pool)
-    rows = [_node_row(each, as_text=output is OutputFormat.TABLE) for each in found]
-    columns = _NODE_COLUMNS if output is OutputFormat.TABLE else (*_NODE_COLUMNS, "log")
+    out = call.out
+    found = pool_nodes(call.settings(), pool)
+    rows = [_node_row(each, as_text=out.as_text) for each in found]
+    columns = _NODE_COLUMNS if out.as_text else (*_NODE_COLUMNS, "log")
     out.rows(rows, columns, empty="the pool has no nodes", spare=("tasks_run", "since"))
-    if output is OutputFormat.TABLE:
+    if out.as_text:
         for each in found:
             if each.log:
                 out.note(f"last output of the start task on {each.node.id}:", style="bold")

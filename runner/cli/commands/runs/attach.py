@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli.options import (
+    Call,
     DownloadOption,
     OutputDirOption,
     RunArgument,
     RunOrGroupArgument,
-    StackOption,
-    TargetOption,
-    open_connection,
-    open_settings,
+    on_target,
 )
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageView
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -48,7 +46,9 @@ class Followed:
     model: RunModel | None = None
 
 
+@on_target
 def attach(
+    call: Call,
     run: RunArgument = "@last",
     tail: Annotated[
         int | None,
@@ -56,17 +56,12 @@ def attach(
     ] = None,
     download: DownloadOption = False,
     output_dir: OutputDirOption = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Watch a run until it ends; Ctrl-C leaves it running."""
-    from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
 
-    out = Output(output)
-    settings = open_settings(target, stack, output_dir=output_dir)
-    connection = connect(settings)
+    out = call.out
+    settings, connection = call.open(output_dir=output_dir)
     record = find_run(connection, run)
     with out.stages() as view:
         folder = settings.output_dir if download else None
@@ -90,7 +85,7 @@ def follow(
     """
     from runner.cli.ui.run_view import RunDisplay
 
-    to_stderr = out.format is not OutputFormat.TABLE
+    to_stderr = not out.as_text
     display = RunDisplay(view, record.run_id, log_to_stderr=to_stderr)
     try:
         ended = _watch(connection, record, display, tail)
@@ -130,7 +125,7 @@ def report(
     if ended.status.state is RunState.FAILED:
         print_failure(out, connection, record, ended, followed.display)
     print_summary(out, connection, record, ended, folder, view, model=followed.model)
-    if out.format is not OutputFormat.TABLE:
+    if not out.as_text:
         out.record(result_document(connection, record, ended, folder, followed.model))
     if followed.problem:
         raise followed.problem
@@ -178,25 +173,21 @@ def _settle(
         return None
 
 
-def cancel(
-    run: RunOrGroupArgument,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def cancel(call: Call, run: RunOrGroupArgument) -> None:
     """Cancel a run, or every run of a group; logs and files written so far remain."""
     from runner.flows.runs.cancel import cancel_run
     from runner.flows.runs.documents import find_run
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     try:
         record = find_run(connection, run)
     except RunnerError as err:
         _cancel_group(out, connection, run, err)
         return
     cancelled = cancel_run(connection, record)
-    if output is not OutputFormat.TABLE:
+    if not out.as_text:
         out.record(
             {"run_id": record.run_id, "state": cancelled.state.value, "changed": cancelled.changed}
         )

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.options import RunArgument, StackOption, TargetOption, open_settings
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import (
+    Call,
+    RunArgument,
+    StackOption,
+    TargetOption,
+    on_target,
+    open_settings,
+)
+from runner.cli.ui.output import Output
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -24,7 +31,9 @@ class Destination(StrEnum):
     TENSORBOARD = "tensorboard"
 
 
+@on_target
 def export(
+    call: Call,
     run: RunArgument,
     to: Annotated[Destination, typer.Option("--to", help="Tool to export to.")],
     uri: Annotated[
@@ -38,17 +47,12 @@ def export(
     artifacts: Annotated[
         bool, typer.Option("--artifacts/--no-artifacts", help="Also send the outputs to MLflow.")
     ] = True,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Copy a run to MLflow or TensorBoard, or update the copy."""
-    from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
 
-    out = Output(output)
-    settings = open_settings(target, stack)
-    connection = connect(settings)
+    out = call.out
+    settings, connection = call.open()
     record = find_run(connection, run)
     if to is Destination.MLFLOW:
         out.record(_to_mlflow(out, connection, record, settings, uri, artifacts=artifacts))

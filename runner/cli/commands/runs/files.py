@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.options import (
-    OutputDirOption,
-    RunArgument,
-    StackOption,
-    TargetOption,
-    open_connection,
-    open_settings,
-)
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import Call, OutputDirOption, RunArgument, on_target
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -23,14 +15,13 @@ app = typer.Typer(no_args_is_help=True, help="List and download files of a run."
 
 
 @app.command("ls")
+@on_target
 def ls(
+    call: Call,
     run: RunArgument = "@last",
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="List the files of the checkpoints instead.")
     ] = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the exported files of a run; with -o json also their URLs."""
     from urllib.parse import quote
@@ -39,11 +30,11 @@ def ls(
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.outputs import find_outputs
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     record = find_run(connection, run)
     if checkpoints:
-        shown = ("size",) if output is OutputFormat.TABLE else ("size_bytes", "sha256")
+        shown = ("size",) if out.as_text else ("size_bytes", "sha256")
         found = _checkpoint_files(connection, record.run_id)
         names = ("checkpoint", "attempt", "step", "path", *shown)
         out.rows(found, names, empty="the run has no complete checkpoint")
@@ -61,7 +52,7 @@ def ls(
         }
         for file in files
     ]
-    columns = ("path", "size") if output is OutputFormat.TABLE else ("path", "size_bytes", "sha256")
+    columns = ("path", "size") if out.as_text else ("path", "size_bytes", "sha256")
     out.rows(rows, columns, empty="the run has no exported files")
 
 
@@ -87,7 +78,9 @@ def _checkpoint_files(connection: Connection, run_id: str) -> list[dict[str, Any
 
 
 @app.command("get")
+@on_target
 def get(
+    call: Call,
     run: RunArgument = "@last",
     patterns: Annotated[
         list[str] | None,
@@ -96,18 +89,13 @@ def get(
         ),
     ] = None,
     output_dir: OutputDirOption = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Download and verify the exported files of a run."""
-    from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.outputs import fetch_outputs
 
-    out = Output(output)
-    settings = open_settings(target, stack, output_dir=output_dir)
-    connection = connect(settings)
+    out = call.out
+    settings, connection = call.open(output_dir=output_dir)
     record = find_run(connection, run)
     with out.stages() as view:
         fetched = fetch_outputs(
@@ -115,7 +103,7 @@ def get(
         )
     if not fetched.files:
         out.note("the run has no exported files")
-    if output is OutputFormat.TABLE:
+    if out.as_text:
         if fetched.files:
             out.text(str(fetched.folder))
     else:

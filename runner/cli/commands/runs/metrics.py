@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.options import RunArgument, StackOption, TargetOption, open_connection
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import Call, RunArgument, on_target
+from runner.cli.ui.output import Output, OutputFormat
 from runner.cli.ui.terminal import is_terminal
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.metrics import format_metric
@@ -57,24 +57,23 @@ ChartOption = Annotated[
 ]
 
 
+@on_target
 def metrics(
+    call: Call,
     run: RunArgument = "@last",
     names: NamesArgument = None,
     compare: CompareOption = None,
     last: LastOption = None,
     plot: PlotOption = None,
     chart: ChartOption = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show the last and best values of a run's metrics, and their curves, or compare runs."""
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.metrics import compare_metrics
 
-    out = Output(output)
+    out = call.out
     kind = _plot_kind(plot)
-    connection = open_connection(target, stack)
+    connection = call.connect()
     found = [find_run(connection, reference) for reference in (run, *(compare or ()))]
     records = list({record.run_id: record for record in found}.values())
     if len(records) < len(found):
@@ -82,9 +81,9 @@ def metrics(
     compared = compare_metrics(connection, records, names or (), last)
     if plot is not None:
         _write_plot(plot, kind, compared)
-    if output is OutputFormat.JSON:
+    if out.format is OutputFormat.JSON:
         out.record(_document(compared))
-    elif output is OutputFormat.TSV:
+    elif out.format is OutputFormat.TSV:
         out.rows(_points(compared), _POINT_COLUMNS)
     else:
         drawn = sys.stdout.isatty() if chart is None else chart

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_group, complete_state
-from runner.cli.options import StackOption, TargetOption, open_settings
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import Call, on_target
+from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ GroupOption = Annotated[
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every two seconds.")]
 
 
+@on_target
 def ps(
+    call: Call,
     all_: AllOption = False,
     limit: LimitOption = 20,
     experiment: ExperimentOption = None,
@@ -74,27 +76,21 @@ def ps(
     since: SinceOption = None,
     group: GroupOption = None,
     watch: WatchOption = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List runs, newest first."""
-    from runner.azure.auth.credentials import connect
     from runner.core.states import parse_states
     from runner.flows.runs.history import RunFilter, list_runs
 
-    out = Output(output)
+    out = call.out
     only = RunFilter(experiment, parse_states(status or ()), _moment(since))
-    if watch and output is not OutputFormat.TABLE:
+    if watch and not out.as_text:
         raise RunnerError(
             "R-WATCH-FORMAT",
-            f"--watch cannot print {output.value}",
+            f"--watch cannot print {out.format.value}",
             why="it prints a table every two seconds, and a program expects one document",
-            fix=f"runner ps -o {output.value}",
+            fix=f"runner ps -o {out.format.value}",
         )
-    settings = open_settings(target, stack)
-    connection = connect(settings)
-
+    connection = call.connect()
     ids = None if group is None else _of_group(connection, group)
 
     def read() -> RunHistory:
@@ -140,7 +136,7 @@ def _watch(out: Output, read: Callable[[], RunHistory], only: RunFilter) -> None
 def _show(out: Output, history: RunHistory, only: RunFilter) -> None:
     from runner.flows.runs.history import EVERY_RUN
 
-    as_text = out.format is OutputFormat.TABLE
+    as_text = out.as_text
     rows = [_text_row(row) if as_text else _row(row) for row in history.rows]
     empty = "no runs: runner train mnist" if only == EVERY_RUN else "no matching runs: runner ps -a"
     out.rows(rows, filled(rows) if as_text else _COLUMNS, empty=empty, spare=_SPARE)

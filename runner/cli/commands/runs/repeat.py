@@ -10,15 +10,14 @@ import typer
 
 from runner.cli.autocomplete import complete_run
 from runner.cli.options import (
+    Call,
     DetachOption,
     DownloadOption,
     OutputDirOption,
     RunArgument,
-    StackOption,
-    TargetOption,
-    open_settings,
+    on_target,
 )
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -103,7 +102,9 @@ ExperimentOption = Annotated[
 ]
 
 
+@on_target
 def retry(
+    call: Call,
     run: RunOrNoneArgument = None,
     failed: FailedOption = False,
     experiment: ExperimentOption = None,
@@ -111,12 +112,8 @@ def retry(
     detach: DetachOption = False,
     download: DownloadOption = True,
     output_dir: OutputDirOption = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Repeat a failed, cancelled or lost run with the same code, data and parameters."""
-    from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
     from runner.flows.submit.repeat import retry_run
 
@@ -127,9 +124,8 @@ def retry(
             why="--experiment needs --failed" if experiment else "both or neither were given",
             fix="runner retry @last",
         )
-    out = Output(output)
-    settings = open_settings(target, stack, output_dir=output_dir)
-    connection = connect(settings)
+    out = call.out
+    settings, connection = call.open(output_dir=output_dir)
     if run is None:
         _retry_all(out, connection, experiment, pool)
         return
@@ -139,13 +135,9 @@ def retry(
         connection,
         lambda on_progress: retry_run(connection, record, pool, on_progress),
         detach=detach,
-        output_dir=_folder(settings.output_dir, download=download),
+        output_dir=settings.output_dir if download else None,
     )
     finish(out, connection, again, followed)
-
-
-def _folder(output_dir: Path, *, download: bool) -> Path | None:
-    return output_dir if download else None
 
 
 def _retry_all(
@@ -206,7 +198,9 @@ NodesOption = Annotated[
 ]
 
 
+@on_target
 def resume(
+    call: Call,
     run: RunArgument,
     set_: SetOption = None,
     checkpoint: CheckpointOption = None,
@@ -215,18 +209,13 @@ def resume(
     detach: DetachOption = False,
     download: DownloadOption = True,
     output_dir: OutputDirOption = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Resume an ended run from its newest complete checkpoint, as a new run."""
-    from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
     from runner.flows.submit.repeat import resume_run
 
-    out = Output(output)
-    settings = open_settings(target, stack, output_dir=output_dir)
-    connection = connect(settings)
+    out = call.out
+    settings, connection = call.open(output_dir=output_dir)
     record = find_run(connection, run)
     overrides = tuple(set_ or ())
     again, followed = submit_and_follow(

@@ -10,8 +10,8 @@ import typer
 
 from runner.cli.autocomplete import complete_run
 from runner.cli.commands.runs.repeat import OtherPoolOption
-from runner.cli.options import DetachOption, RunArgument, StackOption, TargetOption, open_connection
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import Call, DetachOption, RunArgument, on_target
+from runner.cli.ui.output import Output, OutputFormat
 from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _FILE_COLUMNS = ("file", "outcome", "differs_in")
 
 
+@on_target
 def reproduce(
+    call: Call,
     run: RunArgument,
     against: Annotated[
         str | None,
@@ -34,16 +36,13 @@ def reproduce(
     ] = None,
     pool: OtherPoolOption = None,
     detach: DetachOption = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:  # fmt: skip
     """Repeat a run with the same code, data and packages, and compare the models."""
     from runner.flows.runs.documents import find_run
     from runner.flows.submit.reproduce import find_drift
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     original = find_run(connection, run)
     if against is not None:
         _compare(out, connection, original, find_run(connection, against))

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_schedule
-from runner.cli.options import (
-    PoolOption,
-    PriorityOption,
-    SetOption,
-    StackOption,
-    TargetOption,
-    open_connection,
-    open_settings,
-)
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import Call, PoolOption, PriorityOption, SetOption, on_target
+from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -36,7 +28,9 @@ NameArgument = Annotated[
 
 
 @app.command()
+@on_target
 def create(
+    call: Call,
     ref: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="Recipe, or file of tasks.")],
     cron: Annotated[
         str | None,
@@ -70,15 +64,12 @@ def create(
     set_: SetOption = None,
     pool: PoolOption = None,
     priority: PriorityOption = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a schedule of a recipe, or of a file of tasks."""
     from runner.flows.schedules.create import ScheduleFlags, make_schedule
 
-    out = Output(output)
-    settings = open_settings(target, stack, pool=pool)
+    out = call.out
+    settings = call.settings(pool=pool)
     flags = ScheduleFlags(cron, every, timezone, start, until, max_runs, name, priority)
     with out.stages() as view:
         created = make_schedule(
@@ -93,42 +84,33 @@ def create(
 
 
 @app.command()
-def ls(
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def ls(call: Call) -> None:
     """List the schedules."""
     from runner.flows.schedules.manage import list_schedules
 
-    out = Output(output)
-    rows = [_row(schedule) for schedule in list_schedules(open_connection(target, stack))]
-    if out.format is OutputFormat.TABLE:
+    out = call.out
+    rows = [_row(schedule) for schedule in list_schedules(call.connect())]
+    if out.as_text:
         rows = [{**row, "next": _local(row["next"]), "until": _local(row["until"])} for row in rows]
     columns = ("schedule", "state", "when", "next", "recipe", "pool", "until")
     out.rows(rows, columns, empty='no schedules: runner schedule create RECIPE --cron "0 3 * * *"')
 
 
 @app.command()
-def show(
-    schedule: NameArgument,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def show(call: Call, schedule: NameArgument) -> None:
     """Show a schedule and its runs."""
-    from runner.azure.auth.credentials import connect
     from runner.flows.schedules.manage import find_schedule, firings, trouble
 
-    out = Output(output)
-    settings = open_settings(target, stack)
-    connection = connect(settings)
+    out = call.out
+    connection = call.connect()
     found = find_schedule(connection, schedule)
     made = firings(connection, found)
     runs = [run_id for one in made for run_id in one.runs]
     groups = [one.group_id for one in made if one.group_id is not None]
     problem = trouble(connection, found, made)
-    if output is OutputFormat.TABLE:
+    if out.as_text:
         shown = {"groups": _format_ids(groups)} if found.tasks else {"runs": _format_ids(runs)}
         out.record({**_texts(_row(found)), **shown})
         if found.tasks:
@@ -148,19 +130,15 @@ def show(
 
 
 @app.command()
-def pause(
-    schedule: NameArgument,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def pause(call: Call, schedule: NameArgument) -> None:
     """Pause a schedule: start no runs until it is resumed; active runs continue."""
     from runner.flows.schedules.manage import find_schedule, pause_schedule
 
-    connection = open_connection(target, stack)
+    connection = call.connect()
     pause_schedule(connection, find_schedule(connection, schedule))
     _print_state(
-        output,
+        call.out,
         schedule,
         "paused",
         f"paused {schedule}; to resume it: runner schedule resume {schedule}",
@@ -168,34 +146,26 @@ def pause(
 
 
 @app.command()
-def resume(
-    schedule: NameArgument,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def resume(call: Call, schedule: NameArgument) -> None:
     """Resume a paused schedule; missed runs are not started."""
     from runner.flows.schedules.manage import find_schedule, resume_schedule
 
-    connection = open_connection(target, stack)
+    connection = call.connect()
     resume_schedule(connection, find_schedule(connection, schedule))
-    _print_state(output, schedule, "active", f"resumed {schedule}")
+    _print_state(call.out, schedule, "active", f"resumed {schedule}")
 
 
 @app.command()
-def trigger(
-    schedule: NameArgument,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def trigger(call: Call, schedule: NameArgument) -> None:
     """Start a run now, in addition to the scheduled ones."""
     from runner.flows.schedules.manage import find_schedule
     from runner.flows.schedules.trigger import trigger as start_run
     from runner.protocol.groups import RunGroup
 
-    out = Output(output)
-    connection = open_connection(target, stack)
+    out = call.out
+    connection = call.connect()
     made = start_run(connection, find_schedule(connection, schedule))
     if isinstance(made, RunGroup):
         out.record({"group": made.group_id, "job_id": made.job_id, "pool": made.pool})
@@ -208,32 +178,27 @@ def trigger(
 
 
 @app.command()
-def rm(
-    schedule: NameArgument,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def rm(call: Call, schedule: NameArgument) -> None:
     """Delete a schedule and cancel its active runs; finished runs remain."""
     from runner.flows.schedules.manage import find_schedule, remove_schedule
 
-    connection = open_connection(target, stack)
+    connection = call.connect()
     cancelled = remove_schedule(connection, find_schedule(connection, schedule))
     note = f"; cancelled {_format_ids(cancelled)}" if cancelled else ""
     _print_state(
-        output, schedule, "gone", f"deleted {schedule}{note}", {"cancelled": list(cancelled)}
+        call.out, schedule, "gone", f"deleted {schedule}{note}", {"cancelled": list(cancelled)}
     )
 
 
 def _print_state(
-    output: OutputFormat,
+    out: Output,
     schedule: str,
     state: str,
     text: str,
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    out = Output(output)
-    if output is OutputFormat.TABLE:
+    if out.as_text:
         out.note(text)
     else:
         out.record({"schedule": schedule, "state": state, **(more or {})})
@@ -242,7 +207,7 @@ def _print_state(
 def show_created(out: Output, schedule: ScheduleRecord) -> None:
     """Print a new schedule."""
     row = _row(schedule)
-    out.record(_texts(row) if out.format is OutputFormat.TABLE else row)
+    out.record(_texts(row) if out.as_text else row)
     out.note(f"to show its runs: runner schedule show {schedule.schedule_id}")
 
 

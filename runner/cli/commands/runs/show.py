@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.options import RunOrGroupArgument, StackOption, TargetOption, open_settings
-from runner.cli.ui.output import Output, OutputFormat, OutputOption, format_stages, local_time
+from runner.cli.options import Call, RunOrGroupArgument, on_target
+from runner.cli.ui.output import format_stages, local_time
 from runner.core.units import format_duration, format_size
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
@@ -226,22 +226,16 @@ def _metric(summary: MetricSummary) -> str:
     return f"{last}, best {format_metric(summary.best)}{step}"
 
 
-def show(
-    run: RunOrGroupArgument = "@last",
-    target: TargetOption = None,
-    stack: StackOption = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
+@on_target
+def show(call: Call, run: RunOrGroupArgument = "@last") -> None:
     """Show state, parameters, metrics, attempts and outputs of a run, or the states of a group."""
-    from runner.azure.auth.credentials import connect
     from runner.cli.ui.groups import show_group
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.groups import group_instead, load_group_view
     from runner.flows.submit.submit_group import finish_interrupted
 
-    out = Output(output)
-    settings = open_settings(target, stack)
-    connection = connect(settings)
+    out = call.out
+    connection = call.connect()
     try:
         record = find_run(connection, run)
     except RunnerError as err:
@@ -250,7 +244,7 @@ def show(
         show_group(out, load_group_view(connection, group))
         return
     shown = _load(connection, record)
-    if output is not OutputFormat.TABLE:
+    if not out.as_text:
         out.record(_document(shown))
         return
     out.record(lines(shown), title=record.run_id)

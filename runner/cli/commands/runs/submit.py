@@ -103,7 +103,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     for text in plan.warnings:
         out.warning(text)
     group = plan.members
-    if out.format is not OutputFormat.TABLE:
+    if not out.as_text:
         more = {"priority": plan.job.priority, "not_looked_up": plan.unanswered_json()}
         schedule = {"schedule": request.to_json()} if request else {}
         out.record({**group.to_json(), **more, **schedule, "runs": plan.documents()})

@@ -116,7 +116,7 @@ def _dry_run(out: Output, checked: CheckedRun, settings: Settings) -> None:
     for text in plan.warnings:
         out.warning(text)
     [document] = plan.documents().values()
-    if out.format is not OutputFormat.TABLE:
+    if not out.as_text:
         out.record({**document, "not_looked_up": plan.unanswered_json()})
         return
     shown = _plan_text(plan.run.plan, document["data"])
