@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import pytest
+from azure.core.pipeline.transport import RequestsTransport
 
 from runner.cli.main import main
 from runner.cli.ui.terminal import StageView
 from runner.core.progress import Progress
+from runner.flows.submit import pipeline, submit_run
 from tests.e2e.conftest import Cli, known_runs, until
 
 Press = Callable[[str, str], int]
 
 
 @pytest.fixture
-def press(cli: Cli, script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Press:
-    """Run `runner train` in this process and press Ctrl-C where it says so."""
+def folder(cli: Cli, script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> str:
+    """A recipe for `runner train` in this process, on the services of the tests."""
     monkeypatch.setenv("RUNNER_HOME", str(cli.home))
     monkeypatch.chdir(cli.cwd)
-    folder = str(script("print('went on')"))
+    return str(script("print('went on')"))
+
+
+@pytest.fixture
+def press(folder: str, monkeypatch: pytest.MonkeyPatch) -> Press:
+    """Run `runner train` in this process and press Ctrl-C where it says so."""
 
     def at(stage: str, state: str) -> int:
         draw = StageView.on_progress
@@ -73,3 +83,76 @@ def test_ctrl_c_right_before_watching_tells_how_to_come_back(
     monkeypatch.setattr(StageView, "log", interrupted)
     assert press("no such stage", "end") == 130
     assert "To attach: runner attach" in capsys.readouterr().err
+
+
+def interrupted(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["ensure_running", "connect", "read_files", "find_job", "fetch_files", "plan_run"],
+)
+def test_ctrl_c_at_a_stage_before_the_submission_leaves_nothing(
+    cli: Cli,
+    folder: str,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = known_runs(cli)
+    monkeypatch.setattr(pipeline, step, interrupted)
+    assert main(["train", folder]) == 130
+    assert "interrupted: the run was not submitted" in capsys.readouterr().err
+    assert known_runs(cli) == before
+
+
+@pytest.mark.parametrize("step", ["upload_runs", "create_job", "add_task"])
+def test_ctrl_c_while_submitting_takes_the_run_back(
+    cli: Cli,
+    folder: str,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = known_runs(cli)
+    monkeypatch.setattr(submit_run, step, interrupted)
+    assert main(["train", folder, "--experiment", f"interrupted-{step.replace('_', '-')}"]) == 130
+    assert "interrupted: the run was not submitted" in capsys.readouterr().err
+    assert known_runs(cli) == before
+
+
+def test_ctrl_c_after_the_task_was_added_tells_how_to_come_back(
+    cli: Cli, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(submit_run, "index_run", interrupted)
+    assert main(["train", folder]) == 130
+    found = re.search(r"To attach: runner attach (\S+)", capsys.readouterr().err)
+    assert found
+    until(lambda: cli.json("show", found[1])["state"] == "succeeded")
+
+
+def test_second_submission_sends_eight_requests(
+    cli: Cli, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.ok("train", folder, "-d")  # uploads code and agent, and creates the job
+    sent: Counter[str] = Counter()
+    send = RequestsTransport.send
+
+    def count(transport: RequestsTransport, request: Any, **options: Any) -> Any:
+        path = urlsplit(request.url).path.removeprefix("/runnerlocal/runs")
+        names = r"(?<=/)([0-9a-f]{64}|project-\d{8}-\d{6}-[a-z0-9]{4}|project_local[^/]*)"
+        sent[f"{request.method} {re.sub(names, '*', path)}"] += 1
+        return send(transport, request, **options)
+
+    monkeypatch.setattr(RequestsTransport, "send", count)
+    assert main(["train", folder, "-d"]) == 0
+    assert sent == {
+        "GET /pools/local": 1,
+        "GET /jobs/*": 1,
+        "GET /*/run.json": 1,
+        "HEAD /code/*": 2,  # the code of the recipe and the agent
+        "PUT /*/run.json": 1,
+        "POST /jobs/*/tasks": 1,
+        "PUT /index/*": 1,
+    }
