@@ -98,11 +98,7 @@ def get(
 
 @checked
 def ls(
-    path: str = "",
-    *,
-    recursive: bool = False,
-    target: str | None = None,
-    stack: str | None = None,
+    path: str = "", *, recursive: bool = False, target: str | None = None, stack: str | None = None
 ) -> Table[Entry]:
     """Return stored files and folders, or with `recursive` all files at any depth.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runner.flows.session import Session
     from runner.flows.submit.reproduce import Comparison
     from runner.protocol.checkpoints import CheckpointManifest
-    from runner.protocol.metrics import Goal, MetricPoint
+    from runner.protocol.metrics import MetricPoint
     from runner.protocol.results import OutputFile, RunResult
     from runner.protocol.run_spec import RunSpec
 
@@ -162,10 +162,7 @@ class Run:
         from runner.core.export import final_points
         from runner.protocol.metrics import summarize_metrics
 
-        record, points = self.record, self.points()
-        goals: dict[str, Goal] = {}
-        if record.primary_metric:
-            goals[record.primary_metric] = record.goal
+        points = self.points()
         series: dict[str, list[tuple[int, float]]] = {}
         for point in final_points(points):
             series.setdefault(point.name, []).append((point.step, point.value))
@@ -178,7 +175,7 @@ class Run:
                 each.best,
                 each.best_step,
             )
-            for each in summarize_metrics(points, goals)
+            for each in summarize_metrics(points, self.record.goals)
         }
 
     def points(self) -> list[MetricPoint]:
@@ -308,11 +305,7 @@ class Run:
 
     @checked
     def retry(
-        self,
-        *,
-        pool: str | None = None,
-        wait: bool = False,
-        on_progress: OnUpdate | None = None,
+        self, *, pool: str | None = None, wait: bool = False, on_progress: OnUpdate | None = None
     ) -> Run:
         """Submit a run that did not succeed again, from the beginning. Return the new run."""
         from runner.flows.submit.repeat import retry_run
@@ -358,11 +351,7 @@ class Run:
 
     @checked
     def reproduce(
-        self,
-        *,
-        pool: str | None = None,
-        wait: bool = False,
-        on_progress: OnUpdate | None = None,
+        self, *, pool: str | None = None, wait: bool = False, on_progress: OnUpdate | None = None
     ) -> Run:
         """Submit the same code, data and packages again. Return the new run; see `against`."""
         from runner.flows.submit.reproduce import reproduce_run
@@ -389,11 +378,7 @@ class Run:
         return compare_runs(self.session.connection, self.record, repeated.record)
 
     def _again(
-        self,
-        submit: Callable[[LiveView], RunSpec],
-        *,
-        wait: bool,
-        on_progress: OnUpdate | None,
+        self, submit: Callable[[LiveView], RunSpec], *, wait: bool, on_progress: OnUpdate | None
     ) -> Run:
         with live(on_progress) as view:
             run = Run(self.session, submit(view))

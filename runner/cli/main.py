@@ -35,10 +35,7 @@ _OTHERS_OPTIONS = {
         "parameters of a recipe are set with --set; arguments of a script follow --",
         "--set {name}=VALUE, or runner train --help",
     ),
-    "runner exec": (
-        "options of the command follow --",
-        "runner exec RUN -- COMMAND -{name}",
-    ),
+    "runner exec": ("options of the command follow --", "runner exec RUN -- COMMAND -{name}"),
 }
 # Messages of pydantic about numbers, and their replacements.
 _NUMBERS = (

@@ -12,13 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
-from runner.core.units import (
-    DURATION_PATTERN,
-    SIZE_PATTERN,
-    UnitError,
-    parse_duration,
-    parse_size,
-)
+from runner.core.units import DURATION_PATTERN, SIZE_PATTERN, UnitError, parse_duration, parse_size
 from runner.protocol.errors import RunnerError
 
 

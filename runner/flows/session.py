@@ -10,7 +10,7 @@ from runner.azure.auth.credentials import Connection, connect
 from runner.core.progress import OnProgress
 from runner.core.settings import Settings, load_settings, refuse_stack_of_local
 from runner.flows.submit.group import CheckedFile
-from runner.flows.submit.pipeline import SubmissionPlan, open_target, plan_submission
+from runner.flows.submit.pipeline import open_and_plan
 from runner.flows.submit.prepare import CheckedRun
 from runner.flows.submit.submit_group import submit_group
 from runner.flows.submit.submit_run import submit_run
@@ -51,7 +51,7 @@ def start_run(
     on_warning: Callable[[str], None],
 ) -> tuple[Session, RunSpec]:
     """Submit a run; local services are started first if need be."""
-    connection, plan = _plan(checked, settings, on_progress, on_warning)
+    connection, plan = open_and_plan(checked, settings, on_progress, on_warning)
     return Session(settings, connection), submit_run(connection, plan, on_progress)
 
 
@@ -62,18 +62,5 @@ def start_group(
     on_warning: Callable[[str], None],
 ) -> tuple[Session, RunGroup]:
     """Submit the tasks of a file; local services are started first if need be."""
-    connection, plan = _plan(checked, settings, on_progress, on_warning)
+    connection, plan = open_and_plan(checked, settings, on_progress, on_warning)
     return Session(settings, connection), submit_group(connection, plan, on_progress)
-
-
-def _plan(
-    checked: CheckedRun | CheckedFile,
-    settings: Settings,
-    on_progress: OnProgress,
-    on_warning: Callable[[str], None],
-) -> tuple[Connection, SubmissionPlan]:
-    connection, target = open_target(settings, on_progress)
-    plan = plan_submission(checked, target, on_progress)
-    for text in plan.warnings:
-        on_warning(text)
-    return connection, plan

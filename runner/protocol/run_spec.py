@@ -194,6 +194,11 @@ class RecipeSpec:
         return frozenset(ref.variable for ref in self.secrets)
 
     @property
+    def goals(self) -> dict[str, Goal]:
+        """Return the goal of the primary metric by its name; empty without one."""
+        return {self.primary_metric: self.goal} if self.primary_metric else {}
+
+    @property
     def nodes(self) -> int:
         """Number of nodes that run it at the same time."""
         return self.resources.nodes
@@ -399,11 +404,7 @@ class RunSpec(RecipeSpec):
             "run_id": self.run_id,
             "experiment": self.experiment,
             "created": self.created.isoformat(),
-            "recipe": {
-                "name": self.recipe,
-                "description": self.description,
-                "source": self.source,
-            },
+            "recipe": {"name": self.recipe, "description": self.description, "source": self.source},
             "code": self.code.to_json(),
             "agent": {"sha256": self.agent_sha256, "blob": code_blob(self.agent_sha256)},
             "command": list(self.command),

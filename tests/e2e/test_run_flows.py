@@ -226,7 +226,7 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
     runs.create_bytes(RunPaths(damaged).run, b"{not json", "application/json")
     record = submit_run(connection, plan, ignore_progress)
     ended(connection, record)
-    everything = list_runs(connection, limit=None, experiment=None)
+    everything = list_runs(connection, limit=None)
     rows = {row.run_id: row for row in everything.rows}
     assert "R-" not in rows[damaged].problem
     assert rows[damaged].problem
@@ -236,7 +236,7 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
     listed = list(rows)
     stamps = [run_id[-20:-5] for run_id in listed]
     assert stamps == sorted(stamps, reverse=True)
-    newest = list_runs(connection, limit=1, experiment=None)
+    newest = list_runs(connection, limit=1)
     assert [row.run_id for row in newest.rows] == listed[:1]
     assert newest.older == len(listed) - 1
     runs.delete(RunPaths(damaged).run)
@@ -351,7 +351,7 @@ def test_description_that_storage_lost_is_given_back_by_who_watches(
     runs.delete(f"index/{record.run_id}")
     (row,) = (
         row
-        for row in list_runs(connection, limit=None, experiment=None).rows
+        for row in list_runs(connection, limit=None).rows
         if row.run_id == record.run_id
     )
     assert "run.json is missing" in row.problem, "what nobody watched is listed as it is"

@@ -310,12 +310,7 @@ class ArmClient:
         raise unreachable(path, f"the list has more than {_MAX_PAGES} pages")
 
     def send(
-        self,
-        method: str,
-        path: str,
-        api_version: str,
-        *,
-        content: Mapping[str, Any] | None = None,
+        self, method: str, path: str, api_version: str, *, content: Mapping[str, Any] | None = None
     ) -> ArmResponse:
         """Send another request, with a JSON document if `content` is not None."""
         return _accepted(self._send(method, self._url(path, api_version, {}), content), path)

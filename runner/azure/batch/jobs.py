@@ -23,8 +23,6 @@ from runner.protocol.errors import ExitCode, RunnerError
 if TYPE_CHECKING:
     from azure.batch import BatchClient
 
-    from runner.azure.auth.credentials import Connection
-
 
 CHUNK = 100  # maximum of one request to the service
 _THREADS = 4
@@ -130,25 +128,6 @@ def _refused(job_id: str, outcome: AddedTasks) -> RunnerError:
         exit_code=ExitCode.PREFLIGHT,
     )
 
-
-__all__ = [
-    "JOB_CLOSED_CODES",
-    "JobClosedError",
-    "add_task",
-    "add_tasks",
-    "check_pool",
-    "close_when_done",
-    "count_nodes",
-    "create_job",
-    "delete_job",
-    "find_open_job",
-    "get_task",
-    "is_disabled",
-    "list_tasks",
-    "read_task_file",
-    "takes_dependent_tasks",
-    "terminate_task",
-]
 
 _CLOSED = frozenset({"terminating", "completed", "deleting"})
 _PAUSED = frozenset({"disabling", "disabled"})

@@ -58,11 +58,7 @@ class ScheduledTask:
 
 
 def run_job(
-    connection: Connection,
-    display_name: str,
-    place: str,
-    task: ScheduledTask,
-    lifetime: timedelta,
+    connection: Connection, display_name: str, place: str, task: ScheduledTask, lifetime: timedelta
 ) -> JobSpecification:
     """Return the job of one run. It ends with the run, and the next job waits for that."""
     plan = task.plan

@@ -233,10 +233,7 @@ class BlobContainer:
 
     def put_metadata(self, blob: str, metadata: Mapping[str, str], *, overwrite: bool) -> None:
         """Write an empty blob with metadata, unless it exists and `overwrite` is False."""
-        with (
-            service_errors(f"writing {blob}"),
-            contextlib.suppress(*_CONFLICTS),
-        ):
+        with service_errors(f"writing {blob}"), contextlib.suppress(*_CONFLICTS):
             self.blob(blob).upload_blob(b"", metadata=dict(metadata), overwrite=overwrite)
 
     def list_metadata(self, prefix: str) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -16,21 +16,11 @@ from typing import IO
 from uuid import uuid4
 
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
-from azure.storage.fileshare import (
-    ContentSettings,
-    FileProperties,
-    ShareClient,
-    ShareFileClient,
-)
+from azure.storage.fileshare import ContentSettings, FileProperties, ShareClient, ShareFileClient
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
-from runner.azure.storage.stores import (
-    ChangedError,
-    OnBytes,
-    SourceChangedError,
-    StoredFile,
-)
+from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
 from runner.core.stored_paths import SHARE_PARTS
 
 # A running upload writes to its part every few seconds.

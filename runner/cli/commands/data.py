@@ -10,10 +10,7 @@ import typer
 from runner.cli.options import Call, YesOption, on_target
 from runner.protocol.errors import ExitCode, RunnerError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Upload, download, list and delete files in storage.",
-)
+app = typer.Typer(no_args_is_help=True, help="Upload, download, list and delete files in storage.")
 
 _FORCE = "Replace files with different content."
 _PATH_HELP = "PATH in container data, CONTAINER:PATH, or share:PATH."

@@ -34,12 +34,7 @@ def model_row(model: Model, *, as_text: bool) -> dict[str, Any]:
         "best": best.version if best else None,
     }
     if as_text:
-        return {
-            **plain,
-            "metric": _metric(shown),
-            "age": _age(latest),
-            "size": _size(latest),
-        }
+        return {**plain, "metric": _metric(shown), "age": _age(latest), "size": _size(latest)}
     return {
         **plain,
         "metric": shown.primary_metric if shown else None,

@@ -32,9 +32,7 @@ def list_(output: OutputOption = OutputFormat.TABLE) -> None:
 
 
 @app.command()
-def new(
-    name: Annotated[str, typer.Argument(help="Name of the new folder.")],
-) -> None:
+def new(name: Annotated[str, typer.Argument(help="Name of the new folder.")]) -> None:
     """Create a folder with a train.yaml and a script to start from."""
     from pathlib import Path
 

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from runner.cli.ui.terminal import (
-    StageView,
-    is_terminal,
-    shows_colour,
-    silence_stdout,
-    styled,
-)
+from runner.cli.ui.terminal import StageView, is_terminal, shows_colour, silence_stdout, styled
 from runner.core.units import format_duration
 
 if TYPE_CHECKING:

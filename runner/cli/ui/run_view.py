@@ -224,11 +224,7 @@ def print_summary(
 
 
 def print_failure(
-    out: Output,
-    connection: Connection,
-    record: RunSpec,
-    ended: RunEnded,
-    display: RunDisplay,
+    out: Output, connection: Connection, record: RunSpec, ended: RunEnded, display: RunDisplay
 ) -> None:
     """Print the last lines of a failed run, unless the display ends with them."""
     node = ended.result.rank if ended.result else 0

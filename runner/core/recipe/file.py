@@ -12,14 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from runner.core.recipe.keys import (
     Checkpoints,
@@ -276,8 +269,7 @@ class RecipeFile(BaseModel):
     params: dict[
         Identifier,
         Annotated[
-            ParamFile,
-            BeforeValidator(_expanded_param, json_schema_input_type=Scalar | ParamFile),
+            ParamFile, BeforeValidator(_expanded_param, json_schema_input_type=Scalar | ParamFile)
         ],
     ] = Field(default_factory=dict)
     outputs: list[RelativePath] = Field(

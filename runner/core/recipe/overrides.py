@@ -7,13 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from runner.core.recipe.recipe import (
-    MOST_NODES,
-    PRIORITIES,
-    Param,
-    ParamValue,
-    Recipe,
-)
+from runner.core.recipe.recipe import MOST_NODES, PRIORITIES, Param, ParamValue, Recipe
 from runner.core.units import parse_duration_flag
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import Capacity, Resources
@@ -53,9 +47,7 @@ def _split(text: str) -> tuple[str, str]:
     name = name.strip()
     if not equals or not name:
         raise RunnerError(
-            "R-SET-FORM",
-            f"--set {text!r} is not name=value",
-            fix=f"--set {name or 'epochs'}=VALUE",
+            "R-SET-FORM", f"--set {text!r} is not name=value", fix=f"--set {name or 'epochs'}=VALUE"
         )
     return name, raw
 

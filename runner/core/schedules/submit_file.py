@@ -7,14 +7,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from runner.core.recipe.file import Command, Duration, Identifier, RecipeName, RelativePath, Scalar

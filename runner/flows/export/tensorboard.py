@@ -235,11 +235,6 @@ def _accept(part: Path) -> None:
     del part
 
 
-def clear_folder(folder: Path) -> None:
-    """Delete a folder of event files."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def check_folder(folder: Path) -> Path:
     """Create a folder and return it. Raise RunnerError."""
     try:
@@ -307,7 +302,7 @@ def show_runs(
         for run in runs:
             run.close()
     finally:
-        clear_folder(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -413,7 +408,7 @@ def _prune(folder: Path, now: Callable[[], float] = time.time) -> None:
     for left in folder.glob("*-*"):
         with suppress(OSError):
             if now() - left.stat().st_mtime > _DAY_S and not _lives(left.name):
-                clear_folder(left)
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _lives(name: str) -> bool:

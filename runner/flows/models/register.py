@@ -12,12 +12,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import OnProgress, Progress, ignore_progress
-from runner.flows.models.versions import (
-    ModelVersion,
-    find_version,
-    open_model_registry,
-    set_alias,
-)
+from runner.flows.models.versions import ModelVersion, find_version, open_model_registry, set_alias
 from runner.flows.runs.documents import load_result, runs_container
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.errors import ExitCode, RunnerError

@@ -173,10 +173,7 @@ def load_points(connection: Connection, record: RunSpec) -> list[MetricPoint]:
 
 def load_metrics(connection: Connection, record: RunSpec) -> list[MetricSummary]:
     """Return the last and best value of every metric of a run."""
-    points = load_points(connection, record)
-    return summarize_metrics(
-        points, {record.primary_metric: record.goal} if record.primary_metric else {}
-    )
+    return summarize_metrics(load_points(connection, record), record.goals)
 
 
 @dataclass(frozen=True, slots=True)

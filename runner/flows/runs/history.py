@@ -83,7 +83,6 @@ def list_runs(
     connection: Connection,
     *,
     limit: int | None,
-    experiment: str | None = None,
     only: RunFilter = EVERY_RUN,
     ids: Sequence[str] | None = None,
 ) -> RunHistory:
@@ -92,11 +91,9 @@ def list_runs(
     Args:
         connection: The services.
         limit: The maximum number of rows; None is all.
-        experiment: Replaces the experiment of `only`.
         only: The filter.
         ids: The runs to choose from; None is every run.
     """
-    only = RunFilter(experiment or only.experiment, only.states, only.since)
     among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
     listing = _Listing(connection)
     ids = among

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
 from runner.core.curves import Curve, differing, to_curves
-from runner.flows.runs.documents import runs_container
+from runner.flows.runs.documents import load_points
 from runner.protocol.errors import RunnerError
-from runner.protocol.metrics import MetricSummary, parse_metric_line, summarize_metrics
-from runner.protocol.paths import RunPaths
+from runner.protocol.metrics import MetricSummary, summarize_metrics
 from runner.protocol.run_spec import RunSpec
 
 
@@ -62,17 +61,9 @@ def load_run_metrics(
     connection: Connection, record: RunSpec, last: int | None = None
 ) -> RunMetrics:
     """Return the metrics of a run so far, with at most the `last` steps of each curve."""
-    content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
-    lines = content.decode("utf-8", "replace").splitlines()
-    points = [point for line in lines if (point := parse_metric_line(line))]
-    summaries = summarize_metrics(
-        points, {record.primary_metric: record.goal} if record.primary_metric else {}
-    )
-    return RunMetrics(
-        record,
-        tuple(summaries),
-        tuple(to_curves(record.run_id, points, last)),
-    )
+    points = load_points(connection, record)
+    summaries = summarize_metrics(points, record.goals)
+    return RunMetrics(record, tuple(summaries), tuple(to_curves(record.run_id, points, last)))
 
 
 def compare_metrics(

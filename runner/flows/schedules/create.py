@@ -30,12 +30,7 @@ from runner.core.units import format_duration, parse_duration_flag
 from runner.flows.runs.documents import runs_container
 from runner.flows.schedules.manage import ScheduleRecord, forget, schedule_blob
 from runner.flows.submit.group import CheckedFile, GroupRequest, check_file
-from runner.flows.submit.pipeline import (
-    SubmissionPlan,
-    Target,
-    open_target,
-    plan_submission,
-)
+from runner.flows.submit.pipeline import SubmissionPlan, Target, open_target, plan_submission
 from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
 from runner.flows.submit.submit_run import upload_runs
 from runner.protocol.errors import ExitCode, RunnerError
@@ -77,10 +72,7 @@ class ScheduleRequest:
 
 
 def create_schedule(
-    connection: Connection,
-    plan: SubmissionPlan,
-    request: ScheduleRequest,
-    on_progress: OnProgress,
+    connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
 ) -> ScheduleRecord:
     """Create a schedule of the runs of a plan. If it is refused, nothing is left of it."""
     upload_runs(connection, plan, on_progress)

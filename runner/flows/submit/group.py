@@ -12,13 +12,7 @@ from typing import Any
 from runner.contract import PoolOutput
 from runner.core.recipe.file import missing_script
 from runner.core.recipe.keys import to_inputs
-from runner.core.recipe.recipe import (
-    Param,
-    ParamType,
-    ParamValue,
-    Recipe,
-    load_recipe,
-)
+from runner.core.recipe.recipe import Param, ParamType, ParamValue, Recipe, load_recipe
 from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, in_order
 from runner.core.yaml_files import near
 from runner.flows.submit.prepare import CheckedRun, Memo, TrainOptions, check_run, run_id_suffix

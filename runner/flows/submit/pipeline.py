@@ -42,12 +42,7 @@ from runner.core.planning.pool_choice import (
     pools_for,
     pools_for_all,
 )
-from runner.core.planning.repeat import (
-    Repetition,
-    change_params,
-    choose_same_pool,
-    plan_again,
-)
+from runner.core.planning.repeat import Repetition, change_params, choose_same_pool, plan_again
 from runner.core.progress import OnProgress
 from runner.core.recipe.secrets import (
     SecretValues,
@@ -95,6 +90,20 @@ def open_target(settings: Settings, on_progress: OnProgress) -> tuple[Connection
         ensure_running(settings, on_progress)
     connection = connect(settings)
     return connection, Target(settings, connection.outputs, connection)
+
+
+def open_and_plan(
+    submission: CheckedRun | CheckedFile,
+    settings: Settings,
+    on_progress: OnProgress,
+    on_warning: Callable[[str], None],
+) -> tuple[Connection, SubmissionPlan]:
+    """Connect to the target, plan the submission, and pass on the warnings of the plan."""
+    connection, target = open_target(settings, on_progress)
+    plan = plan_submission(submission, target, on_progress)
+    for text in plan.warnings:
+        on_warning(text)
+    return connection, plan
 
 
 def preview_target(settings: Settings) -> Target:
@@ -269,12 +278,7 @@ def _choose_pool(run: CheckedRun, wanted: str | None, outputs: StackOutputs) -> 
 
 
 def _read_group(
-    submission: CheckedFile,
-    target: Target,
-    memo: Memo,
-    on_progress: OnProgress,
-    *,
-    scheduled: bool,
+    submission: CheckedFile, target: Target, memo: Memo, on_progress: OnProgress, *, scheduled: bool
 ) -> tuple[RunGroup, dict[str, _Draft]]:
     file, runs = submission.file, submission.runs
     settings = replace(target.settings, pool=target.settings.pool or file.pool)

@@ -24,12 +24,7 @@ from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_in_the_open
 from runner.core.settings import Settings
-from runner.flows.data.datasets import (
-    Dataset,
-    cached_dataset,
-    from_path,
-    resolve_dataset,
-)
+from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug

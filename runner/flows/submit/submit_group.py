@@ -15,13 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import (
-    add_tasks,
-    close_when_done,
-    create_job,
-    delete_job,
-    list_tasks,
-)
+from runner.azure.batch.jobs import add_tasks, close_when_done, create_job, delete_job, list_tasks
 from runner.azure.batch.translate import to_task
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel

@@ -23,7 +23,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.secrets import SecretValues
 from runner.flows.data.datasets import Dataset
 from runner.flows.local.state import make_container_pool
-from runner.flows.runs.documents import index_run
+from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan, find_job
 from runner.flows.transfers import BytesMoved, count_text
 from runner.protocol.errors import ExitCode, RunnerError
@@ -53,7 +53,7 @@ def submit_run(connection: Connection, plan: SubmissionPlan, on_progress: OnProg
         RunnerError: The services refuse it; nothing of the run is left then.
     """
     planned = plan.run
-    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    runs = runs_container(connection)
     existing = runs.read(RunPaths(planned.plan.run_id).run)
     to_task(planned.plan, connection, planned.secrets)  # refused before anything is sent
     upload_runs(connection, plan, on_progress)
@@ -69,8 +69,7 @@ def submit_run(connection: Connection, plan: SubmissionPlan, on_progress: OnProg
 
 def find_submitted(connection: Connection, run_id: str) -> RunSpec | None:
     """Return the run of an interrupted submission, or None if it left nothing behind."""
-    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
-    found = runs.read(RunPaths(run_id).run)
+    found = runs_container(connection).read(RunPaths(run_id).run)
     return None if found is None else parse_run(found, run_id)
 
 
@@ -146,7 +145,7 @@ def upload_runs(connection: Connection, plan: SubmissionPlan, on_progress: OnPro
         raise ValueError("the plan of a dry run cannot be submitted")
     if plan.home is not None:
         make_container_pool(plan.home, on_progress)
-    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    runs = runs_container(connection)
     prepared = tuple(plan.runs.values())
     on_progress(Progress("upload", "start"))
     missing = [*_missing_code(prepared, runs), *_missing_data(connection, prepared)]
@@ -213,11 +212,7 @@ def _missing_files(container: BlobContainer, prefix: str, dataset: Dataset) -> l
     there = {blob.name: blob.size_bytes for blob in container.list(prefix)}
     return [
         _BlobUpload(
-            container,
-            prefix + file.name,
-            dataset.folder / file.name,
-            file.size_bytes,
-            file.sha256,
+            container, prefix + file.name, dataset.folder / file.name, file.size_bytes, file.sha256
         )
         for file in dataset.files
         if there.get(prefix + file.name) != file.size_bytes

@@ -30,8 +30,7 @@ _ASCII = str.maketrans("─│┌┐└┘┤┬", "-|++++|+")
 _MANY = 6  # charts at most
 
 NamesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="NAME", help="Only these metrics.", show_default=False),
+    list[str] | None, typer.Argument(metavar="NAME", help="Only these metrics.", show_default=False)
 ]
 CompareOption = Annotated[
     list[str] | None,

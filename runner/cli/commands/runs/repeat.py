@@ -141,10 +141,7 @@ def retry(
 
 
 def _retry_all(
-    out: Output,
-    connection: Connection,
-    experiment: str | None,
-    pool: str | None,
+    out: Output, connection: Connection, experiment: str | None, pool: str | None
 ) -> None:
     from runner.core.progress import ignore_progress
     from runner.flows.submit.repeat import list_to_retry, retry_each

@@ -192,11 +192,7 @@ def rm(call: Call, schedule: NameArgument) -> None:
 
 
 def _print_state(
-    out: Output,
-    schedule: str,
-    state: str,
-    text: str,
-    more: Mapping[str, Any] | None = None,
+    out: Output, schedule: str, state: str, text: str, more: Mapping[str, Any] | None = None
 ) -> None:
     if out.as_text:
         out.note(text)

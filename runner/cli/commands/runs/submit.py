@@ -122,14 +122,11 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
 def _submit(
     view: StageView, checked: CheckedFile, settings: Settings
 ) -> tuple[Connection, RunGroup]:
-    from runner.flows.submit.pipeline import open_target, plan_submission
+    from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.submit_group import submit_group
 
     try:
-        connection, target = open_target(settings, view.on_progress)
-        plan = plan_submission(checked, target, view.on_progress)
-        for text in plan.warnings:
-            view.warning(text)
+        connection, plan = open_and_plan(checked, settings, view.on_progress, view.warning)
         return connection, submit_group(connection, plan, view.on_progress)
     except KeyboardInterrupt:
         view.log("interrupted: the group was not submitted", error=True)

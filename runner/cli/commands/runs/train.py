@@ -192,16 +192,12 @@ def _train(
 def _plan(
     view: StageView, checked: CheckedRun, settings: Settings
 ) -> tuple[Connection, SubmissionPlan]:
-    from runner.flows.submit.pipeline import open_target, plan_submission
+    from runner.flows.submit.pipeline import open_and_plan
 
     try:
-        connection, target = open_target(settings, view.on_progress)
-        plan = plan_submission(checked, target, view.on_progress)
-        for text in plan.warnings:
-            view.warning(text)
+        return open_and_plan(checked, settings, view.on_progress, view.warning)
     except KeyboardInterrupt:
         raise _not_submitted(view) from None
-    return connection, plan
 
 
 def _interrupted(view: StageView, connection: Connection, run_id: str) -> typer.Exit:
