@@ -68,13 +68,7 @@ class Run:
         *,
         partial: bool = False,
     ) -> None:
-        """Wrap a run.
-
-        Args:
-            session: settings and connection.
-            record: the run's description; `partial` if only the fields of a listing are set.
-            status: the status if the caller has read it.
-        """
+        """Wrap a run; `partial` means that the record has only the fields of a listing."""
         self.session = session
         self._record = record
         self._partial = partial

@@ -47,12 +47,7 @@ class _Value:
 
 
 def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Settings:
-    """Merge the settings of all sources.
-
-    Args:
-        flags: Values by name; None means that the flag is not set.
-        cwd: Folder of the project file.
-        env: Environment variables.
+    """Merge the settings of all sources; a flag that is None is not set.
 
     Raises:
         RunnerError: a file or a value is invalid.

@@ -188,13 +188,8 @@ def decide_status(
 ) -> RunStatus:
     """Return the state of a run: a committed result decides, without one the task does.
 
-    Read the task before the result: a task completes after its result is written.
-
-    Args:
-        result: The committed result, or None.
-        task: The task, or None if it does not exist.
-        attempts: Number of attempts that started.
-        stage: The last stage that the agent reported.
+    Read the task before the result: a task completes after its result is written. `attempts` have
+    started, and `stage` is the last one that the agent reported.
     """
     if result is not None:
         node = task.node if task else None

@@ -56,10 +56,7 @@ def _short(text: str) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes.
-
-    Args:
-        text: A number alone or with a unit: `28G`, `28gb`, `28 GiB`, `500 MB`, `1073741824`.
+    """Return the number of bytes: of `28G`, `28gb`, `28 GiB`, `500 MB`, `1073741824`.
 
     Raises:
         UnitError: The text is not a size.
@@ -105,13 +102,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_duration_flag(flag: str, text: str, least: str, most: str) -> timedelta:
-    """Return the duration given to a command-line option.
-
-    Args:
-        flag: The name of the option, without dashes.
-        text: Its value.
-        least: The smallest duration allowed, such as `1m`.
-        most: The largest.
+    """Return the duration given to a command-line option, from `least` (such as `1m`) to `most`.
 
     Raises:
         RunnerError: R-FLAG-VALUE, the text is not a duration or is out of bounds.
@@ -164,11 +155,7 @@ def parse_since(text: str, now: datetime) -> datetime:
 
 
 def format_duration(duration: float | timedelta) -> str:
-    """Return a duration as text: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`.
-
-    Args:
-        duration: A timedelta, or seconds.
-    """
+    """Return a duration, or seconds, as text: `0.4 s`, `12 s`, `3 min 20 s`, `3 d 04 h`."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     whole = round(seconds)
     if seconds < 9.95 and seconds != whole:

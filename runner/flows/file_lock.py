@@ -15,13 +15,9 @@ from runner.protocol.errors import ExitCode, RunnerError
 def file_lock(
     path: Path, *, what: str, timeout_s: float, on_wait: Callable[[], None] | None = None
 ) -> Generator[None]:
-    """Hold the lock of a file.
+    """Hold the lock of a file, whose folder is created; `what` is the work, for the error.
 
-    Args:
-        path: The file; its folder is created.
-        what: What the holder does, for the error of a timeout.
-        timeout_s: How long to wait for the lock.
-        on_wait: Called once when another process holds the lock.
+    `on_wait` is called once if another process holds the lock.
 
     Raises:
         RunnerError: R-LOCK, the lock was not free in time; or the file cannot be written.

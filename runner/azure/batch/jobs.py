@@ -245,8 +245,7 @@ def is_disabled(connection: Connection, job_id: str) -> bool:
 def close_when_done(connection: Connection, job_id: str) -> bool:
     """Let a job complete with its last task: open jobs count in the quota of the account.
 
-    Returns:
-        False if the job has ended or does not exist.
+    Return False if the job has ended or does not exist.
     """
     done = models.BatchJobUpdateOptions(
         all_tasks_complete_mode=models.BatchAllTasksCompleteMode.TERMINATE_JOB
@@ -327,11 +326,7 @@ def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
 
 
 def read_task_file(connection: Connection, job_id: str, task_id: str, path: str) -> bytes | None:
-    """Return a file at the top of a task's directory.
-
-    Returns:
-        None if the file, the task or the node does not exist.
-    """
+    """Return a file at the top of a task's directory, or None without file, task or node."""
     # Listed first: the SDK cannot read the error body of a streamed download, and logs a trace.
     client = connection.batch_client()
     with service_errors(f"reading {path} of task {task_id}"):

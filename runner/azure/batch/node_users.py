@@ -74,12 +74,7 @@ def add_user(
 ) -> None:
     """Add an administrator to a node: other users cannot read the folders of tasks.
 
-    Args:
-        connection: The target.
-        place: The node.
-        name: Name of the user.
-        public_key: SSH public key.
-        expires: Linux nodes round it to the day (docs of BatchNodeUserCreateOptions).
+    Linux nodes round `expires` to the day (docs of BatchNodeUserCreateOptions).
 
     Raises:
         RunnerError: the node does not exist, or cannot add a user now.

@@ -90,12 +90,9 @@ class BlobContainer:
         return self.read_range(blob, 0, None)
 
     def read_range(self, blob: str, offset: int, length: int | None) -> bytes | None:
-        """Return the bytes from `offset`: empty at or beyond the end, None if the blob is missing.
+        """Return at most `length` bytes from `offset`, or all if it is None.
 
-        Args:
-            blob: Name of the blob.
-            offset: First byte.
-            length: Number of bytes at most; None means up to the end.
+        Returns nothing at or beyond the end, and None if the blob is missing.
         """
         with service_errors(f"reading {blob}"):
             try:
@@ -156,8 +153,6 @@ class BlobContainer:
         Blocks that an interrupted upload of the same content has staged are not sent again.
 
         Args:
-            blob: Name of the blob.
-            source: The file on this machine.
             on_bytes: Called with the number of bytes that were sent or were already staged.
             over: ETag of the blob to replace; None means that the blob must not exist.
             sha256: Expected hash of the content, if it is known.
@@ -254,11 +249,7 @@ class BlobContainer:
     ) -> None:
         """Write a blob to `path`, or nothing if it is incomplete or `check` raises an error.
 
-        Args:
-            blob: Name of the blob.
-            path: The file to create or replace; its folder is created.
-            on_bytes: Called with the number of bytes of each chunk.
-            check: Called with the complete file before it gets its name.
+        The folder is created. `check` is called with the complete file before it gets its name.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")

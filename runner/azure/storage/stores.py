@@ -52,8 +52,6 @@ class FileStore(Protocol):
         """Write a file with its MD5, whole or not at all, without sending stored bytes again.
 
         Args:
-            path: Where to store it.
-            source: The file on this machine.
             on_bytes: Called with the number of bytes of each part that is stored.
             over: The file to replace; None means that `path` must not exist.
 

@@ -32,7 +32,6 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 DOWNLOADER = "download.py"
 _MANIFEST = ".manifest.json"
-_CHUNK = 1 << 20
 _LOCK_TIMEOUT_S = 1200.0
 _ERROR_CHARS = 300
 
@@ -264,13 +263,10 @@ def from_path(name: str, given: Path) -> Dataset:
 
 def describe_file(folder: Path, name: str) -> DatasetFile:
     """Return the size and SHA-256 of a file. Raise RunnerError if it cannot be read."""
-    digest = hashlib.sha256()
-    size_bytes = 0
     try:
         with (folder / name).open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-                size_bytes += len(chunk)
+            digest = hashlib.file_digest(file, "sha256")
+            return DatasetFile(name, file.tell(), digest.hexdigest())
     except OSError as err:
         raise RunnerError(
             "R-DATA-READ",
@@ -279,7 +275,6 @@ def describe_file(folder: Path, name: str) -> DatasetFile:
             fix="make the file readable, or pass another folder: --data PATH",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
-    return DatasetFile(name, size_bytes, digest.hexdigest())
 
 
 def _visible(folder: Path) -> list[str]:

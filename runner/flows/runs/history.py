@@ -86,14 +86,7 @@ def list_runs(
     only: RunFilter = EVERY_RUN,
     ids: Sequence[str] | None = None,
 ) -> RunHistory:
-    """Return the newest runs that match.
-
-    Args:
-        connection: The services.
-        limit: The maximum number of rows; None is all.
-        only: The filter.
-        ids: The runs to choose from; None is every run.
-    """
+    """Return the newest runs that match, at most `limit`; `ids` limits the choice to these runs."""
     among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
     listing = _Listing(connection)
     ids = among

@@ -220,12 +220,8 @@ def plan_submission(
 ) -> SubmissionPlan:
     """Plan the runs of a recipe or a file.
 
-    Args:
-        submission: What `check_run` or `check_file` returned.
-        target: Where it goes.
-        on_progress: Called with the progress of downloads.
-        scheduled: Plan the templates of a schedule, which belong to no job.
-        checks: Further questions to the services, as (what, question).
+    With `scheduled`, these are the templates of a schedule, which belong to no job. `checks` are
+    further questions to the services, as (what, question).
 
     Raises:
         RunnerError: No pool fits, or the services refuse an input, a run to wait for, or the job.
@@ -424,11 +420,6 @@ def plan_repetition(
     connection: Connection, request: RepeatRequest, checks: Sequence[Check] = ()
 ) -> SubmissionPlan:
     """Plan a run again from its run.json; code and data are stored already.
-
-    Args:
-        connection: The services of the run.
-        request: What is repeated, and how.
-        checks: Further questions to the services, as (what, question).
 
     Raises:
         RunnerError: The pool or a secret is missing, a changed parameter is unknown, or the
