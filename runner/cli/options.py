@@ -102,7 +102,7 @@ def open_connection(target: str | None, stack: str | None) -> Connection:
     return connect(open_settings(target, stack))
 
 
-class Call:
+class Invocation:
     """The target, the stack and the output format that a command was called with."""
 
     def __init__(self, target: str | None, stack: str | None, output: OutputFormat) -> None:
@@ -126,13 +126,13 @@ class Call:
 
 
 def on_target(verb: Callable[..., None]) -> Callable[..., None]:
-    """Add `--target`, `--stack` and `-o` to a command; it is called with a Call in their place."""
+    """Add `--target`, `--stack` and `-o` to a command, which gets an Invocation in their place."""
 
     @functools.wraps(verb)
     def command(
         target: str | None, stack: str | None, output: OutputFormat, **options: object
     ) -> None:
-        verb(Call(target, stack, output), **options)
+        verb(Invocation(target, stack, output), **options)
 
     _, *own = inspect.signature(verb, eval_str=True).parameters.values()
     shared = (

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runner.cli.options import Call, YesOption, on_target
+from runner.cli.options import Invocation, YesOption, on_target
 from runner.protocol.errors import ExitCode, RunnerError
 
 app = typer.Typer(no_args_is_help=True, help="Upload, download, list and delete files in storage.")
@@ -23,7 +23,7 @@ DryRunOption = Annotated[
 @app.command("put")
 @on_target
 def put(
-    call: Call,
+    call: Invocation,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -61,7 +61,7 @@ def put(
 @app.command("get")
 @on_target
 def get(
-    call: Call,
+    call: Invocation,
     path: Annotated[str, typer.Argument(metavar="PATH", help=_PATH_HELP)],
     local: Annotated[
         Path | None,
@@ -94,7 +94,7 @@ def get(
 @app.command("ls")
 @on_target
 def ls(
-    call: Call,
+    call: Invocation,
     path: Annotated[
         str, typer.Argument(metavar="PATH", help=_PATH_HELP, show_default="container data")
     ] = "",
@@ -131,7 +131,7 @@ def ls(
 @app.command("rm")
 @on_target
 def rm(
-    call: Call,
+    call: Invocation,
     path: Annotated[str, typer.Argument(metavar="PATH", help=_PATH_HELP)],
     recursive: Annotated[
         bool, typer.Option("-r", "--recursive", help="Delete a folder with its contents.")

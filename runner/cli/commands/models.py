@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from runner.cli.autocomplete import complete_model
-from runner.cli.options import Call, RunArgument, YesOption, on_target
+from runner.cli.options import Invocation, RunArgument, YesOption, on_target
 from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
 
@@ -174,7 +174,7 @@ AllOption = Annotated[bool, typer.Option("--all", "-a", help="Include deleted ve
 @app.command("ls")
 @on_target
 def ls(
-    call: Call,
+    call: Invocation,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -217,7 +217,7 @@ def _has_problem(model: Model) -> bool:
 
 @app.command("show")
 @on_target
-def show(call: Call, model: ModelArgument) -> None:
+def show(call: Invocation, model: ModelArgument) -> None:
     """Show a version: its origin, metrics and files."""
     from runner.flows.models.versions import find_version
 
@@ -232,7 +232,7 @@ def show(call: Call, model: ModelArgument) -> None:
 @app.command("register")
 @on_target
 def register(
-    call: Call,
+    call: Invocation,
     run: RunArgument,
     name: Annotated[
         str | None,
@@ -284,7 +284,7 @@ def register(
 @app.command("get")
 @on_target
 def get(
-    call: Call,
+    call: Invocation,
     model: ModelArgument,
     folder: Annotated[
         Path | None,
@@ -323,7 +323,7 @@ def get(
 @app.command("rm")
 @on_target
 def rm(
-    call: Call,
+    call: Invocation,
     model: ModelArgument,
     force: Annotated[
         bool, typer.Option("--force", help="Delete versions with an alias, and the alias.")
@@ -371,7 +371,7 @@ def _confirm(out: Output, question: str, *, yes: bool) -> None:
 @app.command("alias")
 @on_target
 def alias(
-    call: Call,
+    call: Invocation,
     model: ModelArgument,
     name: Annotated[str, typer.Argument(metavar="ALIAS", help="Alias, such as production.")],
     unalias: Annotated[bool, typer.Option("--unalias", help="Remove the alias.")] = False,

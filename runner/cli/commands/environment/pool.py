@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_pool
-from runner.cli.options import Call, StackOption, TargetOption, on_target, open_settings
+from runner.cli.options import Invocation, StackOption, TargetOption, on_target, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ PoolArgument = Annotated[
 
 @app.command("ls")
 @on_target
-def list_(call: Call) -> None:
+def list_(call: Invocation) -> None:
     """List pools with nodes, tasks, price and current cost."""
     from runner.flows.environment.pools import pool_list
 
@@ -69,7 +69,7 @@ def _hint_at_azure(out: Output, settings: Settings) -> None:
 
 @app.command()
 @on_target
-def show(call: Call, pool: PoolArgument) -> None:
+def show(call: Invocation, pool: PoolArgument) -> None:
     """Show one pool: size, nodes, formula and what came of it, image, mounts, cost."""
     from runner.flows.environment.pools import pool_status
 
@@ -94,7 +94,7 @@ def show(call: Call, pool: PoolArgument) -> None:
 
 @app.command()
 @on_target
-def nodes(call: Call, pool: PoolArgument) -> None:
+def nodes(call: Invocation, pool: PoolArgument) -> None:
     """List the nodes of a pool, with the problems of unusable ones."""
     from runner.flows.environment.pools import pool_nodes
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli.options import (
-    Call,
     DownloadOption,
+    Invocation,
     OutputDirOption,
     RunArgument,
     RunOrGroupArgument,
@@ -48,7 +48,7 @@ class Followed:
 
 @on_target
 def attach(
-    call: Call,
+    call: Invocation,
     run: RunArgument = "@last",
     tail: Annotated[
         int | None,
@@ -174,7 +174,7 @@ def _settle(
 
 
 @on_target
-def cancel(call: Call, run: RunOrGroupArgument) -> None:
+def cancel(call: Invocation, run: RunOrGroupArgument) -> None:
     """Cancel a run, or every run of a group; logs and files written so far remain."""
     from runner.flows.runs.cancel import cancel_run
     from runner.flows.runs.documents import find_run

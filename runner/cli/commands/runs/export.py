@@ -9,7 +9,7 @@ import typer
 
 from runner.cli.autocomplete import complete_run
 from runner.cli.options import (
-    Call,
+    Invocation,
     RunArgument,
     StackOption,
     TargetOption,
@@ -33,7 +33,7 @@ class Destination(StrEnum):
 
 @on_target
 def export(
-    call: Call,
+    call: Invocation,
     run: RunArgument,
     to: Annotated[Destination, typer.Option("--to", help="Tool to export to.")],
     uri: Annotated[

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.options import Call, OutputDirOption, RunArgument, on_target
+from runner.cli.options import Invocation, OutputDirOption, RunArgument, on_target
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="List and download files of a run."
 @app.command("ls")
 @on_target
 def ls(
-    call: Call,
+    call: Invocation,
     run: RunArgument = "@last",
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="List the files of the checkpoints instead.")
@@ -80,7 +80,7 @@ def _checkpoint_files(connection: Connection, run_id: str) -> list[dict[str, Any
 @app.command("get")
 @on_target
 def get(
-    call: Call,
+    call: Invocation,
     run: RunArgument = "@last",
     patterns: Annotated[
         list[str] | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.options import Call, RunArgument, on_target
+from runner.cli.options import Invocation, RunArgument, on_target
 from runner.cli.ui.output import Output, OutputFormat
 from runner.cli.ui.terminal import is_terminal
 from runner.protocol.errors import ExitCode, RunnerError
@@ -58,7 +58,7 @@ ChartOption = Annotated[
 
 @on_target
 def metrics(
-    call: Call,
+    call: Invocation,
     run: RunArgument = "@last",
     names: NamesArgument = None,
     compare: CompareOption = None,

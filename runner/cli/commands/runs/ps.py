@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_group, complete_state
-from runner.cli.options import Call, on_target
+from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
 
@@ -68,7 +68,7 @@ WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 
 
 @on_target
 def ps(
-    call: Call,
+    call: Invocation,
     all_: AllOption = False,
     limit: LimitOption = 20,
     experiment: ExperimentOption = None,

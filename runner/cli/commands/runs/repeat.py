@@ -10,9 +10,9 @@ import typer
 
 from runner.cli.autocomplete import complete_run
 from runner.cli.options import (
-    Call,
     DetachOption,
     DownloadOption,
+    Invocation,
     OutputDirOption,
     RunArgument,
     on_target,
@@ -104,7 +104,7 @@ ExperimentOption = Annotated[
 
 @on_target
 def retry(
-    call: Call,
+    call: Invocation,
     run: RunOrNoneArgument = None,
     failed: FailedOption = False,
     experiment: ExperimentOption = None,
@@ -197,7 +197,7 @@ NodesOption = Annotated[
 
 @on_target
 def resume(
-    call: Call,
+    call: Invocation,
     run: RunArgument,
     set_: SetOption = None,
     checkpoint: CheckpointOption = None,

@@ -10,7 +10,7 @@ import typer
 
 from runner.cli.autocomplete import complete_run
 from runner.cli.commands.runs.repeat import OtherPoolOption
-from runner.cli.options import Call, DetachOption, RunArgument, on_target
+from runner.cli.options import DetachOption, Invocation, RunArgument, on_target
 from runner.cli.ui.output import Output, OutputFormat
 from runner.protocol.errors import ExitCode
 
@@ -25,7 +25,7 @@ _FILE_COLUMNS = ("file", "outcome", "differs_in")
 
 @on_target
 def reproduce(
-    call: Call,
+    call: Invocation,
     run: RunArgument,
     against: Annotated[
         str | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_schedule
-from runner.cli.options import Call, PoolOption, PriorityOption, SetOption, on_target
+from runner.cli.options import Invocation, PoolOption, PriorityOption, SetOption, on_target
 from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
 
@@ -30,7 +30,7 @@ NameArgument = Annotated[
 @app.command()
 @on_target
 def create(
-    call: Call,
+    call: Invocation,
     ref: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="Recipe, or file of tasks.")],
     cron: Annotated[
         str | None,
@@ -85,7 +85,7 @@ def create(
 
 @app.command()
 @on_target
-def ls(call: Call) -> None:
+def ls(call: Invocation) -> None:
     """List the schedules."""
     from runner.flows.schedules.manage import list_schedules
 
@@ -99,7 +99,7 @@ def ls(call: Call) -> None:
 
 @app.command()
 @on_target
-def show(call: Call, schedule: NameArgument) -> None:
+def show(call: Invocation, schedule: NameArgument) -> None:
     """Show a schedule and its runs."""
     from runner.flows.schedules.manage import find_schedule, firings, trouble
 
@@ -131,7 +131,7 @@ def show(call: Call, schedule: NameArgument) -> None:
 
 @app.command()
 @on_target
-def pause(call: Call, schedule: NameArgument) -> None:
+def pause(call: Invocation, schedule: NameArgument) -> None:
     """Pause a schedule: start no runs until it is resumed; active runs continue."""
     from runner.flows.schedules.manage import find_schedule, pause_schedule
 
@@ -147,7 +147,7 @@ def pause(call: Call, schedule: NameArgument) -> None:
 
 @app.command()
 @on_target
-def resume(call: Call, schedule: NameArgument) -> None:
+def resume(call: Invocation, schedule: NameArgument) -> None:
     """Resume a paused schedule; missed runs are not started."""
     from runner.flows.schedules.manage import find_schedule, resume_schedule
 
@@ -158,7 +158,7 @@ def resume(call: Call, schedule: NameArgument) -> None:
 
 @app.command()
 @on_target
-def trigger(call: Call, schedule: NameArgument) -> None:
+def trigger(call: Invocation, schedule: NameArgument) -> None:
     """Start a run now, in addition to the scheduled ones."""
     from runner.flows.schedules.manage import find_schedule
     from runner.flows.schedules.trigger import trigger as start_run
@@ -179,7 +179,7 @@ def trigger(call: Call, schedule: NameArgument) -> None:
 
 @app.command()
 @on_target
-def rm(call: Call, schedule: NameArgument) -> None:
+def rm(call: Invocation, schedule: NameArgument) -> None:
     """Delete a schedule and cancel its active runs; finished runs remain."""
     from runner.flows.schedules.manage import find_schedule, remove_schedule
 

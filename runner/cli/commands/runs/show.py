@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.options import Call, RunOrGroupArgument, on_target
+from runner.cli.options import Invocation, RunOrGroupArgument, on_target
 from runner.cli.ui.output import format_stages, local_time
 from runner.core.units import format_duration, format_size
 from runner.protocol.errors import RunnerError
@@ -227,7 +227,7 @@ def _metric(summary: MetricSummary) -> str:
 
 
 @on_target
-def show(call: Call, run: RunOrGroupArgument = "@last") -> None:
+def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
     """Show state, parameters, metrics, attempts and outputs of a run, or the states of a group."""
     from runner.cli.ui.groups import show_group
     from runner.flows.runs.documents import find_run
