@@ -31,9 +31,10 @@ class Dialect:
     """[X] Also timestamp - timeinterval, double op doubleVec, timeinterval / timeinterval and
     `-` of a vector, which the table of operators does not have and some prose uses."""
 
-    minimum_percent: float = 0.0
-    """[X] What GetSample wants when it is not told: the article implies nothing, an error message
-    in the REST reference wants 10%."""
+    minimum_percent: float = 70.0
+    """[X] The percentage that GetSample of a time frame wants if none is given. On new pools the
+    service answers "wanted 70%, received 0%" (Azure/batch-shipyard#138, read 2026-11-22). The
+    article implies 0, and the REST reference of 2017 shows 10."""
 
     percent_scale: float = 100.0
     """[X] What GetSamplePercent calls all: 100 (seen on the service), 1 in the REST reference."""
@@ -69,10 +70,11 @@ STRICT = replace(
     DEFAULT,
     empty_is_zero=False,
     bare_metrics=False,
-    minimum_percent=10.0,
     legacy_metrics=False,
     usable_node_count=False,
     fraction_digits=6,
 )
-LENIENT = replace(DEFAULT, case_sensitive=False, more_operators=True, fraction_digits=9)
+LENIENT = replace(
+    DEFAULT, case_sensitive=False, more_operators=True, minimum_percent=0.0, fraction_digits=9
+)
 DIALECTS = {"default": DEFAULT, "strict": STRICT, "lenient": LENIENT}

@@ -153,8 +153,9 @@ def _name(name: str, at: int, dialect: Dialect) -> Code:
         value = scope.variables.get(name)
         if value is None:
             intended = meant(name)
-            hint = f", '{intended}' is" if intended else ""
-            raise FormulaError(at, f"Variable '{name}' is not defined{hint}")
+            hint = f"; did you mean {intended}?" if intended else ""
+            # without its `$`, as recorded of the service
+            raise FormulaError(at, f"Undefined symbol: {name.removeprefix('$')}{hint}")
         return value
 
     return read
@@ -417,9 +418,13 @@ def _count(scope: Scope, name: str) -> int:
 
 
 def _results(scope: Scope) -> str:
-    """The targets, then the variables of the formula in the order of their bytes (as seen)."""
+    """Return the targets, then the variables of the formula in the order of their bytes (as seen).
+
+    Targets are the numbers of nodes that the pool gets, without fractions
+    (Azure/batch-shipyard#239, read 2026-11-22).
+    """
     pairs: list[tuple[str, Value]] = [
-        (name, target(scope, name))
+        (name, target(scope, name) if name == OPTION else float(_count(scope, name)))
         for name in TARGETS
         if name != SPOT or scope.dialect.spot_in_results
     ]

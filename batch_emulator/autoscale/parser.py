@@ -1,5 +1,7 @@
-"""The grammar of the formula language: tokens, syntax and the parser; `at` is the character
-where a part begins.
+"""The grammar of the formula language: tokens, syntax and the parser.
+
+`at` is the character at which an error of a part is reported: its first one, or the parenthesis
+of a method call, as the service does (Azure/batch-shipyard#138, read 2026-11-22).
 
     formula    := statement (';' statement)* ';'?
     statement  := NAME '=' expression | expression
@@ -277,9 +279,9 @@ class _FormulaParser:
                 raise FormulaSyntaxError(self._token.at, f"More than {_MAX_MEMBERS} members")
             if self._token.kind != "name":
                 raise self._unexpected("the name of a member")
-            name = self._take().text
+            name, at = self._take().text, self._token.at
             arguments = self._arguments() if self._is("(") else None
-            value = MemberAccess(value.at, value, name, arguments)
+            value = MemberAccess(value.at if arguments is None else at, value, name, arguments)
         return value
 
     def _primary(self) -> Expression:

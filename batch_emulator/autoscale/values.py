@@ -18,7 +18,7 @@ class FormulaError(Exception):
     """A formula is wrong at a character; `code` and `message` are those of the answer."""
 
     code = "AutoScalingFormulaEvaluationError"
-    message = "Autoscale evaluation failed due to an error in the formula"
+    message = "The specified auto-scaling formula has evaluation error"
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(reason)

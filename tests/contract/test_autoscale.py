@@ -130,7 +130,7 @@ def test_failed_evaluation_is_answered_and_kept(client: BatchClient, things: Thi
     [detail] = json.loads(json.dumps(run.error.as_dict()))["values"]
     assert detail == {
         "name": "Message",
-        "value": "Line 2, Col 7: Insufficient data from data set: $RunningTasks wanted 70%,"
+        "value": "Line 2, Col 30: Insufficient data from data set: $RunningTasks wanted 70%,"
         " received 0%",
     }
 

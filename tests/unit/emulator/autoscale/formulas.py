@@ -14,7 +14,7 @@ NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)  # a Monday
 
 
 def history(count: int, **metrics: Sequence[float] | float) -> SampleHistory:
-    """`count` samples up to now; the newest two (now - 30 s, now) are not visible yet.
+    """`count` samples up to now; the newest, of this moment, is not visible yet.
 
     A list gives the last values that are visible, a number every value.
     """
@@ -25,8 +25,8 @@ def history(count: int, **metrics: Sequence[float] | float) -> SampleHistory:
         for name, given in metrics.items():
             if isinstance(given, int | float):
                 values[f"${name}"] = given
-            elif 2 <= age < len(given) + 2:
-                values[f"${name}"] = given[len(given) + 1 - age]
+            elif 1 <= age < len(given) + 1:
+                values[f"${name}"] = given[len(given) - age]
         made.take(newest - age * PERIOD, values)
     return made
 

@@ -28,14 +28,14 @@ def test_published_formulas_evaluate(name: str, dialect: str) -> None:
     ("name", "results"),
     [
         ("article: tasks", ("$TargetDedicatedNodes=7;$TargetLowPriorityNodes=1;"
-         "$NodeDeallocationOption=taskcompletion;$samples=96.6667;$targetVMs=7;$tasks=7")),
+         "$NodeDeallocationOption=taskcompletion;$samples=100;$targetVMs=7;$tasks=7")),
         ("article: time of day", ("$TargetDedicatedNodes=20;$TargetLowPriorityNodes=1;"
          "$NodeDeallocationOption=taskcompletion;$curTime=2026-01-05T09:30:00.000Z;"
          "$isWeekday=1;$isWorkingWeekdayHour=1;$workHours=1")),
-        ("article: CPU", ("$TargetDedicatedNodes=3.3;$TargetLowPriorityNodes=1;"
+        ("article: CPU", ("$TargetDedicatedNodes=3;$TargetLowPriorityNodes=1;"
          "$NodeDeallocationOption=requeue;$totalDedicatedNodes=3.3")),
-        ("article: parallel tasks", ("$TargetDedicatedNodes=1.25;$TargetLowPriorityNodes=1;"
-         "$NodeDeallocationOption=taskcompletion;$cores=16;$extraVMs=-2.75;$samples=96.6667;"
+        ("article: parallel tasks", ("$TargetDedicatedNodes=1;$TargetLowPriorityNodes=1;"
+         "$NodeDeallocationOption=taskcompletion;$cores=16;$extraVMs=-2.75;$samples=100;"
          "$targetVMs=1.25;$tasks=2")),
         ("SDK samples", ("$TargetDedicatedNodes=1;$TargetLowPriorityNodes=1;"
          "$NodeDeallocationOption=requeue")),
@@ -146,8 +146,8 @@ def test_expressions(text: str, result: str) -> None:
         ("ln(0)", "ln has no value there"),
         ("time() ? 1 : 2", "A condition must be a double and is a timestamp"),
         ("!requeue", "A condition must be a double and is a word"),
-        ("undefined", "Variable 'undefined' is not defined"),
-        ("$activetasks", "Variable '$activetasks' is not defined, '$ActiveTasks' is"),
+        ("undefined", "Undefined symbol: undefined"),
+        ("$activetasks", "Undefined symbol: activetasks; did you mean $ActiveTasks?"),
         ("sqrt(4)", "There is no function 'sqrt'"),
         ("val(vec(1))", "val cannot take 1 arguments"),
         ("avg()", "avg cannot take 0 arguments"),
@@ -235,7 +235,7 @@ def test_full_name_wins_over_the_alias() -> None:
 def test_fractions_of_nodes_are_cut_off_and_less_than_none_is_none() -> None:
     done = run("$TargetDedicatedNodes = 2.9; $TargetLowPriorityNodes = 0.5 - 3;")
     assert (done.dedicated, done.spot) == (2, 0)
-    assert done.results.startswith("$TargetDedicatedNodes=2.9;$TargetLowPriorityNodes=-2.5;")
+    assert done.results.startswith("$TargetDedicatedNodes=2;$TargetLowPriorityNodes=0;")
     assert done.warnings == ("$TargetLowPriorityNodes is below 0, 0 is taken",)
 
 
@@ -248,6 +248,38 @@ def test_only_the_chosen_branch_is_evaluated() -> None:
     assert value("1 ? 2 : undefined") == "2"
     assert value("0 && undefined") == "0"
     assert value("1 || undefined") == "1"
+
+
+def test_documented_result_of_the_article_is_repeated() -> None:
+    """The article's output is older than spot nodes, which results have named since."""
+    formula = PUBLISHED["article: time of day"].replace(
+        "$NodeDeallocationOption = taskcompletion;", ""
+    )
+    moment = datetime(2016, 10, 13, 19, 18, 47, 805_000, tzinfo=UTC)
+    assert run(formula, dialect=replace(DEFAULT, spot_in_results=False), now=moment).results == (
+        "$TargetDedicatedNodes=10;$NodeDeallocationOption=requeue;"
+        "$curTime=2016-10-13T19:18:47.805Z;$isWeekday=1;$isWorkingWeekdayHour=0;$workHours=0"
+    )
+
+
+def test_result_that_a_user_published_is_repeated() -> None:
+    """Of Azure/doAzureParallel#215 (read 2026-11-22)."""
+    done = run(
+        """$samples = $PendingTasks.GetSamplePercent(TimeInterval_Minute * 15);
+        $tasks = $samples < 70 ? max(0, $PendingTasks.GetSample(1)) :
+            max($PendingTasks.GetSample(1), avg($PendingTasks.GetSample(TimeInterval_Minute * 15)));
+        $maxTasksPerNode = 4;
+        $round = $maxTasksPerNode - 1;
+        $targetVMs = $tasks > 0 ? ($tasks + $round) / $maxTasksPerNode : 1;
+        $TargetDedicatedNodes = max(2, $targetVMs);
+        $TargetLowPriorityNodes = max(5, $targetVMs);
+        $NodeDeallocationOption = taskcompletion;""",
+        history(60),
+    )
+    assert done.results == (
+        "$TargetDedicatedNodes=2;$TargetLowPriorityNodes=5;$NodeDeallocationOption=taskcompletion;"
+        "$maxTasksPerNode=4;$round=3;$samples=100;$targetVMs=1;$tasks=0"
+    )
 
 
 @pytest.mark.parametrize("name", ["$ActiveTasks", "TimeInterval_Day", "requeue"])
@@ -280,8 +312,8 @@ def test_switches_of_the_dialect() -> None:
     assert value("TimeInterval_Day / TimeInterval_Hour", dialect=LENIENT) == "24"
     assert value("-vec(1)", dialect=LENIENT) == "[-1]"
     assert value("$DiskBytes.GetSample(1)", SAMPLES) == "[0]"
-    assert "not defined" in value("$DiskBytes.GetSample(1)", SAMPLES, STRICT)
-    assert "not defined" in value("$UsableNodeCount", SAMPLES, STRICT)
+    assert "Undefined" in value("$DiskBytes.GetSample(1)", SAMPLES, STRICT)
+    assert "Undefined" in value("$UsableNodeCount", SAMPLES, STRICT)
     assert "no function" in value("ceil(1.5)", dialect=replace(DEFAULT, rounding=False))
     assert value("ln(vec(8))", dialect=replace(DEFAULT, log2_of_vectors=True)) == "[3]"
     sunday = datetime(2026, 1, 4, tzinfo=UTC)
@@ -300,7 +332,7 @@ def test_errors_carry_line_and_column() -> None:
     text = "x = 1;\ny = 2 +\n    nothing;"
     done = run(text)
     assert done.problem is not None
-    assert done.problem.detail == "Line 3, Col 5: Variable 'nothing' is not defined"
+    assert done.problem.detail == "Line 3, Col 5: Undefined symbol: nothing"
     assert FormulaError(len(text), "r").detail(text) == "Line 3, Col 13: r"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from datetime import timedelta
 
 import pytest
 
-from batch_emulator.autoscale.dialect import DEFAULT, STRICT
+from batch_emulator.autoscale.dialect import DEFAULT, LENIENT, STRICT
 from batch_emulator.autoscale.samples import KEPT, PERIOD, SampleHistory
 from batch_emulator.autoscale.values import Timestamp
 from tests.unit.emulator.autoscale.formulas import NOW, history, run, value
@@ -22,20 +23,21 @@ FOUR = history(60, ActiveTasks=[3, 5, 10, 2])
         ("$ActiveTasks.GetSample(1)", "[2]"),
         ("$ActiveTasks.GetSample(3)", "[5,10,2]"),
         ("$ActiveTasks.GetSample(0)", "[]"),
-        ("len($ActiveTasks.GetSample(1000))", "58"),
-        # the newest is 60 s old; a window has its beginning and not its end
-        ("$ActiveTasks.GetSample(TimeInterval_Minute * 2)", "[5,10,2]"),
-        ("$ActiveTasks.GetSample(TimeInterval_Second * 90, 10)", "[10,2]"),
-        ("$ActiveTasks.GetSample(TimeInterval_Second * 59)", "[]"),
+        ("len($ActiveTasks.GetSample(1000))", "59"),
+        # the newest is 30 s old; a window has its beginning and not its end
+        ("$ActiveTasks.GetSample(TimeInterval_Minute * 2)", "[3,5,10,2]"),
+        ("$ActiveTasks.GetSample(TimeInterval_Second * 90, 10)", "[5,10,2]"),
+        ("$ActiveTasks.GetSample(TimeInterval_Second * 59)", "[2]"),
         ("len($ActiveTasks.GetSample(TimeInterval_Minute, 6 * TimeInterval_Minute))", "10"),
         ("len($ActiveTasks.GetSample(6 * TimeInterval_Minute, TimeInterval_Minute))", "10"),
-        ("len($ActiveTasks.GetSample(time() + -6 * TimeInterval_Minute, time()))", "11"),
-        ("$ActiveTasks.GetSamplePercent(TimeInterval_Minute * 15)", "96.6667"),
+        ("len($ActiveTasks.GetSample(time() + -6 * TimeInterval_Minute, time()))", "12"),
+        ("$ActiveTasks.GetSamplePercent(180 * TimeInterval_Second)", "100"),
+        ("$ActiveTasks.GetSamplePercent(TimeInterval_Minute * 15)", "100"),
         ("$ActiveTasks.GetSamplePercent(TimeInterval_Minute, 6 * TimeInterval_Minute)", "100"),
-        ("$ActiveTasks.GetSamplePercent(TimeInterval_Minute * 0, TimeInterval_Minute)", "50"),
-        ("$ActiveTasks.GetSamplePercent(TimeInterval_Hour)", "48.3333"),
+        ("$ActiveTasks.GetSamplePercent(TimeInterval_Minute * 0, TimeInterval_Minute)", "100"),
+        ("$ActiveTasks.GetSamplePercent(TimeInterval_Hour)", "49.1667"),
         ("$ActiveTasks.GetSamplePercent(TimeInterval_Zero)", "0"),
-        ("$ActiveTasks.Count()", "58"),
+        ("$ActiveTasks.Count()", "59"),
         ("$ActiveTasks.GetSamplePeriod()", "PT30S"),
         ("$ActiveTasks.HistoryBeginTime()", "2026-01-05T09:00:30.000Z"),
         ("$ActiveTasks.HistoryBeginTime().hour", "9"),
@@ -47,27 +49,63 @@ def test_samples_of_a_metric(text: str, result: str) -> None:
     assert value(text, FOUR) == result
 
 
-def test_too_few_samples_are_an_error_with_the_words_of_the_service() -> None:
-    done = run(f"{chr(10) * 14}{' ' * 43}$RunningTasks.GetSample(TimeInterval_Hour, 70)", FOUR)
+# The first is that of Azure/batch-shipyard#138, the third of the REST reference; the second is in
+# the tests of the .NET SDK (all read 2026-11-22).
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        (
+            "\n" * 8 + "samplevecavg = avg($PendingTasks.GetSample(TimeInterval_Minute * 15));",
+            (
+                "Line 9, Col 43: Insufficient data from data set: $PendingTasks wanted 70%,"
+                " received 0%"
+            ),
+        ),
+        (
+            "$RunningTasks.GetSample(TimeInterval_Hour, 100)",
+            (
+                "Line 1, Col 24: Insufficient data from data set: $RunningTasks wanted 100%,"
+                " received 0%"
+            ),
+        ),
+        (
+            "totalNodes=min($CPUPercent.GetSample(TimeInterval_Minute * 10, 10));",
+            "Line 1, Col 37: Insufficient data from data set: $CPUPercent wanted 10%, received 0%",
+        ),
+    ],
+)
+def test_published_errors_of_pools_without_samples_are_repeated(text: str, detail: str) -> None:
+    done = run(text)
     assert done.problem is not None
     assert done.problem.code == "InsufficientSampleData"
     assert done.problem.message == "Autoscale evaluation failed due to insufficient sample data"
-    assert done.problem.detail == (
-        "Line 15, Col 44: Insufficient data from data set: $RunningTasks wanted 70%,"
-        " received 48.3333%"
+    assert done.problem.detail == detail
+
+
+@pytest.mark.parametrize("age_s", range(31))
+def test_published_percentages_hold_at_every_moment(age_s: int) -> None:
+    """Azure/Batch#120 shows 100 for 3 minutes, doAzureParallel#215 100 for 15 (read 2026-11-22)."""
+    samples = history(60)
+    now = NOW + timedelta(seconds=age_s)
+    done = run(
+        "a = $PendingTasks.GetSamplePercent(180 * TimeInterval_Second);"
+        "b = $PendingTasks.GetSamplePercent(TimeInterval_Minute * 15);",
+        samples,
+        now=now,
     )
+    short, long = done.results.split(";")[3:]
+    assert float(short.partition("=")[2]) >= 83.3
+    assert long in ("b=100", "b=96.6667")
 
 
-def test_a_young_pool_has_no_samples_and_formulas_go_on() -> None:
+def test_a_young_pool_has_no_samples_and_guarded_formulas_go_on() -> None:
     assert value("max(0, $ActiveTasks.GetSample(1))") == "0"
     assert value("$ActiveTasks.GetSamplePercent(TimeInterval_Minute)") == "0"
     assert value("$ActiveTasks.HistoryBeginTime()") == "2026-01-05T09:30:00.000Z"
-    done = run("x = $CPUPercent.GetSample(TimeInterval_Minute * 10)", dialect=STRICT)
-    assert done.problem is not None
-    assert done.problem.detail == (
-        "Line 1, Col 5: Insufficient data from data set: $CPUPercent wanted 10%, received 0%"
-    )
-    assert DEFAULT.minimum_percent == 0
+    window = "$CPUPercent.GetSample(TimeInterval_Minute * 10)"
+    for dialect in (DEFAULT, STRICT):
+        assert "wanted 70%, received 0%" in value(f"avg({window})", dialect=dialect)
+    assert value(window, dialect=LENIENT) == "[]"
 
 
 def test_missing_samples_lower_the_percentage() -> None:
@@ -84,13 +122,13 @@ def test_missing_samples_lower_the_percentage() -> None:
 def test_a_day_is_kept() -> None:
     long = history(KEPT + 500, ActiveTasks=1)
     assert KEPT <= len(long.times) < KEPT + 64
-    assert value("len($ActiveTasks.GetSample(TimeInterval_Day))", long) == str(KEPT - 1)
+    assert value("len($ActiveTasks.GetSample(TimeInterval_Day))", long) == str(KEPT)
 
 
 def test_sums_and_extremes_of_windows_are_those_of_their_samples() -> None:
     rng = random.Random(7)
     given = [rng.randrange(1000) for _ in range(500)]
-    samples = history(502, ActiveTasks=given, CPUPercent=[n / 1000 for n in given])
+    samples = history(501, ActiveTasks=given, CPUPercent=[n / 1000 for n in given])
     for _ in range(200):
         count = rng.randrange(2, 500)
         last = given[-count:]

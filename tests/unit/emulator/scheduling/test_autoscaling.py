@@ -182,7 +182,7 @@ def test_enabling_evaluates_and_keeps_the_option() -> None:
     with pytest.raises(Fault, match="OperationNotValidOnPool"):
         pools.resize(world.account, pool, {"targetDedicatedNodes": 3}, world.clock.now())
     world.push(40)
-    autoscale.disable(world.account, pool, world.clock.now())
+    autoscale.disable(world.account, pool)
     world.push(3600)
     assert (pool.dedicated_target, pool.autoscale.run, pool.autoscale.due) == (2, None, None)
     pools.resize(world.account, pool, {"targetDedicatedNodes": 3}, world.clock.now())
@@ -266,16 +266,17 @@ def test_metrics_are_those_of_the_pool() -> None:
     assert value(world, pool, "$PendingTasks + 0") == "0"
 
 
-def test_samples_come_every_30_seconds_and_are_seen_after_60() -> None:
+def test_samples_come_every_30_seconds_and_are_seen_15_seconds_later() -> None:
     world = World()
     pool = scaling(world, "x=1")
-    world.push(59)
+    world.push(14)
     assert value(world, pool, "$ActiveTasks.Count()") == "0"
     world.push(1)
     assert value(world, pool, "$ActiveTasks.Count()") == "1"
+    world.push(60)
     job = world.job()
     world.task(job, "a")
-    world.push(90)
+    world.push(30)
     assert value(world, pool, "$ActiveTasks.GetSample(9)") == "[0,0,0,1]"
     assert value(world, pool, "$ActiveTasks.HistoryBeginTime()") == "2026-01-01T00:00:00.000Z"
 
@@ -292,8 +293,8 @@ def test_quiet_pool_needs_no_timer_and_has_all_samples() -> None:
     world.push(90)
     world.end(task)
     enable(world, pool, autoScaleFormula="x=1")
-    assert value(world, pool, "$RunningTasks.GetSamplePercent(TimeInterval_Hour * 2)") == "99.1667"
-    assert value(world, pool, "$RunningTasks.GetSample(4)") == "[0,0,0,1]"
+    assert value(world, pool, "$RunningTasks.GetSamplePercent(TimeInterval_Hour * 2)") == "99.5833"
+    assert value(world, pool, "$RunningTasks.GetSample(4)") == "[0,0,1,1]"
 
 
 def restarted(world: World, store: AccountStore, tmp_path: Path) -> AccountStore:
@@ -324,7 +325,7 @@ def test_scaling_and_samples_survive_a_restart(tmp_path: Path) -> None:
     after = [list(series.data) for series in again.autoscale.history.series.values()]
     assert after == before
     world.push(3600)
-    assert value(world, again, "$PendingTasks.GetSamplePercent(TimeInterval_Hour)") == "98.3333"
+    assert value(world, again, "$PendingTasks.GetSamplePercent(TimeInterval_Hour)") == "99.1667"
     assert value(world, again, "min($PendingTasks.GetSample(TimeInterval_Hour))") == "1"
     times = list(again.autoscale.history.times)
     assert {b - a for a, b in pairwise(times)} == {PERIOD}
