@@ -122,13 +122,16 @@ def enable(account: Account, pool: Pool, body: Json, now: datetime) -> None:
     pools.touch(account, pool, now)
 
 
-def disable(account: Account, pool: Pool, now: datetime) -> None:
-    """Disable autoscale; the targets stay [S]. Without effect on a pool without a formula [S]."""
+def disable(account: Account, pool: Pool) -> None:
+    """Disable autoscale; the targets stay [S]. Without effect on a pool without a formula [S].
+
+    The pool's entity tag stays, as recorded with azure-cli 2.12.
+    """
     pools.require_active(pool)
     pool.spec = {name: value for name, value in pool.spec.items() if name not in PROPERTIES}
     pool.autoscale.due = None
     pool.autoscale.run = None
-    pools.touch(account, pool, now)
+    account.save_pool(pool)
 
 
 # -- samples

@@ -125,15 +125,15 @@ def require_active(pool: Pool) -> None:
 
 
 def stop_resize(account: Account, pool: Pool, now: datetime) -> None:
-    """Stop a resize and keep the nodes that exist; without a resize it is refused (docs). Raises
-    Fault.
+    """Stop a resize and keep the nodes that exist; without a resize it is refused (docs).
+
+    The pool's entity tag stays, as recorded with azure-cli 2.12. Raises Fault.
     """
     require_active(pool)
     if pool.allocation is AllocationState.STEADY:
         raise Fault("OperationInvalidForCurrentState", {"AllocationState": "steady"})
     if pool.allocation is AllocationState.RESIZING:
         set_allocation(account, pool, AllocationState.STOPPING, now)
-        touch(account, pool, now)
 
 
 def end_resize(account: Account, pool: Pool, errors: list[Json], now: datetime) -> None:

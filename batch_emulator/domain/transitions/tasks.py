@@ -127,6 +127,7 @@ def terminate(account: Account, task: Task, now: datetime, body: Json | None = N
     """
     if task.state is TaskState.COMPLETED:
         raise Fault("TaskCompleted")
+    touch_task(account, task, now)
     if task.execution is not None:
         stop_execution(account, task.execution, Stop.TERMINATE)
         return
@@ -146,6 +147,7 @@ def reactivate(account: Account, task: Task, now: datetime) -> None:
     require_open_job(task.job)
     task.retry_count, task.last_retry, task.expires = 0, None, None
     task_admission.revoke(task)
+    touch_task(account, task, now)
     set_task(account, task, TaskState.ACTIVE, now)
     _forget_attempt(task)
 
@@ -166,9 +168,14 @@ def delete(account: Account, task: Task) -> None:
 
 
 def update_constraints(account: Account, task: Task, body: Json, now: datetime) -> None:
-    """Write a body with new constraints; a running attempt is judged by them when it ends."""
+    """Write a body with new constraints; a running attempt is judged by them when it ends.
+
+    A completed task is retained as long as they say, from its end on.
+    """
     if task.execution is not None:
         task.execution.body = body
+    if task.end is not None and task.state is TaskState.COMPLETED:
+        keep_folder(account, task, body, task.end)
     account.journal.bodies.append((task, body))
     touch_task(account, task, now)
 

@@ -207,7 +207,7 @@ def enable_autoscale(call: Call) -> Reply:
 def disable_autoscale(call: Call) -> Reply:
     """Pool_DisableAutoScale."""
     pool = call.pool()
-    autoscale.disable(call.emulator.account, pool, call.now)
+    autoscale.disable(call.emulator.account, pool)
     return Reply(200, None, _autoscale_headers(call, pool))
 
 

@@ -131,8 +131,6 @@ def put(call: Call) -> Reply:
     row = call.emulator.store.tasks.find(job, task.key)
     if row is None:
         raise Fault("TaskNotFound")
-    if task.end is not None:
-        raise Fault("TaskCompleted")
     kept = {name: value for name, value in row.body.items() if name != "constraints"}
     changed = {"constraints": body["constraints"]} if "constraints" in body else {}
     tasks.update_constraints(call.emulator.account, task, {**kept, **changed}, call.now)

@@ -141,7 +141,7 @@ class Rush(WideChaos):
     def scale(self) -> None:
         account, now = self.world.account, self.world.clock.now()
         if pools.scales(self.pool):
-            autoscale.disable(account, self.pool, now)
+            autoscale.disable(account, self.pool)
         else:
             body = {"autoScaleFormula": f"$TargetDedicatedNodes={self.random.randint(0, 2)};"}
             autoscale.enable(account, self.pool, body, now)
