@@ -268,6 +268,7 @@ class Attempt:
                     terminated=lambda: self._must_stop(others),
                     grace_s=lambda: checkpoints.grace_s,
                     on_start=checkpoints.start,
+                    writers=checkpoints.writers,
                 )
             except BaseException:
                 checkpoints.finish(None)

@@ -18,7 +18,12 @@ from runner.node.checkpoints.snapshot import (
     list_folder,
 )
 from runner.node.checkpoints.store import CheckpointStore
-from runner.node.script.command import TERMINATION_GRACE_S, ScriptResult
+from runner.node.script.command import (
+    TERMINATION_GRACE_S,
+    OpenWriters,
+    ScriptResult,
+    is_signal,
+)
 from runner.node.script.streams import EventLog
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
@@ -28,7 +33,6 @@ from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 # Of the seconds after SIGTERM: for end.json and the last lines of the log.
 RESERVED_S = 0.8
-SIGNAL_EXIT_CODE = 128  # above it, a signal ended the script
 # How long before the node goes the script is asked to end, beside the time that commits take.
 LEAD_S = 8.0
 LONGEST_LEAD_S = 25.0  # Azure gives notice thirty seconds ahead
@@ -63,6 +67,7 @@ class AttemptCheckpoints:
         self._step = step
         self._notices = notices
         self._thread: CheckpointCommitter | None = None
+        self.writers = OpenWriters(folder) if spec.checkpoints is not None else None
         self._pid = 0
         self._found = FolderListing()  # before the script wrote anything
         self.restored: RestoredCheckpoint | None = None
@@ -107,7 +112,7 @@ class AttemptCheckpoints:
             return
         self._pid = pid
         self._thread = CheckpointCommitter(
-            Snapshotter(self._folder, self._store),
+            Snapshotter(self._folder, self._store, self.writers),
             CheckpointStore(self._runs, self._blobs, self._number, rule.keep),
             rule,
             self._events,
@@ -192,4 +197,4 @@ def _when_killed(ended: ScriptResult | None) -> int | None:
     """When a script that did not end by itself was last seen to run."""
     if ended is None:
         return time.time_ns()
-    return ended.alive_ns if ended.exit_code > SIGNAL_EXIT_CODE else None
+    return ended.alive_ns if is_signal(ended.exit_code) else None

@@ -14,15 +14,16 @@ from typing import Any
 from runner.node.checkpoints.snapshot import (
     MAX_FILES,
     FolderListing,
+    IncompleteFileError,
     Snapshot,
     Snapshotter,
     TooManyFilesError,
     UnsettledError,
     list_folder,
-    recently_written,
 )
 from runner.node.checkpoints.store import CheckpointStore, lower_priority
 from runner.node.failures import full_disk_text, is_disk_full
+from runner.node.script.command import KEPT_OPEN_S
 from runner.node.script.streams import EventLog
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.checkpoints import CheckpointManifest
@@ -33,12 +34,15 @@ logger = logging.getLogger(__name__)
 
 STAGE = "checkpoint"
 RETRY_S = 0.1
+RETRY_SHARE = 0.1  # retries take at most this share of a CPU
 TRIES = 3
 # Problems that are reported again if they return after a successful commit.
 TEMPORARY = {"unsettled", "storage", "disk", "size", "count"}
 FEWER = "write fewer and larger files, such as one archive, or store some elsewhere"
 # How long to wait for a folder that keeps changing, before any consistent state is accepted.
 SETTLE_S = 5.0
+# The same if the script has a file open, which may be half a model in a pause of its writer.
+INCOMPLETE_WAIT_S = KEPT_OPEN_S
 # Each file is a request and a line of every manifest: above this number, warn once.
 MANY_FILES = 10_000
 PROGRESS_EVERY_S = 10.0
@@ -78,6 +82,7 @@ class CheckpointCommitter(threading.Thread):
         self._script_runs = script_runs
         self._committed_listing = restored or FolderListing()  # restored files are committed
         self._content: tuple[object, ...] | None = None
+        self._snapshot_at = 0.0  # the begin of the last one
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._final = False
@@ -152,7 +157,6 @@ class CheckpointCommitter(threading.Thread):
         return False
 
     def _commit(self) -> None:
-        started = time.monotonic()
         tries = 0
         while True:
             tries += 1
@@ -171,7 +175,7 @@ class CheckpointCommitter(threading.Thread):
                     raise
         self._committed_listing, self._content = snapshot.listing, snapshot.content
         self._snapshots.keep_only(snapshot)
-        self._report_commit(checkpoint, time.monotonic() - started)
+        self._report_commit(checkpoint, time.monotonic() - self._snapshot_at)
 
     def _report_commit(self, checkpoint: CheckpointManifest, took_s: float) -> None:
         self.took_s = took_s
@@ -201,23 +205,30 @@ class CheckpointCommitter(threading.Thread):
 
     def _settled(self) -> Snapshot | None:
         """Return a snapshot without incomplete files, or None if nothing is new."""
-        strict_until = time.monotonic() + min(SETTLE_S, self._rule.interval_s / 2)
+        began = time.monotonic()
+        strict_until = began + min(SETTLE_S, self._rule.interval_s / 2)
         while True:
             after = self._ending.is_set()
+            now = self._snapshot_at = time.monotonic()
             listing = list_folder(self._folder)
             if not self._needs_commit(listing):
                 return None
             if after and self._alive_ns is not None:
                 self._check_torn(listing, self._alive_ns)
-            strict = not after and time.monotonic() < strict_until
+            strict = not after and now < strict_until
+            waited = not after and now > began + INCOMPLETE_WAIT_S
             try:
-                snapshot = self._snapshots.take(listing, strict=strict)
+                snapshot = self._snapshots.take(listing, strict=strict, allow_incomplete=waited)
                 # A script that was killed may leave an incomplete file, which no process has open.
                 return snapshot if after or self._script_runs() else None
-            except UnsettledError:
-                if after or time.monotonic() > strict_until + SETTLE_S:
+            except IncompleteFileError:
+                if after:
                     raise
-            if self._ending.wait(RETRY_S) and not after:
+            except UnsettledError:
+                if after or now > strict_until + SETTLE_S:
+                    raise
+            took_s = time.monotonic() - now
+            if self._ending.wait(max(RETRY_S, took_s / RETRY_SHARE)) and not after:
                 return None  # the final commit takes another snapshot
 
     def _needs_commit(self, listing: FolderListing) -> bool:
@@ -247,7 +258,7 @@ class CheckpointCommitter(threading.Thread):
         return True
 
     def _check_torn(self, listing: FolderListing, alive_ns: int) -> None:
-        torn = recently_written(self._folder, listing, alive_ns)
+        torn = self._snapshots.recently_written(listing, alive_ns)
         if torn:
             raise UnsettledError(f"{min(torn)} was being written when the script was killed")
 

@@ -2,8 +2,8 @@
 
 A snapshot is a state that the folder really had: names, sizes, times and inodes are the same before
 and after, and the uploaded bytes have the hash of the bytes read. Files are hard-linked, so the
-script may replace or delete them meanwhile. A file that is written in place is detected by its time
-or hash, and the snapshot is taken again.
+script may replace or delete them meanwhile. A file that is written in place is detected by its
+writer, its time or its hash, and the snapshot is taken again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import shutil
 import stat
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-_PROC = Path("/proc")
+from runner.node.script.command import FileId, OpenWriters, files_open_for_writing
+
 MODE_BITS = 0o777  # the permission bits that a checkpoint stores
 # The listing, hashes and manifests of so many files take about half a GiB of memory.
 MAX_FILES = 100_000
@@ -37,6 +38,11 @@ class FileState:
     inode: int
     device: int
     mode: int = 0o644
+
+    @property
+    def id(self) -> FileId:
+        """What stays the same if the file is renamed or written to."""
+        return self.device, self.inode
 
 
 @dataclass(frozen=True)
@@ -114,40 +120,6 @@ def _add_link(folder: Path, path: str, links: dict[str, str], left_out: dict[str
     links[path] = os.path.relpath(target, here)
 
 
-def files_open_for_writing(folder: Path) -> frozenset[str]:
-    """Return the files that a process of this user has open for writing (Linux only)."""
-    root = f"{os.path.realpath(folder)}{os.sep}"
-    found: set[str] = set()
-    for pid in _processes():
-        descriptors = _PROC / pid / "fd"
-        try:
-            numbers = os.listdir(descriptors)  # noqa: PTH208 - Path objects would be slow
-        except OSError:
-            continue  # the process ended, or belongs to another user
-        for number in numbers:
-            try:
-                target = os.readlink(f"{descriptors}/{number}")  # noqa: PTH115
-                if target.startswith(root) and _writes(pid, number):
-                    found.add(target[len(root) :].removesuffix(" (deleted)"))
-            except OSError:
-                continue
-    return frozenset(found)
-
-
-def _processes() -> list[str]:
-    if not _PROC.is_dir():
-        return []
-    me = str(os.getpid())
-    return [entry.name for entry in _PROC.iterdir() if entry.name.isdigit() and entry.name != me]
-
-
-def _writes(pid: str, number: str) -> bool:
-    for line in (_PROC / pid / "fdinfo" / number).read_text(encoding="ascii").splitlines():
-        if line.startswith("flags:"):
-            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
-    return False
-
-
 BLOCK_BYTES = 8 * 1024 * 1024
 # File times have the resolution of the kernel's tick (4 or 10 ms): a write soon after another one
 # may not change the time.
@@ -157,6 +129,10 @@ RECENT_NS = 1_000_000_000
 
 class UnsettledError(Exception):
     """The folder changed while it was read; the snapshot may be retried."""
+
+
+class IncompleteFileError(UnsettledError):
+    """A process of the script writes a file, or was killed while it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,27 +162,54 @@ class Snapshot:
         return (files, tuple(sorted(self.listing.links.items())), self.listing.folders)
 
 
-class Snapshotter:
-    """Takes snapshots of `folder` into `store`, a folder on the same disk for this purpose only."""
+@dataclass(frozen=True, slots=True)
+class _OwnChange:
+    """The times of a file after this process linked or unlinked it, which changes the ctime.
 
-    def __init__(self, folder: Path, store: Path) -> None:
+    `renamed_ns` is what `_renamed_ns` returned before.
+    """
+
+    mtime_ns: int
+    ctime_ns: int
+    renamed_ns: int
+
+
+class Snapshotter:
+    """Takes snapshots of `folder` into `store`, a folder on the same disk for this purpose only.
+
+    `writers` knows the files that the script has open.
+    """
+
+    def __init__(self, folder: Path, store: Path, writers: OpenWriters | None = None) -> None:
         self.folder = folder
         self._store = store
+        self._writers = writers or OpenWriters(folder)
         self._known: dict[FileState, HeldFile] = {}
+        self._own_changes: dict[FileId, _OwnChange] = {}
 
-    def take(self, listing: FolderListing, *, strict: bool = True) -> Snapshot:
+    def take(
+        self, listing: FolderListing, *, strict: bool = True, allow_incomplete: bool = False
+    ) -> Snapshot:
         """Link and hash the files of the listing.
 
         Args:
             listing: the present content of the folder.
-            strict: also reject files that a process has open for writing.
+            strict: also reject files that a process of anybody has open for writing, and files that
+                were written in place within the last second.
+            allow_incomplete: accept files that the script has open for writing.
 
         Raises:
+            IncompleteFileError: a process of the script writes a file, or was killed while it did.
             UnsettledError: the folder changed meanwhile, or a file is being written.
             OSError: a file could not be read.
         """
-        if strict:
-            self._check_writers(listing)
+        # After the listing: a file that is opened later differs from it, or is not changed yet.
+        self._check_writers(listing, strict=strict, allow_incomplete=allow_incomplete)
+        self._own_changes = {
+            file.id: self._own_changes[file.id]
+            for file in listing.files.values()
+            if file.id in self._own_changes
+        }
         self._store.mkdir(parents=True, exist_ok=True)
         # Linking is fast, so that even a script that saves all the time changes little meanwhile.
         parts: dict[str, Path] = {}
@@ -224,7 +227,7 @@ class Snapshotter:
                     held.append(self._hold(path, state, parts))
         finally:
             for part in parts.values():
-                part.unlink(missing_ok=True)
+                self._unlink(part)
         return Snapshot(listing, tuple(held))
 
     def keep_only(self, snapshot: Snapshot) -> None:
@@ -233,13 +236,78 @@ class Snapshotter:
         self._known = {s: held for s, held in self._known.items() if held.sha256 in kept}
         for path in self._store.iterdir():
             if path.name not in kept and path.suffix != ".json":
-                path.unlink(missing_ok=True)
+                self._unlink(path)
 
-    def _check_writers(self, listing: FolderListing) -> None:
-        writers = files_open_for_writing(self.folder) & listing.files.keys()
-        writers |= recently_written(self.folder, listing)
-        if writers:
-            raise UnsettledError(f"{min(writers)} is being written")
+    def recently_written(self, listing: FolderListing, alive_ns: int | None = None) -> set[str]:
+        """Return the files whose last change was a write within the last second.
+
+        With `alive_ns` (`time.time_ns`), the second before that time and all time after it count.
+
+        A rename or a link changes only the ctime, so these are files that a process was writing in
+        place, perhaps when it was killed. A small file that was renamed within a tick of its last
+        write looks the same, and only waits for a second.
+        """
+        now = time.time_ns()
+        since = (now if alive_ns is None else alive_ns) - RECENT_NS
+        found: set[str] = set()
+        for path, state in listing.files.items():
+            if not since < state.mtime_ns <= now:
+                continue
+            if not self._renamed_ns(_stat_listed(self.folder, path)):
+                found.add(path)
+        return found
+
+    def _renamed_ns(self, file: os.stat_result) -> int:
+        """Return when the script renamed the file after the last write, or 0.
+
+        Other changes that are no writes, such as setting the times, count too.
+        """
+        own = self._own_changes.get((file.st_dev, file.st_ino))
+        if own is not None and own.ctime_ns == file.st_ctime_ns:
+            return own.renamed_ns if own.mtime_ns == file.st_mtime_ns else 0
+        return file.st_ctime_ns if file.st_ctime_ns > file.st_mtime_ns else 0
+
+    def _record_own_change(self, before: os.stat_result, after: os.stat_result) -> None:
+        same = os.path.samestat(before, after) and before.st_mtime_ns == after.st_mtime_ns
+        self._own_changes[after.st_dev, after.st_ino] = _OwnChange(
+            after.st_mtime_ns, after.st_ctime_ns, self._renamed_ns(before) if same else 0
+        )
+
+    def _unlink(self, link: Path) -> None:
+        """Remove a link of ours if it is there. The script may have the file in its folder."""
+        with suppress(FileNotFoundError):
+            opened = os.open(link, getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW)
+            try:
+                before = os.fstat(opened)
+                link.unlink()
+                self._record_own_change(before, os.fstat(opened))
+            finally:
+                os.close(opened)
+
+    def _check_writers(
+        self, listing: FolderListing, *, strict: bool, allow_incomplete: bool
+    ) -> None:
+        self._writers.look()
+        if not allow_incomplete and (paths := self._incomplete(listing)):
+            raise IncompleteFileError(
+                f"{min(paths)} is open for writing, or was when its process ended"
+            )
+        if strict:
+            others = files_open_for_writing(self.folder)
+            paths = {path for path, state in listing.files.items() if state.id in others}
+            paths |= self.recently_written(listing)
+            if paths:
+                raise UnsettledError(f"{min(paths)} is being written")
+
+    def _incomplete(self, listing: FolderListing) -> set[str]:
+        open_at_ns = self._writers.incomplete()
+        found: set[str] = set()
+        for path, state in listing.files.items():
+            if state.id in open_at_ns:
+                file = _stat_listed(self.folder, path)
+                if self._renamed_ns(file) <= open_at_ns[state.id]:
+                    found.add(path)
+        return found
 
     def _is_known(self, state: FileState) -> bool:
         known = self._known.get(state)
@@ -254,7 +322,10 @@ class Snapshotter:
         sha256, blocks = hash_file(part)
         _check_unchanged(part, state, path)
         held = self._store / sha256
+        self._unlink(held)
+        before = part.lstat()
         part.replace(held)
+        self._record_own_change(before, held.lstat())
         size, mode = state.size_bytes, state.mode
         file = HeldFile(path, size, state.mtime_ns, sha256, blocks, held, mode)
         if settled:
@@ -262,10 +333,12 @@ class Snapshotter:
         return file
 
     def _link(self, path: str, part: Path) -> None:
-        part.unlink(missing_ok=True)
+        self._unlink(part)
         source = self.folder / path
         try:
+            before = source.lstat()
             os.link(source, part, follow_symlinks=False)
+            self._record_own_change(before, part.lstat())
         except FileNotFoundError as err:
             raise UnsettledError(f"{path} was deleted while the folder was read") from err
         except OSError:  # another disk, a file system without links, or too many of them
@@ -301,24 +374,8 @@ def _check_unchanged(part: Path, state: FileState, path: str) -> None:
         raise UnsettledError(f"{path} changed while it was read")
 
 
-def recently_written(folder: Path, listing: FolderListing, alive_ns: int | None = None) -> set[str]:
-    """Return the files whose last change was a write within the last second.
-
-    With `alive_ns` (`time.time_ns`), the second before that time and all time after it count.
-
-    A rename or a link changes only the ctime, so these are files that a process was writing in
-    place, perhaps when it was killed. A small file that was renamed within a tick of its last write
-    looks the same, and only waits for a second.
-    """
-    now = time.time_ns()
-    since = (now if alive_ns is None else alive_ns) - RECENT_NS
-    found: set[str] = set()
-    for path, state in listing.files.items():
-        if not since < state.mtime_ns <= now:
-            continue
-        try:
-            if (folder / path).lstat().st_ctime_ns <= state.mtime_ns:
-                found.add(path)
-        except FileNotFoundError as err:
-            raise UnsettledError(f"{path} was deleted while the folder was read") from err
-    return found
+def _stat_listed(folder: Path, path: str) -> os.stat_result:
+    try:
+        return (folder / path).lstat()
+    except FileNotFoundError as err:
+        raise UnsettledError(f"{path} was deleted while the folder was read") from err

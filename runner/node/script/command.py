@@ -1,12 +1,18 @@
-"""Run the script in its own process group: forward SIGTERM, limit its time, kill its orphans."""
+"""Run the script in its own process group: forward SIGTERM, limit its time, kill its orphans.
+
+Also record which files its processes have open for writing, as a killed process leaves such a file
+incomplete.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -93,7 +99,7 @@ def _kill(find: Callable[[], frozenset[int]]) -> None:
 
 
 def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - faster
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -104,12 +110,258 @@ def _environment(pid: int) -> list[bytes]:
         return []
 
 
-def _parent(pid: int) -> int:
+@dataclass(frozen=True)
+class _ProcessState:
+    """Fields of /proc/PID/stat; `start` differs for processes that had the same id in turn."""
+
+    state: str
+    parent: int
+    group: int
+    flags: int
+    start: int
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True for a zombie, and for a process that is closing its files to become one."""
+        return self.state in "ZX" or bool(self.flags & PF_EXITING)
+
+
+def _process_state(pid: int) -> _ProcessState | None:
+    """Return the state of a process, or None if it is gone."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return 0  # the process has just ended
-    return int(stat.rpartition(")")[2].split()[1])  # the name may contain parentheses
+        return None
+    fields = text.rpartition(")")[2].split()  # the name may contain parentheses
+    return _ProcessState(fields[0], *(int(fields[index]) for index in (1, 2, 6, 19)))
+
+
+def _parent(pid: int) -> int:
+    found = _process_state(pid)
+    return found.parent if found is not None else 0
+
+
+# Of the flags in /proc/PID/stat: the process is ending, by exit or by a signal (<linux/sched.h>).
+PF_EXITING = 0x4
+LOOK_EVERY_S = 0.25
+LOOK_SHARE = 0.02  # looks take at most this share of a CPU
+# A file that is open for longer is a log or a database rather than one that is being saved.
+KEPT_OPEN_S = 60.0
+
+FileId = tuple[int, int]  # device and inode
+
+
+def files_open_for_writing(folder: Path) -> frozenset[FileId]:
+    """Return the files below a folder that another process of this user writes (Linux only)."""
+    found: set[FileId] = set()
+    root = _root(folder)
+    others = set(_processes()) - {os.getpid()} if _sees_itself() else set[int]()
+    for pid in others:
+        with suppress(OSError):  # the process ended, or belongs to another user
+            found |= _open_for_writing(pid, root).keys()
+    return frozenset(found)
+
+
+def _sees_itself() -> bool:
+    """Return True if /proc is there, and is that of this process's namespace."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 - it is a name
+    except OSError:
+        return False
+
+
+def _root(folder: Path) -> str:
+    return f"{os.path.realpath(folder)}{os.sep}"
+
+
+def _open_for_writing(pid: int, root: str) -> dict[FileId, bool]:
+    """Return a process's files below `root`, each with whether it appends. Raise OSError.
+
+    A file counts whatever became of its name since it was opened. The names are only compared, as
+    asking for the state of a file may take forever if it is on a network drive.
+    """
+    descriptors = f"/proc/{pid}/fd"
+    found: dict[FileId, bool] = {}
+    for number in os.listdir(descriptors):  # noqa: PTH208 - Path objects would be slow
+        try:
+            if not os.readlink(f"{descriptors}/{number}").startswith(root):  # noqa: PTH115
+                continue
+            flags = _open_flags(pid, number)
+            if flags & os.O_ACCMODE == os.O_RDONLY:
+                continue
+            file = os.stat(f"{descriptors}/{number}")  # noqa: PTH116
+        except OSError:
+            continue  # closed meanwhile
+        if stat.S_ISREG(file.st_mode):
+            found[file.st_dev, file.st_ino] = bool(flags & os.O_APPEND)
+    return found
+
+
+def _open_flags(pid: int, descriptor: str) -> int:
+    text = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text(encoding="ascii")
+    return next(int(line.split()[1], 8) for line in text.splitlines() if line.startswith("flags:"))
+
+
+@dataclass
+class _Writer:
+    """A process of the script. `files` are those of the last look, as `_open_for_writing` says."""
+
+    pid: int
+    start: int
+    seen_at: float
+    files: dict[FileId, bool] = field(default_factory=dict[FileId, bool])
+
+    def has_ended(self) -> bool:
+        found = _process_state(self.pid)
+        return found is None or found.start != self.start or found.has_ended
+
+
+class OpenWriters:
+    """Records which files below a folder the script's processes have open for writing.
+
+    A process that is killed leaves the file incomplete that it was writing, and nothing in the file
+    shows it. The open files of the script's processes are therefore read several times a second.
+    Where there is no /proc, or that of another namespace, nothing is recorded. May be used from
+    several threads. `clock` is a monotonic one, in seconds.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._script: int | None = None
+        self._lock = threading.Lock()
+        self._writers: dict[int, _Writer] = {}
+        self._others: set[int] = set()  # processes that are not the script's
+        self._open_since: dict[FileId, float] = {}
+        self._open_at_ns: dict[FileId, int] = {}  # when it was seen last
+        self._unfinished: dict[FileId, float] = {}  # with the time until which it is in doubt
+        self._ended: _Writer | None = None  # the script's first process
+        self._look_at = 0.0
+        self.looked_ns: int | None = None  # the last look while the script ran, by time.time_ns
+
+    def start(self, pid: int) -> None:
+        """Begin to record; the script runs as process `pid`, in a process group of its own."""
+        if _sees_itself():
+            self._script = pid
+            self.look()
+
+    def look_if_due(self) -> None:
+        """Look if the last look was some time ago and no other thread is looking."""
+        if self._clock() >= self._look_at and self._lock.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._lock.release()
+
+    def look(self) -> None:
+        """Record which files are open now."""
+        with self._lock:
+            self._look()
+
+    def incomplete(self) -> dict[FileId, int]:
+        """Return the files that were incomplete at the last look, or may have been.
+
+        Each with when it was last seen open (`time.time_ns`). A file that the script renamed since
+        then is complete.
+
+        These are the files that are open for writing, except those that have been open for
+        KEPT_OPEN_S, and the files that were open when their writer was killed. How a process ended
+        is known of the script's first one only: the file of another one counts as incomplete for as
+        long as that process ran, at most KEPT_OPEN_S. If it was killed, the script most likely
+        fails within that time.
+        """
+        now = self._clock()
+        with self._lock:
+            found = {file for file in self._open_since if not self._is_kept_open(file, now)}
+            found |= {file for file, until in self._unfinished.items() if now < until}
+            return {file: self._open_at_ns[file] for file in found}
+
+    def end(self, *, killed: bool) -> None:
+        """Record the end of the script's first process. The others are killed afterwards.
+
+        Args:
+            killed: a signal ended it. If not, the files that it left open are complete.
+        """
+        with self._lock:
+            self._look()
+            for writer in self._writers.values():
+                # The script's log, inherited by a process that remains, is as long as it gets.
+                self._doubt(writer.files, float("inf"), but_logs=not killed)
+            if killed and self._ended is not None:
+                self._doubt(self._ended.files, float("inf"))
+            self._writers.clear()
+            self._open_since.clear()
+            self._script = None
+
+    def _look(self) -> None:
+        if self._script is None:
+            return
+        began, began_ns = self._clock(), time.time_ns()
+        root = _root(self._folder)
+        self._find_writers(began)
+        closed: set[FileId] = set()
+        ended = [w for w in self._writers.values() if not self._still_runs(w, root, closed)]
+        for writer in ended:
+            del self._writers[writer.pid]
+            if writer.pid == self._script:
+                self._ended = writer
+        files = {file for writer in self._writers.values() for file in writer.files}
+        if self._ended is not None:
+            files |= self._ended.files.keys()
+        for file in closed:
+            self._unfinished.pop(file, None)
+        for writer in ended:  # others may have inherited its files, or it theirs
+            left = {f: appends for f, appends in writer.files.items() if f not in files | closed}
+            self._doubt(left, began + min(began - writer.seen_at, KEPT_OPEN_S))
+        self._open_since = {file: self._open_since.get(file, began) for file in files}
+        known = files | self._unfinished.keys()
+        self._open_at_ns = {f: at_ns for f, at_ns in self._open_at_ns.items() if f in known}
+        if self._script in self._writers:
+            self.looked_ns = began_ns
+        took_s = self._clock() - began
+        self._look_at = began + max(LOOK_EVERY_S, took_s / LOOK_SHARE)
+
+    def _find_writers(self, now: float) -> None:
+        """Find new processes: of the script's group, descendants, and orphans of this process."""
+        me = os.getpid()
+        pids = set(_processes()) - {me}
+        self._others &= pids
+        unknown = pids - self._others - self._writers.keys()
+        new = {pid: found for pid in unknown if (found := _process_state(pid)) is not None}
+        family = {me, *self._writers}
+        while ours := {
+            pid
+            for pid, found in new.items()
+            if pid not in self._writers and (found.group == self._script or found.parent in family)
+        }:
+            self._writers |= {pid: _Writer(pid, new[pid].start, now) for pid in ours}
+            family |= ours
+        self._others |= new.keys() - self._writers.keys()
+
+    def _still_runs(self, writer: _Writer, root: str, closed: set[FileId]) -> bool:
+        """Read a process's files, and add those that it closed. Return False if it has ended."""
+        try:
+            files, may_have_ended = _open_for_writing(writer.pid, root), writer.pid == self._script
+        except OSError:
+            files, may_have_ended = dict[FileId, bool](), True
+        missing = writer.files.keys() - files.keys()
+        # A process that ends closes its files first, so its state is read after them.
+        if (missing or may_have_ended) and writer.has_ended():
+            return False
+        self._open_at_ns |= dict.fromkeys(files, time.time_ns())
+        closed |= missing
+        writer.files = files
+        return True
+
+    def _doubt(self, files: Mapping[FileId, bool], until: float, *, but_logs: bool = False) -> None:
+        """Record that a process ended with open files. A log of long ago is not incomplete."""
+        now = self._clock()
+        for file, appends in files.items():
+            if not (appends and (but_logs or self._is_kept_open(file, now))):
+                self._unfinished[file] = max(until, self._unfinished.get(file, 0.0))
+
+    def _is_kept_open(self, file: FileId, now: float) -> bool:
+        return now - self._open_since.get(file, now) >= KEPT_OPEN_S
 
 
 COMMAND_STAGE = "command"
@@ -118,6 +370,13 @@ TERMINATION_GRACE_S = 3.0
 TIMEOUT_GRACE_S = 10.0
 TIMEOUT_EXIT_CODE = 124  # as coreutils' timeout
 NOT_FOUND_EXIT_CODE = 127  # as a shell
+SIGNAL_EXIT_CODE = 128  # of a script that a signal ended, with the number of the signal added
+LAST_SIGNAL = 64  # of Linux
+
+
+def is_signal(exit_code: int) -> bool:
+    """Return True if a signal ended the script, or the program that a script of the shell ran."""
+    return SIGNAL_EXIT_CODE < exit_code <= SIGNAL_EXIT_CODE + LAST_SIGNAL
 
 
 @dataclass(frozen=True)
@@ -125,8 +384,8 @@ class ScriptResult:
     """How the script ended: its exit code, or 128 + n for signal n.
 
     `stopped`: it got SIGTERM because `terminated` was true. `at`: when it ended
-    (`time.monotonic`). `alive_ns`: when it was last seen running (`time.time_ns`), which on a busy
-    machine may be long before its end was detected.
+    (`time.monotonic`). `alive_ns`: when it was last seen running, and the files that it had open
+    were last read (`time.time_ns`); on a busy machine this may be long before its end was detected.
     """
 
     exit_code: int
@@ -147,6 +406,7 @@ def run_command(  # noqa: PLR0913 - all of one process
     terminated: Callable[[], bool],
     grace_s: Callable[[], float] = lambda: TERMINATION_GRACE_S,
     on_start: Callable[[int], None] = lambda _: None,
+    writers: OpenWriters | None = None,
 ) -> ScriptResult:
     """Run the script until it exits, then kill its remaining processes, daemons included.
 
@@ -160,6 +420,7 @@ def run_command(  # noqa: PLR0913 - all of one process
         terminated: when it returns True, the process group gets SIGTERM, later SIGKILL.
         grace_s: returns the seconds between the two signals; may change meanwhile.
         on_start: receives the process id.
+        writers: records the files that the script has open for writing.
 
     Raises:
         StageFailedError: the program is missing or not executable (CommandNotFound).
@@ -167,17 +428,20 @@ def run_command(  # noqa: PLR0913 - all of one process
     with reparent_orphans():
         ours = children()
         process = _start(command, cwd, environment, stdout, stderr)
-        script = _ScriptProcess(process)
+        script = _ScriptProcess(process, writers)
         try:
+            if writers is not None:
+                writers.start(process.pid)
             on_start(process.pid)
             why = _wait(script, timeout_s, terminated, grace_s)
         finally:
             # The process is not collected yet, so its group id cannot be in use elsewhere.
+            script.record_end()
             script.signal_group(signal.SIGKILL)
             process.wait()
             kill_children(but=ours)
     code = process.returncode
-    exit_code = 128 - code if code < 0 else code
+    exit_code = SIGNAL_EXIT_CODE - code if code < 0 else code
     return ScriptResult(exit_code, why == "timeout", why == "terminated", alive_ns=script.alive_ns)
 
 
@@ -226,6 +490,7 @@ def _not_found(command: Sequence[str], problem: OSError) -> StageFailedError:
 @dataclass
 class _ScriptProcess:
     process: subprocess.Popen[bytes]
+    writers: OpenWriters | None = None
     alive_ns: int = field(default_factory=time.time_ns)
 
     def has_exited(self, within_s: float) -> bool:
@@ -237,9 +502,24 @@ class _ScriptProcess:
             if os.waitid(os.P_PID, self.process.pid, options) is not None:
                 return True
             self.alive_ns = now_ns
+            if self.writers is not None:
+                self.writers.look_if_due()
             if time.monotonic() >= until:
                 return False
             time.sleep(POLL_S)
+
+    def record_end(self) -> None:
+        """Record the files that are incomplete once the rest of the script is killed."""
+        if self.writers is None:
+            return
+        if self.writers.looked_ns is not None:
+            self.alive_ns = min(self.alive_ns, self.writers.looked_ns)
+        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        ended = os.waitid(os.P_PID, self.process.pid, options)
+        exited = (
+            ended is not None and ended.si_code == os.CLD_EXITED and not is_signal(ended.si_status)
+        )
+        self.writers.end(killed=not exited)
 
     def signal_group(self, number: signal.Signals) -> None:
         # PermissionError is macOS's answer for a group of which only the zombie is left.

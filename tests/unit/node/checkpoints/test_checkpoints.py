@@ -74,6 +74,35 @@ def test_killed_task_resumes_from_the_newest_checkpoint(task: Task, until: Until
     assert checkpoint == task.json("attempts/2/end.json")["checkpoint"]
 
 
+# Replaces a file, then writes it in place and is killed in a pause, which is longer than a write
+# counts as recent and than the agent waits for a folder that changes.
+SLOW_WRITER = """
+import os, signal, time
+path = os.path.join(os.environ["RUNNER_CHECKPOINT_DIR"], "state")
+with open(path + ".new", "w") as out:
+    out.write("whole")
+os.replace(path + ".new", path)
+while not os.path.exists("../../go"):
+    time.sleep(0.01)
+out = open(path, "w")
+out.write("half")
+out.flush()
+time.sleep(1.5)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_file_half_written_in_place_is_never_committed(task: Task, until: Until) -> None:
+    task.submit(SLOW_WRITER, checkpoints=QUICK)
+    process = task.start()
+    until(lambda: manifests(task))
+    (task.folder / "task-0" / "go").touch()
+    process.communicate(timeout=120)
+    assert {content(task, manifest, "state") for manifest in manifests(task)} == {b"whole"}
+    checkpoint = task.json("attempts/1/end.json")["checkpoint"]
+    assert checkpoint["problem"].startswith("no checkpoint could be taken: state ")
+
+
 def test_first_attempt_restores_nothing(task: Task) -> None:
     submit_counter(task, 1)
     assert task.run() == 0, task.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +17,7 @@ from runner.node.checkpoints import committer
 from runner.node.checkpoints import snapshot as folder_listing_module
 from runner.node.checkpoints import snapshot as snapshot_module
 from runner.node.checkpoints.committer import CheckpointCommitter, commit_pause_s
-from runner.node.checkpoints.snapshot import Snapshotter
+from runner.node.checkpoints.snapshot import IncompleteFileError, Snapshotter
 from runner.node.checkpoints.store import CheckpointStore
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
@@ -116,6 +117,55 @@ def test_commit_pause_follows_interval_and_duration() -> None:
     assert commit_pause_s(60, 50, failed=False) == 50
     assert commit_pause_s(60, 600, failed=False) == 600
     assert commit_pause_s(60, 600, failed=True) == 60  # storage may work again
+
+
+@pytest.fixture
+def half_written(script: Script, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let the first file be open for writing. Return whether each try was allowed to take it."""
+    tries: list[bool] = []
+    take = Snapshotter.take
+
+    def take_closed(self: Snapshotter, listing: Any, **how: bool) -> Any:
+        tries.append(how.get("allow_incomplete", False))
+        if not tries[-1] and (script.folder / "model").read_text() == "half":
+            raise IncompleteFileError("model is open for writing")
+        return take(self, listing, **how)
+
+    monkeypatch.setattr(Snapshotter, "take", take_closed)
+    monkeypatch.setattr(committer, "SETTLE_S", 0.0)
+    script.write("half")
+    return tries
+
+
+def test_open_file_is_committed_once_it_is_closed(
+    script: Script, until: Until, half_written: list[bool]
+) -> None:
+    script.thread.start()
+    until(lambda: len(half_written) > 3)
+    assert script.thread.committed == 0
+    script.write("whole")
+    until(lambda: script.thread.committed)
+    assert (any(half_written), script.messages()) == (False, [])
+
+
+def test_file_that_stays_open_is_committed_after_a_minute(
+    script: Script, until: Until, half_written: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert committer.INCOMPLETE_WAIT_S == 60.0
+    monkeypatch.setattr(committer, "INCOMPLETE_WAIT_S", 0.0)
+    script.thread.start()
+    until(lambda: script.thread.committed)
+    assert half_written[-1]
+
+
+def test_file_that_a_killed_script_left_open_is_not_committed(
+    script: Script, half_written: list[bool]
+) -> None:
+    script.thread.start()
+    script.thread.finish(final=True, alive_ns=time.time_ns(), timeout_s=60)
+    assert script.thread.committed == 0
+    assert script.messages() == ["no checkpoint could be taken: model is open for writing"]
+    assert not any(half_written)
 
 
 def test_full_disk_is_reported_once_and_retried(

@@ -12,13 +12,13 @@ import pytest
 
 from runner.node.checkpoints import snapshot as snapshot_module
 from runner.node.checkpoints.snapshot import (
+    IncompleteFileError,
     Snapshot,
     Snapshotter,
     UnsettledError,
-    files_open_for_writing,
     list_folder,
-    recently_written,
 )
+from runner.node.script.command import FileId, OpenWriters, files_open_for_writing
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
@@ -98,7 +98,7 @@ def test_file_open_for_writing_is_unsettled(folder: Path) -> None:
     ) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
-        assert files_open_for_writing(folder) == {"a"}
+        assert files_open_for_writing(folder) == {list_folder(folder).files["a"].id}
         writer.kill()
         writer.wait()
         assert files_open_for_writing(folder) == frozenset()
@@ -116,14 +116,96 @@ def test_file_written_in_place_is_taken_after_a_second(
     assert texts(snapshots.take(list_folder(folder))) == {"a": "a"}
 
 
-def test_partial_final_write_is_not_trusted(
-    folder: Path,
-) -> None:
+def test_partial_final_write_is_not_trusted(folder: Path, snapshots: Snapshotter) -> None:
     file, second = folder / "a", 10**9
     file.write_text("a")
     written = file.stat().st_mtime_ns
     for alive_ns, torn in ((0, {"a"}), (second // 2, {"a"}), (2 * second, set[str]())):
-        assert recently_written(folder, list_folder(folder), written + alive_ns) == torn
+        assert snapshots.recently_written(list_folder(folder), written + alive_ns) == torn
+
+
+def wait_for_a_tick(folder: Path) -> None:
+    """Return when the time of files has advanced."""
+    probe = folder.with_name("probe")
+    probe.touch()
+    began = probe.stat().st_mtime_ns
+    while probe.stat().st_mtime_ns == began:
+        probe.touch()
+
+
+def test_links_of_snapshots_do_not_count_as_renames(folder: Path, snapshots: Snapshotter) -> None:
+    file = folder / "a"
+    for text in ("one", "two"):
+        file.write_text(text)  # in place: the first snapshot has a link to it
+        wait_for_a_tick(folder)
+        written = file.stat().st_mtime_ns
+        taken = snapshots.take(list_folder(folder), strict=False)
+        assert file.stat().st_ctime_ns > written
+        assert snapshots.recently_written(list_folder(folder), written) == {"a"}
+        wait_for_a_tick(folder)
+        snapshots.keep_only(taken)
+        assert snapshots.recently_written(list_folder(folder), written) == {"a"}
+
+
+def test_rename_is_remembered_after_links_of_snapshots(
+    folder: Path, snapshots: Snapshotter
+) -> None:
+    (folder / "new").write_text("one")
+    written = (folder / "new").stat().st_mtime_ns
+    wait_for_a_tick(folder)
+    (folder / "new").rename(folder / "a")
+    for _ in range(2):
+        wait_for_a_tick(folder)
+        snapshots.keep_only(snapshots.take(list_folder(folder), strict=False))
+        assert snapshots.recently_written(list_folder(folder), written) == set()
+    (folder / "a").write_text("two")
+    assert snapshots.recently_written(list_folder(folder), written) == {"a"}
+
+
+class Opened(OpenWriters):
+    """Says that files are incomplete, with when they were last open."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.files: dict[FileId, int] = {}
+
+    def incomplete(self) -> dict[FileId, int]:
+        return self.files
+
+
+@pytest.fixture
+def opened(folder: Path) -> Opened:
+    return Opened(folder)
+
+
+def test_incomplete_file_is_taken_only_if_allowed(
+    folder: Path, tmp_path: Path, opened: Opened
+) -> None:
+    snapshots = Snapshotter(folder, tmp_path / "snapshots", opened)
+    (folder / "a").write_text("half")
+    settle(folder / "a")
+    opened.files = {list_folder(folder).files["a"].id: time.time_ns() + 10**9}
+    with pytest.raises(IncompleteFileError, match="a is open for writing, or was when"):
+        snapshots.take(list_folder(folder), strict=False)
+    taken = snapshots.take(list_folder(folder), strict=False, allow_incomplete=True)
+    assert texts(taken) == {"a": "half"}
+    opened.files = {}
+    assert texts(snapshots.take(list_folder(folder))) == {"a": "half"}
+
+
+def test_file_renamed_since_it_was_open_is_complete(
+    folder: Path, tmp_path: Path, opened: Opened
+) -> None:
+    snapshots = Snapshotter(folder, tmp_path / "snapshots", opened)
+    (folder / "new").write_text("whole")
+    file = list_folder(folder).files["new"]
+    opened.files = {file.id: file.mtime_ns}
+    wait_for_a_tick(folder)
+    (folder / "new").rename(folder / "a")
+    assert texts(snapshots.take(list_folder(folder))) == {"a": "whole"}
+    opened.files = {file.id: time.time_ns() + 10**9}  # renamed before it was closed
+    with pytest.raises(IncompleteFileError):
+        snapshots.take(list_folder(folder))
 
 
 def test_renamed_file_is_taken_at_once(folder: Path, snapshots: Snapshotter) -> None:

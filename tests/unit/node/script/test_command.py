@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from runner.node.checkpoints.snapshot import list_folder
 from runner.node.failures import StageFailedError
 from runner.node.script import command as command_module
-from runner.node.script.command import ScriptResult, run_command
+from runner.node.script.command import KEPT_OPEN_S, OpenWriters, ScriptResult, run_command
 from tests.processes import alive
 
 Until = Callable[[Callable[[], object]], None]
@@ -32,6 +33,7 @@ class Runner:
         timeout_s: float | None = None,
         terminated: Callable[[], bool] = lambda: False,
         environment: Mapping[str, str] = os.environ,
+        writers: OpenWriters | None = None,
     ) -> ScriptResult:
         return run_command(
             words,
@@ -41,6 +43,7 @@ class Runner:
             stderr=self.stderr,
             timeout_s=timeout_s,
             terminated=terminated,
+            writers=writers,
         )
 
     def python(self, text: str, **options: object) -> ScriptResult:
@@ -162,3 +165,183 @@ def test_orphans_are_not_adopted_after_the_script(run: Runner) -> None:
         assert orphan.ppid() != os.getpid()
     finally:
         orphan.kill()
+
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+# The script waits until the agent has seen its file open, or closed again.
+WRITER = """
+import os, signal, subprocess, sys, time
+
+def wait(state):
+    while not os.path.exists(state):
+        time.sleep(0.005)
+
+def seen():
+    wait("open")
+
+def unseen():
+    wait("closed")
+
+def write(name="a", mode="wb"):
+    file = open("checkpoints/" + name, mode)
+    file.write(b"half")
+    file.flush()
+    return file
+
+def rename(old, new):
+    os.rename("checkpoints/" + old, "checkpoints/" + new)
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def child(work):
+    if not os.fork():
+        work()
+        time.sleep(60)
+"""
+ORPHAN = """
+def write_as_orphan():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    file = write()
+    time.sleep(60)
+child(write_as_orphan)
+seen()
+"""
+
+
+class Written:
+    """The checkpoint folder of a script, and the agent that looks at it."""
+
+    def __init__(self, run: Runner) -> None:
+        self.run = run
+        self.now = 1000.0
+        self.folder = run.folder / "checkpoints"
+        self.folder.mkdir()
+        (self.folder / "old").touch()
+        self.writers = OpenWriters(self.folder, lambda: self.now)
+        self.open_for_s = 0.0
+        self.while_open: set[str] = set()
+
+    def script(self, text: str) -> set[str]:
+        """Run a script to its end. Return the incomplete files."""
+        self.run.python(WRITER + text, terminated=self._look, writers=self.writers)
+        return self.incomplete()
+
+    def incomplete(self) -> set[str]:
+        found, files = self.writers.incomplete(), list_folder(self.folder).files
+        return {path for path, state in files.items() if state.id in found}
+
+    def _look(self) -> bool:
+        self.writers.look()
+        opened = self.run.folder / "open"
+        if not opened.exists() and self.writers.incomplete():
+            self.now += self.open_for_s
+            self.while_open = self.incomplete()
+            opened.touch()
+        elif opened.exists() and not self.writers.incomplete():
+            (self.run.folder / "closed").touch()
+        return False
+
+
+@pytest.fixture
+def written(run: Runner) -> Written:
+    return Written(run)
+
+
+@linux
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("f = write(); seen(); die()", id="script"),
+        pytest.param("f = write(mode='ab'); seen(); die()", id="appending"),
+        pytest.param("f = write('b'); seen(); rename('b', 'a'); die()", id="renamed too early"),
+        pytest.param("r = open('checkpoints/old'); f = write(); seen(); die()", id="not read"),
+        pytest.param("f = write(); seen(); os._exit(137)", id="as a shell reports it"),
+        pytest.param("child(lambda: globals().update(f=write())); seen(); die()", id="child"),
+        pytest.param("child(lambda: globals().update(f=write())); seen(); sys.exit(1)",
+                     id="child that outlives the script"),
+        pytest.param(ORPHAN + "sys.exit(0)", id="orphan in a session of its own"),
+    ],
+)  # fmt: skip
+def test_file_open_when_its_writer_was_killed_is_incomplete(written: Written, text: str) -> None:
+    assert written.script(text) == {"a"}
+
+
+@linux
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("f = write(); seen(); f.close(); unseen(); die()", id="closed"),
+        pytest.param("f = write('b'); seen(); f.close(); rename('b', 'a'); unseen(); die()",
+                     id="renamed"),
+        pytest.param("f = write(); seen(); os._exit(0)", id="exit 0 without close"),
+        pytest.param("f = write(mode='ab'); seen(); sys.exit(1)", id="log at exit 1"),
+        pytest.param("f = write(); seen(); os._exit(255)", id="no signal has this number"),
+        pytest.param("f = write(mode='ab'); child(lambda: None); seen(); sys.exit(1)",
+                     id="inherited by a child"),
+        pytest.param("f = write(); seen(); rename('old', 'a'); die()", id="deleted"),
+    ],
+)  # fmt: skip
+def test_file_closed_or_left_by_an_exit_is_complete(written: Written, text: str) -> None:
+    assert written.script(text) == set()
+
+
+@linux
+def test_file_without_a_name_is_incomplete_until_closed(written: Written) -> None:
+    make = (
+        "f = os.open('checkpoints', os.O_TMPFILE | os.O_RDWR); os.write(f, b'half'); seen()\n"
+        "os.link(f'/proc/self/fd/{f}', 'checkpoints/a', src_dir_fd=f, follow_symlinks=True)\n"
+    )
+    assert written.script(make + "die()") == {"a"}
+
+
+@linux
+def test_file_of_a_lost_child_is_in_doubt_for_a_while(written: Written) -> None:
+    written.open_for_s = 20.0
+    text = (
+        "pid = os.fork()\n"
+        "if not pid:\n    f = write(); time.sleep(60)\n"
+        "seen(); os.kill(pid, 9); os.wait(); sys.exit(1)"
+    )
+    assert written.script(text) == {"a"}
+    written.now += 19
+    assert written.incomplete() == {"a"}
+    written.now += 2
+    assert written.incomplete() == set()
+
+
+@linux
+@pytest.mark.parametrize(("mode", "left"), [("ab", set[str]()), ("wb", {"a"})])
+def test_log_kept_open_is_complete_whenever_it_ends(
+    written: Written, mode: str, left: set[str]
+) -> None:
+    written.open_for_s = KEPT_OPEN_S
+    text = f"f = write(mode='{mode}'); seen(); unseen(); die()"
+    assert written.script(text) == left
+    assert written.while_open == set()
+
+
+@linux
+def test_open_files_are_read_several_times_a_second(written: Written) -> None:
+    looks: list[float] = []
+
+    def look() -> bool:
+        if written.writers.looked_ns is not None and written.writers.looked_ns not in looks:
+            looks.append(written.writers.looked_ns)
+        return len(looks) == 3
+
+    written.writers = OpenWriters(written.folder)
+    written.run.python("import time; time.sleep(60)", terminated=look, writers=written.writers)
+    assert len(looks) == 3
+
+
+def test_nothing_is_recorded_without_proc(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_module, "_sees_itself", lambda: False)
+    (written.run.folder / "open").touch()
+    assert written.script("f = write(); seen(); die()") == set()
+    assert written.writers.looked_ns is None
