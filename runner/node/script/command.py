@@ -147,6 +147,8 @@ LOOK_EVERY_S = 0.25
 LOOK_SHARE = 0.02  # looks take at most this share of a CPU
 # A file that is open for longer is a log or a database rather than one that is being saved.
 KEPT_OPEN_S = 60.0
+# How long at least the file of a lost process is in doubt: its parent may have failed by then.
+DOUBT_S = 5.0
 
 FileId = tuple[int, int]  # device and inode
 
@@ -267,8 +269,8 @@ class OpenWriters:
         These are the files that are open for writing, except those that have been open for
         KEPT_OPEN_S, and the files that were open when their writer was killed. How a process ended
         is known of the script's first one only: the file of another one counts as incomplete for as
-        long as that process ran, at most KEPT_OPEN_S. If it was killed, the script most likely
-        fails within that time.
+        long as that process ran, between DOUBT_S and KEPT_OPEN_S. If it was killed, the script most
+        likely fails within that time.
         """
         now = self._clock()
         with self._lock:
@@ -312,7 +314,8 @@ class OpenWriters:
             self._unfinished.pop(file, None)
         for writer in ended:  # others may have inherited its files, or it theirs
             left = {f: appends for f, appends in writer.files.items() if f not in files | closed}
-            self._doubt(left, began + min(began - writer.seen_at, KEPT_OPEN_S))
+            ran_s = began - writer.seen_at
+            self._doubt(left, began + min(max(ran_s, DOUBT_S), KEPT_OPEN_S))
         self._open_since = {file: self._open_since.get(file, began) for file in files}
         known = files | self._unfinished.keys()
         self._open_at_ns = {f: at_ns for f, at_ns in self._open_at_ns.items() if f in known}
