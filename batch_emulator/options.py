@@ -15,6 +15,7 @@ from batch_emulator import __version__
 from batch_emulator.autoscale.dialect import DIALECTS
 from batch_emulator.domain.account import Limits
 from batch_emulator.domain.eviction_trace import TraceEntry, TraceError, load_trace
+from batch_emulator.domain.validation.machine_rules import MachineChoice
 from batch_emulator.emulator import EmulatorSettings
 from batch_emulator.files_share.shares import StorageAccount
 
@@ -77,6 +78,19 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     group.add_argument(
         "--active-job-quota", type=_quota, metavar="N", help="most active jobs and job schedules"
     )
+    group.add_argument(
+        "--vm-size", action="append", default=[], metavar="NAME",
+        help="accept this VM size in addition to those of Azure (repeatable)",
+    )  # fmt: skip
+    group.add_argument(
+        "--any-machine", action="store_true",
+        help="accept any VM size, image and node agent",
+    )  # fmt: skip
+    group.add_argument(
+        "--strict-pools", action="store_true",
+        help="refuse pools that Azure creates only for Microsoft Entra users: "
+        "in a subnet, or of a gallery image",
+    )  # fmt: skip
     group.add_argument(
         "--autoscale-dialect",
         choices=sorted(DIALECTS),
@@ -204,6 +218,11 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
             notice_s=options.eviction_notice,
             capacity_away_s=options.capacity_away,
             trace=options.eviction_trace,
+            machines=MachineChoice(
+                sizes=tuple(options.vm_size),
+                any_machine=options.any_machine,
+                strict=options.strict_pools,
+            ),
         ),
         pass_env=tuple(options.pass_env),
         kill_grace_s=options.kill_grace_seconds,

@@ -32,6 +32,7 @@ from batch_emulator.domain.model import (
     UsageKey,
     key_of,
 )
+from batch_emulator.domain.validation.machine_rules import MachineChoice
 from batch_emulator.domain.values import time_text
 
 log = logging.getLogger(__name__)
@@ -266,6 +267,7 @@ class Limits:
     notice_s: float = 30.0  # docs: Scheduled Events, Preempt
     capacity_away_s: float = 0.0  # mean time until an evicted node returns
     trace: tuple[TraceEntry, ...] = ()
+    machines: MachineChoice = field(default_factory=MachineChoice)
 
 
 class Account:

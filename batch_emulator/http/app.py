@@ -29,6 +29,7 @@ from batch_emulator.http.call import (
     NotModified,
     Reply,
     check_version,
+    day_of,
     selection_in_current_names,
     shaped,
     to_client_names,
@@ -133,6 +134,8 @@ class App:
             raise Fault("InternalError", {"Reason": "the state cannot be kept; see the log"})
         check_version(query)
         route, params = self._routes.find(method, path)
+        if not route.since <= day_of(query) < route.until:
+            raise Fault("InvalidUri", {"Path": path[:256]})
         if route.handler is None:
             raise not_implemented(route.operation)
         return route.handler, route.operation, params

@@ -59,6 +59,11 @@ def _day(text: str) -> date | None:
         return None
 
 
+def day_of(query: Mapping[str, str]) -> date:
+    """Return the date of a request's api-version."""
+    return _day(query.get("api-version", "")) or NEWEST
+
+
 def is_old_client(query: Mapping[str, str]) -> bool:
     """Return True if the client uses the names from before slots."""
     day = _day(query.get("api-version", ""))

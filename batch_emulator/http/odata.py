@@ -45,6 +45,8 @@ IMAGE_FIELDS: Mapping[str, FieldRule] = {
     "nodeAgentSKUId": _TEXT,
 }
 
+AGENT_FIELDS: Mapping[str, FieldRule] = {"osType": _TEXT}
+
 POOL_FIELDS: Mapping[str, FieldRule] = {
     "id": _ID,
     "state": _STATE,
@@ -133,6 +135,7 @@ FILE_FIELDS: Mapping[str, FieldRule] = {"name": FieldRule("text", frozenset({"st
 
 
 __all__ = [
+    "AGENT_FIELDS",
     "CERTIFICATE_FIELDS",
     "FILE_FIELDS",
     "IMAGE_FIELDS",

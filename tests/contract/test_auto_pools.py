@@ -15,6 +15,7 @@ from tests import plain_http
 from tests.contract.server import (
     KEY,
     POLL_S,
+    POOL,
     Running,
     Things,
     code_of,
@@ -229,7 +230,7 @@ def secret_pool() -> Any:
         "relativeMountPath": "m",
     }
     pool = {
-        "vmSize": "Standard_D2s_v3",
+        **POOL,
         "mountConfiguration": [{"azureFileShareConfiguration": account}],
         "userAccounts": [{"name": "u", "password": "secret"}],
     }
@@ -279,7 +280,7 @@ def test_auto_pool_that_cannot_be_made_is_the_jobs_scheduling_error(
     running: Running, things: Things, body: dict[str, Any], code: str
 ) -> None:
     job_id = things.id("auto")
-    pool = {"vmSize": "Standard_D2s_v3", **body}
+    pool = {**POOL, **body}
     info = {"autoPoolSpecification": {"poolLifetimeOption": "job", "pool": pool}}
     text = json.dumps({"id": job_id, "poolInfo": info}).encode()
     assert send(running.url, "POST", "/jobs", body=text).status_code == 201  # knows certificates
@@ -290,7 +291,7 @@ def test_auto_pool_that_cannot_be_made_is_the_jobs_scheduling_error(
 
 def test_auto_pool_scales_by_its_formula(client: BatchClient, things: Things) -> None:
     formula = {"enableAutoScale": True, "autoScaleFormula": "$TargetDedicatedNodes=2"}
-    pool = {"vmSize": "Standard_D2s_v3", **formula}
+    pool = {**POOL, **formula}
     info = {"autoPoolSpecification": {"poolLifetimeOption": "job", "pool": pool}}
     job_id = things.id("auto")
     client.create_job(wire(id=job_id, poolInfo=info))

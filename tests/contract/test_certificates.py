@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contract.server import Running, Things, serving
+from tests.contract.server import POOL, Running, Things, serving
 from tests.contract.signed import send
 
 PFX = base64.b64encode(b"what a PFX file holds").decode()
@@ -59,7 +59,7 @@ def pool_with(running: Running, things: Things, thumbprint: str, **changes: Any)
     reference = {"thumbprint": thumbprint, "thumbprintAlgorithm": "sha1", **changes}
     body = {
         "id": pool,
-        "vmSize": "standard_d2s_v3",
+        **POOL,
         "targetDedicatedNodes": 1,
         "certificateReferences": [reference],
         "startTask": {
@@ -149,7 +149,7 @@ def test_certificate_in_use_cannot_be_deleted_and_comes_back(
 
 def test_pool_with_a_certificate_that_is_not_there_is_refused(running: Running) -> None:
     reference = {"thumbprint": "ee", "thumbprintAlgorithm": "sha1"}
-    body = {"id": "p", "vmSize": "standard_d2s_v3", "certificateReferences": [reference]}
+    body = {"id": "p", **POOL, "certificateReferences": [reference]}
     answer = post(running, "/pools", body)
     assert (answer.status_code, answer.json()["code"]) == (409, "InvalidCertificateReferences")
 

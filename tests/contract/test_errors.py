@@ -6,7 +6,7 @@ import pytest
 from azure.batch import BatchClient
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from tests.contract.server import Things, body_of, code_of, values_of, wire
+from tests.contract.server import POOL, Things, body_of, code_of, values_of, wire
 
 
 def fault_of(caught: pytest.ExceptionInfo[HttpResponseError]) -> tuple[int | None, str]:
@@ -19,7 +19,7 @@ def test_what_is_not_emulated_answers_501_with_its_name(things: Things) -> None:
         "identityReference": {"resourceId": "/subscriptions/s"},
     }}  # fmt: skip
     with pytest.raises(HttpResponseError) as caught:
-        things.client.create_pool(wire(id=things.id(), vmSize="d2", mountConfiguration=[mount]))
+        things.client.create_pool(wire(**POOL, id=things.id(), mountConfiguration=[mount]))
     assert fault_of(caught) == (501, "NotImplemented")
     assert values_of(caught.value)["Operation"].endswith("identityReference")
 
@@ -42,14 +42,14 @@ def test_missing_property_is_named(client: BatchClient, things: Things) -> None:
 def test_numbers_may_come_as_text(client: BatchClient, things: Things) -> None:
     pool_id = things.id("text")
     client.create_pool(  # as `az batch` sends them
-        wire(id=pool_id, vmSize="small", targetDedicatedNodes="1")
+        wire(**POOL, id=pool_id, targetDedicatedNodes="1")
     )
     assert client.get_pool(pool_id).target_dedicated_nodes == 1
 
 
 def test_wrong_type_is_refused(client: BatchClient, things: Things) -> None:
     with pytest.raises(HttpResponseError) as caught:
-        client.create_pool(wire(id=things.id(), vmSize="small", targetDedicatedNodes="many"))
+        client.create_pool(wire(**POOL, id=things.id(), targetDedicatedNodes="many"))
     assert fault_of(caught) == (400, "InvalidRequestBody")
 
 

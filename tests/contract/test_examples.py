@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from batch_emulator.domain.validation.machine_rules import MachineChoice
 from tests.contract.conformance import violations
 from tests.contract.coverage_page import is_named_as_missing
 from tests.contract.description import PREVIEW, STABLE, Example, examples, needed
@@ -25,6 +26,7 @@ from tests.contract.stage import NotYet, Stage
 pytestmark = needed
 EXAMPLES = [*examples(STABLE), *examples(PREVIEW)]
 _LONG_BOOT_S = 3600.0
+ANY = MachineChoice(any_machine=True)  # examples name images and sizes that are gone
 
 # Documented as a success and refused here: (operation, part of the name) -> status, code, why.
 REFUSED: Mapping[str, tuple[int, str, str]] = {
@@ -50,14 +52,14 @@ EMPTY: Mapping[str, str] = {"PoolListUsageMetrics": "tells of whole half hours; 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
-    with serving(tmp_path_factory.mktemp("examples"), boot_s=0.0) as running:
+    with serving(tmp_path_factory.mktemp("examples"), boot_s=0.0, machines=ANY) as running:
         yield Stage(running)
 
 
 @pytest.fixture(scope="module")
 def slow_stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
     """Nodes never come: what is being resized stays so."""
-    with serving(tmp_path_factory.mktemp("resizing"), boot_s=_LONG_BOOT_S) as running:
+    with serving(tmp_path_factory.mktemp("resizing"), boot_s=_LONG_BOOT_S, machines=ANY) as running:
         yield Stage(running)
 
 

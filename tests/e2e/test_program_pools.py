@@ -219,7 +219,7 @@ def test_every_kind_of_pool_is_one_that_the_service_takes(stack: Stack) -> None:
         assert pool.auto_scale_run.error is None
         assert pool.metadata
         assert pool.metadata[0].value == "e2e"
-        assert pool.vm_size == declared["vmSize"]
+        assert pool.vm_size == declared["vmSize"].lower()
 
 
 def test_training_on_a_declared_pool_leaves_a_model_and_no_node(

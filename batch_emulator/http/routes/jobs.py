@@ -6,7 +6,7 @@ from batch_emulator.domain.account import require_active_job_quota
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Job, JobSchedule, JobState, Json, key_of
 from batch_emulator.domain.transitions import job_schedules, jobs, pools
-from batch_emulator.domain.validation import job_rules, properties
+from batch_emulator.domain.validation import job_rules, machine_rules, properties
 from batch_emulator.http import odata, render, secrets
 from batch_emulator.http.call import Call, Reply, entity_headers
 
@@ -29,6 +29,7 @@ def add(call: Call) -> Reply:
     body = call.json()
     job_rules.check_job(body)
     account = call.emulator.account
+    machine_rules.check_auto_pool(body, account.limits.machines)
     existing = account.jobs.get(key_of(body["id"]))
     if existing is not None:
         deleting = existing.state is JobState.DELETING
@@ -93,6 +94,7 @@ def _change(call: Call, job: Job, spec: Json) -> Reply:
         spec |= {name: job.spec[name]} if name in job.spec else {}
     spec = secrets.with_secrets(spec, job.spec)
     job_rules.check_job_specification(spec, scheduled=bool(job.schedule_key))
+    machine_rules.check_auto_pool(spec, call.emulator.account.limits.machines)
     _check_completion(job, spec)
     pools.update_job(call.emulator.account, job, spec, call.now)
     return Reply(200, None, entity_headers(job.etag, job.modified) | call.data_service_id())
@@ -176,6 +178,7 @@ def add_schedule(call: Call) -> Reply:
     body = call.json()
     job_rules.check_schedule(body)
     account = call.emulator.account
+    machine_rules.check_auto_pool(body["jobSpecification"], account.limits.machines)
     existing = account.schedules.get(key_of(body["id"]))
     if existing is not None:
         deleting = existing.state.value == "deleting"
@@ -241,6 +244,8 @@ def _change_schedule(call: Call, schedule: JobSchedule, spec: Json) -> Reply:
     if isinstance(spec.get("jobSpecification"), dict):
         spec["jobSpecification"] = secrets.with_secrets(spec["jobSpecification"], before)
     job_rules.check_schedule(spec)
+    limits = call.emulator.account.limits
+    machine_rules.check_auto_pool(spec["jobSpecification"], limits.machines)
     job_schedules.update(call.emulator.account, schedule, spec, call.now)
     return Reply(200, None, _changed(call, schedule))
 

@@ -9,7 +9,8 @@ from batch_emulator.domain.account import require_pool_quota
 from batch_emulator.domain.faults import Fault, bad_query
 from batch_emulator.domain.model import Json, Pool, cores_of, key_of, part, parts
 from batch_emulator.domain.transitions import autoscale, metering, pools
-from batch_emulator.domain.validation import pool_rules
+from batch_emulator.domain.validation import machine_rules, pool_rules
+from batch_emulator.domain.validation.machine_rules import SupportedImage
 from batch_emulator.domain.validation.pool_rules import check_formula, check_scaling
 from batch_emulator.domain.validation.properties import require
 from batch_emulator.domain.values import parse_time, time_text
@@ -34,6 +35,7 @@ def add(call: Call) -> Reply:
     """Pool_Add."""
     body = call.json()
     pool_rules.check_pool(body)
+    machine_rules.check_machine(body, call.emulator.account.limits.machines)
     call.emulator.account.check_references(body)
     existing = call.emulator.account.pools.get(key_of(body["id"]))
     if existing is not None:
@@ -162,32 +164,46 @@ async def node_counts(call: Call) -> Reply:
     return await call.listing(odata.NODE_COUNT_FIELDS, fetch, default=NODE_COUNTS_PAGE)
 
 
-# Images that pools name most; every one runs on this machine all the same [S].
-_IMAGES = (
-    ("microsoft-dsvm", "ubuntu-hpc", "2204", "batch.node.ubuntu 22.04", True),
-    ("canonical", "0001-com-ubuntu-server-jammy", "22_04-lts", "batch.node.ubuntu 22.04", False),
-    ("canonical", "ubuntu-24_04-lts", "server", "batch.node.ubuntu 24.04", False),
-    ("debian", "debian-12", "12", "batch.node.debian 12", False),
-)
-
-
 async def supported_images(call: Call) -> Reply:
-    """Account_ListSupportedImages."""
-    found: list[tuple[str, Json]] = []
-    for publisher, offer, sku, agent, gpu in _IMAGES:
-        image = {"publisher": publisher, "offer": offer, "sku": sku, "version": "latest"}
-        body: Json = {
-            "nodeAgentSKUId": agent,
-            "imageReference": image,
-            "osType": "linux",
-            "verificationType": "verified",
-        }
-        if gpu:
-            body["capabilities"] = ["NvidiaTeslaDriverInstalled"]
-        found.append((f"{publisher}/{offer}/{sku}", body))
-    return await call.listing(
-        odata.IMAGE_FIELDS, odata.from_sorted(sorted(found, key=lambda i: i[0]))
-    )
+    """Account_ListSupportedImages: those of an account in Batch service mode."""
+    listed = (image for image in machine_rules.supported_images() if image.listed)
+    rendered = ((f"{row:04}", _image_view(image)) for row, image in enumerate(listed))
+    return await call.listing(odata.IMAGE_FIELDS, odata.from_sorted(rendered))
+
+
+def _image_view(image: SupportedImage) -> Json:
+    body: Json = {
+        "imageReference": {
+            "publisher": image.publisher,
+            "offer": image.offer,
+            "sku": image.sku,
+            "version": "latest",
+        },
+        "verificationType": image.verification,
+        "nodeAgentSKUId": image.agent,
+        "osType": image.os,
+    }
+    if image.capabilities:
+        body["capabilities"] = list(image.capabilities)
+    return body
+
+
+async def node_agent_skus(call: Call) -> Reply:
+    """Account_ListNodeAgentSkus, which clients before 2019-06-01 have: verified images by agent."""
+    agents: dict[str, list[SupportedImage]] = {}
+    for image in machine_rules.supported_images():
+        if image.listed and image.verification == "verified":
+            agents.setdefault(image.agent, []).append(image)
+    rendered = ((agent, _agent_view(agent, found)) for agent, found in sorted(agents.items()))
+    return await call.listing(odata.AGENT_FIELDS, odata.from_sorted(rendered))
+
+
+def _agent_view(agent: str, images: list[SupportedImage]) -> Json:
+    return {
+        "id": agent,
+        "verifiedImageReferences": [_image_view(image)["imageReference"] for image in images],
+        "osType": images[0].os,
+    }
 
 
 _AUTOSCALE_RUN = "Microsoft.Azure.Batch.Protocol.Entities.AutoScaleRun"

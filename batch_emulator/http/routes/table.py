@@ -7,12 +7,13 @@ without a handler answers 501 with its name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from typing import Generic, Protocol, TypeVar
 from urllib.parse import unquote
 
 from batch_emulator.domain.faults import Fault
-from batch_emulator.http.call import Handler
+from batch_emulator.http.call import NEWEST, Handler
 from batch_emulator.http.routes import applications, files, jobs, nodes, pools, tasks
 
 
@@ -71,12 +72,14 @@ def _parameters(pattern: list[str], segments: list[str]) -> dict[str, str] | Non
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One operation: method, path with `{parameters}`, name, and handler."""
+    """One operation: method, path with `{parameters}`, name, handler, and api-versions."""
 
     method: str
     path: str
     operation: str
     handler: Handler | None = None
+    since: date = date.min  # the first api-version that has it
+    until: date = date.max  # the first that has it no more
 
 
 _POOL = "/pools/{poolId}"
@@ -88,8 +91,26 @@ _CERTIFICATE = "/certificates({certificate})"
 _TASK_FILE = _TASK + "/files/{filePath}"
 _NODE_FILE = _NODE + "/files/{filePath}"
 
-ROUTES: tuple[Route, ...] = (
-    Route("GET", "/supportedimages", "Account_ListSupportedImages", pools.supported_images),
+# azure-batch 7.0 (2019-06-01.9.0) replaced list_node_agent_skus by list_supported_images; 15.0
+# (2025-06-01) has no certificates, no remote desktop files and no lifetime statistics
+_IMAGES_SINCE = date(2019, 6, 1)
+_REMOVED = ("Certificate_", "ComputeNode_GetRemoteDesktop", "Pool_GetAll", "Job_GetAll")
+
+_ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "/supportedimages",
+        "Account_ListSupportedImages",
+        pools.supported_images,
+        since=_IMAGES_SINCE,
+    ),
+    Route(
+        "GET",
+        "/nodeagentskus",
+        "Account_ListNodeAgentSkus",
+        pools.node_agent_skus,
+        until=_IMAGES_SINCE,
+    ),
     Route("GET", "/nodecounts", "Account_ListPoolNodeCounts", pools.node_counts),
     Route("GET", "/applications", "Application_List", applications.list_all),
     Route("GET", "/applications/{applicationId}", "Application_Get", applications.get),
@@ -209,4 +230,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _SCHEDULE + "/enable", "JobSchedule_Enable", jobs.enable_schedule),
     Route("POST", _SCHEDULE + "/terminate", "JobSchedule_Terminate", jobs.terminate_schedule),
     Route("GET", _SCHEDULE + "/jobs", "Job_ListFromJobSchedule", jobs.list_jobs_of_schedule),
+)
+
+ROUTES: tuple[Route, ...] = tuple(
+    replace(route, until=NEWEST) if route.operation.startswith(_REMOVED) else route
+    for route in _ROUTES
 )

@@ -20,6 +20,7 @@ from runner.flows.local.state import (
     ACCOUNT,
     BATCH,
     BLOB,
+    VM_SIZE,
     LocalState,
     ProcessRecord,
     find_process,
@@ -203,7 +204,7 @@ def batch_launch(
     port, files_port, blob_port = ports
     patterns = [word for pattern in _PASSED_TO_TASKS for word in ("--pass-env", pattern)]
     address = ["--host", "127.0.0.1", "--port", str(port)]
-    account = ["--account", ACCOUNT, "--data-dir", data]
+    account = ["--account", ACCOUNT, "--data-dir", data, "--vm-size", VM_SIZE]
     files = ["--storage-account", ACCOUNT, "--files-port", str(files_port)]
     files += ["--blob-endpoint", f"http://127.0.0.1:{blob_port}/{ACCOUNT}"]
     secrets = {"BATCH_EMULATOR_KEY": keys["batch"], "BATCH_EMULATOR_STORAGE_KEY": keys["storage"]}

@@ -148,7 +148,7 @@ def _new_key() -> str:
 
 POOL_ID = "local"
 SHARE = "shared"  # name and mount path, as in infra
-_VM_SIZE = "local"
+VM_SIZE = "local"
 _PREPARE = """set -e
 runner="$AZ_BATCH_NODE_SHARED_DIR/runner"
 mkdir -p "$runner/bin" "$RUNNER_NODE_CACHE"
@@ -163,7 +163,7 @@ def pool_spec(paths: HomePaths, state: LocalState, storage_key: str) -> PoolSpec
     """Return the pool of spot nodes with the file share, uv and a cache that outlives nodes."""
     return PoolSpec(
         id=POOL_ID,
-        vm_size=_VM_SIZE,
+        vm_size=VM_SIZE,
         spot_nodes=state.nodes,
         slots_per_node=state.slots,
         inter_node=True,
@@ -180,7 +180,7 @@ def local_outputs(state: LocalState) -> StackOutputs:
     """Return the local services as the outputs of a stack."""
     pool = PoolOutput(
         id=POOL_ID,
-        vm_size=_VM_SIZE,
+        vm_size=VM_SIZE,
         gpus=0,
         vcpus=os.cpu_count() or 1,
         spot=True,

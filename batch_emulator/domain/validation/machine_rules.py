@@ -1,0 +1,203 @@
+"""Check what the nodes of a pool would be: VM size, image, node agent, network and disks.
+
+The tables are data beside this module, each with its source. Codes and the names of properties are
+those of recorded answers; the reasons are ours where no answer was recorded [S].
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from batch_emulator.domain.faults import Fault, bad_property
+from batch_emulator.domain.model import Json, part
+from batch_emulator.domain.validation.properties import require
+
+_FOLDER = files("batch_emulator.domain.validation")
+_OTHER_MODE = "UserSubscriptionOnly"
+
+
+@dataclass(frozen=True, slots=True)
+class SupportedImage:
+    """A row of the table of images; `support` is empty while the service lists it."""
+
+    publisher: str
+    offer: str
+    sku: str
+    agent: str
+    os: str
+    verification: str
+    capabilities: tuple[str, ...]
+    support: str
+
+    @property
+    def listed(self) -> bool:
+        """Return True if accounts of the mode of this one are shown the image."""
+        return not self.support and _OTHER_MODE not in self.capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class MachineChoice:
+    """What pools may be made of, beyond the tables.
+
+    `sizes` are more VM sizes; with `any_machine` neither size nor image is looked up; `strict`
+    refuses what the service refuses of a client that signs with the account's key.
+    """
+
+    sizes: tuple[str, ...] = ()
+    any_machine: bool = False
+    strict: bool = False
+
+
+@cache
+def supported_images() -> tuple[SupportedImage, ...]:
+    """Return the table of images, listed ones first."""
+    text = (_FOLDER / "supported_images.csv").read_text("utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    rows: list[SupportedImage] = []
+    for row in csv.DictReader(lines):
+        capabilities = tuple(filter(None, row.pop("capabilities").split(";")))
+        rows.append(SupportedImage(**row, capabilities=capabilities))
+    return tuple(rows)
+
+
+@cache
+def _images() -> Mapping[tuple[str, str, str], SupportedImage]:
+    return {(one.publisher, one.offer, one.sku): one for one in supported_images()}
+
+
+@cache
+def vm_sizes() -> frozenset[str]:
+    """Return the known VM sizes, in lower case."""
+    lines = (_FOLDER / "vm_sizes.txt").read_text("utf-8").split("\n")
+    found = (name for line in lines if not line.startswith("#") for name in _expanded(line))
+    return frozenset(name.lower() for name in found if name)
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    """Yield what a line stands for: `a{b,c}` are ab and ac."""
+    before, brace, rest = pattern.strip().partition("{")
+    if not brace:
+        yield before
+        return
+    choices, _, after = rest.partition("}")
+    for choice in choices.split(","):
+        for end in _expanded(after):
+            yield f"{before}{choice}{end}"
+
+
+def check_machine(pool: Json, choice: MachineChoice) -> None:
+    """Refuse a pool whose nodes the service would not create. Raises Fault."""
+    if pool.get("cloudServiceConfiguration"):
+        return  # refused by name
+    require(pool, "virtualMachineConfiguration")
+    machine = part(pool, "virtualMachineConfiguration")
+    require(machine, "imageReference", "nodeAgentSKUId")
+    if not choice.any_machine:
+        _check_size(str(pool["vmSize"]), choice)
+        _check_image(machine)
+    if choice.strict:
+        _check_shared_key(pool)
+    _check_encryption(machine)
+
+
+def _check_size(size: str, choice: MachineChoice) -> None:
+    if size.lower() not in vm_sizes() | {name.lower() for name in choice.sizes}:
+        raise bad_property("vmSize", size, "The specified VM size is not supported by Batch")
+
+
+_RESOURCE = "/subscriptions/{subscriptionId}/resourceGroups/{resourceGroupName}/providers"
+_GALLERY = f"{_RESOURCE}/Microsoft.Compute/galleries/{{galleryName}}/images/{{galleryImageName}}"
+_FORMATS = (
+    f"{_RESOURCE}/Microsoft.Compute/images/{{imageName}}",
+    f"{_GALLERY}/versions/{{galleryImageVersionName}}",
+    _GALLERY,
+)
+_IMAGE_ID = re.compile(
+    "|".join(re.sub(r"\{\w+\}", "[^/]+", text) for text in _FORMATS), re.IGNORECASE
+)
+_FROM_GALLERIES = ("virtualMachineImageId", "sharedGalleryImageId", "communityGalleryImageId")
+
+
+def _check_image(machine: Json) -> None:
+    reference = part(machine, "imageReference")
+    agent = str(machine["nodeAgentSKUId"])
+    given = [name for name in _FROM_GALLERIES if reference.get(name)]
+    if given:
+        _check_gallery_image(reference, given)
+        if agent.lower() not in {image.agent for image in supported_images()}:
+            raise bad_property("nodeAgentSKUId", agent, "The specified node agent SKU is unknown")
+        return
+    require(reference, "publisher", "offer", "sku")
+    names = [str(reference[name]) for name in ("publisher", "offer", "sku")]
+    first, second, third = (name.lower() for name in names)
+    image = _images().get((first, second, third))
+    shown = " ".join(f"{key} {name}" for key, name in zip(_KEYS, names, strict=True))
+    if image is None:
+        reason = f"The specified image ({shown}) is not supported"
+        raise bad_property("imageReference", shown, reason)
+    if _OTHER_MODE in image.capabilities:
+        reason = "The image requires an account in user subscription mode"
+        raise bad_property("imageReference", shown, reason)
+    if agent.lower() != image.agent:
+        reason = f"The node agent SKU of the specified image ({shown}) is '{image.agent}'"
+        raise bad_property("nodeAgentSKUId", agent, reason)
+
+
+_KEYS = ("publisher", "offer", "sku")
+
+
+def _check_gallery_image(reference: Json, given: list[str]) -> None:
+    others = [name for name in _KEYS if reference.get(name)]
+    if len(given) > 1 or others:
+        reason = f"exclusive with {', '.join([*given[1:], *others])}"
+        raise bad_property(given[0], reference[given[0]], reason)
+    value = str(reference[given[0]])
+    if given[0] == _FROM_GALLERIES[0] and not _IMAGE_ID.fullmatch(value):
+        *first, last = _FORMATS
+        formats = f"{', '.join(first)}, or {last}"
+        reason = f"The specified resource id must be of the format {formats}"
+        raise bad_property(given[0], value, reason)
+
+
+def _check_shared_key(pool: Json) -> None:
+    """Refuse what needs the rights of a user: docs, "only with Microsoft Entra authentication"."""
+    reason = "requires authentication with Microsoft Entra ID instead of the account's key"
+    subnet = part(pool, "networkConfiguration").get("subnetId")
+    if subnet:
+        raise bad_property("subnetId", subnet, f"A subnet {reason}")
+    reference = part(part(pool, "virtualMachineConfiguration"), "imageReference")
+    for name in _FROM_GALLERIES:
+        if reference.get(name):
+            raise bad_property(name, reference[name], f"An image of a gallery {reason}")
+
+
+def _check_encryption(machine: Json) -> None:
+    """Refuse encryption that no pool of the data plane can have (2025-06-01; recorded, docs)."""
+    encryption = part(machine, "diskEncryptionConfiguration")
+    if encryption.get("customerManagedKey"):
+        reason = "Pool Identity is required when using CustomerManagedKey."
+        raise Fault("InvalidPropertyValue", {"PropertyName": "identity", "Reason": reason})
+    targets: Any = encryption.get("targets") or ()
+    wanted = {str(target).lower() for target in targets}
+    if not wanted:
+        return
+    windows = "windows" in str(machine["nodeAgentSKUId"]).lower()
+    if windows and wanted != {"osdisk", "temporarydisk"}:
+        reason = "On Windows both osdisk and temporarydisk must be specified"
+        raise bad_property("diskEncryptionConfiguration/targets", sorted(wanted), reason)
+    if not windows and wanted != {"temporarydisk"}:
+        reason = "On Linux only temporarydisk is supported"
+        raise bad_property("diskEncryptionConfiguration/targets", sorted(wanted), reason)
+
+
+def check_auto_pool(job: Json, choice: MachineChoice) -> None:
+    """Refuse a job, or a job specification, with an auto pool of such nodes. Raises Fault."""
+    auto = part(part(job, "poolInfo"), "autoPoolSpecification")
+    if auto.get("pool"):
+        check_machine(auto["pool"], choice)

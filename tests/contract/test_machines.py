@@ -1,0 +1,228 @@
+"""Pools that the service refuses for their machines, and the images that it lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from azure.batch import BatchClient
+from azure.core.exceptions import HttpResponseError
+
+from batch_emulator.domain.validation.machine_rules import MachineChoice
+from tests.contract.server import (
+    MACHINE,
+    POOL,
+    Running,
+    Things,
+    code_of,
+    serving,
+    values_of,
+    wire,
+)
+from tests.contract.signed import send
+
+IN_SUBSCRIPTION = "/subscriptions/0/resourceGroups/g/providers"
+SUBNET = f"{IN_SUBSCRIPTION}/Microsoft.Network/virtualNetworks/v/subnets/s"
+IMAGE = f"{IN_SUBSCRIPTION}/Microsoft.Compute/galleries/g/images/i"
+OF_GALLERY = {**MACHINE, "imageReference": {"virtualMachineImageId": IMAGE}}
+
+
+def image(publisher: str, offer: str, sku: str, agent: str, **more: Any) -> dict[str, Any]:
+    reference = {"publisher": publisher, "offer": offer, "sku": sku}
+    return {"imageReference": reference, "nodeAgentSKUId": agent, **more}
+
+
+def refused(running: Running, body: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """The code of a refused pool, and the values of the error."""
+    with pytest.raises(HttpResponseError) as caught:
+        running.client.create_pool(wire(**body))
+    assert caught.value.status_code == 400
+    return code_of(caught.value), values_of(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["virtualMachineConfiguration", "imageReference"])
+def test_pool_without_a_machine_is_refused(running: Running, things: Things, missing: str) -> None:
+    machine = {name: value for name, value in MACHINE.items() if name != missing}
+    pool = {"vmSize": POOL["vmSize"], "virtualMachineConfiguration": machine}
+    body = {name: value for name, value in pool.items() if name != missing}
+    code, values = refused(running, {**body, "id": things.id()})
+    assert code == "MissingRequiredProperty"
+    assert values["PropertyName"].endswith(missing)
+
+
+@pytest.mark.parametrize("size", ["small", "Standard_D3s_v3", "Standard_NC4as_T4_v4", "a1"])
+def test_unknown_vm_size_is_refused(running: Running, things: Things, size: str) -> None:
+    code, values = refused(running, {**POOL, "id": things.id(), "vmSize": size})
+    assert (code, values["PropertyName"]) == ("InvalidPropertyValue", "vmSize")
+    assert values["PropertyValue"] == size
+
+
+@pytest.mark.parametrize(
+    ("machine", "wrong"),
+    [
+        (image("canonicle", "ubuntu-24_04-lts", "server", "batch.node.ubuntu 24.04"), "image"),
+        (image("canonical", "ubuntu-24_04", "server", "batch.node.ubuntu 24.04"), "image"),
+        (image("canonical", "ubuntu-24_04-lts", "desktop", "batch.node.ubuntu 24.04"), "image"),
+        (image("redhat", "rhel", "9_5", "batch.node.el 9"), "image"),
+        (image("canonical", "ubuntu-24_04-lts", "server", "batch.node.ubuntu 22.04"), "agent"),
+        (image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 22.04"), "agent"),
+        ({**OF_GALLERY, "nodeAgentSKUId": "batch.node.debian 12"}, "agent"),
+    ],
+)
+def test_image_or_agent_that_does_not_fit_is_refused(
+    running: Running, things: Things, machine: dict[str, Any], wrong: str
+) -> None:
+    body = {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    code, values = refused(running, body)
+    assert code == "InvalidPropertyValue"
+    assert values["PropertyName"] == {"image": "imageReference", "agent": "nodeAgentSKUId"}[wrong]
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        image("Canonical", "Ubuntu-24_04-LTS", "Server", "Batch.Node.Ubuntu 24.04"),
+        image("microsoft-dsvm", "ubuntu-hpc", "2204", "batch.node.ubuntu 22.04"),
+        image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 24.04"),
+        image("Canonical", "UbuntuServer", "18.04-LTS", "batch.node.ubuntu 18.04"),
+        image(
+            "MicrosoftWindowsServer",
+            "WindowsServer",
+            "2022-datacenter",
+            "batch.node.windows amd64",
+        ),
+        OF_GALLERY,
+    ],
+)
+def test_images_of_the_service_are_accepted(
+    running: Running, things: Things, machine: dict[str, Any]
+) -> None:
+    body = {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    running.client.create_pool(wire(**body))
+    assert running.client.get_pool(body["id"]).state == "active"
+
+
+def test_id_of_an_image_must_have_the_format_of_one(running: Running, things: Things) -> None:
+    wrong = {"imageReference": {"virtualMachineImageId": IMAGE.replace("galleries", "gallery")}}
+    machine = {**MACHINE, **wrong}
+    code, values = refused(
+        running, {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    )
+    assert (code, values["PropertyName"]) == ("InvalidPropertyValue", "virtualMachineImageId")
+    assert values["Reason"].startswith("The specified resource id must be of the format")
+
+
+def test_customer_managed_key_needs_an_identity(running: Running, things: Things) -> None:
+    encryption = {"customerManagedKey": {"keyUrl": "https://v.vault.azure.net/keys/k/1"}}
+    machine = {**MACHINE, "diskEncryptionConfiguration": encryption}
+    code, values = refused(
+        running, {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    )
+    assert (code, values["PropertyName"]) == ("InvalidPropertyValue", "identity")
+    assert values["Reason"] == "Pool Identity is required when using CustomerManagedKey."
+
+
+def test_disk_encryption_of_linux_nodes_is_of_the_temporary_disk(
+    running: Running, things: Things
+) -> None:
+    def pool(*targets: str) -> dict[str, Any]:
+        machine = {**MACHINE, "diskEncryptionConfiguration": {"targets": [*targets]}}
+        return {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+
+    running.client.create_pool(wire(**pool("temporarydisk")))
+    code, _ = refused(running, pool("osdisk", "temporarydisk"))
+    assert code == "InvalidPropertyValue"
+
+
+@pytest.mark.parametrize("kind", ["job", "schedule"])
+def test_job_with_such_an_auto_pool_is_refused(
+    client: BatchClient, things: Things, kind: str
+) -> None:
+    auto = {"poolLifetimeOption": "job", "pool": {**POOL, "vmSize": "small"}}
+    job = {"poolInfo": {"autoPoolSpecification": auto}}
+    create, body = {
+        "job": (client.create_job, job),
+        "schedule": (client.create_job_schedule, {"schedule": {}, "jobSpecification": job}),
+    }[kind]
+    with pytest.raises(HttpResponseError) as caught:
+        create(wire(id=things.id(), **body))
+    assert values_of(caught.value)["PropertyName"] == "vmSize"
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Generator[Running]:
+    machines = MachineChoice(sizes=("My_Size",), strict=True)
+    with serving(tmp_path / "data", machines=machines) as running:
+        yield running
+
+
+def test_strict_mode_refuses_what_needs_a_user(strict: Running) -> None:
+    in_subnet = {**POOL, "id": "p", "networkConfiguration": {"subnetId": SUBNET}}
+    code, values = refused(strict, in_subnet)
+    assert (code, values["PropertyName"]) == ("InvalidPropertyValue", "subnetId")
+    of_gallery = {**POOL, "id": "p", "virtualMachineConfiguration": OF_GALLERY}
+    code, values = refused(strict, of_gallery)
+    assert (code, values["PropertyName"]) == ("InvalidPropertyValue", "virtualMachineImageId")
+
+
+def test_without_it_they_are_accepted(running: Running, things: Things) -> None:
+    pool_id, network = things.id(), {"subnetId": SUBNET}
+    running.client.create_pool(wire(**POOL, id=pool_id, networkConfiguration=network))
+    shown = running.client.get_pool(pool_id).network_configuration
+    assert shown is not None
+    assert shown.subnet_id == SUBNET
+
+
+def test_option_adds_vm_sizes(strict: Running) -> None:
+    strict.client.create_pool(wire(**{**POOL, "id": "mine", "vmSize": "my_size"}))
+    assert strict.client.get_pool("mine").vm_size == "my_size"
+
+
+def test_listed_images_are_those_of_the_service(client: BatchClient) -> None:
+    found = list(client.list_supported_images())
+    by_sku = {(i.image_reference.offer, i.image_reference.sku): i for i in found}
+    assert len(found) == 59
+    assert {image.os_type for image in found} == {"linux", "windows"}
+    hpc = by_sku["ubuntu-hpc", "2404"]
+    assert (hpc.node_agent_sku_id, hpc.verification_type) == ("batch.node.ubuntu 24.04", "verified")
+    assert hpc.capabilities == [
+        "DockerCompatible",
+        "SupportsRDMAOnly",
+        "Generation2VMImage",
+        "IntelMPIRuntimeInstalled",
+    ]
+    assert by_sku["windowsserver", "2016-datacenter"].capabilities is None
+    assert not [i for i in found if "UserSubscriptionOnly" in (i.capabilities or ())]
+
+
+def get(running: Running, path: str, version: str) -> httpx.Response:
+    return send(running.url, "GET", path, version=f"api-version={version}")
+
+
+def test_node_agents_are_listed_for_clients_before_the_images(running: Running) -> None:
+    answer = get(running, "/nodeagentskus", "2018-12-01.8.0")
+    assert answer.status_code == 200, answer.text
+    agents = {agent["id"]: agent for agent in answer.json()["value"]}
+    assert agents["batch.node.windows amd64"]["osType"] == "windows"
+    verified = agents["batch.node.ubuntu 24.04"]["verifiedImageReferences"]
+    assert {
+        "publisher": "microsoft-dsvm",
+        "offer": "ubuntu-hpc",
+        "sku": "2404",
+        "version": "latest",
+    } in verified
+    assert get(running, "/nodeagentskus", "2019-06-01.9.0").status_code == 400
+    assert get(running, "/supportedimages", "2018-12-01.8.0").status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/certificates", "/lifetimepoolstats", "/lifetimejobstats"])
+def test_what_the_newest_version_removed_is_served_under_older_ones(
+    running: Running, path: str
+) -> None:
+    assert get(running, path, "2024-02-01.19.0").status_code == 200
+    removed = get(running, path, "2025-06-01")
+    assert (removed.status_code, json.loads(removed.text)["code"]) == (400, "InvalidUri")
