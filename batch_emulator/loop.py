@@ -137,13 +137,13 @@ class Loop:
                 case Kill(execution, hard):
                     self._kill(execution, hard=hard)
                 case SweepTasks():
-                    self._spawn(self._sweep())
+                    self.spawn(self._sweep())
                 case FreeTasks(job):
                     asyncio.get_running_loop().call_soon(self._free, job)
                 case EraseTasks(job):
                     self.store.write(self.account.take_journal())
                     if self._erase_some(job):
-                        self._spawn(self._erase(job))
+                        self.spawn(self._erase(job))
                 case AwaitRetention(node):
                     self.store.write(self.account.take_journal())
                     until = self.store.tasks.retained_until(node.pool.id, node.id)
@@ -185,7 +185,7 @@ class Loop:
         self._running.add(execution.key)
         now = self.clock.now()
         executions.begun(self.account, execution, now)
-        self._spawn(self._execute(execution))
+        self.spawn(self._execute(execution))
 
     async def _execute(self, execution: Execution) -> None:
         try:
@@ -221,7 +221,7 @@ class Loop:
     def _kill(self, execution: Execution, *, hard: bool) -> None:
         key = execution.key
         if key not in self._running and self.executor.holds(key):
-            self._spawn(self._release_instance(execution))
+            self.spawn(self._release_instance(execution))
         elif key not in self._running:
             if execution.task is not None and execution.stop is Stop.TERMINATE:
                 self._load_body(execution)  # its exit conditions count
@@ -230,11 +230,11 @@ class Loop:
             if execution.stop is Stop.LOST:
                 node = execution.node
                 self.node_setup.lose(self.launches.layout(node.pool.id, node.id).root)
-            self._spawn(self.executor.kill_now(key))
+            self.spawn(self.executor.kill_now(key))
         else:
             # a task that will run again uploads no output files
             upload = execution.stop is Stop.TERMINATE
-            self._spawn(self.executor.kill(key, upload=upload))
+            self.spawn(self.executor.kill(key, upload=upload))
 
     async def _release_instance(self, execution: Execution) -> None:
         """End an instance whose coordination command is done."""
@@ -299,7 +299,7 @@ class Loop:
             self.wake()
 
     def _remove(self, folder: Path) -> None:
-        self._spawn(_delete(*self._move_to_trash(folder)))
+        self.spawn(_delete(*self._move_to_trash(folder)))
 
     def _move_to_trash(self, folder: Path) -> list[Path]:
         """Move a folder away at once, so that its successor of the same name is safe. Return the
@@ -319,7 +319,8 @@ class Loop:
             return [folder]
         return [doomed]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work in the background until the loop is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)

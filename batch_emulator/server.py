@@ -77,6 +77,7 @@ def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
         log_config=None,
         log_level="warning",
         lifespan="on",
+        date_header=False,  # both apps send their own, by their clock
         timeout_graceful_shutdown=_ANSWERS_WITHIN_S,
     )
 

@@ -35,7 +35,9 @@ AREAS: tuple[Area, ...] = (
         (
             (AreaKind.OURS, "The `Content-Type` of a body is ignored: a body that is not JSON is refused."),
             (AreaKind.DISAGREE, "The status of a task added in a collection is `Success`; the description has `success`."),
-            (AreaKind.DISAGREE, "A request body may have up to 4 MiB."),
+            (AreaKind.DISAGREE, "A request body may have up to 1 MiB."),
+            (AreaKind.OBSERVED, "The `Location` of every new job is `<account>/jobs/job-1`."),
+            (AreaKind.OBSERVED, "`ocp-batch-file-url` is percent-encoded as a whole, and `ocp-batch-file-isdirectory` is `True` or `False`."),
             (AreaKind.OBSERVED, "The text of an error ends with the lines RequestId and Time."),
             (AreaKind.OBSERVED, "ETags are sent without quotes and accepted with and without them."),
             (AreaKind.OBSERVED, "Requests change ETags; the end of a task or job, stopresize and disableautoscale do not."),

@@ -108,8 +108,20 @@ class Applications:
         """Refuse references that cannot be resolved, as adding a pool does. Raises Fault."""
         for reference in references:
             if self.find(reference) is None:
-                values = {"ApplicationPackageReference": reference_text(reference)}
+                values = {
+                    "ApplicationPackageReference": reference_text(reference),
+                    "Reason": self._reason(reference),
+                }
                 raise Fault("InvalidApplicationPackageReferences", values)
+
+    def _reason(self, reference: Mapping[str, Any]) -> str:
+        """Return why a reference cannot be satisfied (docs: BatchErrorCodeStrings; our words)."""
+        application = self._by_key.get(key_of(short_id(reference)))
+        if application is None:
+            return "The specified application does not exist"
+        if reference.get("version"):
+            return "The specified version of the application does not exist"
+        return "No version was specified and the application has no default version"
 
     def change(self, application_id: str, body: Json) -> Application:
         """Create an application, or change its name, default version and `allowUpdates`."""

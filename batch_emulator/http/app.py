@@ -40,8 +40,9 @@ from batch_emulator.web_pages import reason_to_refuse
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 4 * 1024 * 1024  # one page of the docs says 1 MB, the SDK's comments 4 MB [X]
-JSON_TYPE = "application/json; odata=minimalmetadata"
+# The REST reference of addtaskcollection says 1 MB; only a comment in the SDKs says 4 MB [X].
+MAX_BODY_BYTES = 1024 * 1024
+JSON_TYPE = "application/json;odata=minimalmetadata"
 
 
 class App:

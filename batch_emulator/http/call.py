@@ -22,7 +22,7 @@ from typing import Any, cast
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Job, Json, Node, Pool, key_of
 from batch_emulator.domain.transitions import nodes
-from batch_emulator.domain.validation.body_schema import check_body
+from batch_emulator.domain.validation.body_schema import check_body, names_unknown_to
 from batch_emulator.domain.values import etag_text, http_date
 from batch_emulator.emulator import Emulator
 from batch_emulator.http import bodies, odata
@@ -89,40 +89,32 @@ def to_client_names(body: Json, query: Mapping[str, str]) -> Json:
     if not is_old_client(query):
         return body
     if "taskSlotCounts" in body:
-        metadata = {name: value for name, value in body.items() if name.startswith("odata.")}
-        return {**metadata, **body.get("taskCounts", {})}
+        metadata = str(body.get("odata.metadata", "")).replace("#taskcountsresult", "#taskcounts")
+        return {"odata.metadata": metadata, **body.get("taskCounts", {})}
     return _renamed(body, _OLD_NAMES, _UNKNOWN_THEN)
 
 
 # What an api-version answers that another one does not know: names by the first version that has
-# them, and by the first that has them no more. Source: the models of azure-batch 14.2 (2024-02-01)
-# and 15.1 (2025-06-01), and recorded answers.
+# them, and by the first that has them no more. Names that requests have too are in the schema of
+# requests. Source: the models and release notes of azure-batch 4.1 to 15.1, and recorded answers.
 _SINCE: Mapping[str, date] = {
+    "nodeAgentInfo": date(2018, 8, 1),
+    "virtualMachineInfo": date(2021, 6, 1),
+    "currentNodeCommunicationMode": date(2022, 10, 1),
+    "scaleSetVmResourceId": date(2023, 11, 1),
+    "upgradingOS": date(2024, 2, 1),
     **dict.fromkeys(("deallocated", "deallocating"), date(2024, 7, 1)),
     **dict.fromkeys(
         (
-            "jobDefaultOrder",
             "ipv6Address",
             "ipv6RemoteLoginIPAddress",
             "ipv6RemoteLoginPort",
-            "ipFamilies",
-            "ipTags",
-            "proxyAgentSettings",
-            "customerManagedKey",
-            "diskEncryptionSet",
         ),
         NEWEST,
     ),
 }
 _UNTIL: Mapping[str, date] = dict.fromkeys(
-    (
-        "certificateReferences",
-        "currentNodeCommunicationMode",
-        "targetNodeCommunicationMode",
-        "resourceTags",
-        "authenticationTokenSettings",
-    ),
-    NEWEST,
+    ("currentNodeCommunicationMode", "authenticationTokenSettings"), NEWEST
 )
 
 
@@ -131,7 +123,9 @@ def _unknown_to(version: str) -> frozenset[str]:
     """Return the names that an api-version does not answer with."""
     day = _day(version) or NEWEST
     late = {name for name, since in _SINCE.items() if day < since}
-    return frozenset(late | {name for name, until in _UNTIL.items() if day >= until})
+    gone = {name for name, until in _UNTIL.items() if day >= until}
+    renamed = {*_OLD_NAMES, *_NEW_NAMES} | _UNKNOWN_THEN  # `to_client_names` sees to these
+    return frozenset(late | gone | (names_unknown_to(day.isoformat()) - renamed))
 
 
 def shaped(body: Json, query: Mapping[str, str]) -> Json:
@@ -139,7 +133,7 @@ def shaped(body: Json, query: Mapping[str, str]) -> Json:
 
     Lists of tasks are left as they are, for their length: no property of a task came or went.
     """
-    if str(body.get("odata.metadata", "")).endswith("#tasks"):
+    if str(body.get("odata.metadata", "")).endswith(("#tasks", "#taskaddresult")):
         return body
     version = query.get("api-version", "")
     disk = "managedDisk" if (_day(version) or NEWEST) < NEWEST else "storageAccountType"
@@ -285,7 +279,7 @@ class Call:
         names = odata.selected(self.query.get("$select", ""))
         if names is not None:
             body = {name: value for name, value in body.items() if name in names}
-        return Reply(200, self._with_metadata(body, "@Element"), headers)
+        return Reply(200, self._with_metadata(body, "/@Element"), headers)
 
     async def listing(
         self,
@@ -303,9 +297,42 @@ class Call:
         return Reply(200, self._with_metadata(body))
 
     def _with_metadata(self, body: Json, suffix: str = "") -> Json:
-        steps = self.path.strip("/").partition("(")[0].split("/")
-        kind = steps[-2:][0] if suffix else steps[-1]
-        return {"odata.metadata": f"{self.base_url}/$metadata#{kind}{suffix}", **body}
+        kind = _METADATA.get(self.operation)
+        if kind is None:
+            steps = self.path.strip("/").partition("(")[0].split("/")
+            kind = f"{steps[-2:][0] if suffix else steps[-1]}{suffix}"
+        return {"odata.metadata": f"{self.base_url}/$metadata#{kind}", **body}
+
+
+_ENTITIES = "Microsoft.Azure.Batch.Protocol.Entities"
+# `odata.metadata` of the operations whose answers are not the entities of their path. Source:
+# recorded answers of 2018 to 2023 (tests of azure-batch and of the SDK for JavaScript), and for
+# task counts and added tasks the REST reference.
+_METADATA: Mapping[str, str] = {
+    "Account_ListPoolNodeCounts": "poolnodecounts",
+    "Application_Get": "getapplicationsummaryresponse/@Element",
+    "Application_List": "listapplicationsummariesresponses",
+    "ComputeNode_GetRemoteLoginSettings": f"{_ENTITIES}.RemoteLoginSettings",
+    "ComputeNode_UploadBatchServiceLogs": f"{_ENTITIES}.UploadBatchServiceLogsResult",
+    "Job_GetAllLifetimeStatistics": "jobstats/@Element",
+    "Job_GetTaskCounts": "taskcountsresult/@Element",
+    "Job_ListPreparationAndReleaseTaskStatus": "jobpreparationandreleasetaskstatuslist",
+    "Pool_EvaluateAutoScale": f"{_ENTITIES}.AutoScaleRun",
+    "Pool_GetAllLifetimeStatistics": "poolstats/@Element",
+    "Task_AddCollection": "taskaddresult",
+    "Task_ListSubtasks": "subtaskinfo",
+}
+_LIFETIME_UNTIL = date(2023, 5, 1)
+
+
+def require_lifetime_statistics(query: Mapping[str, str]) -> None:
+    """Refuse lifetime statistics, which api-versions from 2023-05-01 on do not have. Raises Fault.
+
+    Source: release notes of azure-batch 14.0.
+    """
+    day = _day(query.get("api-version", ""))
+    if day is not None and day >= _LIFETIME_UNTIL:
+        raise Fault("InvalidUri")
 
 
 def entity_headers(etag: int, modified: datetime) -> dict[str, str]:

@@ -390,12 +390,13 @@ def duration(seconds: float) -> str:
 
 
 def _used(used: ResourceUsage) -> Json:
+    """Return usage; 64-bit counters travel as text, as recorded."""
     return {
         "userCPUTime": duration(used.user_s),
         "kernelCPUTime": duration(used.kernel_s),
         "wallClockTime": duration(used.wall_s),
-        "readIOps": used.read_ops,
-        "writeIOps": used.write_ops,
+        "readIOps": str(used.read_ops),
+        "writeIOps": str(used.write_ops),
         "readIOGiB": used.read_bytes / _GIB,
         "writeIOGiB": used.write_bytes / _GIB,
     }
@@ -454,9 +455,9 @@ def _of_jobs(total: _Sum, span: Json, *, wait_s: float) -> Json:
     return {
         **span,
         **_used(total.used),
-        "numSucceededTasks": total.succeeded,
-        "numFailedTasks": total.failed,
-        "numTaskRetries": total.retries,
+        "numSucceededTasks": str(total.succeeded),
+        "numFailedTasks": str(total.failed),
+        "numTaskRetries": str(total.retries),
         "waitTime": duration(wait_s),
     }
 
@@ -496,8 +497,8 @@ def _resources(used: ResourceUsage, core_s: float) -> Json:
         "peakMemoryGiB": used.peak_bytes / _GIB,
         "avgDiskGiB": 0.0,
         "peakDiskGiB": 0.0,
-        "diskReadIOps": used.read_ops,
-        "diskWriteIOps": used.write_ops,
+        "diskReadIOps": str(used.read_ops),
+        "diskWriteIOps": str(used.write_ops),
         "diskReadGiB": used.read_bytes / _GIB,
         "diskWriteGiB": used.write_bytes / _GIB,
         "networkReadGiB": 0.0,

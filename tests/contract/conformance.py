@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from typing import Any, cast
@@ -132,6 +132,10 @@ def _properties(
             yield f"{place}: no such property is documented"
 
 
+def _is_word(value: Any, words: Sequence[str]) -> bool:
+    return isinstance(value, str) and value.lower() in (word.lower() for word in words)
+
+
 def _problem(value: Any, schema: Schema) -> str | None:
     kind, form = schema.get("type", "object"), schema.get("format", "")
     if not _is_of(value, kind, form):
@@ -141,7 +145,8 @@ def _problem(value: Any, schema: Schema) -> str | None:
     if form == "int32" and not -(2**31) <= value < 2**31:
         return f"{value} has more than 32 bits"
     words = schema.get("enum")
-    if words is not None and value not in words and value not in newer_words():
+    # the service writes some in other case than its description: `Spread`, `UserError` (recorded)
+    if words is not None and not _is_word(value, words) and value not in newer_words():
         return f"{value!r:.80} is none of {', '.join(words)}"
     return None
 

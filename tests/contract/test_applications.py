@@ -168,7 +168,13 @@ def test_pool_with_a_reference_that_cannot_be_satisfied_is_refused(
     assert caught.value.status_code == 409
     assert code_of(caught.value) == "InvalidApplicationPackageReferences"
     named = f"{app}:{version}" if version else app
-    assert values_of(caught.value)["ApplicationPackageReference"] == named
+    why = "The specified version of the application does not exist"
+    assert values_of(caught.value) == {
+        "ApplicationPackageReference": named,
+        "Reason": why
+        if version
+        else "No version was specified and the application has no default version",
+    }
 
 
 def test_an_eleventh_package_is_refused(things: Things, app: str) -> None:

@@ -119,13 +119,13 @@ def test_kinds_of_files_are_said_in_their_form() -> None:
     answered = {
         **DATED,
         "ocp-creation-time": DATED["Last-Modified"],
-        "ocp-batch-file-isdirectory": "False",
+        "ocp-batch-file-isdirectory": "no",
         "ocp-batch-file-url": "http://h/f",
         "Content-Type": "text/plain",
         "Content-Length": "3",
     }
     found = judge_headers({}, answered, "/jobs/a/tasks/b/files/c")
     assert sorted(line.partition("header ")[2] for line in found) == [
-        "ocp-batch-file-isdirectory: 'False' is no boolean",
+        "ocp-batch-file-isdirectory: 'no' is no boolean",
         "ocp-batch-file-mode is documented and missing",
     ]

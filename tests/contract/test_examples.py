@@ -30,7 +30,6 @@ ANY = MachineChoice(any_machine=True)  # examples name images and sizes that are
 
 # Documented as a success and refused here: (operation, part of the name) -> status, code, why.
 REFUSED: Mapping[str, tuple[int, str, str]] = {
-    "NodeUploadBatchServiceLogs": (400, "InvalidPropertyValue", "nobody has its container"),
     "CertificateAdd": (400, "InvalidPropertyValue", "its data is a row of #, no certificate"),
     "PoolAdd_CloudServiceConfiguration": (501, "NotImplemented", "nodes are Linux; retired 2024"),
     "NodeGetRemoteDesktop": (409, "OperationNotValidOnNode", "nodes are Linux: no RDP"),

@@ -1,6 +1,7 @@
 """Files of tasks and nodes through the official SDK."""
 
 from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote
 
 import pytest
 from azure.batch import models
@@ -109,7 +110,7 @@ def test_properties(emulation: Emulation, task: tuple[str, str]) -> None:
     found = emulation.client.get_task_file_properties(*task, "wd/run.sh")
     assert found.file_mode == "0o100750"
     assert not found.is_directory
-    assert str(found.url).endswith("/files/wd/run.sh")
+    assert unquote(str(found.url)).endswith("/files/wd/run.sh")
     assert emulation.client.get_task_file_properties(*task, "wd").is_directory
 
 

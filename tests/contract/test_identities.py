@@ -137,7 +137,8 @@ def test_service_logs_are_written_as_the_identity(
     )
     done = running.client.upload_node_logs(pool, str(node.id), options)
     assert done.number_of_files_uploaded >= 1
-    assert any(name.startswith(done.virtual_directory_name) for name in blobs.containers["data"])
+    folder = done.virtual_directory_name
+    eventually(lambda: any(name.startswith(folder) for name in blobs.containers["data"]))
 
 
 @pytest.mark.parametrize("resource_id", ["", "x", "/subscriptions/s", f"{WHO.resource_id}/more"])

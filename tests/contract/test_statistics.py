@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from azure.batch import BatchClient, models
 
 from tests.contract.server import Running, Things, serving
@@ -12,6 +13,7 @@ from tests.contract.signed import send
 
 BURN = "/bin/sh -c 'i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done'"
 ZERO = timedelta(0)
+OLD = "api-version=2022-10-01.16.0"
 
 
 def test_task_tells_what_it_used(client: BatchClient, things: Things, pool: str) -> None:
@@ -96,8 +98,26 @@ def test_pool_counts_core_time_and_keeps_it(tmp_path: Path) -> None:
 def test_old_clients_get_lifetime_statistics(running: Running, things: Things, pool: str) -> None:
     job_id = things.job(pool)
     things.wait_task(job_id, things.task(job_id))
-    jobs = send(running.url, "GET", "/lifetimejobstats").json()
-    assert jobs["numSucceededTasks"] >= 1
+    jobs = send(running.url, "GET", "/lifetimejobstats", version=OLD).json()
+    assert int(jobs["numSucceededTasks"]) >= 1
     assert jobs["waitTime"].startswith("PT")
-    pools = send(running.url, "GET", "/lifetimepoolstats").json()
+    assert jobs["odata.metadata"].endswith("#jobstats/@Element")
+    pools = send(running.url, "GET", "/lifetimepoolstats", version=OLD).json()
     assert pools["usageStats"]["dedicatedCoreTime"] != "PT0S"
+    assert pools["odata.metadata"].endswith("#poolstats/@Element")
+
+
+@pytest.mark.parametrize("path", ["/lifetimejobstats", "/lifetimepoolstats"])
+def test_lifetime_statistics_are_retired_since_2023_05(running: Running, path: str) -> None:
+    answer = send(running.url, "GET", path, version="api-version=2023-05-01.17.0")
+    assert (answer.status_code, answer.json()["code"]) == (400, "InvalidUri")
+
+
+def test_counters_of_statistics_travel_as_text(running: Running, things: Things, pool: str) -> None:
+    job_id = things.job(pool)
+    things.wait_task(job_id, things.task(job_id))
+    stats = send(running.url, "GET", f"/jobs/{job_id}", query="$expand=stats").json()["stats"]
+    assert stats["numSucceededTasks"] == "1"
+    assert {type(stats[name]) for name in ("readIOps", "writeIOps", "numTaskRetries")} == {str}
+    resources = send(running.url, "GET", f"/pools/{pool}", query="$expand=stats").json()["stats"]
+    assert isinstance(resources["resourceStats"]["diskReadIOps"], str)

@@ -134,7 +134,7 @@ def test_more_than_a_hundred_tasks_at_once_are_refused(
 
 def test_too_large_a_body_is_refused(client: BatchClient, things: Things, pool: str) -> None:
     with pytest.raises(HttpResponseError) as caught:
-        things.task(things.job(pool), "/bin/echo " + "x" * (5 * 1024 * 1024))
+        things.task(things.job(pool), "/bin/echo " + "x" * (1024 * 1024))
     assert (caught.value.status_code, code_of(caught.value)) == (413, "RequestBodyTooLarge")
 
 

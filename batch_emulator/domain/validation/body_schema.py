@@ -30,6 +30,7 @@ from batch_emulator.domain.values import parse_duration, parse_time
 
 _ENTITIES = "Microsoft.Azure.Batch.Protocol.Entities"
 _MAX_DEPTH = 64  # of objects and lists in each other, where the schema leaves a value free
+_MAX_DISPLAY_NAME = 1024  # docs: "can contain any Unicode characters up to a maximum length of"
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"\s*[+-]?\d{1,19}\s*", re.ASCII)  # Int32.Parse
 _COLLECTION = "TaskAddCollectionParameter"
@@ -123,6 +124,23 @@ def _days() -> list[str]:
     return sorted(set(_schema()["sdks"].values()))
 
 
+@lru_cache(maxsize=64)
+def names_unknown_to(day: str) -> frozenset[str]:
+    """Return the property names that no type has in the api-version of a day.
+
+    Answers repeat requests, and a version answers only with properties that it knows.
+    """
+    types = _schema()["types"]
+    every = {name for properties in types.values() for name in properties}
+    known = {
+        name
+        for properties in types.values()
+        for name, one in properties.items()
+        if one.get("since", "") <= day < one.get("until", "9")
+    }
+    return frozenset(every - known)
+
+
 def properties_of(type_name: str, day: str) -> Mapping[str, Mapping[str, Any]]:
     """Return the properties that a type has in the api-version of a day; `required` in it."""
     return {
@@ -137,6 +155,8 @@ def _object(type_name: str, context: _Context) -> _Rule:
     """Return the rule of a type."""
     properties = properties_of(type_name, context.day)
     rules = {name: _property(type_name, one, context) for name, one in properties.items()}
+    if "displayName" in rules:
+        rules["displayName"] = None, _display_name
     given = _SECRETS if context.repeats else frozenset[str]()
     required = tuple(name for name, one in properties.items() if one["required"])
     required = tuple(name for name in required if name not in given)
@@ -273,6 +293,13 @@ def _text(value: Any) -> str:
     if type(value) is str:
         return value
     raise _unconvertible(value, "Edm.String")
+
+
+def _display_name(value: Any) -> str:
+    if len(_text(value)) > _MAX_DISPLAY_NAME:
+        reason = f"at most {_MAX_DISPLAY_NAME} characters are allowed"
+        raise _Problem("InvalidPropertyValue", reason, value)
+    return value
 
 
 def _choice(values: tuple[str, ...]) -> _Rule:

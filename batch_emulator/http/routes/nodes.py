@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from uuid import uuid4
 
 from batch_emulator.domain.account import Account, Event, Events
 from batch_emulator.domain.faults import Fault, bad_property
@@ -24,6 +25,8 @@ from batch_emulator.executor.blob_client import BlobRequestError, blob_url
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.http import odata, render, secrets
 from batch_emulator.http.call import Call, Handler, Reply
+
+log = logging.getLogger(__name__)
 
 
 def _render(call: Call, node: Node) -> Json:
@@ -171,9 +174,11 @@ def _start_task_logs(
                 yield f"startup/{name}", path
 
 
-async def upload_service_logs(call: Call) -> Reply:
-    """ComputeNode_UploadBatchServiceLogs. Answered after the upload; the service may upload later
-    [S].
+def upload_service_logs(call: Call) -> Reply:
+    """ComputeNode_UploadBatchServiceLogs: answered at once, uploaded later.
+
+    So the service does: a container that is not accessible is answered 200 (recorded with
+    azure-batch 14.0). What fails is logged.
     """
     node, body = call.node(), call.json()
     require(body, "containerUrl", "startTime")
@@ -186,25 +191,33 @@ async def upload_service_logs(call: Call) -> Reply:
     if node.booted is None:
         raise Fault("OperationInvalidForCurrentState", {"State": node.state.value})
     emulator = call.emulator
-    directory = f"{node.pool.id}/{node.id}/{uuid4()}"
-    with tempfile.TemporaryDirectory(prefix="service-logs-") as folder:
-        layout = emulator.launches.layout(node.pool.id, node.id)
-        files = _collect_logs(Path(folder), emulator.account.events, node, layout, period)
+    directory = f"{node.pool.id}/{node.id}/{call.request_id}"
+    folder = Path(tempfile.mkdtemp(prefix="service-logs-"))
+    layout = emulator.launches.layout(node.pool.id, node.id)
+    files = _collect_logs(folder, emulator.account.events, node, layout, period)
+    emulator.loop.spawn(_send_logs(call, body, directory, files, folder))
+    found = {"virtualDirectoryName": directory, "numberOfFilesUploaded": len(files)}
+    return call.entity(found, {})
+
+
+async def _send_logs(
+    call: Call, body: Json, directory: str, files: list[tuple[str, Path]], folder: Path
+) -> None:
+    try:
         await asyncio.gather(
             *(_send_log(call, body, f"{directory}/{name}", path) for name, path in files)
         )
-    return Reply(200, {"virtualDirectoryName": directory, "numberOfFilesUploaded": len(files)})
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _send_log(call: Call, body: Json, blob: str, path: Path) -> None:
-    url = blob_url(body["containerUrl"], blob)
     try:
+        url = blob_url(body["containerUrl"], blob)
         await call.emulator.executor.upload(url, path, body.get("identityReference"))
-    except (BlobRequestError, OSError) as err:
-        reason = err.kind if isinstance(err, BlobRequestError) else "other"
-        text = {"missing": "the container does not exist", "denied": "access is denied"}
-        problem = text.get(reason, "the upload failed")
-        raise bad_property("containerUrl", "", problem) from err
+    except (BlobRequestError, OSError, ValueError) as err:
+        reason = err.kind if isinstance(err, BlobRequestError) else type(err).__name__
+        log.warning("the service log %s is not uploaded: %s", blob, reason)
 
 
 def _log_time(body: Json, name: str) -> datetime:

@@ -15,7 +15,12 @@ from batch_emulator.domain.validation.pool_rules import check_formula, check_sca
 from batch_emulator.domain.validation.properties import require
 from batch_emulator.domain.values import parse_time, time_text
 from batch_emulator.http import odata, render
-from batch_emulator.http.call import Call, Reply, entity_headers
+from batch_emulator.http.call import (
+    Call,
+    Reply,
+    entity_headers,
+    require_lifetime_statistics,
+)
 
 # properties that updateproperties clears when they are absent (docs)
 _REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
@@ -55,7 +60,8 @@ def _render(call: Call, pool: Pool) -> Json:
 
 
 def lifetime_statistics(call: Call) -> Reply:
-    """Pool_GetAllLifetimeStatistics, which clients up to 2020-09-01 have."""
+    """Pool_GetAllLifetimeStatistics, until 2023-05-01."""
+    require_lifetime_statistics(call.query)
     found, url = call.emulator.account.pools.values(), f"{call.base_url}{call.path}"
     return call.entity(render.pools(found, url, call.now), {})
 
@@ -206,9 +212,6 @@ def _agent_view(agent: str, images: list[SupportedImage]) -> Json:
     }
 
 
-_AUTOSCALE_RUN = "Microsoft.Azure.Batch.Protocol.Entities.AutoScaleRun"
-
-
 def enable_autoscale(call: Call) -> Reply:
     """Pool_EnableAutoScale: checks settings before the pool's state, as the service does."""
     pool = call.pool()
@@ -235,8 +238,7 @@ def evaluate_autoscale(call: Call) -> Reply:
     account, text = call.emulator.account, body["autoScaleFormula"]
     check_formula(text)
     run = autoscale.preview(account, pool, text, call.now)
-    metadata = {"odata.metadata": f"{call.base_url}/$metadata#{_AUTOSCALE_RUN}"}
-    return Reply(200, {**metadata, **run}, _autoscale_headers(call, pool))
+    return call.entity(run, call.data_service_id())  # without an ETag, as recorded
 
 
 def _autoscale_headers(call: Call, pool: Pool) -> dict[str, str]:
