@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 def container_registry_host(outputs: StackOutputs, stack: str) -> str:
-    """The host of the registry. Raises RunnerError where the stack has none."""
+    """Return the host of the container registry. Raise RunnerError if the stack has none."""
     if outputs.registry_server:
         return outputs.registry_server
     raise RunnerError(
         "R-REGISTRY-NONE",
         f"stack {stack!r} has no container registry",
-        why="its outputs name none: runner:registry is off, or not deployed yet",
-        fix=f"set runner:registry: true in Pulumi.{stack}.yaml, then runner up --stack {stack}",
+        why="runner:registry is off, or was not deployed yet",
+        fix=f"set runner:registry: true in Pulumi.{stack}.yaml, then run "
+        f"`runner up --stack {stack}`",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -36,8 +37,8 @@ _BUILDER = "2024-02-01"
 _GALLERIES = "2023-07-03"
 _BATCH = "2025-06-01"
 POLL_S = 15.0
-# The service answers a GET of a running template with an internal error now and then
-# (github.com/danielsollondon/azvmimagebuilder#129, 2022-08): the build goes on all the same.
+# The service sometimes answers a GET of a running template with an internal error, but the build
+# continues (github.com/danielsollondon/azvmimagebuilder#129, 2022-08).
 _MAX_FAILURES = 10
 _BEGINS_WITHIN_S = 900
 _DEFINITION = re.compile(
@@ -50,7 +51,7 @@ _OVER = frozenset({"Succeeded", "PartiallySucceeded", "Failed", "Canceled"})
 
 @dataclass(frozen=True, slots=True)
 class ImageHome:
-    """Where the stack's image is: its definition's id, and the ids that it holds."""
+    """The id of the stack's image definition and its parts, and the Batch account."""
 
     definition: str
     subscription: str
@@ -59,13 +60,13 @@ class ImageHome:
 
     @property
     def group_path(self) -> str:
-        """The start of the path of everything in the stack's resource group."""
+        """The common prefix of the ids of all resources in the stack's resource group."""
         return f"/subscriptions/{self.subscription}/resourceGroups/{self.group}"
 
 
 @dataclass(frozen=True, slots=True)
 class BuildStatus:
-    """The last run of a template. `state` is empty before the first; times are as Azure says."""
+    """The last run of a template. `state` is empty before the first; times are Azure's text."""
 
     state: str
     sub_state: str
@@ -76,13 +77,13 @@ class BuildStatus:
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended, in whatever way."""
+        """True if the run has ended, successfully or not."""
         return self.state in _OVER
 
 
 @dataclass(frozen=True, slots=True)
 class ImageVersion:
-    """One version in the gallery; `pools` are those that name it, or would take it as `latest`."""
+    """A version in the gallery. `pools` boot it, by its number or as `latest`."""
 
     version: str
     created: datetime | None
@@ -94,16 +95,16 @@ class ImageVersion:
 
 
 def locate_image(outputs: StackOutputs) -> ImageHome:
-    """Where the image of the stack is. Raises R-IMAGE-NONE where it declares none."""
+    """Return the location of the stack's image. Raise R-IMAGE-NONE if it has none."""
     found = _DEFINITION.fullmatch(outputs.image_definition or "")
     if found is None:
         raise RunnerError(
             "R-IMAGE-NONE",
-            "this stack has no VM image of its own",
+            "this stack has no custom VM image",
             why="its pools boot a marketplace image"
             if outputs.image_definition is None
             else f"{outputs.image_definition!r} is not the id of an image definition",
-            fix="set runner:image: {} in Pulumi.<stack>.yaml, then runner up",
+            fix="set runner:image: {} in Pulumi.<stack>.yaml, then run `runner up`",
             exit_code=ExitCode.PREFLIGHT,
         )
     parts = found.groupdict()
@@ -111,7 +112,7 @@ def locate_image(outputs: StackOutputs) -> ImageHome:
 
 
 def find_template(management: ArmClient, home: ImageHome) -> str:
-    """The path of the template that makes versions of the definition; the newest of several."""
+    """Return the path of the newest template that builds versions of the definition."""
     listed = f"{home.group_path}/providers/Microsoft.VirtualMachineImages/imageTemplates"
     found = [
         (str(_dict(document, "systemData").get("createdAt", "")), str(document["name"]))
@@ -121,16 +122,16 @@ def find_template(management: ArmClient, home: ImageHome) -> str:
     if not found:
         raise RunnerError(
             "R-IMAGE-TEMPLATE",
-            "there is no template for the stack's VM image",
-            why=f"none in resource group {home.group} distributes to {home.definition}",
-            fix="deploy the stack again: runner up",
+            "the image template of the stack's VM image is missing",
+            why=f"no template in resource group {home.group} distributes to {home.definition}",
+            fix="run `runner up` to deploy the stack again",
             exit_code=ExitCode.PREFLIGHT,
         )
     return f"{listed}/{max(found)[1]}"
 
 
 def load_status(management: ArmClient, template: str) -> BuildStatus:
-    """How the template's last run is, or was."""
+    """Return the status of the template's last run."""
     properties = _dict(management.get(template, _BUILDER), "properties")
     run = _dict(properties, "lastRunStatus")
     names = ("runState", "runSubState", "message", "startTime", "endTime")
@@ -140,7 +141,7 @@ def load_status(management: ArmClient, template: str) -> BuildStatus:
 
 
 def start_build(management: ArmClient, template: str) -> BuildStatus:
-    """Start a run unless one is on; the answer is how it stood before."""
+    """Start a run unless one is active. Return the status before."""
     before = load_status(management, template)
     if before.state not in {"Running", "Canceling"}:
         management.send("POST", f"{template}/run", _BUILDER)
@@ -148,7 +149,7 @@ def start_build(management: ArmClient, template: str) -> BuildStatus:
 
 
 def watch_build(management: ArmClient, template: str, before: BuildStatus) -> Iterator[BuildStatus]:
-    """Every look at the run that `start_build` started or found, until it is over."""
+    """Yield the status of the run that `start_build` returned, at each poll, until it ends."""
     begin, failures = time.monotonic(), 0
     while True:
         try:
@@ -159,7 +160,7 @@ def watch_build(management: ArmClient, template: str, before: BuildStatus) -> It
                 raise
             time.sleep(POLL_S)
             continue
-        # Right after the start, the status is still that of the run before, or there is none.
+        # Right after the start, there is no status, or that of the previous run.
         old = now.over and now.started == before.started and before.over
         if now.state and not old:
             yield now
@@ -171,27 +172,27 @@ def watch_build(management: ArmClient, template: str, before: BuildStatus) -> It
 
 
 def built_version(management: ArmClient, template: str) -> str:
-    """The version that the last run made. Raises R-IMAGE-BUILD where it left none."""
+    """Return the version that the last run created. Raise R-IMAGE-BUILD if there is none."""
     output = management.find(f"{template}/runOutputs/gallery", _BUILDER)
     artifact = str(_dict(output or {}, "properties").get("artifactId") or "")
     _, versions, version = artifact.rpartition("/versions/")
     if not versions:
-        raise _failed("it says that it succeeded, and names no version", "runner image ls")
+        raise _failed("the build succeeded without a version", "run `runner image ls`")
     return version
 
 
 def build_failure(status: BuildStatus) -> RunnerError:
-    """The error of a run that is over and made nothing (or not everywhere)."""
+    """Return the error of a run that failed, or did not replicate to all regions."""
     said = " ".join(status.message.split())[:300] or f"its state is {status.state}"
     place = (
         f"resource group {status.staging_group}" if status.staging_group else "the staging group"
     )
     log = f"customization.log, in container packerlogs of the storage account of {place}"
-    return _failed(said, f"read {log}; a step or check that failed is named at its end")
+    return _failed(said, f"read {log}; its last lines name the step that failed")
 
 
 def list_versions(management: ArmClient, home: ImageHome) -> list[ImageVersion]:
-    """Every version, newest first, with the pools that boot it."""
+    """Return all versions, newest first, with the pools that boot them."""
     definition = _dict(management.get(home.definition, _GALLERIES), "properties")
     life = str(definition.get("endOfLifeDate") or "")[:10]
     found = [
@@ -216,7 +217,7 @@ def _latest(
 
 
 def _pools_by_version(management: ArmClient, home: ImageHome) -> dict[str, list[str]]:
-    """Pool names by version; those that take the newest stand under the empty name."""
+    """Return pool names by version; the empty version stands for `latest`."""
     account = f"{home.group_path}/providers/Microsoft.Batch/batchAccounts/{home.batch_account}"
     users: dict[str, list[str]] = {}
     for pool in management.pages(f"{account}/pools", _BATCH):
@@ -265,8 +266,8 @@ def _dict(document: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _never_began(template: str) -> RunnerError:
     name = template.rpartition("/")[2]
-    why = f"template {name} took the order, and no run of it began within 15 minutes"
-    return _failed(why, "runner image build, once more")
+    why = f"template {name} accepted the request, but no run started within 15 minutes"
+    return _failed(why, "run `runner image build` again")
 
 
 def _failed(why: str, fix: str) -> RunnerError:
@@ -284,7 +285,7 @@ _DELETE_TIMEOUT_S = 1800
 
 
 def find_versions(management: ArmClient, definition: str) -> list[str]:
-    """The names of the versions; none where the definition itself is gone."""
+    """Return the names of the versions; empty if the definition is gone."""
     if management.find(definition, _GALLERIES) is None:
         return []
     listed = management.pages(f"{definition}/versions", _GALLERIES)
@@ -294,12 +295,12 @@ def find_versions(management: ArmClient, definition: str) -> list[str]:
 def delete_versions(
     management: ArmClient, definition: str, on_left: Callable[[Sequence[str]], None]
 ) -> None:
-    """Delete every version and wait until Azure has; `on_left` hears which are still there."""
+    """Delete all versions and wait for the end. `on_left` receives the remaining ones."""
     begin, asked = time.monotonic(), set[str]()
     while left := find_versions(management, definition):
         on_left(left)
         for version in left:
-            if version not in asked:  # Azure takes minutes; asking twice is answered with 409
+            if version not in asked:  # Azure takes minutes, and answers a second request with 409
                 management.send("DELETE", f"{definition}/versions/{version}", _GALLERIES)
                 asked.add(version)
         if time.monotonic() - begin > _DELETE_TIMEOUT_S:
@@ -312,7 +313,7 @@ def _still_there(definition: str, left: Sequence[str]) -> RunnerError:
         "R-IMAGE-DELETE",
         "the versions of the VM image are not deleted yet",
         why=f"after 30 minutes Azure still lists {', '.join(left)} of {definition}",
-        fix="runner down, once more; the portal shows each version's state",
+        fix="run `runner down` again; the portal shows the state of each version",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -322,14 +323,14 @@ _GOING = ("delete", "replace")
 
 
 def image_goes(changes: Sequence[Change]) -> bool:
-    """Whether a deployment would delete the definition, for good or to make another."""
+    """Return True if a deployment would delete or replace the image definition."""
     return any(change.type == _IMAGE and change.op in _GOING for change in changes)
 
 
 def deleted_images(
     environment: Environment, changes: Sequence[Change], env: Mapping[str, str]
 ) -> tuple[Sequence[Deployed], Sequence[str]]:
-    """What is deployed and its versions, where a deployment would take their definition away."""
+    """Return deployed resources and image versions if a deployment deletes their definition."""
     if not image_goes(changes):
         return (), ()
     from infra.engine.automation import deployed  # noqa: PLC0415  pulumi
@@ -339,14 +340,14 @@ def deleted_images(
 
 
 def versions_of(resources: Sequence[Deployed], env: Mapping[str, str]) -> list[str]:
-    """The versions of the images among what is deployed."""
+    """Return the versions of the deployed image definitions."""
     return [name for each in _images(resources) for name in find_versions(*image_at(each, env))]
 
 
 def delete_versions_of(
     resources: Sequence[Deployed], env: Mapping[str, str], on_progress: OnProgress
 ) -> None:
-    """Delete them, and wait until the last is gone."""
+    """Delete all versions of the deployed image definitions, and wait for the end."""
 
     def report(left: Sequence[str]) -> None:
         on_progress(Progress("image", "progress", f"deleting version {', '.join(left)}"))
@@ -355,11 +356,11 @@ def delete_versions_of(
         management, path = image_at(definition, env)
         on_progress(Progress("image", "start", "looking for versions"))
         delete_versions(management, path, report)
-        on_progress(Progress("image", "end", "no version is left"))
+        on_progress(Progress("image", "end", "all versions are deleted"))
 
 
 def image_at(resource_id: str, env: Mapping[str, str]) -> tuple[ArmClient, str]:
-    """Resource Manager for the subscription of a resource, and the resource."""
+    """Return a client for the subscription of a resource, and the resource's id."""
     subscription = resource_id.split("/")[2]
     return ArmClient(subscription, endpoint=arm_endpoint(env)), resource_id
 

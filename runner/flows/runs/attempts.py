@@ -1,4 +1,4 @@
-"""Attempts of a run: where each ran, how it ended, and the checkpoints it continued from."""
+"""Attempts of a run: where each ran, how it ended, and the checkpoint that it resumed from."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from runner.protocol.run_spec import RunSpec
 
 
 def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[CheckpointManifest, ...]:
-    """The complete ones, the one to go on from first. Hashes are compared where it is restored."""
+    """Return the complete checkpoints, newest first. Hashes are compared by the restore."""
     return _sorted_out(container, run_id)[0]
 
 
 def checkpoint_problem(container: BlobContainer, run_id: str, attempt: int) -> str | None:
-    """What keeps an attempt that runs from saving, by its last word about checkpoints."""
+    """Return why a running attempt commits no checkpoints, by its last such event, or None."""
     name = RunPaths(run_id).attempt_events(attempt)
     content = container.read(name) if attempt else None
     for line in reversed((content or b"").splitlines()):
@@ -38,7 +38,7 @@ def checkpoint_problem(container: BlobContainer, run_id: str, attempt: int) -> s
             continue
         if event.get("state") == "failed":
             return str(event.get("message") or "")
-        if "checkpoint" in event:  # one that was committed, not one on its way
+        if "checkpoint" in event:  # one that was committed, not one in progress
             return str(event["problem"]) if event.get("problem") else None
     return None
 
@@ -52,7 +52,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 def incomplete_checkpoints(container: BlobContainer, run_id: str) -> tuple[str, ...]:
-    """Those that nothing can go on from, each with the reason."""
+    """Return the checkpoints that cannot be restored, each with the reason."""
     return _sorted_out(container, run_id)[1]
 
 
@@ -77,9 +77,13 @@ def _sorted_out(
 def find_checkpoint(
     container: BlobContainer, record: RunSpec, wanted: int | None = None
 ) -> tuple[str, CheckpointManifest] | None:
-    """What a run would go on from, and whose it is: its own newest, else what it began from.
+    """Return the id of a run and its checkpoint that `record` would resume from, or None.
 
-    With `wanted` only its own of that number.
+    Args:
+        container: the container of runs.
+        record: the run.
+        wanted: the number of one of its own checkpoints. None means its newest one, or, if it has
+            none, the checkpoint that the run itself resumed from.
     """
     own = list_checkpoints(container, record.run_id)
     chosen = next((each for each in own if wanted in (None, each.number)), None)
@@ -97,17 +101,17 @@ def find_checkpoint(
 def _complete(
     manifest: bytes | None, blobs: CheckpointBlobs, number: int, sizes: dict[str, int]
 ) -> CheckpointManifest:
-    """A checkpoint with all files it names. Raises BadManifestError."""
+    """Return the checkpoint if all its files exist. Raise BadManifestError."""
     checkpoint = parse_checkpoint(manifest or b"", blobs, number)
     for file in checkpoint.files:
         if sizes.get(file.blob) != file.size_bytes:
-            raise BadManifestError(f"{file.path} is not whole")
+            raise BadManifestError(f"{file.path} is missing or incomplete")
     return checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A checkpoint that an attempt went on from; `run_id` may be another run's."""
+    """A checkpoint that an attempt resumed from; `run_id` may be another run's."""
 
     run_id: str
     checkpoint: int
@@ -115,14 +119,14 @@ class Resumed:
     step: int | None
 
     def text(self, run_id: str) -> str:
-        """For the table of attempts of run `run_id`."""
+        """Return the text for the table of attempts of run `run_id`."""
         step = f", step {self.step}" if self.step is not None else ""
         of = f"attempt {self.attempt}" if self.run_id == run_id else self.run_id
         return f"checkpoint {self.checkpoint} of {of}{step}"
 
 
 def load_resumes(container: BlobContainer, run_id: str) -> dict[int, Resumed]:
-    """By attempt; those that began anew are missing."""
+    """Return the checkpoints by attempt. Attempts that started from the beginning are missing."""
     prefix = RunPaths(run_id).attempts
     names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/resume.json")]
     found: dict[int, Resumed] = {}
@@ -135,7 +139,7 @@ def load_resumes(container: BlobContainer, run_id: str) -> dict[int, Resumed]:
 
 
 def parse_resumed(content: bytes) -> Resumed | None:
-    """Read `attempts/<n>/resume.json`; None where it is no such document."""
+    """Parse `attempts/<n>/resume.json`. Return None if it is not valid."""
     try:
         raw: dict[str, Any] = parse_json(content)
         step = raw.get("step")
@@ -153,8 +157,8 @@ def parse_resumed(content: bytes) -> Resumed | None:
 class AttemptRow:
     """One attempt. `why` is succeeded, failed, terminated, lost, cancelled or running.
 
-    `others` are the nodes of rank 1 and up, of a run over several; None where one has not begun.
-    `message` says which of them was lost, where that ended the attempt.
+    `others` are the nodes of rank 1 and up in a run over several nodes; None is one that has not
+    started. `message` names the lost node if the loss ended the attempt.
     """
 
     attempt: int
@@ -172,7 +176,7 @@ class AttemptRow:
 
 
 def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ...]:
-    """All attempts that began, in order."""
+    """Return all attempts that started, in order."""
     if not view.attempts:
         return ()
     found = load_attempt_ends(runs_container(connection), view.record.run_id)
@@ -214,7 +218,7 @@ def _row(view: RunView, start: AttemptStart, end: AttemptEnd | None, last: int) 
 
 
 def _why_without_end(view: RunView, attempt: int, last: int) -> str:
-    """An agent that could not say why it ended: its node went away, or it is still there."""
+    """Return why an attempt has no end.json: its node was lost, or it is still running."""
     if view.result is not None and view.result.attempt == attempt:
         return view.result.status
     if attempt < last or view.status.state.final or view.status.state.value == "queued":

@@ -1,8 +1,8 @@
-"""A shell, or one command, on the node of a run, in its folder and with its environment.
+"""Run a shell or a command on the node of a run, in its folder and with its environment.
 
-A user with a key of its own is made on the node and removed afterwards; if that fails, it
-expires. A node that listens on a loopback address is this machine, as the nodes of the
-emulator are: the same command text is then given to a shell here.
+A user with its own key is created on the node and deleted afterwards; if that fails, it expires. A
+node with a loopback address is this machine, as with the emulator: the command then runs in a local
+shell, without SSH.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
 
-# In the task's folder, as the task's own user: `$1` the folder, then the command, or none.
+# Runs as the task's user. Arguments: the task's folder, then the command, if any.
 _ENTER = "; ".join(
     (
         'cd "$1" || exit 69',
@@ -60,8 +60,9 @@ _ENTER = "; ".join(
         "exec sh",
     )
 )
-# `$1` what is run then, `$2` the folder. The folder belongs to the task's user, who may be another
-# than the one that signs in: an administrator becomes that user, so that what is written is its.
+# Arguments: the script `_ENTER`, the folder, the command. The folder belongs to the task's user,
+# who may differ from the user that signs in. The latter is an administrator, and becomes the task's
+# user so that new files belong to it.
 _AS_OWNER = "; ".join(
     (
         "enter=$1",
@@ -73,8 +74,8 @@ _AS_OWNER = "; ".join(
         'exec sudo -n -u "#$owner" sh -c "$enter" runner "$wd" "$@"',
     )
 )
-# `$3` the container's id. Whoever may not talk to the engine tries as an administrator; the
-# emulator's engine may be podman.
+# The third argument is the container's id. A user without access to the engine tries as an
+# administrator. The emulator's engine may be podman.
 _IN_CONTAINER = "; ".join(
     (
         "enter=$1",
@@ -89,14 +90,14 @@ _IN_CONTAINER = "; ".join(
         'then exec $engine exec $tty "$id" sh -c "$enter" runner "$wd" "$@"',
         "fi",
         "done",
-        'echo "no container engine of this node shows container $id" >&2',
+        'echo "no container engine of this node has container $id" >&2',
         "exit 69",
     )
 )
 
 
 def shell_command(work_dir: str, command: Sequence[str], container: str | None) -> list[str]:
-    """Arguments that run `command`, or a shell, in a task's folder with its environment."""
+    """Return the arguments that run `command`, or a shell, in a task's folder and environment."""
     if container:
         return ["sh", "-c", _IN_CONTAINER, "runner", _ENTER, work_dir, container, *command]
     return ["sh", "-c", _AS_OWNER, "runner", _ENTER, work_dir, *command]
@@ -105,11 +106,11 @@ def shell_command(work_dir: str, command: Sequence[str], container: str | None) 
 def ssh_command(
     *, user: str, host: str, port: int, key: str, known_hosts: str, terminal: bool
 ) -> list[str]:
-    """The `ssh` that signs in; what is to be run there follows as one quoted argument."""
+    """Return the `ssh` command. The caller appends the remote command as one quoted argument."""
     options = {
         "IdentitiesOnly": "yes",
         "BatchMode": "yes",
-        # A node is new and its key unknown; a second connection finds the first one's key.
+        # The key of a new node is unknown. Later connections compare it with that of the first.
         "StrictHostKeyChecking": "accept-new",
         "UserKnownHostsFile": known_hosts,
         "ConnectTimeout": "20",
@@ -123,11 +124,11 @@ def ssh_command(
 
 
 def quoted(command: Sequence[str]) -> str:
-    """A command as one argument for a shell, here or on a node."""
+    """Return a command as one quoted argument for a shell."""
     return shlex.join(command)
 
 
-_BITS = 3072  # RSA: what Azure has always taken for Linux machines, ed25519 it has not
+_BITS = 3072  # RSA: Azure has always accepted it for Linux machines, unlike ed25519
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,26 +140,26 @@ class NodeKey:
 
     @property
     def user(self) -> str:
-        """The name that the key opens: different ones do not end each other."""
+        """The user of this key. Each login has its own, so that none deletes another's."""
         return self.folder.name
 
     @property
     def private(self) -> Path:
-        """For `ssh -i`."""
+        """The file for `ssh -i`."""
         return self.folder / "id"
 
     @property
     def known_hosts(self) -> Path:
-        """The node's own key, once it was seen."""
+        """The file with the host key of the node, after the first connection."""
         return self.folder / "known_hosts"
 
     def delete(self) -> None:
-        """Forget it."""
+        """Delete the key."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def make_key(home: Path, expires: datetime) -> NodeKey:
-    """A new key pair. Raises RunnerError where RUNNER_HOME cannot be written."""
+    """Create a key pair. Raise RunnerError if RUNNER_HOME is not writable."""
     keys = HomePaths(home).ssh
     private, public = _pair()
     folder = keys / f"runner-{secrets.token_hex(4)}"
@@ -181,7 +182,7 @@ def prune_keys(home: Path, now: datetime) -> None:
         try:
             expires = datetime.fromisoformat((folder / "expires").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            # no date: somebody was killed while making it, or is making it now
+            # no date: another process was killed while creating it, or is creating it now
             expires = datetime.fromtimestamp(folder.stat().st_mtime + 3600, UTC)
         if expires < now:
             shutil.rmtree(folder, ignore_errors=True)
@@ -194,8 +195,8 @@ def _pair() -> tuple[bytes, str]:
     except ImportError as err:
         raise RunnerError(
             "R-REACH-KEY",
-            "no SSH key can be made",
-            why=f"the package cryptography does not load: {err}",
+            "cannot create an SSH key",
+            why=f"the package cryptography cannot be imported: {err}",
             fix="pip install --force-reinstall cryptography",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
@@ -212,14 +213,14 @@ def _pair() -> tuple[bytes, str]:
 
 
 _LONGEST = timedelta(hours=24)
-# What ssh takes along too; everything else comes from the task.
+# Variables that are kept, as with ssh. The task defines all others.
 _SSH_ENVIRONMENT = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "USER", "LOGNAME", "SHELL")
 _SSH_FAILED = 255
 
 
 @dataclass(frozen=True, slots=True)
 class RunLocation:
-    """Where one node of a run works; `work_dir` as that node names it."""
+    """A task of a run on one of its nodes; `work_dir` is a path on that node."""
 
     run_id: str
     task: TaskPlace
@@ -229,7 +230,7 @@ class RunLocation:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A way in that is open: `argv` signs in and says what to run; `env` None inherits ours."""
+    """A command that signs in and runs something. If `env` is None, it inherits the environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None
@@ -237,9 +238,15 @@ class Login:
 
 
 def find_location(connection: Connection, record: RunSpec, node: str | None = None) -> RunLocation:
-    """Where a run works now; `node` is a number from 0, or begins a node's id.
+    """Return where a run is active.
 
-    Raises RunnerError for a run that does not run, or whose node is not known.
+    Args:
+        connection: the services.
+        record: the run.
+        node: the rank of a node, or a prefix of its id; None means the primary node.
+
+    Raises:
+        RunnerError: the run is not active, has not started on the node, or has no such node.
     """
     view = load_view(connection, record)
     if view.status.state.final or view.status.state is RunState.QUEUED:
@@ -269,9 +276,9 @@ def find_location(connection: Connection, record: RunSpec, node: str | None = No
 def _others(
     connection: Connection, record: RunSpec, attempt: int
 ) -> dict[str, tuple[int, AttemptStart]]:
-    """The nodes beside the primary that have begun with an attempt, with their ranks.
+    """Return rank and start by node, of the nodes except the primary that started an attempt.
 
-    Users count ranks; Batch counts its subtasks in an order of its own.
+    Users count by rank; Batch numbers the subtasks in a different order.
     """
     container = runs_container(connection)
     found = {rank: load_attempts(container, record.run_id, rank) for rank in range(1, record.nodes)}
@@ -300,9 +307,9 @@ def _choose(places: Sequence[TaskPlace], wanted: str | None, run_id: str) -> int
     nodes = ", ".join(f"{n}: {place.node}" for n, place in enumerate(places))
     raise RunnerError(
         "R-REACH-WHICH",
-        f"{wanted!r} is not one node of {run_id}",
+        f"{wanted!r} does not match exactly one node of {run_id}",
         why=f"its nodes are {nodes}",
-        fix="give a number, or the beginning of one id, with --node",
+        fix="use a number or a unique prefix of an id with --node",
     )
 
 
@@ -315,7 +322,7 @@ def open_login(
     *,
     terminal: bool,
 ) -> Generator[Login]:
-    """A way in for the time of the block: a user on the node and its key."""
+    """Create a user on the node for the duration of the block, and return its login."""
     with _key(connection, home, place, keep=False) as (key, address):
         yield _login(key, address, place, command, terminal=terminal)
 
@@ -323,7 +330,7 @@ def open_login(
 def print_login(
     connection: Connection, home: Path, place: RunLocation, command: Sequence[str]
 ) -> str:
-    """The command that gets in, for another terminal or tool; it works until the user expires."""
+    """Return the login as a command for another terminal. It works until the user expires."""
     with _key(connection, home, place, keep=True) as (key, address):
         login = _login(key, address, place, command, terminal=not command)
     if login.env is None:
@@ -333,11 +340,11 @@ def print_login(
 
 
 def run_login(login: Login) -> int:
-    """Run it with this process's own input and output; its exit code, 128 + n for signal n."""
+    """Run it with this process's input and output. Return the exit code, 128 + n for signal n."""
     before = signal.getsignal(signal.SIGINT)
     process = subprocess.Popen(list(login.argv), env=None if login.env is None else dict(login.env))
     try:
-        # Ctrl-C is for what runs there: it says when it has enough.
+        # Ctrl-C is for the remote program, which decides whether to end.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = process.wait()
     finally:
@@ -346,7 +353,7 @@ def run_login(login: Login) -> int:
 
 
 def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
-    """Run it; its exit code, and what it wrote to standard output and standard error."""
+    """Run it. Return the exit code, standard output and standard error."""
     done = subprocess.run(
         list(login.argv),
         env=None if login.env is None else dict(login.env),
@@ -361,7 +368,7 @@ def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
 
 
 def ssh_failed(login: Login, code: int) -> bool:
-    """Whether ssh itself may be what failed, and not what it ran."""
+    """Return True if ssh itself may have failed, and not the remote command."""
     return login.over_ssh and code == _SSH_FAILED
 
 
@@ -419,15 +426,15 @@ def _not_running(view: RunView) -> RunnerError:
     if state.final:
         return RunnerError(
             "R-REACH-ENDED",
-            f"{run_id} does not run any more: {state.value}",
-            why="its node has gone on to other work",
+            f"{run_id} is not active any more: {state.value}",
+            why="its node runs other tasks",
             fix=f"runner logs {run_id}, or runner files get {run_id}",
         )
     return RunnerError(
         "R-REACH-WAITING",
-        f"{run_id} is on no node now: {state.value}",
+        f"{run_id} is not on a node: {state.value}",
         why=view.status.reason,
-        fix=f"runner attach {run_id} shows when it begins",
+        fix=f"run `runner attach {run_id}` to see when it starts",
         exit_code=ExitCode.CAPACITY,
     )
 
@@ -435,8 +442,8 @@ def _not_running(view: RunView) -> RunnerError:
 def _not_begun(run_id: str) -> RunnerError:
     return RunnerError(
         "R-REACH-WAITING",
-        f"the node of {run_id} has not begun with it",
-        why="it fetches the run's files, or its agent starts",
+        f"{run_id} has not started on its node",
+        why="the node downloads the run's files, or the agent is starting",
         fix="try again in a few seconds",
         exit_code=ExitCode.CAPACITY,
     )
@@ -445,8 +452,8 @@ def _not_begun(run_id: str) -> RunnerError:
 def _too_old(run_id: str) -> RunnerError:
     return RunnerError(
         "R-REACH-OLD",
-        f"where {run_id} works on its node is not known",
-        why="an older runner submitted it, whose agent does not say so",
+        f"the folder of {run_id} on its node is unknown",
+        why="an older runner submitted it, whose agent does not record the folder",
         fix="submit it again with this runner",
     )
 
@@ -454,8 +461,8 @@ def _too_old(run_id: str) -> RunnerError:
 def _no_ssh() -> RunnerError:
     return RunnerError(
         "R-REACH-SSH",
-        "there is no ssh on this machine",
-        why="nothing named ssh is on PATH",
+        "ssh is not installed",
+        why="there is no program `ssh` on PATH",
         fix="install an OpenSSH client (apt-get install openssh-client)",
         exit_code=ExitCode.PREFLIGHT,
     )

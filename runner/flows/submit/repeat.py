@@ -1,4 +1,4 @@
-"""`retry`, `resume` and what `reproduce` submits: a run once more, from what blob holds of it."""
+"""Submit a run again from its documents in blob: `retry`, `resume` and `reproduce`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FAILED = frozenset({RunState.FAILED, RunState.LOST})
 def retry_run(
     connection: Connection, record: RunSpec, pool: str | None, on_progress: OnProgress
 ) -> RunSpec:
-    """A run that failed, was cancelled or lost, again from its beginning, as a new run."""
+    """Submit a failed, cancelled or lost run as a new run, which starts from the beginning."""
     view = load_view(connection, record)
     if view.status.state not in _TO_RETRY:
         raise _not_to_retry(record, view.status.state)
@@ -42,7 +42,7 @@ def retry_run(
 
 
 def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow]:
-    """Failed and lost runs that no later run repeats: newest first, behind those they wait for."""
+    """Return the failed and lost runs without a repetition, newest first, after predecessors."""
     rows = list_runs(connection, limit=None, only=RunFilter(experiment)).rows
     repeated = {row.record.origin.run_id for row in rows if row.record and row.record.origin}
     found = {
@@ -50,7 +50,7 @@ def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow
         for row in rows
         if row.status and row.status.state in _FAILED and row.run_id not in repeated
     }
-    # Whoever waits is repeated after what it waits for: it waits for that one's repetition.
+    # A run comes after its predecessors, as it has to wait for their repetitions.
     after = {
         run_id: [before for before in row.record.after if before in found] if row.record else []
         for run_id, row in found.items()
@@ -61,7 +61,7 @@ def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow
 def retry_each(
     connection: Connection, rows: Iterable[RunRow], pool: str | None, on_progress: OnProgress
 ) -> Iterator[tuple[RunRow, RunSpec | RunnerError]]:
-    """Each of them as a new run, or why it is none; the services being away ends it."""
+    """Yield each run with its repetition or the error. Raise if the services cannot be reached."""
     for row in rows:
         try:
             record = find_run(connection, row.run_id)
@@ -84,10 +84,20 @@ def resume_run(
     *,
     nodes: int | None = None,
 ) -> RunSpec:
-    """A run that ended, continued as a new run from its newest complete checkpoint.
+    """Submit a new run that resumes an ended one.
 
-    Or from checkpoint `number`: the newest may be whole, and still what the script fails on.
-    `nodes` is on how many, where it is another number than before.
+    Args:
+        connection: the services.
+        record: the ended run.
+        pool: the pool, or None for that of the run.
+        overrides: parameters, `name=value`.
+        on_progress: receives the progress.
+        number: the checkpoint, or None for the newest complete one. The newest may be complete and
+            still be the reason why the script fails.
+        nodes: the number of nodes, or None for that of the run.
+
+    Raises:
+        RunnerError: the run has not ended, or has no such checkpoint.
     """
     state = load_view(connection, record).status.state
     if not state.final:
@@ -98,12 +108,12 @@ def resume_run(
         raise _no_such_checkpoint(record, number, list_checkpoints(container, record.run_id))
     if found is None:
         problems = incomplete_checkpoints(container, record.run_id)
-        wrote_none = "its script wrote none to $RUNNER_CHECKPOINT_DIR, or it ended before the first"
+        wrote_none = "its script saved none in $RUNNER_CHECKPOINT_DIR, or ended before the first"
         raise RunnerError(
             "R-RESUME-NOTHING",
             f"{record.run_id} has no complete checkpoint",
             why="; ".join(problems) or wrote_none,
-            fix=f"runner retry {record.run_id} starts it from the beginning",
+            fix=f"run `runner retry {record.run_id}` to start from the beginning",
         )
     run_id, checkpoint = found
     before = ResumeFrom(run_id, checkpoint.number)
@@ -118,8 +128,8 @@ def _no_such_checkpoint(
     return RunnerError(
         "R-RESUME-NOTHING",
         f"{record.run_id} has no complete checkpoint {number}",
-        why=f"it has {names}; older ones were deleted when newer ones came",
-        fix=f"choose one of those, or start over with runner retry {record.run_id}",
+        why=f"its checkpoints: {names}; older ones are deleted",
+        fix=f"choose one of them, or run `runner retry {record.run_id}` to start over",
     )
 
 
@@ -136,21 +146,21 @@ def submit_again(
 
 @contextmanager
 def whole_record(record: RunSpec) -> Generator[None]:
-    """`run.json` can be read, and yet lack what running it again needs."""
+    """Raise RunnerError if `run.json` lacks a value that the block needs."""
     try:
         yield
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
         raise RunnerError(
             "R-RUN-BROKEN",
-            f"run.json of {record.run_id} does not say all that running it again needs",
+            f"run.json of {record.run_id} is incomplete: the run cannot be repeated",
             why=f"{type(err).__name__}: {err}",
-            fix="runner train again from the recipe",
+            fix="run `runner train` with the recipe again",
             exit_code=ExitCode.RUN_FAILED,
         ) from err
 
 
 def check_parts(connection: Connection, record: RunSpec) -> None:
-    """Raise RunnerError where the run's code or data is gone from blob."""
+    """Raise RunnerError if code or data of the run is no longer in blob storage."""
     record.check_executable()
     code = record.code
     size = runs_container(connection).size(code.blob)
@@ -175,8 +185,8 @@ def _not_to_retry(record: RunSpec, state: RunState) -> RunnerError:
     return RunnerError(
         "R-RETRY-STATE",
         f"{record.run_id} is {state.value}: there is nothing to retry",
-        why="retry repeats what failed, was cancelled or was lost",
-        fix=f"runner reproduce {record.run_id} runs it again and compares",
+        why="only failed, cancelled and lost runs can be retried",
+        fix=f"run `runner reproduce {record.run_id}` to repeat it and compare the results",
     )
 
 
@@ -185,15 +195,15 @@ def _goes_on(record: RunSpec, state: RunState) -> RunnerError:
         "R-RUN-GOES-ON",
         f"{record.run_id} is {state.value}",
         why="it is still active, and continues by itself after an eviction",
-        fix=f"runner attach {record.run_id}, or runner cancel {record.run_id} first",
+        fix=f"run `runner attach {record.run_id}`, or `runner cancel {record.run_id}` first",
     )
 
 
 def _gone(record: RunSpec, what: str, blob: str, container: str) -> RunnerError:
     return RunnerError(
         f"R-REPEAT-{what.upper()}",
-        f"the {what} of {record.run_id} is not in blob any more",
-        why=f"{blob} is missing in container {container}, or has another size",
-        fix=f"runner train again from the {'recipe' if what == 'code' else 'data'} on your machine",
+        f"the {what} of {record.run_id} is no longer in blob storage",
+        why=f"{blob} is missing in container {container}, or has a different size",
+        fix=f"run `runner train` with the {'recipe' if what == 'code' else 'data'} on this machine",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -1,4 +1,4 @@
-"""`runner reproduce`: a run with the very packages it had, and whether it made the same model."""
+"""Repeat a run with the same packages, and compare the models: `runner reproduce`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from runner.protocol.results import OutputFile, RunResult
 from runner.protocol.run_spec import RunSpec
 
 FileVerdict = Literal["same", "same content", "differs", "missing", "new"]
-_LARGEST_BYTES = 4 << 30  # of a file that is fetched to be looked into
-# Files that describe a model: dates, durations and paths stand in them.
+_LARGEST_BYTES = 4 << 30  # of a file that is downloaded to compare its content
+# Files that describe a model. They contain dates, durations and paths.
 _TEXTS = frozenset(
     (*(".json", ".jsonl", ".txt", ".log", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml"),
      *(".yml", ".svg", ".png", ".jpg", ".pdf"))
@@ -43,7 +43,7 @@ _TEXTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FileComparison:
-    """One output of two runs; `model` says whether the verdict on the whole depends on it."""
+    """An output of two runs. `model`: it is part of the model, so the overall result needs it."""
 
     path: str
     verdict: FileVerdict
@@ -52,13 +52,13 @@ class FileComparison:
 
     @property
     def same(self) -> bool:
-        """Whether both runs' files hold the same."""
+        """True if the files have the same content."""
         return self.verdict in ("same", "same content")
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs side by side; `metrics` are those whose last values differ, as (was, is)."""
+    """Two runs. `metrics` has the last values that differ, as (original, repeated)."""
 
     original: str
     repeated: str
@@ -68,15 +68,16 @@ class Comparison:
 
     @property
     def same_model(self) -> bool:
-        """Whether every file of the model holds the same; never so without any."""
+        """True if all files of the model are the same; False if there are none."""
         models = [file for file in self.files if file.model]
         return bool(models) and all(file.same for file in models)
 
 
 def find_drift(connection: Connection, record: RunSpec, pool: str | None) -> tuple[Drift, ...]:
-    """What is known not to be as it was, before anything is submitted.
+    """Return the known differences to the original run, before anything is submitted.
 
-    Raises RunnerError where the run's code, data or outcome is gone: it cannot be reproduced.
+    Raises:
+        RunnerError: code, data or result of the run is gone, so that it cannot be reproduced.
     """
     _succeeded(runs_container(connection), record)
     with whole_record(record):
@@ -90,14 +91,16 @@ def find_drift(connection: Connection, record: RunSpec, pool: str | None) -> tup
 
 
 def _input_drift(connection: Connection, record: RunSpec) -> list[Drift]:
-    """Inputs that lie elsewhere: what they hold now, and what nobody pinned."""
+    """Return the inputs outside of our storage that changed, or whose content is not recorded."""
     drift: list[Drift] = []
     for name, was in record.inputs.items():
         if was.get("kind") == "blob":
             if _listing(connection, name, was) != was.get("manifest"):
-                drift.append(Drift(f"input {name}", "as it was listed", "changed: it will fail"))
+                drift.append(
+                    Drift(f"input {name}", "as listed before", "changed: the run will fail")
+                )
         elif was.get("kind") == "share" or (was.get("kind") == "url" and not was.get("sha256")):
-            drift.append(Drift(f"input {name}", "content not recorded", "whatever is there"))
+            drift.append(Drift(f"input {name}", "content not recorded", "the present content"))
     return drift
 
 
@@ -115,7 +118,7 @@ def _listing(connection: Connection, name: str, was: Mapping[str, Any]) -> str |
 def reproduce_run(
     connection: Connection, record: RunSpec, pool: str | None, on_progress: OnProgress
 ) -> RunSpec:
-    """The run once more: same code, data and parameters, with the very packages it had."""
+    """Submit the run again with the same code, data, parameters and package versions."""
     environment = load_environment(connection, record)
     constraints = None
     if environment is not None:
@@ -126,7 +129,7 @@ def reproduce_run(
 
 
 def load_environment(connection: Connection, record: RunSpec) -> dict[str, Any] | None:
-    """What the attempt that decided ran with, or None where that was not recorded."""
+    """Return the environment of the attempt with the result, or None if not recorded."""
     container = runs_container(connection)
     result = load_result(container, record.run_id)
     number = result.attempt if result and result.attempt else 1
@@ -139,7 +142,7 @@ def load_environment(connection: Connection, record: RunSpec) -> dict[str, Any] 
 
 
 def compare_runs(connection: Connection, original: RunSpec, repeated: RunSpec) -> Comparison:
-    """Outputs, metrics and environments of two runs. Raises RunnerError unless both succeeded."""
+    """Compare outputs, metrics and environments. Raise RunnerError unless both runs succeeded."""
     container = runs_container(connection)
     was, now = _succeeded(container, original), _succeeded(container, repeated)
     files = _Files(container, original, was, repeated, now)
@@ -156,7 +159,7 @@ def compare_runs(connection: Connection, original: RunSpec, repeated: RunSpec) -
 
 
 class _Files:
-    """The outputs of two runs: by hash, and what differs is looked into."""
+    """Compares the outputs of two runs by hash, and the content of those that differ."""
 
     def __init__(
         self,
@@ -176,7 +179,7 @@ class _Files:
         self._model = _model_files(original, [*self._before, *self._after])
 
     def compare(self) -> tuple[FileComparison, ...]:
-        """All outputs of either run, in order."""
+        """Return the comparison of all outputs of either run, in order."""
         return tuple(self._one(path) for path in {**self._before, **self._after})
 
     def _one(self, path: str) -> FileComparison:
@@ -205,7 +208,7 @@ class _Files:
 
 
 def _model_files(record: RunSpec, paths: list[str]) -> frozenset[str]:
-    """The files that the recipe calls its model; else those that are no text; else all."""
+    """Return the files of the recipe's model, or else the binary files, or else all."""
     pattern = record.model.path if record.model else None
     if pattern:
         named = {path for path in paths if fnmatchcase(path, pattern) or path.startswith(pattern)}
@@ -219,11 +222,11 @@ def _succeeded(container: BlobContainer, record: RunSpec) -> RunResult:
     result = load_result(container, record.run_id)
     if result is not None and result.status == "succeeded":
         return result
-    retry = "" if result is None else f", or run it again: runner retry {record.run_id}"
+    retry = "" if result is None else f", or `runner retry {record.run_id}` to repeat it"
     raise RunnerError(
         "R-REPRODUCE-OUTCOME",
-        f"{record.run_id} has no outcome to compare with",
+        f"{record.run_id} has no result to compare with",
         why="it has not ended" if result is None else f"it ended as {result.status}",
-        fix=f"runner show {record.run_id}{retry}",
+        fix=f"run `runner show {record.run_id}`{retry}",
         exit_code=ExitCode.USAGE,
     )

@@ -45,8 +45,8 @@ def test_checkpoint_that_nothing_can_go_on_from_is_told_with_its_reason() -> Non
     assert [checkpoint.number for checkpoint in list_checkpoints(container, "r")] == [1]
     problems = incomplete_checkpoints(container, "r")
     assert problems[:2] == (
-        "checkpoint 2: model is not whole",
-        "checkpoint 3: model is not whole",
+        "checkpoint 2: model is missing or incomplete",
+        "checkpoint 3: model is missing or incomplete",
     )
     assert problems[2] == "checkpoint 4: its format is 2, this agent knows up to 1"
     assert problems[3].startswith("checkpoint 5: its manifest is damaged")
