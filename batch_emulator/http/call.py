@@ -209,10 +209,15 @@ class Call:
         body = to_current_names(checked, self.query)
         if bodies.may_name_identities(self.body):
             bodies.check_identities(body, known=self.emulator.identity is not None)
-        if _LINKED in self.body and self.emulator.identity is None:
+        if _LINKED in self.body and not self.path.endswith("/addtaskcollection"):
+            self.require_linked_storage()
+        return body
+
+    def require_linked_storage(self) -> None:
+        """Refuse files of a linked storage account where none is linked. Raises Fault."""
+        if self.emulator.identity is None:
             reason = "no storage account is linked to the Batch account"
             raise bad_property("resourceFiles/autoStorageContainerName", "", reason)
-        return body
 
     def pool(self) -> Pool:
         """Return the pool of the path. Raises Fault."""

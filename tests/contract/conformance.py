@@ -25,6 +25,17 @@ Schema = Mapping[str, Any]
 ALLOWED = {
     "value[].status=Success": "so spelt on the wire; the SDKs read it as they should",
 }
+# Words that the service writes in another case than its description has them (recorded in the tests
+# of the SDKs, github.com/Azure/azure-sdk-assets, read 2026-11-22).
+RECORDED_WORDS = frozenset(
+    [
+        *("Spread", "Pack", "Regional", "Zonal", "UserError", "ServerError"),
+        *("BatchManaged", "UserManaged", "NoPublicIPAddresses"),
+        *("None", "ReadOnly", "ReadWrite", "CacheDisk"),
+        *("TaskSuccess", "TaskFailure", "TaskCompletion"),
+        *("trustedlaunch", "confidentialvm"),
+    ]
+)
 # Required in requests, never given back: the Terraform provider keeps them itself for that reason.
 WRITE_ONLY = (
     "azureFileShareConfiguration.accountKey",
@@ -33,6 +44,8 @@ WRITE_ONLY = (
 )
 # Objects by the description, texts of JSON in the service's own examples: given back as they came.
 _EITHER = ("extensions[].settings", "extensions[].protectedSettings")
+# Of 2025-06-01, under a name that the description has elsewhere: newer_properties() misses it.
+_NEWER_HERE = "dataDisks[].managedDisk"
 _UNDECLARED = re.compile(r"odata\.[A-Za-z]+|.*@odata\.[A-Za-z]+")
 _STREAM = {"type": "object", "format": "file"}
 
@@ -128,12 +141,10 @@ def _properties(
             yield from _compare(item, known[name], judge, place)
         elif open_schema:
             yield from _compare(item, open_schema, judge, place)
+        elif _place(place).endswith(_NEWER_HERE):
+            continue
         elif known and not _UNDECLARED.fullmatch(name) and name not in newer_properties():
             yield f"{place}: no such property is documented"
-
-
-def _is_word(value: Any, words: Sequence[str]) -> bool:
-    return isinstance(value, str) and value.lower() in (word.lower() for word in words)
 
 
 def _problem(value: Any, schema: Schema) -> str | None:
@@ -145,8 +156,7 @@ def _problem(value: Any, schema: Schema) -> str | None:
     if form == "int32" and not -(2**31) <= value < 2**31:
         return f"{value} has more than 32 bits"
     words = schema.get("enum")
-    # the service writes some in other case than its description: `Spread`, `UserError` (recorded)
-    if words is not None and not _is_word(value, words) and value not in newer_words():
+    if words is not None and value not in {*words, *RECORDED_WORDS, *newer_words()}:
         return f"{value!r:.80} is none of {', '.join(words)}"
     return None
 

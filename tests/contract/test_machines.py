@@ -101,9 +101,10 @@ def test_image_or_agent_that_does_not_fit_is_refused(
 def test_images_of_the_service_are_accepted(
     running: Running, things: Things, machine: dict[str, Any]
 ) -> None:
-    body = {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    pool_id = things.id()
+    body = {**POOL, "id": pool_id, "virtualMachineConfiguration": machine}
     running.client.create_pool(wire(**body))
-    assert running.client.get_pool(body["id"]).state == "active"
+    assert running.client.get_pool(pool_id).state == "active"
 
 
 def test_id_of_an_image_must_have_the_format_of_one(running: Running, things: Things) -> None:
