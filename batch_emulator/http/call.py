@@ -327,17 +327,6 @@ _METADATA: Mapping[str, str] = {
     "Task_AddCollection": "taskaddresult",
     "Task_ListSubtasks": "subtaskinfo",
 }
-_LIFETIME_UNTIL = date(2023, 5, 1)
-
-
-def require_lifetime_statistics(query: Mapping[str, str]) -> None:
-    """Refuse lifetime statistics, which api-versions from 2023-05-01 on do not have. Raises Fault.
-
-    Source: release notes of azure-batch 14.0.
-    """
-    day = _day(query.get("api-version", ""))
-    if day is not None and day >= _LIFETIME_UNTIL:
-        raise Fault("InvalidUri")
 
 
 def entity_headers(etag: int, modified: datetime) -> dict[str, str]:

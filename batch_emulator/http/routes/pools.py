@@ -19,7 +19,6 @@ from batch_emulator.http.call import (
     Call,
     Reply,
     entity_headers,
-    require_lifetime_statistics,
 )
 
 # properties that updateproperties clears when they are absent (docs)
@@ -61,7 +60,6 @@ def _render(call: Call, pool: Pool) -> Json:
 
 def lifetime_statistics(call: Call) -> Reply:
     """Pool_GetAllLifetimeStatistics, until 2023-05-01."""
-    require_lifetime_statistics(call.query)
     found, url = call.emulator.account.pools.values(), f"{call.base_url}{call.path}"
     return call.entity(render.pools(found, url, call.now), {})
 

@@ -91,10 +91,14 @@ _CERTIFICATE = "/certificates({certificate})"
 _TASK_FILE = _TASK + "/files/{filePath}"
 _NODE_FILE = _NODE + "/files/{filePath}"
 
-# azure-batch 7.0 (2019-06-01.9.0) replaced list_node_agent_skus by list_supported_images; 15.0
-# (2025-06-01) has no certificates, no remote desktop files and no lifetime statistics
+# azure-batch 7.0 (2019-06-01.9.0) replaced list_node_agent_skus by list_supported_images, 14.0
+# (2023-05-01) removed lifetime statistics, 15.0 (2025-06-01) certificates and remote desktop files
 _IMAGES_SINCE = date(2019, 6, 1)
-_REMOVED = ("Certificate_", "ComputeNode_GetRemoteDesktop", "Pool_GetAll", "Job_GetAll")
+_REMOVED = {
+    "Pool_GetAllLifetimeStatistics": date(2023, 5, 1),
+    "Job_GetAllLifetimeStatistics": date(2023, 5, 1),
+    "ComputeNode_GetRemoteDesktop": NEWEST,
+}
 
 _ROUTES: tuple[Route, ...] = (
     Route(
@@ -232,7 +236,12 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", _SCHEDULE + "/jobs", "Job_ListFromJobSchedule", jobs.list_jobs_of_schedule),
 )
 
+
+def _until(operation: str) -> date:
+    removed = NEWEST if operation.startswith("Certificate_") else date.max
+    return _REMOVED.get(operation, removed)
+
+
 ROUTES: tuple[Route, ...] = tuple(
-    replace(route, until=NEWEST) if route.operation.startswith(_REMOVED) else route
-    for route in _ROUTES
+    replace(route, until=min(route.until, _until(route.operation))) for route in _ROUTES
 )
