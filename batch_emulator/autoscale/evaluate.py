@@ -61,7 +61,12 @@ _FAST_TESTS = {"<": lt, "<=": le, "==": eq, ">=": ge, ">": gt, "!=": ne}
 
 @lru_cache(maxsize=64)
 def program(text: str, dialect: Dialect) -> tuple[Callable[[Scope], None], ...]:
-    """The statements of a formula, to be run in order. Raises FormulaSyntaxError and too long."""
+    """Return the compiled statements of a formula, in order.
+
+    Raises:
+        FormulaSyntaxError: the text is not a formula.
+        FormulaTooLongError: the text is too long.
+    """
     return tuple(_statement(statement, dialect) for statement in parse(text))
 
 
@@ -167,7 +172,7 @@ def _legacy(scope: Scope, found: MetricSamples) -> Value:
 
 
 def target(scope: Scope, name: str) -> Value:
-    """A variable that the formula sets, by its full name: set, or by its alias, or as it was."""
+    """Return a target by its full name: as set, as set by its alias, or its initial value."""
     for known in (name, *(alias for alias, full in TARGET_ALIASES.items() if full == name)):
         value = scope.variables.get(known)
         if value is not None:
@@ -182,7 +187,7 @@ def _unary(sign: str, operand: Code, at: int) -> Code:
 
 
 def _constant(expression: Expression, dialect: Dialect) -> Value | None:
-    """The value of what has the same in every evaluation, as `TimeInterval_Minute * 15`."""
+    """Return the value of a constant expression such as `TimeInterval_Minute * 15`, else None."""
     match expression:
         case Number(_, value):
             return value
@@ -253,7 +258,7 @@ def _binary(left: Code, sign: str, at: int, right: Code) -> Code:
 
 
 def _logic(first: Code, rest: list[tuple[str, int, Code]], at: int) -> Code:
-    """`&&` and `||` stop where the result is known, as C's do [S]."""
+    """Return code that evaluates `&&` and `||` until the result is known, as in C [S]."""
     ending = rest[0][0] == "||"
     parts = [(at, first), *((place, part) for _, place, part in rest)]
 
@@ -267,7 +272,7 @@ def _logic(first: Code, rest: list[tuple[str, int, Code]], at: int) -> Code:
 
 
 def _choice(cases: list[tuple[Code, Code]], otherwise: Code, at: int) -> Code:
-    """Only the branch that is chosen is evaluated: samples guard GetSample with it."""
+    """Return code that evaluates only the chosen branch, with which formulas guard GetSample."""
     truth = functions.truth
 
     def run(scope: Scope) -> Value:
@@ -293,7 +298,7 @@ def _call(name: str, arguments: list[Code], at: int) -> Code:
 
 
 def _failing(at: int, reason: str) -> Code:
-    """An error of the evaluation, when it comes to that; the syntax is right."""
+    """Return code that fails when it is evaluated; the syntax is valid."""
 
     def fail(_: Scope) -> Value:
         raise FormulaError(at, reason)
@@ -302,7 +307,7 @@ def _failing(at: int, reason: str) -> Code:
 
 
 def _samples(expression: MemberAccess, dialect: Dialect) -> Code | None:
-    """`$Metric.Method(...)` with arguments that are constant, which most are."""
+    """Return code for `$Metric.Method(...)` with constant arguments, None for other members."""
     method = METHODS.get(expression.name)
     if (
         expression.arguments is None
@@ -343,7 +348,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a formula came to. With a `problem` the targets are what they were before."""
+    """The result of a formula. With a `problem` the targets are unchanged."""
 
     results: str
     dedicated: int
@@ -355,7 +360,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a formula is evaluated with; `random` gives numbers from 0 to 1."""
+    """The inputs of an evaluation; `random` returns numbers from 0 to 1."""
 
     history: SampleHistory
     now: datetime
@@ -366,7 +371,7 @@ class Inputs:
 
 
 def check(text: str, dialect: Dialect = DEFAULT) -> None:
-    """Raises FormulaSyntaxError or FormulaTooLongError for a text that is no formula."""
+    """Check the syntax of a formula. Raises FormulaSyntaxError or FormulaTooLongError."""
     program(text, dialect)
 
 
@@ -408,7 +413,7 @@ def _evaluation(scope: Scope, problem: Problem | None) -> Evaluation:
 
 
 def _count(scope: Scope, name: str) -> int:
-    """A number of nodes: fractions are cut off (seen: 2.9 gives 2), below 0 there is nothing."""
+    """Return a number of nodes, truncated (observed: 2.9 gives 2) and at least 0."""
     value = target(scope, name)
     if not isinstance(value, float):
         return 0

@@ -1,8 +1,7 @@
 """Operators and functions of the formula language.
 
-Operators are the closed table of the documentation: what is not in it is an error. Functions
-flatten
-lists of doubles and vectors first (docs).
+The table of operators in the documentation is complete: any other combination is an error.
+Functions flatten lists of doubles and vectors first (docs).
 """
 
 from __future__ import annotations
@@ -65,14 +64,14 @@ def _test(sign: Callable[[Any, Any], bool], _: Scope, a: Value, b: Value) -> flo
 
 
 def span(ticks: float) -> Interval:
-    """An interval that is not too long. Raises ValueError."""
+    """Return an interval. Raises ValueError if it is too long."""
     if not -MAX_TICKS <= ticks <= MAX_TICKS:
         raise ValueError("the timeinterval is too long")
     return Interval(round(ticks))
 
 
 def point(ticks: int) -> Timestamp:
-    """A time from year 1 to 9999. Raises ValueError."""
+    """Return a time. Raises ValueError if it is not in the years 1 to 9999."""
     if not 0 <= ticks <= LAST_TICK:
         raise ValueError("the timestamp is out of range")
     return Timestamp(ticks)
@@ -120,7 +119,7 @@ _MORE_RULES = _undocumented()
 
 
 def apply(scope: Scope, sign: str, left: Value, right: Value, at: int) -> Value:
-    """The value of `left sign right`. Raises FormulaError."""
+    """Return the value of `left sign right`. Raises FormulaError."""
     a, b = scope.settled(left, at), scope.settled(right, at)
     key = (kind_of(a), sign, kind_of(b))
     rule = _RULES.get(key)
@@ -137,7 +136,7 @@ def apply(scope: Scope, sign: str, left: Value, right: Value, at: int) -> Value:
 
 
 def finite(value: Value, at: int) -> Value:
-    """The value, when it is a number and no infinity. Raises FormulaError."""
+    """Return the value. Raises FormulaError if it is infinite or not a number."""
     if type(value) is float:
         good = value - value == 0.0
     else:
@@ -148,7 +147,7 @@ def finite(value: Value, at: int) -> Value:
 
 
 def negative(scope: Scope, value: Value, at: int) -> Value:
-    """`-value`. Raises FormulaError."""
+    """Return `-value`. Raises FormulaError."""
     value = scope.settled(value, at)
     if isinstance(value, float):
         return -value
@@ -161,7 +160,7 @@ def negative(scope: Scope, value: Value, at: int) -> Value:
 
 
 def truth(scope: Scope, value: Value, at: int) -> bool:
-    """Whether a double is not 0, as conditions, `!`, `&&` and `||` ask. Raises FormulaError."""
+    """Return True if a double is not 0, for conditions, `!`, `&&` and `||`. Raises FormulaError."""
     value = scope.settled(value, at)
     if not isinstance(value, float):
         raise FormulaError(at, f"A condition must be a double and is a {kind_of(value)}")
@@ -172,12 +171,12 @@ _MAX_VECTOR = 100_000  # [S] elements of one vector
 
 
 class Stopped(Exception):  # noqa: N818 - it is an end, not an error
-    """`stop()` was called: the values so far stand."""
+    """`stop()` was called: the values assigned so far are the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function and how many arguments it takes; `most` None is any number."""
+    """A function and its number of arguments; `most` is None if there is no limit."""
 
     least: int
     most: int | None
@@ -188,7 +187,7 @@ Part = float | Vector
 
 
 def _parts(scope: Scope, name: str, arguments: list[Value], at: int) -> list[Part]:
-    """The doubles and vectors of a doubleVecList. Raises FormulaError."""
+    """Return the doubles and vectors of a doubleVecList. Raises FormulaError."""
     found: list[Part] = []
     for argument in arguments:
         if type(argument) is float:
@@ -240,7 +239,7 @@ def _lowest(parts: list[Part]) -> float:
 
 
 def _over_parts(name: str, compute: Callable[[list[Part]], float], *, empty: bool) -> Function:
-    """A number out of a list; `empty` says that an empty list has one, too."""
+    """Return a function that reduces a list to a number; `empty`: also an empty list."""
 
     def call(scope: Scope, arguments: list[Value], at: int) -> Value:
         parts = _parts(scope, name, arguments, at)
@@ -252,7 +251,7 @@ def _over_parts(name: str, compute: Callable[[list[Part]], float], *, empty: boo
 
 
 def _std(scope: Scope, arguments: list[Value], at: int) -> Value:
-    """Of a sample: over n - 1 (docs)."""
+    """Return the sample standard deviation, which divides by n - 1 (docs)."""
     values = _flat(scope, "std", arguments, at)
     if len(values) < 2:
         return scope.empty("std of less than two values", at)
@@ -266,7 +265,7 @@ def _norm(scope: Scope, arguments: list[Value], at: int) -> Value:
 
 
 def _elementwise(name: str, compute: Callable[[float], float]) -> Function:
-    """double to double, and a doubleVecList to a doubleVec (docs)."""
+    """Return a function from double to double and from doubleVecList to doubleVec (docs)."""
 
     def call(scope: Scope, arguments: list[Value], at: int) -> Value:
         function = compute
@@ -309,7 +308,7 @@ def _vector(scope: Scope, name: str, argument: Value, at: int) -> Vector:
 
 
 def _percentile(scope: Scope, arguments: list[Value], at: int) -> Value:
-    """0 to 100, linear between two values [S]."""
+    """Return a percentile from 0 to 100, interpolated linearly [S]."""
     values = _flat(scope, "percentile", [_vector(scope, "percentile", arguments[0], at)], at)
     percent = _double(scope, "percentile", arguments[1], at)
     if not 0.0 <= percent <= 100.0:

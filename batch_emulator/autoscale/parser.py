@@ -68,7 +68,7 @@ class Unary:
 class Chain:
     """Operands joined by operators of one precedence, from left to right.
 
-    One part for however many operands: a long sum is not a deep tree.
+    One node for any number of operands, so that a long sum is not a deep tree.
     """
 
     at: int
@@ -78,7 +78,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`a ? x : b ? y : z`, a chain of its own for the same reason."""
+    """`a ? x : b ? y : z`, one node for the same reason."""
 
     at: int
     cases: tuple[tuple[Expression, Expression], ...]
@@ -96,7 +96,7 @@ class FunctionCall:
 
 @dataclass(frozen=True, slots=True)
 class MemberAccess:
-    """`.name` of something, or with arguments `.name(...)`."""
+    """`.name` of a value, or `.name(...)` with arguments."""
 
     at: int
     target: Expression
@@ -109,7 +109,7 @@ Expression = Number | Text | NameReference | Unary | Chain | Choice | FunctionCa
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An assignment, or an expression alone when `target` is None."""
+    """An assignment, or an expression if `target` is None."""
 
     at: int
     target: str | None
@@ -137,7 +137,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens of a formula, an `end` last; blanks and comments are dropped.
+    """Return the tokens of a formula and a final `end`, without whitespace and comments.
 
     Raises FormulaSyntaxError and FormulaTooLongError.
     """
@@ -168,7 +168,7 @@ _POWER = {
 
 
 def parse(text: str) -> list[Statement]:
-    """The statements of a formula. Raises FormulaSyntaxError and FormulaTooLongError."""
+    """Return the statements of a formula. Raises FormulaSyntaxError or FormulaTooLongError."""
     return _FormulaParser(tokens(text)).formula()
 
 
@@ -207,7 +207,7 @@ class _FormulaParser:
             raise FormulaSyntaxError(self._token.at, f"Nested deeper than {MAX_DEPTH}")
 
     def formula(self) -> list[Statement]:
-        """All statements."""
+        """Return all statements."""
         statements: list[Statement] = []
         while True:
             if len(statements) == MAX_STATEMENTS:

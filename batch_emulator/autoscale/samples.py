@@ -1,7 +1,7 @@
-"""The samples of one pool: what its metrics were every 30 seconds of the last day.
+"""The samples of one pool: its metrics every 30 seconds of the last day.
 
-Arrays of numbers, with the sum and the extremes of every 64 of them, so that an average over a
-day looks at some hundred numbers and not at three thousand. The store keeps them, too.
+Samples are arrays of numbers with the sum and the extremes of every block of 64, so that an
+average over a day reads about a hundred numbers instead of three thousand. They are stored.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Series:
         self.greatest: list[float] = []
 
     def fill(self, value: float, count: int) -> None:
-        """As many times the same; only for a series that has none yet."""
+        """Fill an empty series with `count` times the same value."""
         one = array(self.data.typecode, [value if self.data.typecode == "d" else int(value)])
         self.data, blocks = one * count, count // _BLOCK
         self.sums = [float(one[0] * _BLOCK)] * blocks
@@ -76,15 +76,15 @@ class Series:
             self.greatest.append(float(max(block)))
 
     def drop_block(self) -> None:
-        """Forget the oldest block."""
+        """Drop the oldest block."""
         del self.data[:_BLOCK], self.sums[0], self.least[0], self.greatest[0]
 
     def values(self, low: int, high: int) -> list[float]:
-        """The samples from `low` up to `high`."""
+        """Return the samples from `low` up to `high`."""
         return [float(value) for value in self.data[low:high]]
 
     def total(self, low: int, high: int) -> float:
-        """The sum of the samples from `low` up to `high`."""
+        """Return the sum of the samples from `low` up to `high`."""
         data, first, last = self.data, -(-low // _BLOCK), high // _BLOCK
         if first >= last:
             return float(sum(data[low:high]))
@@ -92,11 +92,11 @@ class Series:
         return float(edges + sum(self.sums[first:last]))
 
     def lowest(self, low: int, high: int) -> float:
-        """The least of the samples from `low` up to `high`, which there must be."""
+        """Return the least of the samples from `low` up to `high`, at least one."""
         return float(min(self._candidates(self.least, low, high)))
 
     def highest(self, low: int, high: int) -> float:
-        """The greatest of the samples from `low` up to `high`, which there must be."""
+        """Return the greatest of the samples from `low` up to `high`, at least one."""
         return float(max(self._candidates(self.greatest, low, high)))
 
     def _candidates(
@@ -120,7 +120,7 @@ class SampleHistory:
 
     @classmethod
     def steady(cls, last: int, values: Mapping[str, float]) -> SampleHistory:
-        """A day on which nothing changed, with its newest sample at `last`."""
+        """Return a day without a change, with its newest sample at `last`."""
         made = cls()
         made.times = array("q", range(last - (KEPT - 1) * PERIOD, last + 1, PERIOD))
         for name, series in made.series.items():
@@ -128,7 +128,7 @@ class SampleHistory:
         return made
 
     def take(self, time: int, values: Mapping[str, float]) -> None:
-        """Add one sample of every metric; what is not given is 0."""
+        """Add one sample of every metric; a missing value is 0."""
         self.times.append(time)
         for name, series in self.series.items():
             series.append(values.get(name, 0.0))
@@ -138,15 +138,15 @@ class SampleHistory:
                 series.drop_block()
 
     def visible(self, now: int) -> int:
-        """How many samples a formula sees."""
+        """Return the number of samples that are visible to a formula."""
         return bisect_right(self.times, now - DELAY)
 
     def between(self, start: int, end: int, seen: int) -> tuple[int, int]:
-        """Those of the first `seen` samples that are from `start` on and before `end`."""
+        """Return the range of the first `seen` samples from `start` on and before `end`."""
         low = bisect_left(self.times, start, 0, seen)
         return low, bisect_left(self.times, end, low, seen)
 
 
 def expected(start: int, end: int) -> int:
-    """How many samples a window should have, at least 1 [S]."""
+    """Return the number of samples that a window should have, at least 1 [S]."""
     return max(1, (end - start) // PERIOD)

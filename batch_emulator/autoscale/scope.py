@@ -40,7 +40,7 @@ MAX_WARNINGS = 20
 
 @cache
 def _zeros() -> Series:
-    """The samples of what nobody measures."""
+    """Return the samples of metrics that are not measured."""
     series = Series("I")
     for _ in range(KEPT + 64):
         series.append(0)
@@ -48,7 +48,7 @@ def _zeros() -> Series:
 
 
 class Scope:
-    """The state of one evaluation; made anew for each."""
+    """The state of one evaluation."""
 
     __slots__ = (
         "at",
@@ -83,29 +83,29 @@ class Scope:
         self.at = 0  # of the statement being evaluated
 
     def spend(self, elements: int) -> None:
-        """Account for work on vectors. Raises FormulaError when it is too much."""
+        """Count the elements of vectors that are read. Raises FormulaError above the limit."""
         self.left -= elements + 1
         if self.left < 0:
             raise FormulaError(self.at, f"More than {MAX_ELEMENTS} elements of vectors are used")
 
     def warn(self, text: str) -> None:
-        """Note something that is allowed here and may not be on the service."""
+        """Record a warning about something that the service may not accept."""
         if len(self.warnings) < MAX_WARNINGS and text not in self.warnings:
             self.warnings.append(text)
 
     def empty(self, what: str, at: int) -> float:
-        """What a function of nothing gives: 0, or FormulaError."""
+        """Return the result of a function of an empty list: 0, or FormulaError is raised."""
         if not self.dialect.empty_is_zero:
             raise FormulaError(at, f"{what} has no value")
         self.warn(f"{what} has no value, 0 is taken")
         return 0.0
 
     def series(self, metric: MetricSamples) -> Series:
-        """The samples of a metric; the first `seen` of them are visible."""
+        """Return the samples of a metric; the first `seen` of them are visible."""
         return self.history.series.get(metric.name) or _zeros()
 
     def settled(self, value: Value, at: int) -> Value:
-        """The value, a metric being its newest sample. Raises FormulaError."""
+        """Return the value, for a metric its newest sample. Raises FormulaError."""
         if not isinstance(value, MetricSamples):
             return value
         if not self.dialect.bare_metrics:
@@ -113,7 +113,7 @@ class Scope:
         return self.newest(value)
 
     def newest(self, value: Value) -> Value:
-        """The value, a metric being its newest sample or 0 [S]."""
+        """Return the value, for a metric its newest sample or 0 [S]."""
         if not isinstance(value, MetricSamples):
             return value
         return float(self.series(value).data[self.seen - 1]) if self.seen else 0.0
@@ -152,18 +152,18 @@ _FOLDED = {name.lower(): name for name in _SERVICE}
 
 
 def spelled(name: str, dialect: Dialect) -> str:
-    """The service's spelling of one of its names, where case does not matter."""
+    """Return the service's spelling of a name if case does not matter in the dialect."""
     return name if dialect.case_sensitive else _FOLDED.get(name.lower(), name)
 
 
 def meant(name: str) -> str | None:
-    """A name of the service that differs in nothing but case."""
+    """Return the service's name that differs only in case, or None."""
     found = _FOLDED.get(name.lower())
     return None if found == name else found
 
 
 def metric(name: str, dialect: Dialect) -> MetricSamples | None:
-    """The metric of that name."""
+    """Return the metric of that name, or None."""
     name = METRIC_ALIASES.get(name, name)
     if name in LEGACY_METRICS and not dialect.legacy_metrics:
         return None
@@ -177,7 +177,7 @@ _Method = Callable[[Scope, MetricSamples, _Arguments, int], Value]
 
 
 def member(scope: Scope, target: Value, name: str, arguments: _Arguments | None, at: int) -> Value:
-    """The value of `target.name` or `target.name(arguments)`. Raises FormulaError."""
+    """Return the value of `target.name` or `target.name(arguments)`. Raises FormulaError."""
     if isinstance(target, Timestamp) and arguments is None:
         return _part(scope, target, name, at)
     if isinstance(target, MetricSamples) and arguments is not None:
@@ -199,7 +199,7 @@ def _part(scope: Scope, target: Timestamp, name: str, at: int) -> float:
 
 
 def _moment(scope: Scope, argument: Value, at: int) -> int:
-    """A timestamp, or so long ago."""
+    """Return the ticks of a timestamp, or of a time before now. Raises FormulaError."""
     if isinstance(argument, Timestamp):
         return argument.ticks
     if isinstance(argument, Interval):
@@ -209,14 +209,14 @@ def _moment(scope: Scope, argument: Value, at: int) -> int:
 
 
 def _window(scope: Scope, arguments: _Arguments, at: int) -> tuple[int, int]:
-    """Start and end, whichever was given first (docs use both orders)."""
+    """Return start and end of a window in ticks; the docs use both orders."""
     one = _moment(scope, arguments[0], at)
     other = scope.now.ticks if len(arguments) == 1 else _moment(scope, arguments[1], at)
     return (one, other) if one <= other else (other, one)
 
 
 def _available(scope: Scope, start: int, end: int) -> tuple[int, int, float]:
-    """First and last sample of a window, and their part of what should be there, in percent."""
+    """Return the first and last sample of a window, and the percentage that is available."""
     low, high = scope.history.between(start, end, scope.seen)
     return low, high, min(100.0, 100.0 * (high - low) / expected(start, end))
 

@@ -15,7 +15,7 @@ from batch_emulator.autoscale.samples import TICKS_PER_SECOND, Series
 
 
 class FormulaError(Exception):
-    """A formula is wrong at a character; `code` and `message` are those of the answer."""
+    """An error at a character of a formula; `code` and `message` are those of the answer."""
 
     code = "AutoScalingFormulaEvaluationError"
     message = "The specified auto-scaling formula has evaluation error"
@@ -26,28 +26,28 @@ class FormulaError(Exception):
         self.reason = reason
 
     def detail(self, text: str) -> str:
-        """The reason with its place in the formula (docs: "Line 15, Col 44: Insufficient ...")."""
+        """Return the reason with line and column (docs: "Line 15, Col 44: Insufficient ...")."""
         line = text.count("\n", 0, self.at) + 1
         column = self.at - (text.rfind("\n", 0, self.at) + 1) + 1
         return f"Line {line}, Col {column}: {self.reason}"
 
 
 class FormulaSyntaxError(FormulaError):
-    """The text is no formula."""
+    """The text is not a formula."""
 
     code = "AutoScalingFormulaSyntaxError"
     message = "The specified auto-scaling formula has a syntax error."
 
 
 class FormulaTooLongError(FormulaError):
-    """The text has more characters than a formula may have."""
+    """The text is longer than a formula may be."""
 
     code = "AutoScaleFormulaTooLong"
     message = "The specified auto-scaling formula exceeds the maximum length of 8192 characters."
 
 
 class InsufficientSampleError(FormulaError):
-    """Fewer samples are there than the formula wants."""
+    """Fewer samples are available than the formula requires."""
 
     code = "InsufficientSampleData"
     message = "Autoscale evaluation failed due to insufficient sample data"
@@ -63,17 +63,17 @@ WORDS = ("requeue", "terminate", "taskcompletion", "retaineddata")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Timestamp:
-    """A point in time; ticks of 100 ns since year 1, UTC."""
+    """A point in time, in ticks of 100 ns since year 1, UTC."""
 
     ticks: int
 
     @staticmethod
     def of(when: datetime) -> Timestamp:
-        """From an aware time."""
+        """Return the timestamp of an aware time."""
         return Timestamp((when - _EPOCH) // _MICROSECOND * 10)
 
     def time(self) -> datetime:
-        """As a time, cut to microseconds."""
+        """Return the time, truncated to microseconds."""
         return _EPOCH + timedelta(microseconds=self.ticks // 10)
 
 
@@ -86,20 +86,20 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word that is a value, as `requeue`."""
+    """A word that is a value, for example `requeue`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSamples:
-    """A variable whose samples the service takes."""
+    """A variable that the service samples."""
 
     name: str
 
 
 class Vector:
-    """A doubleVec, which knows its own size, sum and extremes."""
+    """A doubleVec with its size, sum and extremes."""
 
     __slots__ = ("_values",)
 
@@ -108,27 +108,27 @@ class Vector:
 
     @property
     def values(self) -> list[float]:
-        """All elements; not to be changed."""
+        """Return all elements, which must not be changed."""
         return self._values
 
     @property
     def cost(self) -> int:
-        """About how many numbers a sum or an extreme looks at."""
+        """Return about how many numbers a sum or an extreme reads."""
         return len(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
 
     def total(self) -> float:
-        """The sum."""
+        """Return the sum."""
         return float(sum(self._values))
 
     def lowest(self) -> float:
-        """The least element of a vector that has any."""
+        """Return the least element of a vector that is not empty."""
         return min(self._values)
 
     def highest(self) -> float:
-        """The greatest element of a vector that has any."""
+        """Return the greatest element of a vector that is not empty."""
         return max(self._values)
 
 
@@ -136,7 +136,7 @@ _NONE: list[float] = []  # of a window that nobody has looked into
 
 
 class Window(Vector):
-    """A vector of samples, read from the history only as far as somebody asks."""
+    """A vector of samples, read from the history on demand."""
 
     __slots__ = ("_high", "_low", "_series")
 
@@ -148,29 +148,29 @@ class Window(Vector):
 
     @property
     def values(self) -> list[float]:
-        """All elements; not to be changed."""
+        """Return all elements, which must not be changed."""
         if not self._values:
             self._values = self._series.values(self._low, self._high)
         return self._values
 
     @property
     def cost(self) -> int:
-        """About how many numbers a sum or an extreme looks at."""
+        """Return about how many numbers a sum or an extreme reads."""
         return min(len(self), 128 + len(self) // 64)
 
     def __len__(self) -> int:
         return self._high - self._low
 
     def total(self) -> float:
-        """The sum."""
+        """Return the sum."""
         return self._series.total(self._low, self._high)
 
     def lowest(self) -> float:
-        """The least element of a vector that has any."""
+        """Return the least element of a vector that is not empty."""
         return self._series.lowest(self._low, self._high)
 
     def highest(self) -> float:
-        """The greatest element of a vector that has any."""
+        """Return the greatest element of a vector that is not empty."""
         return self._series.highest(self._low, self._high)
 
 
@@ -188,14 +188,14 @@ _KINDS = {
 
 
 def kind_of(value: Value) -> str:
-    """The name of a value's type in the documentation."""
+    """Return the name of a value's type in the documentation."""
     return _KINDS[type(value)]
 
 
 def shown(value: Value, most: int = 1_000_000) -> str:
-    """A value as results write it: %.6g as seen; vectors and intervals are our choice [S].
+    """Return a value as in results: %.6g as observed; vectors and intervals are our choice [S].
 
-    `LEFT_OUT` stands for what would have more than `most` characters.
+    A value of more than `most` characters is `LEFT_OUT`.
     """
     if isinstance(value, Vector):
         if 2 * len(value) + 1 > most:  # each element has a digit and a sign after it
@@ -229,7 +229,7 @@ _RFC = re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT",
 
 
 def parse_time(text: str, fraction_digits: int) -> Timestamp:
-    """The time in a text. Raises ValueError."""
+    """Parse a time. Raises ValueError."""
     if _RFC.fullmatch(text):
         return Timestamp.of(parsedate_to_datetime(text).astimezone(UTC))
     match = _W3C.fullmatch(text)

@@ -1,4 +1,4 @@
 """An emulator of the REST side of Azure Files: shares are folders, files are files.
 
-What a task writes through a mounted folder and what a client reads over HTTP is one and the same.
+A mounted folder and the share that a client reads over HTTP are the same.
 """

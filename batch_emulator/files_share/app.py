@@ -59,7 +59,7 @@ class FilesRoute:
 
     @property
     def request(self) -> str:
-        """Method, path and query as documentation spells them."""
+        """Return method, path and query as in the documentation."""
         path = {"service": "/", "share": "/{share}", "path": "/{share}/{path}"}[self.level]
         pairs = (("restype", self.restype), ("comp", self.comp))
         query = "&".join(f"{name}={value}" for name, value in pairs if value)
@@ -176,7 +176,7 @@ _BY_KEY = _by_key(FILES_ROUTES)
 def find(
     method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]
 ) -> tuple[FilesRoute, str, str]:
-    """The operation of a request with its share and path, which is below the account's and raw.
+    """Return the operation of a request, its share, and its raw path below the account.
 
     Raises Fault.
     """
@@ -206,7 +206,7 @@ _OF_ROOT = ("listhandles", "forceclosehandles")
 
 
 def authorize(route: FilesRoute, grant: Grant | None) -> None:
-    """Whether a signature allows the operation. Raises Fault."""
+    """Check that a signature allows the operation. Raises Fault."""
     if grant is None:
         return
     if grant.resource_types is None:
@@ -221,7 +221,7 @@ def authorize(route: FilesRoute, grant: Grant | None) -> None:
 def check_emulated(
     route: FilesRoute, query: Mapping[str, str], headers: Mapping[str, str]
 ) -> FilesHandler:
-    """The handler of an operation that is emulated. Raises Fault."""
+    """Return the handler of an operation. Raises Fault if it is not emulated."""
     if route.handler is None:
         raise not_implemented(route.operation)
     for name in ("sharesnapshot", "prevsharesnapshot"):
@@ -261,7 +261,7 @@ _FAULT_OF = {
 
 
 class FilesApp:
-    """Answers the requests for the shares of one storage account."""
+    """Answer the requests for the shares of one storage account."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
@@ -336,7 +336,7 @@ class FilesApp:
         return handler(call)
 
     def _authenticate(self, request: SignedRequest, now: datetime) -> Grant | None:
-        """What a SAS grants; None for who signed with the key. Raises Fault."""
+        """Return what a SAS grants, None for a request signed with the key. Raises Fault."""
         if "authorization" in request.headers:
             verify_shared_key(request, self._shares.account, now)
             return None
@@ -376,7 +376,7 @@ class FilesApp:
 
 
 async def _apart(work: Callable[[], FilesReply]) -> FilesReply:
-    """Run in a thread that ends with the process, whatever it waits for."""
+    """Run work in a daemon thread, which ends with the process."""
     done: Future[FilesReply] = Future()
     done.set_running_or_notify_cancel()  # from here on only the thread ends it
 
@@ -395,7 +395,7 @@ def _world_time() -> datetime:
 
 
 async def _read(receive: Receive, headers: Mapping[str, str]) -> bytes:
-    """The body, of which no operation takes more than a range. Raises Fault."""
+    """Return the body. Raises Fault if it is larger than a range may be."""
     most = MAX_RANGE
     length = headers.get("content-length", "")
     parts: list[bytes] = []

@@ -42,7 +42,7 @@ _STANDARD_HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """What is signed of a request. Header names are lower-case, path and query as sent."""
+    """The signed parts of a request. Header names are lower-case, path and query as sent."""
 
     method: str
     raw_path: str
@@ -74,13 +74,13 @@ def verify_shared_key(request: SignedRequest, account: StorageAccount, now: date
 
 
 def is_signature(given: str, text: str, account: StorageAccount) -> bool:
-    """Whether the text was signed with the account's key."""
+    """Return True if the text was signed with the account's key."""
     digest = hmac.digest(base64.b64decode(account.key), text.encode(), hashlib.sha256)
     return hmac.compare_digest(base64.b64encode(digest), given.encode())
 
 
 def query_of(raw_query: str) -> dict[str, str]:
-    """The parameters by lower-case name; values of one that is repeated, sorted, with commas."""
+    """Return the parameters by lower-case name; repeated values are sorted and joined by commas."""
     found: dict[str, list[str]] = {}
     for name, value in parse_qsl(raw_query, keep_blank_values=True):
         found.setdefault(name.lower(), []).append(value)
@@ -106,7 +106,7 @@ def _check_date(headers: Mapping[str, str], now: datetime) -> None:
 
 
 def _strings_to_sign(request: SignedRequest, account: str) -> list[str]:
-    """What may have been signed, the documented form first.
+    """Return the texts that may have been signed, the documented form first.
 
     Clients differ in harmless points: the Python SDK sorts the headers as the service does
     (hyphens do not count) where the page says lexicographically, and others sign `0` for an
@@ -136,7 +136,7 @@ def _plain(header: tuple[str, str]) -> str:
 
 
 def _hyphens_aside(header: tuple[str, str]) -> tuple[str, str]:
-    """Order of the service: hyphens weigh nothing, an underscore less than digits and letters."""
+    """Return the service's sort key: no hyphens, underscores before digits and letters."""
     return header[0].replace("-", "").replace("_", "\x01"), header[0]
 
 
@@ -156,7 +156,7 @@ _OVERRIDES = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a signature allows; `resource_types` is None for one of a share or file."""
+    """The permissions of a signature; `resource_types` is None for a share or file SAS."""
 
     permissions: str
     resource_types: str | None
@@ -224,7 +224,7 @@ def _service_texts(request: SignedRequest, query: Mapping[str, str], account: st
 def _with_policy(
     request: SignedRequest, query: Mapping[str, str], shares: Shares
 ) -> Mapping[str, str]:
-    """The fields, some of them from the stored policy; each may stand in one place only."""
+    """Return the fields of the signature and its stored policy. Each may be in one of them only."""
     if not query.get("si"):
         return query
     share = shares.get(
@@ -257,7 +257,7 @@ def _check_times(fields: Mapping[str, str], now: datetime) -> None:
 
 
 def parse_sas_time(text: str) -> datetime:
-    """A time of a signature, UTC. Raises Fault."""
+    """Parse a time of a signature, in UTC. Raises Fault."""
     match = _SAS_TIME.fullmatch(text)
     try:
         numbers = [int(part) for part in match.groups(default="0")] if match else []

@@ -1,4 +1,4 @@
-"""What a handler gets and what it gives back."""
+"""The request that a handler gets, and the reply that it returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Bytes of an open file, which whoever sends them closes."""
+    """Bytes of an open file; the sender closes it."""
 
     descriptor: int
     offset: int
@@ -57,32 +57,32 @@ class FilesCall:
 
     @property
     def now_ns(self) -> int:
-        """The time in nanoseconds since the epoch."""
+        """Return the time in nanoseconds since the epoch."""
         return int(self.now.timestamp() * 1e6) * 1000
 
     @property
     def records(self) -> ShareRecords:
-        """What is kept beside the files."""
+        """Return the records of all shares."""
         return self.shares.records
 
     @property
     def may_overwrite(self) -> bool:
-        """Permission to create is not enough to replace."""
+        """Return True if the request may replace a file, for which creating is not enough."""
         return self.grant is None or "w" in self.grant.permissions
 
     def header(self, name: str) -> str:
-        """A header, "" when it is not there."""
+        """Return a header, or ""."""
         return self.headers.get(name, "")
 
     def found_share(self) -> Share:
-        """The share of the path. Raises Fault."""
+        """Return the share of the path. Raises Fault."""
         share = self.shares.get(self.share)
         if share is None:
             raise FilesFault("ShareNotFound")
         return share
 
     def parse(self, path: str) -> tuple[str, ...]:
-        """The components of a path as the request's headers want it read. Raises Fault."""
+        """Return the components of a path, parsed as the headers ask for. Raises Fault."""
         dots = self.header("x-ms-allow-trailing-dot").lower() == "true"
         try:
             return parse_path(path, allow_trailing_dot=dots)
@@ -91,18 +91,18 @@ class FilesCall:
 
     @contextmanager
     def place(self) -> Generator[TreeEntry]:
-        """Where the path leads. Raises Fault."""
+        """Yield the entry of the path. Raises Fault."""
         share = self.found_share()
         with tree.at(self.shares.path(share.name), self.parse(self.path)) as place:
             yield place
 
     def item(self, place: TreeEntry) -> Item:
-        """What is kept of what is there."""
+        """Return the record of an entry."""
         inode = place.status.st_ino if place.status else 0
         return self.records.item(self.share, place.path, inode)
 
     def metadata(self) -> dict[str, str]:
-        """The metadata in the headers. Raises Fault."""
+        """Return the metadata in the headers. Raises Fault."""
         found = {n.removeprefix(_META): v for n, v in self.headers.items() if n.startswith(_META)}
         if not all(is_metadata_name(name) for name in found):
             raise FilesFault("InvalidMetadata")
@@ -111,13 +111,13 @@ class FilesCall:
         return found
 
     def range(self) -> tuple[int, int | None] | None:
-        """First and last byte of x-ms-range, or else of Range. Raises Fault."""
+        """Return the first and last byte of x-ms-range, else of Range. Raises Fault."""
         name = "x-ms-range" if "x-ms-range" in self.headers else "range"
         text = self.header(name)
         return parse_range(name, text) if text else None
 
     def number(self, name: str, highest: int) -> int | None:
-        """A query parameter from 1 to `highest`. Raises Fault."""
+        """Return a query parameter from 1 to `highest`. Raises Fault."""
         text = self.query.get(name)
         if text is None:
             return None
@@ -129,7 +129,7 @@ class FilesCall:
 
 
 def parse_range(name: str, text: str) -> tuple[int, int | None]:
-    """First and last byte. Raises Fault."""
+    """Return the first and last byte of a range. Raises Fault."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise bad_header(name, text)
@@ -140,7 +140,7 @@ def parse_range(name: str, text: str) -> tuple[int, int | None]:
 
 
 def metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
-    """The metadata as headers of an answer."""
+    """Return metadata as headers of an answer."""
     return {_META + name: value for name, value in metadata.items()}
 
 

@@ -199,17 +199,17 @@ class FilesFault(Exception):  # noqa: N818 - the service's word for an error ans
 
 
 def not_implemented(what: str) -> FilesFault:
-    """Something that is documented and not emulated, by its name."""
+    """Return the FilesFault for a documented operation that is not emulated."""
     return FilesFault("NotImplemented", {"Operation": what})
 
 
 def bad_header(name: str, value: str) -> FilesFault:
-    """A header is not acceptable."""
+    """Return the FilesFault for an invalid header."""
     return FilesFault("InvalidHeaderValue", {"HeaderName": name, "HeaderValue": value[:256]})
 
 
 def bad_query(name: str, value: str, reason: str) -> FilesFault:
-    """A query parameter is not acceptable."""
+    """Return the FilesFault for an invalid query parameter."""
     return FilesFault(
         "InvalidQueryParameterValue",
         {"QueryParameterName": name, "QueryParameterValue": value[:256], "Reason": reason},
@@ -217,7 +217,7 @@ def bad_query(name: str, value: str, reason: str) -> FilesFault:
 
 
 def error_body(fault: FilesFault, request_id: str, now: datetime) -> bytes:
-    """The wire form; the message ends with the lines RequestId and Time."""
+    """Return the wire form; the message ends with the lines RequestId and Time."""
     time = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06}0Z"
     message = f"{fault.message}\nRequestId:{request_id}\nTime:{time}"
     fields = {"Code": fault.code, "Message": message, **fault.details}
@@ -238,19 +238,19 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def xml_document(root: ET.Element) -> bytes:
-    """An answer's body."""
+    """Return the body of an answer."""
     return ET.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
 def add_child(parent: ET.Element, name: str, text: object = "") -> ET.Element:
-    """Append an element with text in it, each character that XML cannot hold as `?`."""
+    """Append an element with text; `?` replaces characters that XML does not allow."""
     element = ET.SubElement(parent, name)
     element.text = legal_xml(str(text))
     return element
 
 
 def add_name(parent: ET.Element, name: str, text: str) -> ET.Element:
-    """Append a name; one that XML cannot hold is percent-encoded and says so (2021-12-02)."""
+    """Append a name, percent-encoded and marked so if XML does not allow it (2021-12-02)."""
     if not _ILLEGAL.search(text):
         return add_child(parent, name, text)
     element = add_child(parent, name, quote(text.encode("utf-8", "surrogateescape"), safe=""))
@@ -259,13 +259,13 @@ def add_name(parent: ET.Element, name: str, text: str) -> ET.Element:
 
 
 def add_children(parent: ET.Element, texts: Mapping[str, object]) -> None:
-    """Append elements with text in them."""
+    """Append elements with text."""
     for name, text in texts.items():
         add_child(parent, name, text)
 
 
 def parse_xml(body: bytes, root: str) -> ET.Element:
-    """A request's body, which is UTF-8 without entities and not deep. Raises Fault."""
+    """Parse the body of a request: UTF-8, no entities, limited depth. Raises Fault."""
     if len(body) > MAX_XML_BYTES:
         raise FilesFault("InvalidXmlDocument", {"Reason": "too large"})
     try:
@@ -297,15 +297,15 @@ def _shallow(text: str) -> ET.Element:
 
 
 def text_of(parent: ET.Element, path: str) -> str:
-    """Text of an element below, "" where there is none."""
+    """Return the text of a child element, or ""."""
     return (parent.findtext(path) or "").strip()
 
 
 def names_of(elements: Iterable[ET.Element]) -> list[str]:
-    """Tags."""
+    """Return the tags of elements."""
     return [element.tag for element in elements]
 
 
 def legal_xml(text: str) -> str:
-    """The text with `?` for what XML cannot hold."""
+    """Return the text with `?` for characters that XML does not allow."""
     return _ILLEGAL.sub("?", text)

@@ -21,7 +21,7 @@ _LIVE = ("leased", "breaking")
 
 @dataclass(frozen=True, slots=True)
 class LeaseOutcome:
-    """What an action leaves: the lease, and the answer."""
+    """The result of an action: the lease and the answer."""
 
     lease: Lease | None
     status: int
@@ -31,7 +31,7 @@ class LeaseOutcome:
 def act(
     lease: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool
 ) -> LeaseOutcome:
-    """Do what x-ms-lease-action says. Raises Fault."""
+    """Carry out x-ms-lease-action. Raises Fault."""
     action = headers.get("x-ms-lease-action", "").lower()
     now = current(lease, now_ns)
     if action == "acquire":
@@ -58,7 +58,7 @@ def act(
 
 
 def current(lease: Lease | None, now_ns: int) -> Lease | None:
-    """The lease with the state that time has brought it to."""
+    """Return the lease in its state at this time."""
     if lease is None or lease.until_ns is None or now_ns < lease.until_ns:
         return lease
     ended = {"leased": "expired", "breaking": "broken"}
@@ -66,7 +66,7 @@ def current(lease: Lease | None, now_ns: int) -> Lease | None:
 
 
 def state_headers(lease: Lease | None, now_ns: int) -> dict[str, str]:
-    """State, status and duration of the lease, as in the properties."""
+    """Return state, status and duration of the lease as headers of the properties."""
     now = current(lease, now_ns)
     if now is None:
         return {"x-ms-lease-state": "available", "x-ms-lease-status": "unlocked"}
@@ -78,7 +78,7 @@ def state_headers(lease: Lease | None, now_ns: int) -> dict[str, str]:
 
 
 def check(lease: Lease | None, given: str, now_ns: int, *, kind: str, writing: bool) -> None:
-    """Whether a request may touch what is leased; `kind` is File or Share. Raises Fault."""
+    """Check that a request may change a leased File or Share (`kind`). Raises Fault."""
     now = current(lease, now_ns)
     live = now is not None and now.state in _LIVE
     if not given:

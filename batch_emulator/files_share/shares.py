@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS service (id INTEGER PRIMARY KEY, document TEXT NOT NU
 
 @dataclass(slots=True)
 class Lease:
-    """Who holds a share or file; `until_ns` is None for a lease without end."""
+    """A lease of a share or file; `until_ns` is None for a lease without end."""
 
     id: str
     duration_s: int = -1
@@ -62,7 +62,7 @@ class Share:
 
 @dataclass(slots=True)
 class Item:
-    """What is kept of a file or directory; None where nothing was set."""
+    """The record of a file or directory; None for values that were not set."""
 
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     headers: dict[str, str] = field(default_factory=dict[str, str])
@@ -77,7 +77,7 @@ class Item:
 
 
 class ShareRecords:
-    """The SQLite file, behind a lock of its own. Raises sqlite3.Error."""
+    """The SQLite file, with a lock of its own. Raises sqlite3.Error."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -92,12 +92,12 @@ class ShareRecords:
             self._db.close()
 
     def shares(self) -> list[Share]:
-        """All shares by name."""
+        """Return all shares by name."""
         rows = self._all("SELECT document FROM shares ORDER BY name")
         return [_share(document) for (document,) in rows]
 
     def share(self, name: str) -> Share | None:
-        """One share."""
+        """Return one share."""
         rows = self._all("SELECT document FROM shares WHERE name = ?", name)
         return _share(rows[0][0]) if rows else None
 
@@ -106,12 +106,12 @@ class ShareRecords:
         self._all("REPLACE INTO shares VALUES (?, ?)", share.name, _text(share))
 
     def delete_share(self, name: str) -> None:
-        """Forget a share and what is in it."""
+        """Delete the records of a share and its items."""
         self._all("DELETE FROM items WHERE share = ?", name)
         self._all("DELETE FROM shares WHERE name = ?", name)
 
     def item(self, share: str, path: str, inode: int) -> Item:
-        """What is kept of a path, nothing when another inode stands there now."""
+        """Return the record of a path, an empty one if another inode is there now."""
         query = "SELECT document FROM items WHERE share = ? AND path = ? AND inode = ?"
         rows = self._all(query, share, _key(path), inode & _INT64)
         return _item(rows[0][0]) if rows else Item()
@@ -123,11 +123,11 @@ class ShareRecords:
         )
 
     def delete_item(self, share: str, path: str) -> None:
-        """Forget a path."""
+        """Delete the record of a path."""
         self._all("DELETE FROM items WHERE share = ? AND path = ?", share, _key(path))
 
     def move_items(self, share: str, old: str, new: str) -> None:
-        """A file or a directory with all in it has a new path."""
+        """Move the records of a file, or of a directory and everything in it."""
         old_key, new_key = _key(old), _key(new)
         with self._lock:
             self._db.execute("BEGIN")
@@ -149,21 +149,21 @@ class ShareRecords:
                 raise
 
     def permission(self, key: str) -> str | None:
-        """The security descriptor behind a key."""
+        """Return the security descriptor of a key."""
         rows = self._all("SELECT text FROM permissions WHERE key = ?", key)
         return rows[0][0] if rows else None
 
     def put_permission(self, key: str, text: str) -> None:
-        """Keep a security descriptor."""
+        """Store a security descriptor."""
         self._all("REPLACE INTO permissions VALUES (?, ?)", key, text)
 
     def service(self) -> str | None:
-        """The service properties, as XML."""
+        """Return the service properties as XML."""
         rows = self._all("SELECT document FROM service")
         return rows[0][0] if rows else None
 
     def put_service(self, document: str) -> None:
-        """Keep the service properties."""
+        """Store the service properties."""
         self._all("REPLACE INTO service VALUES (1, ?)", document)
 
     def _all(self, statement: str, *values: object) -> list[Any]:
@@ -172,7 +172,7 @@ class ShareRecords:
 
 
 def _key(path: str) -> str:
-    """Text that SQLite takes also for names that are not UTF-8."""
+    """Return text that SQLite accepts, also for names that are not UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -206,7 +206,7 @@ _STRIPES = 64
 
 @dataclass(frozen=True, slots=True)
 class StorageAccount:
-    """Name and key (base64) of the account that clients and mounts present."""
+    """Name and key (base64) of the account."""
 
     name: str
     key: str = field(repr=False)
@@ -217,7 +217,7 @@ class MountError(Exception):
 
 
 class WrongAccountError(MountError):
-    """There is no such storage account."""
+    """The storage account does not exist."""
 
 
 class WrongKeyError(MountError):
@@ -225,11 +225,11 @@ class WrongKeyError(MountError):
 
 
 class NoSuchShareError(MountError):
-    """The account has no such share."""
+    """The share does not exist."""
 
 
 class Shares:
-    """Makes, finds and deletes shares. Thread-safe. Raises OSError and sqlite3.Error."""
+    """Create, find and delete shares. Thread-safe. Raises OSError and sqlite3.Error."""
 
     def __init__(self, data_dir: Path, account: StorageAccount) -> None:
         self.account = account
@@ -249,7 +249,7 @@ class Shares:
         self.records.close()
 
     def folder(self, account: str, share: str, key: str) -> Path:
-        """The folder to mount for a share. Raises a MountError."""
+        """Return the folder to mount for a share. Raises MountError."""
         if account.lower() != self.account.name.lower():
             raise WrongAccountError(f"there is no storage account '{account}'")
         if not hmac.compare_digest(key.encode(), self.account.key.encode()):
@@ -260,7 +260,7 @@ class Shares:
         return self.path(found.name)
 
     def get(self, name: str) -> Share | None:
-        """A share, None when there is none."""
+        """Return a share, or None."""
         try:
             return self.records.share(check_share(name))
         except BadNameError:
@@ -280,7 +280,7 @@ class Shares:
         return folder
 
     def create(self, share: Share) -> bool:
-        """Make a share; False when there is one of that name. Raises BadNameError."""
+        """Create a share. Return False if the name is taken. Raises BadNameError."""
         check_share(share.name)
         with self.lock:
             if self.records.share(share.name) is not None:
@@ -301,11 +301,11 @@ class Shares:
         remove_tree(trash)
 
     def writing(self, inode: int) -> threading.Lock:
-        """Held while bytes of a file are written or its size changes."""
+        """Return the lock to hold while a file is written or resized."""
         return self._writes[inode % _STRIPES]
 
     def usage(self, name: str) -> int:
-        """Bytes of all files of a share, holes included; up to some seconds old."""
+        """Return the bytes of all files of a share, including holes; up to some seconds old."""
         known = self._usage.get(name)
         now = time.monotonic()
         if known is not None and now < known[1]:
@@ -316,14 +316,14 @@ class Shares:
         return size
 
     def grow(self, name: str, added: int) -> None:
-        """Correct the figure by what REST has written itself."""
+        """Add bytes that were written through REST to the usage."""
         with self.lock:
             if name in self._usage:
                 size, until = self._usage[name]
                 self._usage[name] = (max(0, size + added), until)
 
     def _adopt(self) -> None:
-        """A folder that was put there by hand is a share."""
+        """Make a share of a folder that was created by hand."""
         known = {share.name for share in self.records.shares()}
         for entry in os.scandir(self.root):
             if entry.name in known or not entry.is_dir(follow_symlinks=False):

@@ -69,12 +69,12 @@ def apply(
 
 
 def read_only(item: Item) -> bool:
-    """Whether the file or directory refuses to be changed."""
+    """Return True if the file or directory is read-only."""
     return "ReadOnly" in (item.attributes or "").split(" | ")
 
 
 def headers_of(status: os.stat_result, item: Item, parent_id: int) -> dict[str, str]:
-    """The SMB headers of an answer."""
+    """Return the SMB headers of an answer."""
     found = {
         "x-ms-file-attributes": attributes_of(status, item),
         "x-ms-file-creation-time": time_text(created_ns(status, item)),
@@ -88,7 +88,7 @@ def headers_of(status: os.stat_result, item: Item, parent_id: int) -> dict[str, 
 
 
 def attributes_of(status: os.stat_result, item: Item) -> str:
-    """The attributes; a file of which nothing is known is Archive, as one written over SMB."""
+    """Return the attributes; a file without a record is Archive, as if written over SMB."""
     known = item.attributes
     if not stat.S_ISDIR(status.st_mode):
         return known or "Archive"
@@ -97,19 +97,19 @@ def attributes_of(status: os.stat_result, item: Item) -> str:
 
 
 def created_ns(status: os.stat_result, item: Item) -> int:
-    """Creation time; of what came through the folder, the earliest time that the disk knows."""
+    """Return the creation time; without a record the earliest time on the disk."""
     return item.created_ns or min(status.st_mtime_ns, status.st_ctime_ns)
 
 
 def modified_ns(status: os.stat_result, item: Item) -> int:
-    """Last-Modified: of a file any change counts, of a directory only its own properties do."""
+    """Return Last-Modified: any change of a file, changed properties of a directory."""
     if stat.S_ISDIR(status.st_mode):
         return item.modified_ns or status.st_mtime_ns
     return status.st_ctime_ns
 
 
 def version_headers(status: os.stat_result, item: Item) -> dict[str, str]:
-    """ETag and Last-Modified."""
+    """Return the headers ETag and Last-Modified."""
     return {
         "ETag": etag(status, item),
         "Last-Modified": http_date(moment(modified_ns(status, item))),
@@ -117,19 +117,19 @@ def version_headers(status: os.stat_result, item: Item) -> dict[str, str]:
 
 
 def etag(status: os.stat_result, item: Item) -> str:
-    """Another one after every change, through REST or the folder."""
+    """Return the entity tag, which differs after every change through REST or the folder."""
     if stat.S_ISDIR(status.st_mode):
         return etag_of(modified_ns(status, item))
     return etag_of(status.st_ctime_ns * 31 + status.st_mtime_ns + status.st_size + item.revision)
 
 
 def etag_of(number: int) -> str:
-    """An entity tag as the service spells it."""
+    """Return an entity tag as the service spells it."""
     return f'"0x{number & (1 << 60) - 1:X}"'
 
 
 def moment(time_ns: int) -> datetime:
-    """An aware time, cut to microseconds."""
+    """Return an aware time, truncated to microseconds."""
     try:
         return _EPOCH + timedelta(microseconds=time_ns // 1000)
     except OverflowError:  # a task may set any time
@@ -137,25 +137,25 @@ def moment(time_ns: int) -> datetime:
 
 
 def time_text(time_ns: int) -> str:
-    """ISO 8601 with the seven digits of SMB."""
+    """Return an ISO 8601 time with seven digits after the second, as in SMB."""
     seconds = moment(time_ns).isoformat()[:19]  # strftime does not fill up years
     return f"{seconds}.{time_ns % _NS // 100:07}Z"
 
 
 def set_times(descriptor: int, written_ns: int) -> None:
-    """Set the last write time; the access time goes along."""
+    """Set the last write time and the access time."""
     os.utime(descriptor, ns=(written_ns, written_ns))
 
 
 def key_of(permission: str) -> str:
-    """The key under which a security descriptor is kept, in the service's form."""
+    """Return the key of a security descriptor in the form of the service."""
     digest = hashlib.sha256(permission.encode()).digest()
     first, second = digest[:8], digest[8:16]
     return f"{int.from_bytes(first) >> 1}*{int.from_bytes(second) >> 1}"
 
 
 def keep_permission(text: str, records: ShareRecords) -> str:
-    """Keep a security descriptor; its key. Raises Fault."""
+    """Store a security descriptor and return its key. Raises Fault."""
     if len(text.encode("utf-8", "replace")) > _MAX_PERMISSION or "D:" not in text:
         raise FilesFault("FileInvalidPermission")
     key = key_of(text)
@@ -164,7 +164,7 @@ def keep_permission(text: str, records: ShareRecords) -> str:
 
 
 def find_permission(key: str, records: ShareRecords) -> str:
-    """The security descriptor of a key. Raises Fault."""
+    """Return the security descriptor of a key. Raises Fault."""
     text = records.permission(key) if _KEY.fullmatch(key) else None
     if text is None and key == key_of(DEFAULT_PERMISSION):
         return DEFAULT_PERMISSION
@@ -189,7 +189,7 @@ def _permission(headers: Mapping[str, str], records: ShareRecords) -> str | None
 
 
 def _attributes(text: str) -> str | None:
-    """The attributes in the order given, None where nothing shall change."""
+    """Return the attributes in the order given, None to keep them."""
     if text.lower() in _KEPT:
         return None
     words = [word.strip() for word in text.split("|")]

@@ -39,7 +39,7 @@ class BadNameError(ValueError):
 
 
 def check_share(name: str) -> str:
-    """The name when it is one of a share. Raises BadNameError."""
+    """Return the name of a share. Raises BadNameError if it is invalid."""
     if len(name) not in _SHARE_LENGTHS or not _SHARE.fullmatch(name):
         raise BadNameError(f"'{name[:64]}' is not a name of a share")
     return name
@@ -78,12 +78,12 @@ def _check_component(text: str, allow_trailing_dot: bool) -> str:
 
 
 def is_metadata_name(name: str) -> bool:
-    """Whether metadata may be called so."""
+    """Return True if the name is valid for metadata."""
     return bool(_METADATA.fullmatch(name))
 
 
 def folded(name: str) -> str:
-    """What two names have in common that SMB holds for the same."""
+    """Return the form that is equal for names that are the same in SMB."""
     if name.isascii():
         return name.upper()
     return "".join(c.upper() if len(c.upper()) == 1 else c for c in name)
@@ -116,39 +116,39 @@ class TreeEntry:
 
     @property
     def is_directory(self) -> bool:
-        """Whether a directory is there."""
+        """Return True if it is a directory."""
         return self.status is not None and stat.S_ISDIR(self.status.st_mode)
 
     @property
     def is_file(self) -> bool:
-        """Whether a file is there."""
+        """Return True if it is a file."""
         return self.status is not None and stat.S_ISREG(self.status.st_mode)
 
     @property
     def is_root(self) -> bool:
-        """Whether it is the root of the share."""
+        """Return True if it is the root of the share."""
         return not self.path
 
     def file(self) -> os.stat_result:
-        """Status of the file. Raises Fault."""
+        """Return the status of the file. Raises Fault."""
         if self.status is None or not self.is_file:
             raise FilesFault("ResourceNotFound")
         return self.status
 
     def directory(self) -> os.stat_result:
-        """Status of the directory. Raises Fault."""
+        """Return the status of the directory. Raises Fault."""
         if self.status is None or not self.is_directory:
             raise FilesFault("ResourceNotFound")
         return self.status
 
     def look(self) -> TreeEntry:
-        """The same place as it is now."""
+        """Return the same entry with its current status."""
         status = _status(self.parent_fd, self.name)
         return TreeEntry(self.parent_fd, self.parent_id, self.name, self.path, status)
 
     @contextmanager
     def opened(self, flags: int, mode: int = 0o666) -> Generator[int]:
-        """A descriptor of the regular file that is there. Raises Fault or OSError."""
+        """Yield a descriptor of the regular file. Raises Fault or OSError."""
         descriptor = self.open(flags, mode)
         try:
             yield descriptor
@@ -156,7 +156,7 @@ class TreeEntry:
             os.close(descriptor)
 
     def open(self, flags: int, mode: int = 0o666) -> int:
-        """Like `opened`, for who closes it later."""
+        """Return a descriptor as `opened`; the caller closes it."""
         try:
             descriptor = os.open(self.name, flags | _FILE, mode, dir_fd=self.parent_fd)
         except FileNotFoundError as err:
@@ -169,7 +169,7 @@ class TreeEntry:
         return descriptor
 
     def page(self, prefix: str, after: str, count: int) -> Page:
-        """The next files and directories of the directory that is there, by name.
+        """Return the next files and directories of the directory, by name.
 
         Only what is on the page is kept in memory and looked at more closely.
         """
@@ -194,7 +194,7 @@ class TreeEntry:
 
 @contextmanager
 def at(root: Path, parts: tuple[str, ...]) -> Generator[TreeEntry]:
-    """The place of a path below a share's folder. Raises Fault when its parent is not there."""
+    """Yield the entry of a path below a share's folder. Raises Fault if its parent is missing."""
     descriptor = os.open(root, _FOLDER)
     try:
         real: list[str] = []
@@ -224,7 +224,7 @@ def _step(descriptor: int, name: str) -> int:
 
 
 def _find(descriptor: int, name: str) -> tuple[str, os.stat_result | None]:
-    """The name on disk and what is there: as it is spelled, else in other case as SMB does."""
+    """Return the name on disk and its status: the exact name, else one in other case as SMB."""
     status = _status(descriptor, name)
     if status is None:
         wanted = folded(name)

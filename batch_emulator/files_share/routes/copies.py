@@ -36,7 +36,7 @@ _OK = (200, 206)
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """An open source: its size, its parts with data, and what was kept of a file of ours.
+    """An open source: its size, its parts with data, and the record of a local file.
 
     `descriptor` is that file, which can be copied without reading it here.
     """
@@ -49,7 +49,7 @@ class CopySource:
 
 
 def is_ours(url: str, headers: Mapping[str, str], account: str) -> bool:
-    """Whether a URL leads to a file of this account."""
+    """Return True if a URL is of a file of this account."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -59,7 +59,7 @@ def is_ours(url: str, headers: Mapping[str, str], account: str) -> bool:
 
 @contextmanager
 def open_source(call: FilesCall, span: tuple[int, int] | None = None) -> Generator[CopySource]:
-    """The source that the request names, or first to last byte of it. Raises Fault."""
+    """Open the source of the request, or a range of it. Raises Fault."""
     url = call.header(_HEADER)
     try:
         parts = urlsplit(url)
@@ -80,7 +80,7 @@ def open_source(call: FilesCall, span: tuple[int, int] | None = None) -> Generat
 def _local(
     call: FilesCall, path: str, raw_path: str, raw_query: str, span: tuple[int, int] | None
 ) -> Generator[CopySource]:
-    """A file of ours: who signed with the key may read all, others need a SAS on the source."""
+    """Open a local file: a request signed with the key may read it, others need a SAS for it."""
     if "sig=" in raw_query or call.grant is not None:
         request = SignedRequest("GET", raw_path, raw_query, {}, call.client)
         try:
@@ -149,7 +149,7 @@ def _remote(call: FilesCall, url: str, span: tuple[int, int] | None) -> Generato
 
 
 def _numbered(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The chunks and where each begins. Raises Fault when they come too slowly."""
+    """Yield the chunks and their offsets. Raises Fault if they arrive too slowly."""
     offset = seen = 0
     since = time.monotonic()
     for chunk in chunks:
@@ -171,7 +171,7 @@ _CRC64 = (
 
 
 def start_copy(call: FilesCall) -> FilesReply:
-    """Copy File: into a file of its own first, which then takes the place."""
+    """Copy File: into a temporary file, which then replaces the target."""
     with call.place() as place:  # refuse before anything is transferred
         files.check_replaceable(call, place)
     incoming = call.shares.root / INCOMING / uuid4().hex
@@ -226,7 +226,7 @@ def put_range_from_url(call: FilesCall) -> FilesReply:
 
 
 def _receive(call: FilesCall, source: CopySource, target: os.PathLike[str]) -> int:
-    """Write the source to a file; its size. Raises Fault."""
+    """Write the source to a file and return its size. Raises Fault."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(target, flags, 0o666)
     room = call.found_share().quota_gib * GIB
@@ -243,7 +243,7 @@ def _receive(call: FilesCall, source: CopySource, target: os.PathLike[str]) -> i
 
 
 def _clone(source: int, target: int, size: int) -> bool:
-    """Let the kernel copy the parts with data; False when it cannot between these two."""
+    """Let the kernel copy the parts with data. Return False if it cannot."""
     if not hasattr(os, "copy_file_range"):  # macOS
         return False
     try:
@@ -263,7 +263,7 @@ def _clone(source: int, target: int, size: int) -> bool:
 
 
 def _write(source: CopySource, target: int, room: int) -> int:
-    """Write what is read; where it ends. Raises Fault."""
+    """Write the chunks and return the end offset. Raises Fault."""
     end = 0
     for start, data in source.parts:
         end = start + len(data)
@@ -277,7 +277,7 @@ def _write(source: CopySource, target: int, room: int) -> int:
 
 
 def _described(call: FilesCall, source: CopySource, size: int) -> tuple[Item, Mapping[str, str]]:
-    """What is kept of the copy, and the SMB headers with the source's values filled in."""
+    """Return the record of the copy, and the SMB headers completed from the source."""
     known = source.item
     item = Item(metadata=call.metadata() or dict(known.metadata), headers=dict(known.headers))
     item.copy = {

@@ -143,7 +143,7 @@ def _changed(call: FilesCall) -> Generator[tuple[TreeEntry, Item]]:
 
 
 def _keep(call: FilesCall, place: TreeEntry, item: Item, written_ns: int | None) -> dict[str, str]:
-    """Write down what has changed; the headers that tell of it."""
+    """Store the changes and return the headers of the directory."""
     if written_ns is not None:
         times = (written_ns, written_ns)
         os.utime(place.name, ns=times, dir_fd=place.parent_fd, follow_symlinks=False)
@@ -254,7 +254,7 @@ def _moved(call: FilesCall, old: TreeEntry, new: TreeEntry, item: Item) -> Files
 
 
 def _source(call: FilesCall) -> str:
-    """Path of the source within the share. Raises Fault."""
+    """Return the path of the source within the share. Raises Fault."""
     name = "x-ms-file-rename-source"
     text = call.header(name)
     if not text:
@@ -281,7 +281,7 @@ def _check_source(call: FilesCall, item: Item) -> None:
 
 
 def _check_target(call: FilesCall, place: TreeEntry) -> None:
-    """What is there must be a file, and meant to be replaced."""
+    """Check that the target is a file and may be replaced. Raises Fault."""
     if call.header("x-ms-file-rename-replace-if-exists").lower() != "true":
         raise FilesFault("ResourceAlreadyExists")
     if not place.is_file or call.query.get("restype") == "directory":

@@ -157,14 +157,14 @@ def lease(call: FilesCall) -> FilesReply:
 
 @contextmanager
 def changed(call: FilesCall) -> Generator[tuple[TreeEntry, Item]]:
-    """A file whose record the request changes too. Raises Fault."""
+    """Yield a file whose record the request changes too. Raises Fault."""
     with call.shares.lock, writable(call) as found:
         yield found
 
 
 @contextmanager
 def writable(call: FilesCall) -> Generator[tuple[TreeEntry, Item]]:
-    """A file that the request may change. Raises Fault."""
+    """Yield a file that the request may change. Raises Fault."""
     with call.place() as place:
         place.file()
         item = call.item(place)
@@ -175,7 +175,7 @@ def writable(call: FilesCall) -> Generator[tuple[TreeEntry, Item]]:
 
 
 def check_replaceable(call: FilesCall, place: TreeEntry) -> leases.Lease | None:
-    """Whether a new file may come to this place; the lease that goes on. Raises Fault."""
+    """Check that a new file may be created here; return the lease to keep. Raises Fault."""
     if place.status is None:
         return None
     if not place.is_file:
@@ -190,7 +190,7 @@ def check_replaceable(call: FilesCall, place: TreeEntry) -> leases.Lease | None:
 
 
 def keep(call: FilesCall, place: TreeEntry, item: Item, written_ns: int | None) -> dict[str, str]:
-    """Write down what has changed; the headers that tell of it."""
+    """Store the changes and return the headers of the file."""
     with place.opened(os.O_RDONLY) as descriptor:
         smb.set_times(descriptor, written_ns or os.fstat(descriptor).st_mtime_ns)
         status = os.fstat(descriptor)
@@ -201,7 +201,7 @@ def keep(call: FilesCall, place: TreeEntry, item: Item, written_ns: int | None) 
 
 
 def reserve(call: FilesCall, added: int) -> None:
-    """Count bytes that are added to the share. Raises Fault when the quota has no room."""
+    """Count bytes that are added to the share. Raises Fault if they exceed the quota."""
     if added > 0:
         quota = call.found_share().quota_gib * GIB
         if call.shares.usage(call.share) + added > quota:
@@ -221,7 +221,7 @@ def check_md5(call: FilesCall) -> None:
 
 
 def md5_of(data: bytes) -> str:
-    """The MD5 as headers carry it."""
+    """Return the MD5 in the form of headers."""
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
@@ -287,7 +287,7 @@ def put(call: FilesCall) -> FilesReply:
 
 
 def write(call: FilesCall, first: int, data: bytes) -> FilesReply:
-    """Write inside the file as it is; a range beyond its end is refused."""
+    """Write inside the file; a range beyond its end is refused."""
     mode = _time_mode(call)
     with writable(call) as (place, item), place.opened(os.O_RDWR) as descriptor:
         inode = os.fstat(descriptor).st_ino
@@ -302,7 +302,7 @@ def write(call: FilesCall, first: int, data: bytes) -> FilesReply:
 
 
 def clear(call: FilesCall, first: int, last: int) -> FilesReply:
-    """Make a hole, or write zeros where the disk makes none."""
+    """Make a hole, or write zeros if the disk does not support holes."""
     mode = _time_mode(call)
     with writable(call) as (place, item), place.opened(os.O_RDWR) as descriptor:
         with call.shares.writing(os.fstat(descriptor).st_ino):
@@ -340,7 +340,7 @@ def list_ranges(call: FilesCall) -> FilesReply:
 
 
 def _offset(call: FilesCall) -> int:
-    """Where a page of ranges begins, as the marker says."""
+    """Return the offset of a page of ranges from its marker."""
     marker = call.query.get("marker", "0") or "0"
     if not re.fullmatch(r"[0-9]{1,18}", marker):
         raise bad_query("marker", marker, "it is none of ours")
@@ -348,7 +348,7 @@ def _offset(call: FilesCall) -> int:
 
 
 def segments(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """First byte, and the one after the last, of each part with data between two offsets."""
+    """Yield start and end of each part with data between two offsets."""
     while start < end:
         try:
             first = os.lseek(descriptor, start, os.SEEK_DATA)
@@ -363,7 +363,7 @@ def segments(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]
 
 
 def whole_range(call: FilesCall) -> tuple[int, int]:
-    """The range of a request that must have one with both ends. Raises Fault."""
+    """Return the range of the request, which must have both ends. Raises Fault."""
     given = call.range()
     if given is None:
         raise FilesFault("MissingRequiredHeader", {"HeaderName": "x-ms-range"})
@@ -378,7 +378,7 @@ def _check_inside(descriptor: int, end: int) -> None:
 
 
 def _time_mode(call: FilesCall) -> str:
-    """What becomes of the last write time. Raises Fault."""
+    """Return how the request changes the last write time. Raises Fault."""
     mode = call.header("x-ms-file-last-write-time").lower() or "now"
     if mode not in ("now", "preserve"):
         raise bad_header("x-ms-file-last-write-time", mode)
@@ -388,7 +388,7 @@ def _time_mode(call: FilesCall) -> str:
 def _written(
     call: FilesCall, place: TreeEntry, item: Item, descriptor: int, mode: str
 ) -> dict[str, str]:
-    """Set the last write time; the headers that tell of it."""
+    """Set the last write time and return the headers of the file."""
     before = (place.status or os.fstat(descriptor)).st_mtime_ns
     smb.set_times(descriptor, call.now_ns if mode == "now" else before)
     status = os.fstat(descriptor)
@@ -400,7 +400,7 @@ def _written(
 
 
 def _punch(descriptor: int, first: int, length: int) -> bool:
-    """Give the blocks of a range back to the disk; False when it cannot."""
+    """Free the blocks of a range. Return False if the disk cannot."""
     fallocate = getattr(_LIBC, "fallocate64", None) or getattr(_LIBC, "fallocate", None)
     if fallocate is None:
         return False

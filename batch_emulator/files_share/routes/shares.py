@@ -135,7 +135,7 @@ def lease(call: FilesCall) -> FilesReply:
 
 
 def create_permission(call: FilesCall) -> FilesReply:
-    """Create Permission: keep a security descriptor, give back its key."""
+    """Create Permission: store a security descriptor and return its key."""
     call.found_share()
     try:
         raw: Any = json.loads(call.body)
@@ -166,7 +166,7 @@ def _version(share: Share) -> dict[str, str]:
 
 @contextmanager
 def _changed(call: FilesCall) -> Generator[Share]:
-    """A share that is changed in the block and then kept."""
+    """Yield a share that is stored after the block."""
     with call.shares.lock:
         share = call.found_share()
         _check_lease(call, share, writing="x-ms-lease-id" in call.headers)
@@ -250,13 +250,13 @@ _SERVICE_DEFAULTS = (
 
 
 def get_service_properties(call: FilesCall) -> FilesReply:
-    """What was set; metrics, CORS and protocol settings are kept without effect."""
+    """Return the properties; metrics, CORS and protocol settings have no effect."""
     text = call.records.service() or _SERVICE_DEFAULTS
     return FilesReply(200, {"Content-Type": faults.XML_TYPE}, text.encode())
 
 
 def set_service_properties(call: FilesCall) -> FilesReply:
-    """Replace the parts that are given; the others stay."""
+    """Replace the given parts and keep the others."""
     given = faults.parse_xml(call.body, "StorageServiceProperties")
     names = faults.names_of(given)
     if not set(names) <= _SERVICE_PROPERTIES or len(set(names)) != len(names):
@@ -277,7 +277,7 @@ def set_service_properties(call: FilesCall) -> FilesReply:
 
 
 def list_shares(call: FilesCall) -> FilesReply:
-    """A page of shares by name; the marker is the first name of the next page."""
+    """Return a page of shares by name; the marker is the first name of the next page."""
     include = set(filter(None, call.query.get("include", "").lower().split(",")))
     if not include <= _LIST_INCLUDES:
         raise bad_query("include", call.query["include"], "metadata, snapshots or deleted")
