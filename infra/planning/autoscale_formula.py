@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import cast
 
 from batch_emulator.autoscale.evaluate import Evaluation, Inputs, check, evaluate
@@ -17,6 +18,7 @@ from batch_emulator.autoscale.parser import (
     NameReference,
     Statement,
     parse,
+    tokens,
 )
 from batch_emulator.autoscale.samples import DELAY, LEGACY_METRICS, METRICS, SampleHistory
 from batch_emulator.autoscale.scope import (
@@ -37,7 +39,14 @@ from infra.config.pool import OfficeHours, PoolConfig
 from runner.core.pricing.prices import PriceTable
 from runner.protocol.errors import ExitCode, RunnerError
 
-__all__ = ["FALLBACK_WAIT_MINUTES", "NodeCaps", "formula_text", "node_caps"]
+__all__ = [
+    "FALLBACK_WAIT_MINUTES",
+    "NodeCaps",
+    "evaluate_idle",
+    "formula_text",
+    "idle_nodes",
+    "node_caps",
+]
 
 _SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
 # How long nodes stay after the last task, so that the next trial of a sweep can use them.
@@ -72,8 +81,6 @@ def node_caps(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
     """
     caps = NodeCaps(pool.max_spot, pool.max_dedicated)
     if pool.spend_cap_usd_per_hour is not None:
-        if pool.formula is not None:
-            raise _cap_of_own_formula(pool)
         caps = _bought(pool, location, prices)
     kept = pool.office_hours.nodes if pool.office_hours is not None else 0
     if kept > caps.spot + caps.dedicated:
@@ -124,18 +131,10 @@ def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -
     )
 
 
-def _cap_of_own_formula(pool: PoolConfig) -> RunnerError:
-    return RunnerError(
-        "R-POOL-CAP",
-        f"pool {pool.id!r} has both a spend cap and its own formula",
-        why="the formula is used unchanged, so the cap would have no effect",
-        fix="cap the targets in the formula with min(), and remove spend_cap_usd_per_hour",
-        exit_code=ExitCode.COST_CAP,
-    )
-
-
 def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = None) -> str | None:
     """Return the formula of a pool, or None for a pool of fixed size.
+
+    A user's own formula is checked, and statements are added that limit its node counts to `caps`.
 
     Args:
         pool: the configuration of the pool.
@@ -143,7 +142,8 @@ def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = Non
         end: the pool scales to zero from then on, after its running tasks; aware.
 
     Raises:
-        RunnerError: R-POOL-END, `end` for a pool without one of our formulas.
+        RunnerError: R-POOL-END, `end` for a pool without one of our formulas; R-POOL-FORMULA, the
+            user's own formula is invalid.
     """
     if pool.scenario in ("formula", "fixed"):
         if end is not None:
@@ -153,7 +153,7 @@ def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = Non
                 why=f"its scenario is {pool.scenario!r}, for which we generate no formula",
                 fix="use another scenario, or write the date into the formula",
             )
-        return pool.formula
+        return None if pool.formula is None else _capped(pool.formula, caps, f"pool {pool.id!r}")
     if pool.scenario == "spot_first_with_dedicated_fallback":
         lines = _fallback(pool, caps, end)
     else:
@@ -290,15 +290,60 @@ def check_formula(text: str, where: str) -> None:
         _check_names(statements)
     except (FormulaSyntaxError, FormulaTooLongError, _UnknownNameError) as err:
         raise _error(where, err.detail(text)) from err
+    for statement in statements:
+        # Where the service ignores case, the node cap would not see such an assignment.
+        if (name := meant(statement.target or "")) in _COUNTS:
+            raise _error(where, f"'{statement.target}' sets no node count; case matters: {name}")
     if not any(statement.target in _COUNTS for statement in statements):
-        wrong = [meant(s.target) for s in statements if s.target is not None]
-        hint = next((f"; case matters: {name}" for name in wrong if name in _COUNTS), "")
-        raise _error(where, f"it does not set a node count{hint}")
+        raise _error(where, "it does not set a node count")
     for day in (_IDLE, _BUSY):
         problem = _tried(text, day).problem
         # A window of more than a day lacks samples here, but not on the service.
         if problem is not None and problem.code != "InsufficientSampleData":
             raise _error(where, problem.detail)
+
+
+def _capped(text: str, caps: NodeCaps, where: str) -> str:
+    """Return a user's formula with statements that limit the node counts, once it is checked.
+
+    They follow the last statement, and precede each one that may end the evaluation with `stop()`.
+    """
+    check_formula(text, where)
+    statements = parse(text)
+    assigned = {statement.target for statement in statements}
+    limits = "".join(
+        f"{name} = min({name}, {most});\n"
+        for name, most in (
+            (_assigned_name(_SPOT, assigned), caps.spot),
+            (_assigned_name(_DEDICATED, assigned), caps.dedicated),
+        )
+    )
+    limits = f"// runner: at most {caps.spot} spot and {caps.dedicated} dedicated nodes\n{limits}"
+    ends = [statement.at for statement in statements if _may_stop(statement)]
+    parts = [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
+    last = tokens(text)[-2]  # the one before the end
+    capped = limits.join(parts) + ("" if last.text == ";" else "\n;") + f"\n{limits}"
+    try:
+        check(capped)
+    except (FormulaSyntaxError, FormulaTooLongError) as err:
+        added = (len(ends) + 1) * limits.count(";")
+        why = f"{err.detail(capped)}, with the {added} statements that cap the node counts"
+        raise _error(where, why) from err
+    return capped
+
+
+def _assigned_name(target: str, assigned: Collection[str | None]) -> str:
+    """Return the name by which a formula sets a target; the full one wins over its alias (docs)."""
+    if target in assigned:
+        return target
+    aliases = (alias for alias, full in TARGET_ALIASES.items() if full == target)
+    return next((alias for alias in aliases if alias in assigned), target)
+
+
+def _may_stop(statement: Statement) -> bool:
+    return any(
+        isinstance(part, FunctionCall) and part.name == "stop" for part in _walk(statement.value)
+    )
 
 
 class _UnknownNameError(FormulaError):
@@ -351,3 +396,56 @@ def _error(where: str, why: str) -> RunnerError:
         fix=f"correct it ({_DOCS}), or use a scenario instead of a formula",
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+# Every third hour of a week, because a formula may depend on the time.
+WEEK = tuple(datetime(2026, 11, 2, tzinfo=UTC) + timedelta(hours=hour) for hour in range(0, 168, 3))
+# One evaluation every 5 minutes: half an hour with more tasks than nodes, then two hours without.
+_BUSY_EVALUATIONS = 6
+_IDLE_EVALUATIONS = 24
+_TASKS = 100
+
+
+def idle_nodes(pool: PoolConfig, caps: NodeCaps, formula: str | None) -> NodeCaps:
+    """Return the most nodes that a pool keeps without tasks, at any time of the week.
+
+    Args:
+        pool: the configuration of the pool.
+        caps: its maximum numbers of nodes.
+        formula: its formula, None for a pool of fixed size.
+    """
+    if formula is None:
+        return caps
+    if pool.office_hours is not None:
+        kept = pool.office_hours.nodes
+        return NodeCaps(kept, 0) if caps.spot else NodeCaps(0, kept)
+    if pool.formula is None:
+        return NodeCaps(0, 0)
+    found = [evaluate_idle(formula, at) for at in WEEK]
+    return NodeCaps(max(each.spot for each in found), max(each.dedicated for each in found))
+
+
+def evaluate_idle(formula: str, now: datetime) -> Evaluation:
+    """Return the evaluation at `now`, two hours after the last of many tasks.
+
+    Raises:
+        FormulaError: the formula is invalid.
+    """
+    history = SampleHistory()
+    moment = now - timedelta(minutes=5 * (_BUSY_EVALUATIONS + _IDLE_EVALUATIONS))
+    result = Evaluation("", 0, 0, "")
+    for number in range(_BUSY_EVALUATIONS + _IDLE_EVALUATIONS):
+        waiting = _TASKS if number < _BUSY_EVALUATIONS else 0
+        for _ in range(10):  # 5 minutes of samples
+            sample = {
+                "$PendingTasks": waiting,
+                "$ActiveTasks": waiting,
+                "$CurrentDedicatedNodes": result.dedicated,
+                "$CurrentLowPriorityNodes": result.spot,
+                "$TaskSlotsPerNode": 1,
+            }
+            history.take(Timestamp.of(moment).ticks, sample)
+            moment += timedelta(seconds=30)
+        known = Inputs(history, moment, result.dedicated, result.spot, lambda: 0.5)
+        result = evaluate(formula, known)
+    return result

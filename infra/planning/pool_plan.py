@@ -76,11 +76,6 @@ def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> P
     _check_size(pool, size)
     caps = node_caps(pool, location, prices)
     formula = formula_text(pool, caps)
-    if pool.formula is not None:
-        # Imported late: tests check the formulas of the scenarios, so these need no check here.
-        from infra.planning.autoscale_formula import check_formula  # noqa: PLC0415
-
-        check_formula(pool.formula, f"pool {pool.id!r}")
     image = _marketplace(pool, size) if pool.image.source == "marketplace" else None
     if pool.containers and image is not None and image.offer != _HPC_OFFER:
         raise _no_containers(pool, image)

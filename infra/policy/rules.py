@@ -8,22 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from typing import Any, cast
 
-from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
-from batch_emulator.autoscale.samples import SampleHistory
-from batch_emulator.autoscale.values import FormulaError, Timestamp
+from batch_emulator.autoscale.values import FormulaError
 from infra.config.pool import SCENARIO
+from infra.planning.autoscale_formula import WEEK, evaluate_idle
 from runner.core.pricing.machines import OS_END_OF_LIFE, machine
 from runner.protocol.errors import RunnerError
 
 Report = Callable[[str], None]
-_MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
-# One evaluation every 5 minutes: half an hour with more tasks than nodes, then two hours without.
-_BUSY_EVALUATIONS = 6
-_IDLE_EVALUATIONS = 24
-_TASKS = 100
 _TARGETS = ("targetDedicatedNodes", "targetLowPriorityNodes")
 
 
@@ -42,9 +36,8 @@ def pool_scales_to_zero(props: Mapping[str, Any], report: Report) -> None:
 
 def _formula(formula: str, scenario: str | None, report: Report) -> None:
     """Evaluate the idle pool every third hour of a week; office hours may keep nodes at times."""
-    hours = [_MONDAY + timedelta(hours=hour) for hour in range(0, 7 * 24, 3)]
     try:
-        seen = [(at, idle(formula, at)) for at in hours]
+        seen = [(at, evaluate_idle(formula, at)) for at in WEEK]
     except FormulaError as err:
         report(f"its formula is invalid: {err.detail(formula)}")
         return
@@ -53,36 +46,10 @@ def _formula(formula: str, scenario: str | None, report: Report) -> None:
         report(f"its formula fails when evaluated: {failed[0].detail}")
     kept = [(at, result.dedicated + result.spot) for at, result in seen]
     kept = [(at, nodes) for at, nodes in kept if nodes]
-    if kept and (scenario != "office_hours" or len(kept) == len(hours)):
+    if kept and (scenario != "office_hours" or len(kept) == len(WEEK)):
         at, nodes = kept[0]
-        when = "always" if len(kept) == len(hours) else f"on {at:%A} at {at:%H:%M} UTC"
+        when = "always" if len(kept) == len(WEEK) else f"on {at:%A} at {at:%H:%M} UTC"
         report(f"it keeps {nodes} nodes when idle ({when}): the formula must scale to zero")
-
-
-def idle(formula: str, now: datetime) -> Evaluation:
-    """Return the evaluation at `now`, two hours after the last of many tasks.
-
-    Raises:
-        FormulaError: the formula is invalid.
-    """
-    history = SampleHistory()
-    moment = now - timedelta(minutes=5 * (_BUSY_EVALUATIONS + _IDLE_EVALUATIONS))
-    result = Evaluation("", 0, 0, "")
-    for number in range(_BUSY_EVALUATIONS + _IDLE_EVALUATIONS):
-        waiting = _TASKS if number < _BUSY_EVALUATIONS else 0
-        for _ in range(10):  # 5 minutes of samples
-            sample = {
-                "$PendingTasks": waiting,
-                "$ActiveTasks": waiting,
-                "$CurrentDedicatedNodes": result.dedicated,
-                "$CurrentLowPriorityNodes": result.spot,
-                "$TaskSlotsPerNode": 1,
-            }
-            history.take(Timestamp.of(moment).ticks, sample)
-            moment += timedelta(seconds=30)
-        known = Inputs(history, moment, result.dedicated, result.spot, lambda: 0.5)
-        result = evaluate(formula, known)
-    return result
 
 
 def nothing_retired_in_pool(props: Mapping[str, Any], today: date, report: Report) -> None:

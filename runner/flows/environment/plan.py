@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from infra.config.stack import StackConfig, load_stack_config
 from infra.engine.unfinished import has_stack, state_backend
+from infra.planning.autoscale_formula import idle_nodes
 from infra.planning.pool_plan import PoolPlan, plan_pools
 from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
@@ -35,12 +36,14 @@ EXAMPLE = {
 
 @dataclass(frozen=True, slots=True)
 class PoolCost:
-    """What one pool costs an hour: nothing while idle, at most `usd_per_hour_max`.
+    """What one pool costs an hour: at most `usd_per_hour_max`, and `idle_usd_per_hour` if idle.
 
     A spot price that is not known is bounded by the dedicated one, which it never passes
     (learn.microsoft.com/azure/batch/batch-spot-vms, "a reduced price", read
     2026-11-21); `bounded` says so. Where neither is
-    known the sum is None. `as_of` is the older date.
+    known the sum is None. `as_of` is the older date. `idle_spot` and `idle_dedicated` are the nodes
+    that the pool keeps without tasks: always with `fixed`, in office hours, or as a user's own
+    formula decides.
     """
 
     pool: str
@@ -50,7 +53,9 @@ class PoolCost:
     max_dedicated: int
     spot: Price | None
     dedicated: Price | None
-    idle_nodes: int
+    idle_spot: int
+    idle_dedicated: int
+    scenario: str
 
     @property
     def bounded(self) -> bool:
@@ -60,17 +65,27 @@ class PoolCost:
     @property
     def usd_per_hour_max(self) -> float | None:
         """All nodes that the caps allow, at these prices."""
-        if any(price is None for _, price in self._used()):
-            return None
-        return sum(count * price.usd_per_hour for count, price in self._used() if price)
+        return self._sum(self.max_spot, self.max_dedicated)
+
+    @property
+    def idle_usd_per_hour(self) -> float | None:
+        """The nodes that the pool keeps without tasks, at these prices."""
+        return self._sum(self.idle_spot, self.idle_dedicated)
 
     @property
     def as_of(self) -> date | None:
         """When the prices that are used were so."""
-        return min((price.as_of for _, price in self._used() if price), default=None)
+        used = self._used(self.max_spot, self.max_dedicated)
+        return min((price.as_of for _, price in used if price), default=None)
 
-    def _used(self) -> list[tuple[int, Price | None]]:
-        parts = [(self.max_spot, self.spot or self.dedicated), (self.max_dedicated, self.dedicated)]
+    def _sum(self, spot: int, dedicated: int) -> float | None:
+        used = self._used(spot, dedicated)
+        if any(price is None for _, price in used):
+            return None
+        return sum(count * price.usd_per_hour for count, price in used if price)
+
+    def _used(self, spot: int, dedicated: int) -> list[tuple[int, Price | None]]:
+        parts = [(spot, self.spot or self.dedicated), (dedicated, self.dedicated)]
         return [(count, price) for count, price in parts if count]
 
 
@@ -156,7 +171,7 @@ def need_pulumi() -> None:
 
 def _cost(plan: PoolPlan, location: str, prices: PriceTable) -> PoolCost:
     size = plan.machine.vm_size
-    fixed = plan.formula is None
+    idle = idle_nodes(plan.pool, plan.caps, plan.formula)
     return PoolCost(
         pool=plan.pool.id,
         vm_size=size,
@@ -165,5 +180,7 @@ def _cost(plan: PoolPlan, location: str, prices: PriceTable) -> PoolCost:
         max_dedicated=plan.caps.dedicated,
         spot=prices.find(size, location, spot=True),
         dedicated=prices.find(size, location, spot=False),
-        idle_nodes=plan.caps.spot + plan.caps.dedicated if fixed else 0,
+        idle_spot=idle.spot,
+        idle_dedicated=idle.dedicated,
+        scenario=plan.pool.scenario,
     )

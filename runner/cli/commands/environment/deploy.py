@@ -69,15 +69,26 @@ def cost_rows(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
             "gpu": cost.gpu or "none",
             "nodes": _node_range(cost),
             "usd_per_hour": _money(cost.usd_per_hour_max, "below " if cost.bounded else "up to "),
-            "idle_usd_per_hour": "0" if not cost.idle_nodes else _money(cost.usd_per_hour_max),
+            "idle_usd_per_hour": _idle(cost),
             "prices_of": cost.as_of.isoformat() if cost.as_of else "unknown",
         }
         for cost in costs
     ]
 
 
+def _idle(cost: PoolCost) -> str:
+    """Return the price of the nodes that a pool keeps without tasks, and when it keeps them."""
+    if not cost.idle_spot + cost.idle_dedicated:
+        return "0"
+    usd = cost.idle_usd_per_hour
+    before = "below " if cost.bounded and cost.idle_spot else ""
+    if cost.scenario == "formula":  # it may keep them at some hours only
+        before = before or "up to "
+    return _money(usd, before) + (" in office hours" if cost.scenario == "office_hours" else "")
+
+
 def _node_range(cost: PoolCost) -> str:
-    low = "" if cost.idle_nodes else "0 to "
+    low = "" if cost.scenario == "fixed" else "0 to "
     kinds = ((cost.max_spot, "spot"), (cost.max_dedicated, "dedicated"))
     return " + ".join(f"{low}{count} {kind}" for count, kind in kinds if count)
 

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from infra.engine.unfinished import has_stack
+from runner.cli.commands.environment.deploy import cost_rows
 from runner.cli.main import main
+from runner.core.home import HomePaths
+from runner.core.pricing.prices import Price, PriceKey, render_prices
 from runner.core.settings import load_settings
 from runner.flows.environment.plan import plan_environment, refuse_changed
 from runner.protocol.errors import RunnerError
@@ -19,6 +22,7 @@ from tests.unit.infra.cloud import SUBSCRIPTION
 from tests.unit.infra.stacks import NOW, plain_stack
 
 _ROOT = Path(__file__).parents[4]
+_USD = ((True, 0.1), (False, 0.5))
 
 
 @pytest.fixture(autouse=True)
@@ -148,3 +152,34 @@ def test_a_stack_that_changed_after_it_was_shown_is_not_deployed(home: Path) -> 
     file.write_text(file.read_text().replace("id: t4", "id: t5"))
     with pytest.raises(RunnerError, match="changed since its preview"):
         refuse_changed(shown, settings, env=where, now=NOW)
+
+
+def test_costs_show_what_pools_keep_while_idle(home: Path) -> None:
+    known, unknown = "Standard_NC4as_T4_v3", "Standard_NC64as_T4_v3"
+    pools = {
+        "idle": f"vm_size: {known}",
+        "office": f"vm_size: {known}, scenario: office_hours, office_hours: {{nodes: 2}}",
+        "fixed": f"vm_size: {known}, scenario: fixed, max_spot: 0, max_dedicated: 2",
+        "own": f"vm_size: {known}, scenario: formula, formula: $TargetLowPriorityNodes = 9;",
+        "nobody-knows": f"vm_size: {unknown}, scenario: office_hours, office_hours: {{}}",
+    }
+    lines = "".join(f"    - {{id: {name}, {keys}}}\n" for name, keys in pools.items())
+    Path("Pulumi.dev.yaml").write_text(f"config:\n  runner:pools:\n{lines}")
+    where = {"ARM_LOCATION": "nowhere", "ARM_SUBSCRIPTION_ID": SUBSCRIPTION}
+    prices = {
+        PriceKey(known.lower(), "nowhere", spot=s): Price(u, NOW.date(), "test") for s, u in _USD
+    }
+    home.mkdir()
+    HomePaths(home).prices.write_text(render_prices(prices))
+    settings = load_settings({"target": "azure"}, cwd=Path.cwd(), env={"RUNNER_HOME": str(home)})
+
+    plan = plan_environment(settings, cwd=Path.cwd(), env=where, now=NOW)
+
+    idle = {row["pool"]: row["idle_usd_per_hour"] for row in cost_rows(plan.costs)}
+    assert idle == {
+        "idle": "0",
+        "office": "0.20 in office hours",
+        "fixed": "1.00",
+        "own": "up to 0.40",
+        "nobody-knows": "unknown in office hours",
+    }

@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
+from batch_emulator.autoscale.evaluate import Inputs, evaluate
 from batch_emulator.autoscale.parser import MAX_STATEMENTS, parse
+from batch_emulator.autoscale.samples import DELAY, SampleHistory
+from batch_emulator.autoscale.values import Timestamp
 from infra.config.pool import OfficeHours, PoolConfig
-from infra.planning.autoscale_formula import NodeCaps, check_formula, formula_text, node_caps
+from infra.planning.autoscale_formula import (
+    NodeCaps,
+    check_formula,
+    formula_text,
+    idle_nodes,
+    node_caps,
+)
 from runner.core.pricing.prices import Price, PriceKey, PriceTable
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -60,10 +69,105 @@ def test_every_scenario_gives_a_short_formula_that_works(
     assert max(len(line) for line in text.splitlines()) <= 200
 
 
-def test_fixed_pool_has_no_formula_and_an_own_formula_is_not_touched() -> None:
-    own = "// mine\n$TargetDedicatedNodes = 1"
+def own(text: str, most: NodeCaps) -> str:
+    """The formula that a pool with a formula of its own gets."""
+    found = formula_text(pool(scenario="formula", formula=text), most)
+    assert found is not None
+    return found
+
+
+def targets(formula: str, *, dedicated: int = 0, spot: int = 0) -> tuple[int, int]:
+    """Spot and dedicated nodes that the formula sets for an idle pool of that size."""
+    now = datetime(2026, 11, 22, 12, tzinfo=UTC)
+    history = SampleHistory.steady(Timestamp.of(now).ticks - DELAY, {"$PendingTasks": 0})
+    found = evaluate(formula, Inputs(history, now, dedicated, spot, lambda: 0.5))
+    assert found.problem is None
+    return found.spot, found.dedicated
+
+
+def test_pool_of_fixed_size_has_no_formula() -> None:
     assert formula_text(pool(scenario="fixed"), NodeCaps(4, 0)) is None
-    assert formula_text(pool(scenario="formula", formula=own), NodeCaps(4, 0)) == own
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$TargetLowPriorityNodes = 50;", (2, 0)),
+        ("$TargetLowPriorityNodes = 3; $TargetDedicatedNodes = 50;", (2, 1)),
+        ("$TargetLowPriorityNodes = 1;", (1, 0)),
+        ("// mine\n$TargetDedicatedNodes = 50", (0, 1)),
+        ("$TargetLowPriorityNodes = 50 // a comment at the end;", (2, 0)),
+        ("$TargetLowPriorityNodes = 50; // no more", (2, 0)),
+        ("$TargetLowPriority = 50;", (2, 0)),
+        ("$TargetLowPriority = 50; $TargetLowPriorityNodes = 40; $TargetDedicated = 9;", (2, 1)),
+        ("$TargetLowPriorityNodes = 50; stop();", (2, 0)),
+        (
+            "$TargetLowPriorityNodes = 50; x = 1 > 0 ? stop() : 0; $TargetDedicatedNodes = 9;",
+            (2, 0),
+        ),
+        ("$TargetLowPriority = 50; x = 1 < 0 ? stop() : 0; $TargetLowPriority = 40;", (2, 0)),
+        ("$TargetLowPriorityNodes = 1 + stop(); $TargetLowPriorityNodes = 50;", (0, 0)),
+    ],
+)
+def test_own_formula_sets_no_more_nodes_than_the_caps(text: str, expected: tuple[int, int]) -> None:
+    assert targets(own(text, NodeCaps(2, 1))) == expected
+
+
+def test_own_formula_caps_a_target_that_it_does_not_set() -> None:
+    capped = own("$TargetLowPriorityNodes = 1;", NodeCaps(2, 1))
+    assert targets(capped, dedicated=7) == (1, 1)
+
+
+def test_own_formula_keeps_its_text_before_the_caps() -> None:
+    text = "// mine\n$TargetDedicatedNodes = 1;\n"
+    assert own(text, NodeCaps(0, 3)).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("$TargetDedicatedNodes = 1;" + " " * 8100, "with the 2 statements that cap"),
+        ("x = 1;" * 98 + "$TargetDedicatedNodes = x;", "More than 100 statements, with the 2"),
+        ("x = 1;" * 95 + "$TargetDedicatedNodes = x; stop(); y = 1;", "with the 4 statements"),
+        ("$TargetLowPriorityNodes = 1; $targetDedicatedNodes = 9;", "$TargetDedicatedNodes"),
+    ],
+)
+def test_own_formula_without_room_for_the_caps_is_refused(text: str, says: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        own(text, NodeCaps(2, 1))
+    assert caught.value.code == "R-POOL-FORMULA"
+    assert says in caught.value.why
+
+
+def test_spend_cap_limits_an_own_formula_too() -> None:
+    given = {"scenario": "formula", "formula": "$TargetLowPriorityNodes = 50;", "max_spot": 9}
+    bought = caps(table(spot=0.1), **given, spend_cap_usd_per_hour=0.3)
+    assert targets(own("$TargetLowPriorityNodes = 50;", bought)) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "idle"),
+    [
+        (pool(), NodeCaps(0, 0)),
+        (pool(scenario=_FALLBACK, max_dedicated=2), NodeCaps(0, 0)),
+        (pool(scenario="fixed", max_spot=2, max_dedicated=1), NodeCaps(2, 1)),
+        (office(nodes=3), NodeCaps(3, 0)),
+        (pool(scenario="formula", formula="$TargetLowPriorityNodes = 1;"), NodeCaps(1, 0)),
+        (
+            pool(
+                scenario="formula",
+                max_dedicated=5,
+                formula="$TargetDedicatedNodes = time().weekday == 3 ? 9 : 0;",
+            ),
+            NodeCaps(0, 5),
+        ),
+    ],
+)
+def test_idle_nodes_are_those_that_a_pool_keeps_without_tasks(
+    given: PoolConfig, idle: NodeCaps
+) -> None:
+    most = NodeCaps(given.max_spot, given.max_dedicated)
+    assert idle_nodes(given, most, formula_text(given, most)) == idle
 
 
 @pytest.mark.parametrize("given", [pool(scenario="fixed"), pool(scenario="formula", formula="x=1")])
@@ -113,11 +217,6 @@ def test_spend_cap_covers_spot_and_dedicated_nodes_together() -> None:
             table(spot=0.5),
             {"spend_cap_usd_per_hour": 9, "max_dedicated": 1, "scenario": _FALLBACK},
             "no dedicated price",
-        ),
-        (
-            table(spot=0.1),
-            {"spend_cap_usd_per_hour": 9, "scenario": "formula", "formula": "x=1;"},
-            "the cap would have no effect",
         ),
         (
             table(spot=0.1),

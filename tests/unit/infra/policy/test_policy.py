@@ -12,8 +12,8 @@ import pytest
 from pulumi_policy.proxy import unknown_checking_proxy
 
 from infra.config.stack import load_stack_config
+from infra.planning.autoscale_formula import evaluate_idle
 from infra.policy import rules
-from infra.policy import rules as pool_rules
 from tests.unit.infra import cloud
 from tests.unit.infra.good_resources import FORMULA, GOOD, POOL
 from tests.unit.infra.oracle import args_class
@@ -168,7 +168,7 @@ def test_a_formula_that_fails_only_when_evaluated_is_refused() -> None:
 
 
 def test_a_formula_is_proved_after_real_demand() -> None:
-    busy = pool_rules.idle(
+    busy = evaluate_idle(
         "$TargetDedicatedNodes = max($PendingTasks.GetSample(260)) > 0 ? 3 : 0;", SUNDAY
     )
     assert (busy.dedicated, busy.problem) == (3, None)
