@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 from infra.engine.offline import declared
-from infra.config.stack import load_stack_config
+from infra.config.stack_file import load_stack_config
 from runner.core.pricing.prices import load_price_table
 example = {"ARM_LOCATION": "eastus", "ARM_SUBSCRIPTION_ID": str(UUID(int=0))}
 config = load_stack_config(Path("Pulumi.dev.yaml"), environment=example)

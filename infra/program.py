@@ -11,33 +11,28 @@ from typing import Any
 
 import pulumi
 from pulumi.runtime.config import CONFIG, get_config_env
-from pulumi_azure_native import authorization, resources
+from pulumi_azure_native import resources
 
 from infra.components.batch_account import BatchAccountComponent
 from infra.components.budget import MonthlyBudget
 from infra.components.container_registry import ContainerRegistry
 from infra.components.context import StackContext
-from infra.components.data_store import DataStore
+from infra.components.data_store import DataStore, Firewall
+from infra.components.deployer import PRINCIPAL_TYPES, Deployer, find_deployer
 from infra.components.gpu_pool import GpuPool, PoolSurroundings
 from infra.components.identity import Identities, Operator, Operators
 from infra.components.network import PoolNetwork
 from infra.components.observability import Observability
 from infra.components.vm_image import ImageFactory
+from infra.config.contradictions import warnings
 from infra.config.naming import Names
-from infra.config.stack import CONTAINERS, StackConfig, parse_stack_config
+from infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
+from infra.config.stack_file import parse_stack_config
 from infra.planning.pool_plan import PoolPlan, plan_pools
 from runner.contract import CONTRACT_VERSION, PoolOutput
 from runner.core.home import runner_home
 from runner.core.pricing.prices import PriceTable, load_price_table
 from runner.protocol.errors import RunnerError
-
-_KINDS = {
-    "user": authorization.PrincipalType.USER,
-    "group": authorization.PrincipalType.GROUP,
-    "service_principal": authorization.PrincipalType.SERVICE_PRINCIPAL,
-}
-# Set when azure-native signs in as a service principal or a managed identity.
-_MACHINE_SIGN_IN = ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC")
 
 _FALLBACK = "spot_first_with_dedicated_fallback"
 
@@ -55,7 +50,7 @@ def program(folder: Path) -> None:
     """
     try:
         prices = load_price_table(runner_home(os.environ))
-        exports = declare(_selected_config(folder), _deployer(), datetime.now(UTC), prices)
+        exports = declare(_selected_config(folder), find_deployer(), datetime.now(UTC), prices)
     except RunnerError as err:
         raise pulumi.RunError(str(err)) from err
     for key, value in exports.items():
@@ -63,7 +58,7 @@ def program(folder: Path) -> None:
 
 
 def declare(
-    config: StackConfig, deployer: Operator, now: datetime, prices: PriceTable | None = None
+    config: StackConfig, deployer: Deployer, now: datetime, prices: PriceTable | None = None
 ) -> Mapping[str, pulumi.Input[Any]]:
     """Declare all resources and return the fields of StackOutputs.
 
@@ -79,33 +74,42 @@ def declare(
         RunnerError: a pool cannot be planned.
     """
     plans = plan_pools(config, prices or load_price_table(None), now.date())
+    for found in warnings(config):
+        pulumi.log.warn(f"{found.what}: {found.fix}")
     return _Stack(config, deployer, now).declare(plans)
 
 
 class _Stack:
     """Declares the components of one stack, in the order of their dependencies."""
 
-    def __init__(self, config: StackConfig, deployer: Operator, now: datetime) -> None:
+    def __init__(self, config: StackConfig, deployer: Deployer, now: datetime) -> None:
         self._config = config
+        self._deployer = deployer
         self._now = now
         names = Names(config.stack, config.subscription_id)
         tags = {"app": "runner", "stack": config.stack, **config.tags}
+        # Tells the policies that the stack has no budget on purpose.
+        marks = {} if config.budget is not None else {BUDGET_TAG: "off"}
         # Deleting the group would delete the protected storage account, so both are protected.
         group = resources.ResourceGroup(
             "group",
             resource_group_name=names.resource_group,
             location=config.location,
-            tags=tags,
+            tags={**tags, **marks},
             opts=pulumi.ResourceOptions(protect=True),
         )
         self._context = StackContext(names, config.location, tags, group.name, group.id)
-        self._operators = _operators(config, deployer)
+        self._operators = _operators(config, deployer.operator)
 
     def declare(self, plans: Sequence[PoolPlan]) -> Mapping[str, pulumi.Input[Any]]:
         """Declare all components and return the exports."""
         config, context = self._config, self._context
-        MonthlyBudget("monthly-budget", context, config.budget, self._now.date())
-        store = DataStore("data-store", context, config.storage)
+        if config.budget is not None:
+            MonthlyBudget("monthly-budget", context, config.budget, self._now.date())
+        network = (
+            None if config.network is None else PoolNetwork("network", context, config.network)
+        )
+        store = DataStore("data-store", context, config.storage, self._firewall(network))
         identities = Identities("identities", context, store)
         account = BatchAccountComponent("batch-account", context, store, identities)
         if config.nodes_add_tasks:
@@ -119,9 +123,6 @@ class _Stack:
         )
         if config.observability is not None:
             Observability("observability", context, account, config.observability)
-        network = (
-            None if config.network is None else PoolNetwork("network", context, config.network)
-        )
         around = PoolSurroundings(
             account=account,
             store=store,
@@ -133,6 +134,18 @@ class _Stack:
         for plan in plans:
             GpuPool(f"pool-{plan.pool.id.lower()}", context, plan, around)
         return self._exports(plans, around)
+
+    def _firewall(self, network: PoolNetwork | None) -> Firewall | None:
+        """Return what the storage account admits; None admits every network."""
+        if network is None or self._config.network is None:
+            return None
+        allowed = self._config.network.storage_from
+        if allowed is None:
+            address = self._deployer.address
+            return Firewall(network.subnet.id, [f"{address}/32"] if address else [])
+        if allowed == "all" or any(text.endswith("/0") for text in allowed):
+            return None
+        return Firewall(network.subnet.id, allowed)
 
     def _images(self) -> ImageFactory | None:
         if self._config.image is None:
@@ -210,11 +223,14 @@ def _selected_config(folder: Path) -> StackConfig:
     stack = pulumi.get_stack()
     ours, azure = pulumi.Config("runner"), pulumi.Config("azure-native")
     # All keys, also unknown ones, so that the parser can refuse them.
-    given = (key.partition(":") for key in {**get_config_env(), **CONFIG.get()})
+    given = [key.partition(":") for key in {**get_config_env(), **CONFIG.get()}]
     values = {name: _value(ours, name) for whose, _, name in given if whose == "runner"}
-    values["location"] = azure.get("location")
-    values["subscription_id"] = azure.get("subscriptionId")
-    return parse_stack_config(values, stack=stack, file=folder / f"Pulumi.{stack}.yaml")
+    # The provider reads these variables, too.
+    values["location"] = azure.get("location") or os.environ.get("ARM_LOCATION")
+    values["subscription_id"] = azure.get("subscriptionId") or os.environ.get("ARM_SUBSCRIPTION_ID")
+    azure_keys = [name for whose, _, name in given if whose == "azure-native"]
+    file = folder / f"Pulumi.{stack}.yaml"
+    return parse_stack_config(values, stack=stack, file=file, azure_keys=azure_keys)
 
 
 def _value(config: pulumi.Config, key: str) -> Any:
@@ -226,15 +242,5 @@ def _value(config: pulumi.Config, key: str) -> Any:
 
 def _operators(config: StackConfig, deployer: Operator) -> list[Operator]:
     """Return each operator once; Azure refuses a second assignment of the same role."""
-    named = [Operator(found.id, _KINDS[found.kind]) for found in config.operators]
+    named = [Operator(found.id, PRINCIPAL_TYPES[found.kind]) for found in config.operators]
     return list({found.name: found for found in (deployer, *named)}.values())
-
-
-def _deployer() -> Operator:
-    """Return who is signed in. Azure does not say whether it is a user, so the settings decide."""
-    found = authorization.get_client_config()
-    configured = pulumi.Config("azure-native")
-    machine = any(configured.get(name) for name in ("clientId", "useMsi", "useOidc"))
-    machine = machine or any(os.environ.get(name) for name in _MACHINE_SIGN_IN)
-    kind = _KINDS["service_principal" if machine else "user"]
-    return Operator(found.object_id, kind)

@@ -61,6 +61,7 @@ class ArmState:
     """What the server answers from; a test changes it at any time."""
 
     subscription_state: str = "Enabled"
+    quota_id: str = "PayAsYouGo_2014-09-01"
     providers: dict[str, str] = field(
         default_factory=lambda: dict.fromkeys(NAMESPACES, "Registered")
     )
@@ -274,6 +275,7 @@ class ArmServer:
             "tenantId": TENANT,
             "displayName": "A subscription of tests",
             "state": self.state.subscription_state,
+            "subscriptionPolicies": {"quotaId": self.state.quota_id, "spendingLimit": "Off"},
         }
 
     def _provider(self, found: list[str]) -> Reply:

@@ -31,6 +31,7 @@ def assign_role(
     principal_type: authorization.PrincipalType,
     scope: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
+    condition: str | None = None,
 ) -> authorization.RoleAssignment:
     """Return a resource that assigns a built-in role to a principal.
 
@@ -45,6 +46,7 @@ def assign_role(
         principal_type: Azure refuses an assignment whose type does not match the principal.
         scope: the id of the resource that the role applies to.
         opts: `parent` and `depends_on` of the resource.
+        condition: limits the role to some of what is in the scope.
     """
     definition = (
         f"/subscriptions/{context.names.subscription_id}/providers/"
@@ -57,6 +59,8 @@ def assign_role(
         role_definition_id=definition,
         scope=scope,
         role_assignment_name=context.names.role_assignment(name),
+        condition=condition,
+        condition_version="2.0" if condition else None,
         # Azure allows one assignment for the same role, scope and principal.
         opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True)),
     )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
 import pulumi
 from pulumi_azure_native import storage
 
@@ -10,6 +15,14 @@ from infra.config.stack import CONTAINERS, StorageConfig
 
 _SOFT_DELETE_DAYS = 7
 _LARGE_SHARE_GIB = 5120
+
+
+@dataclass(frozen=True, slots=True)
+class Firewall:
+    """The network that the storage account admits, and ranges of public addresses beside it."""
+
+    subnet_id: pulumi.Input[str]
+    ranges: Sequence[str]
 
 
 class DataStore(pulumi.ComponentResource):
@@ -24,13 +37,23 @@ class DataStore(pulumi.ComponentResource):
         name: str,
         context: StackContext,
         config: StorageConfig,
+        firewall: Firewall | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
+        """Declare the account.
+
+        Args:
+            name: the component's name in Pulumi.
+            context: the stack.
+            config: the configuration of the account.
+            firewall: None admits every network; blobs still need a sign-in.
+            opts: the options of the component.
+        """
         super().__init__("runner:infra:DataStore", name, None, opts)
         self._context = context
         self._child = pulumi.ResourceOptions(parent=self, protect=True)
         shared_keys = config.file_share_gib is not None
-        self.account = self._account(config, shared_keys=shared_keys)
+        self.account = self._account(config, firewall, shared_keys=shared_keys)
         service = self._service(config)
         self.containers = {
             container: self._container(container, service) for container in CONTAINERS
@@ -44,7 +67,9 @@ class DataStore(pulumi.ComponentResource):
         )
         self.register_outputs({"account": self.account.name, "blob_endpoint": self.blob_endpoint})
 
-    def _account(self, config: StorageConfig, *, shared_keys: bool) -> storage.StorageAccount:
+    def _account(
+        self, config: StorageConfig, firewall: Firewall | None, *, shared_keys: bool
+    ) -> storage.StorageAccount:
         context = self._context
         return storage.StorageAccount(
             "storage",
@@ -63,6 +88,7 @@ class DataStore(pulumi.ComponentResource):
             enable_https_traffic_only=True,
             minimum_tls_version=storage.MinimumTlsVersion.TLS1_2,
             is_local_user_enabled=False,
+            network_rule_set=_network_rules(firewall),
             # Shares above 5 TiB need it, and it requires locally or zone redundant storage.
             # https://learn.microsoft.com/azure/storage/files/storage-how-to-create-file-share
             # ("Enable large file shares", read 2026-11-21)
@@ -176,6 +202,46 @@ def _rule(
             actions=storage.ManagementPolicyActionArgs(base_blob=base_blob),
         ),
     )
+
+
+def _network_rules(firewall: Firewall | None) -> storage.NetworkRuleSetArgs:
+    """Return the firewall. Without one it is open explicitly, because Azure keeps what is unset.
+
+    The Batch service reaches its auto-storage as a trusted service.
+    """
+    bypass = storage.Bypass.AZURE_SERVICES
+    if firewall is None:
+        return storage.NetworkRuleSetArgs(
+            default_action=storage.DefaultAction.ALLOW,
+            bypass=bypass,
+            ip_rules=[],
+            virtual_network_rules=[],
+        )
+    return storage.NetworkRuleSetArgs(
+        default_action=storage.DefaultAction.DENY,
+        bypass=bypass,
+        ip_rules=[
+            storage.IPRuleArgs(i_p_address_or_range=text, action=storage.Action.ALLOW)
+            for text in chain.from_iterable(map(_address_rules, firewall.ranges))
+        ],
+        virtual_network_rules=[
+            storage.VirtualNetworkRuleArgs(
+                virtual_network_resource_id=firewall.subnet_id, action=storage.Action.ALLOW
+            )
+        ],
+    )
+
+
+def _address_rules(text: str) -> list[str]:
+    """Return a range as the firewall takes it, which is without the prefixes /31 and /32.
+
+    https://learn.microsoft.com/azure/storage/common/storage-network-security-ip-address-range
+    (read 2026-11-22)
+    """
+    network = ipaddress.IPv4Network(text)
+    if network.prefixlen < 31:
+        return [str(network)]
+    return [str(address) for address in network]
 
 
 def _no_slash(url: str) -> str:

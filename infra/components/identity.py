@@ -24,13 +24,22 @@ _BATCH_DATA_CONTRIBUTOR = "6aaa78f1-f7de-44ca-8722-c64a23943cae"
 # Manages jobs and tasks, and reads pools.
 # https://learn.microsoft.com/azure/batch/batch-role-based-access-control (read 2026-11-21)
 _BATCH_JOB_SUBMITTER = "48e5e92e-a480-4e71-aa9c-2778f4c13781"
+# Batch stores the packages of an application in a container `app-...` of the auto-storage account,
+# which it creates with the first of them.
+# https://learn.microsoft.com/azure/role-based-access-control/conditions-format (read 2026-11-22)
+_PACKAGES_ONLY = (
+    "((!(ActionMatches{'Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read'}))"
+    " OR (@Resource[Microsoft.Storage/storageAccounts/blobServices/containers:name]"
+    " StringStartsWith 'app-'))"
+)
 
 
 class Identities(pulumi.ComponentResource):
     """Two user-assigned identities with minimal roles.
 
-    `nodes` writes runs and models and reads data. Batch uses `account` to sign in to its
-    auto-storage. The Batch account and the pools must depend on the assignments in `ready`.
+    `nodes` writes runs and models, and reads data and application packages. Batch uses `account`
+    to sign in to its auto-storage. The Batch account and the pools must depend on the assignments
+    in `ready`.
     """
 
     def __init__(
@@ -49,6 +58,7 @@ class Identities(pulumi.ComponentResource):
             self._may("nodes-write-runs", self.nodes, _BLOB_DATA_CONTRIBUTOR, "runs"),
             self._may("nodes-write-models", self.nodes, _BLOB_DATA_CONTRIBUTOR, "models"),
             self._may("nodes-read-data", self.nodes, _BLOB_DATA_READER, "data"),
+            self._may("nodes-read-packages", self.nodes, _BLOB_DATA_READER, None, _PACKAGES_ONLY),
             # Batch creates its own containers in the auto-storage account.
             self._may("account-auto-storage", self.account, _BLOB_DATA_CONTRIBUTOR, None),
         ]
@@ -83,6 +93,7 @@ class Identities(pulumi.ComponentResource):
         identity: managedidentity.UserAssignedIdentity,
         role: str,
         container: str | None,
+        condition: str | None = None,
     ) -> pulumi.Resource:
         scope = (
             self._store.account.id if container is None else self._store.containers[container].id
@@ -95,6 +106,7 @@ class Identities(pulumi.ComponentResource):
             principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
             scope=scope,
             opts=pulumi.ResourceOptions(parent=self),
+            condition=condition,
         )
 
 

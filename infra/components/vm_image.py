@@ -23,6 +23,7 @@ from infra.planning.image_source import (
     template_hash,
     template_steps,
 )
+from runner.core.pricing.regions import region_name
 
 __all__ = ["ImageFactory", "scripts_hash", "template_steps"]
 
@@ -205,7 +206,7 @@ def template_plan(
 ) -> dict[str, Any]:
     """Return the content of the template as plain data. Its hash is part of the template's name."""
     steps = template_steps(load_files())
-    regions = dict.fromkeys(_region(r) for r in (context.location, *config.replicate_to))
+    regions = dict.fromkeys(region_name(r) for r in (context.location, *config.replicate_to))
     return {
         "location": context.location,
         "source": {
@@ -248,8 +249,3 @@ def _validation(
             for name, lines in checks
         ],
     )
-
-
-def _region(name: str) -> str:
-    """Return a region in the form `westeurope`, also for `West Europe`."""
-    return name.replace(" ", "").lower()

@@ -59,7 +59,9 @@ class Section(BaseModel):
     Defaults that are sections use `model_construct`, which does not build a validator for each.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, defer_build=True, allow_inf_nan=False
+    )
 
 
 class OfficeHours(Section):

@@ -16,12 +16,15 @@ from pulumi.runtime import mocks
 from pulumi.runtime.rpc import UNKNOWN
 from pulumi_azure_native import authorization
 
+from infra.components.deployer import Deployer
 from infra.components.identity import Operator
 from infra.config.stack import StackConfig
 from infra.program import declare
 from runner.core.pricing.prices import PriceTable
 
-_NOBODY = Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER)
+_NOBODY = Deployer(
+    Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER)
+)
 # Inputs that are not named after their type, the most specific first.
 _NAME_KEYS = (
     "galleryImageName",

@@ -68,7 +68,27 @@ def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence
     """
     if config.image is not None:
         _check_builder(machine(config.image.build_vm_size, today))
-    return [_plan(pool, config.location, prices, today) for pool in config.pools]
+    plans: list[PoolPlan] = []
+    errors: list[RunnerError] = []
+    for pool in config.pools:
+        try:
+            plans.append(_plan(pool, config.location, prices, today))
+        except RunnerError as err:
+            errors.append(err)
+    if errors:
+        raise errors[0] if len(errors) == 1 else _several(errors)
+    return plans
+
+
+def _several(errors: Sequence[RunnerError]) -> RunnerError:
+    """Return one error for several pools, with the codes of the first."""
+    return RunnerError(
+        errors[0].code,
+        f"{len(errors)} pools cannot be declared",
+        why="\n       ".join(f"{err.summary} ({err.fix})" for err in errors),
+        fix="correct these pools in the stack's file",
+        exit_code=errors[0].exit_code,
+    )
 
 
 def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> PoolPlan:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from batch_emulator.autoscale.values import FormulaError
 from infra.config.pool import SCENARIO
+from infra.config.stack import BUDGET_TAG
 from infra.planning.autoscale_formula import WEEK, evaluate_idle
 from runner.core.pricing.machines import OS_END_OF_LIFE, machine
 from runner.protocol.errors import RunnerError
@@ -180,13 +181,20 @@ def nothing_retired(today: date) -> ResourceRule:
 
 
 def budget_present(resources: Sequence[DeclaredResource], report: Report) -> None:
-    """A stack with pools has a budget with notifications."""
+    """A stack with pools has a budget with notifications, unless its group is tagged otherwise."""
     kinds = [kind_of(found.resource_type) for found in resources]
-    if "batch:Pool" not in kinds:
+    if "batch:Pool" not in kinds or any(_without_budget(found) for found in resources):
         return
     budgets = [r.props for r in resources if kind_of(r.resource_type) == "consumption:Budget"]
     if not any(budget.get("notifications") for budget in budgets):
         report("the stack has pools but no budget with notifications")
+
+
+def _without_budget(found: DeclaredResource) -> bool:
+    tags = cast("Mapping[str, Any]", found.props.get("tags") or {})
+    return (
+        kind_of(found.resource_type) == "resources:ResourceGroup" and tags.get(BUDGET_TAG) == "off"
+    )
 
 
 def keys_only_for_the_share(resources: Sequence[DeclaredResource], report: Report) -> None:

@@ -64,9 +64,11 @@ def skus(
         retired: include retired sizes.
     """
     from runner.core.home import runner_home
-    from runner.flows.environment.skus import list_skus, refresh_region, region_name
+    from runner.core.pricing.regions import region_name
+    from runner.flows.environment.skus import list_skus, refresh_region
 
-    home, today, place = runner_home(os.environ), datetime.now(UTC).date(), region_name(region)
+    home, today = runner_home(os.environ), datetime.now(UTC).date()
+    place = region_name(region) if region else None
     if refresh:
         refresh_region(home, place, os.environ, today=today)
     found = list_skus(home, gpu=gpu, region=place, gone=retired, today=today)

@@ -109,6 +109,7 @@ _EXPECTED: Mapping[str, str] = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
+    "float_parsing": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
     "tuple_type": "a list",
@@ -128,12 +129,27 @@ _WRITTEN: Mapping[str, str] = {
 # What, why and fix of pydantic's other error types, with names of its context in braces.
 _TEXTS: Mapping[str, tuple[str, str, str]] = {
     "missing": ("missing", "the key is required", "add it"),
+    "greater_than": ("got {value}", "allowed: more than {gt}", "write more than {gt}"),
     "greater_than_equal": ("got {value}", "the least is {ge}", "write {ge} or more"),
     "less_than_equal": ("got {value}", "the most is {le}", "write {le} or less"),
     "too_short": ("it is empty", "it has {min_length} at least", "fill it"),
     "string_too_short": ("it is empty", "it has {min_length} at least", "fill it"),
     "too_long": ("it is too long", "it has {max_length} at most", "leave {max_length} or fewer"),
     "finite_number": ("got {value}", "only a finite number can be compared", "write 0.5"),
+    "string_too_long": ("it is too long", "it has {max_length} at most", "shorten it"),
+    "int_parsing_size": ("got {value}", "the number is too large", "write a smaller number"),
+    "time_type": ("got {value}", "expected a time of day", "write a time such as '08:00'"),
+    "time_parsing": ("got {value}", "expected a time of day", "write a time such as '08:00'"),
+    "union_tag_not_found": (
+        "missing key {discriminator}",
+        "it decides which other keys are allowed",
+        "add {discriminator}",
+    ),
+    "union_tag_invalid": (
+        "{discriminator} is {value}",
+        "allowed: {expected_tags}",
+        "write one of {expected_tags}",
+    ),
     "invalid_key": ("the key is not text", "YAML reads it as {kind}", "put it in quotes"),
 }
 _ANY = (
@@ -152,11 +168,14 @@ class FieldProblem(NamedTuple):
     fix: str
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'a' or 'b'?`, or an empty string if no known name is similar."""
+def near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return `did you mean 'a' or 'b'?`, or an empty string if no known name is similar.
+
+    `cutoff` is the least similarity, from 0 to 1.
+    """
     import difflib  # noqa: PLC0415  only a mistake needs it
 
-    found = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    found = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
     return f"did you mean {' or '.join(repr(f) for f in found)}?" if found else ""
 
 
@@ -273,7 +292,16 @@ def _nested(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-__all__ = ["Document", "check_document", "field_error", "near", "read_document"]
+__all__ = [
+    "Document",
+    "FieldProblem",
+    "check_document",
+    "field_error",
+    "fields_error",
+    "find_problems",
+    "near",
+    "read_document",
+]
 
 Model = TypeVar("Model", bound=BaseModel)
 _UNREADABLE: dict[type[OSError], str] = {
@@ -354,6 +382,50 @@ def check_document(document: Document, model: type[Model], *, code: str) -> Mode
         return model.model_validate(document.data)
     except ValidationError as err:
         raise _field_error(document, model, err, code) from err
+
+
+def find_problems(
+    document: Document, model: type[Model]
+) -> tuple[Model | None, list[FieldProblem]]:
+    """Validate a document. Return the model, or None and the problem of each invalid field."""
+    try:
+        return model.model_validate(document.data), []
+    except ValidationError as err:
+        return None, explain_errors(document.data, model, err.errors())
+
+
+def fields_error(
+    document: Document,
+    problems: Sequence[FieldProblem],
+    *,
+    code: str,
+    name_of: Callable[[FieldPath], str] = lambda place: ".".join(map(str, place)),
+) -> RunnerError:
+    """Return one error with all problems in the order of their lines.
+
+    Args:
+        document: the file.
+        problems: at least one.
+        code: the first part of the error's code.
+        name_of: the name of a field in the message.
+    """
+    ordered = sorted(problems, key=lambda problem: document.line(problem.place))
+    lines = [f"{document.line(p.place)}: {name_of(p.place)}: {p.what}" for p in ordered]
+    if len(ordered) == 1:
+        (only,) = ordered
+        fix = only.fix or f"correct line {document.line(only.place)} of {document.path.name}"
+        return RunnerError(f"{code}-FIELD", f"{document.path}:{lines[0]}", why=only.why, fix=fix)
+    hints = (problem.fix or problem.why for problem in ordered)
+    told = [
+        f"line {line}" + (f" ({hint})" if hint else "")
+        for line, hint in zip(lines, hints, strict=True)
+    ]
+    return RunnerError(
+        f"{code}-FIELD",
+        f"{document.path} has {len(ordered)} problems",
+        why="\n       ".join(told),
+        fix=f"correct these lines of {document.path.name}",
+    )
 
 
 def field_error(

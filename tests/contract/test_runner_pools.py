@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from azure.batch import models
 
-from infra.config.stack import parse_stack_config
+from infra.config.stack_file import parse_stack_config
 from infra.planning.pool_plan import MarketplaceImage, plan_pools
 from runner.cli.main import main
 from runner.core.checks import Check

@@ -27,11 +27,15 @@ _AUTHORIZATION = "2022-04-01"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription; its `state` is `Enabled` if it can be used."""
+    """A subscription; its `state` is `Enabled` if it can be used.
+
+    `quota_id` names its offer, such as `PayAsYouGo_2014-09-01`; empty if Azure does not tell it.
+    """
 
     id: str
     name: str
     state: str
+    quota_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,12 @@ class Permission:
 def load_subscription(management: ArmClient) -> Subscription:
     """Return the subscription. Raise RunnerError R-AZURE-SUBSCRIPTION without access to it."""
     body = management.get(management.scope, _SUBSCRIPTIONS)
+    policies: Mapping[str, Any] = body.get("subscriptionPolicies") or {}
     return Subscription(
         id=str(body["subscriptionId"]),
         name=str(body.get("displayName", "")),
         state=str(body.get("state", "")),
+        quota_id=str(policies.get("quotaId") or ""),
     )
 
 

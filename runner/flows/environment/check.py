@@ -39,7 +39,7 @@ def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
     def look() -> str:
         if not file.is_file():
             raise _no_file(file)
-        from infra.config.stack import load_stack_config  # noqa: PLC0415  pydantic, YAML
+        from infra.config.stack_file import load_stack_config  # noqa: PLC0415  pydantic, YAML
 
         stack = load_stack_config(file, environment=env)
         found.append(stack)
@@ -49,6 +49,13 @@ def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
 
     check = run_check("config", look)
     return Config(check, found[0] if found else None)
+
+
+def _config_warnings(stack: StackConfig) -> Iterator[Check]:
+    from infra.config.contradictions import warnings  # noqa: PLC0415  pydantic, YAML
+
+    for found in warnings(stack):
+        yield warned("config", found.what, found.fix)
 
 
 def check_pools(
@@ -121,7 +128,16 @@ def _no_file(file: Path) -> RunnerError:
     )
 
 
-_AZURE_CHECKS = ("subscription", "providers", "permissions", "names", "sizes", "images", "quotas")
+_AZURE_CHECKS = (
+    "subscription",
+    "budget",
+    "providers",
+    "permissions",
+    "names",
+    "sizes",
+    "images",
+    "quotas",
+)
 
 
 @dataclass
@@ -159,6 +175,7 @@ def run_checks(
     checklist.add(config.check)
     pools: Sequence[PoolPlan] = ()
     if config.stack is not None:
+        checklist.add(*_config_warnings(config.stack))
         prices = load_price_table(settings.home)
         pools, checks = check_pools(config.stack, prices, today)
         checklist.add(*checks)
@@ -174,9 +191,11 @@ def run_checks(
         why = "the subscription cannot be used"
         checklist.add(*(skipped(name, why) for name in _AZURE_CHECKS[1:]))
         return checklist.found
-    for look in (azure.providers, azure.permissions, azure.names, azure.sizes, azure.images):
+    for look in (
+        *(azure.budget, azure.providers, azure.permissions),
+        *(azure.names, azure.sizes, azure.images, azure.quotas),
+    ):
         checklist.add(*look())
-    checklist.add(*azure.quotas())
     return checklist.found
 
 

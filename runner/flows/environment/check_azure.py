@@ -181,6 +181,21 @@ _ACTIONS = (
 )
 
 
+# Quota ids of the offers that Cost Management does not support. A subscription of a cloud solution
+# provider with an Azure plan has another one, and is supported.
+# https://learn.microsoft.com/azure/cost-management-billing/costs/understand-cost-mgt-data
+# (read 2026-11-22)
+_WITHOUT_COST_MANAGEMENT = frozenset(
+    {
+        "AzureForStudents_2018-01-01",
+        "CSP_2015-05-01",
+        "Default_2014-09-01",
+        "DreamSpark_2015-02-01",
+        "Sponsored_2016-01-01",
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class AzureChecks:
     """The checks of one stack, against one subscription."""
@@ -213,13 +228,36 @@ class AzureChecks:
 
         return run_check("subscription", look)
 
+    def budget(self) -> Iterator[Check]:
+        """The subscription's offer has Cost Management, which a budget needs."""
+        if self.stack.budget is None:
+            yield skipped("budget", "runner:budget is null: nothing watches the costs")
+            return
+        yield run_check("budget", self._budget)
+
+    def _budget(self) -> str | Check:
+        offer = ask.load_subscription(self.management).quota_id
+        usd = f"{self.stack.budget.usd_per_month:g} USD a month" if self.stack.budget else ""
+        if not offer:
+            return skipped("budget", "Azure does not tell the subscription's offer")
+        if offer in _WITHOUT_COST_MANAGEMENT:
+            raise RunnerError(
+                "R-AZURE-BUDGET",
+                f"the subscription's offer {offer} has no Cost Management",
+                why=f"a budget of {usd} cannot be created",
+                fix="set runner:budget: null in the stack's file; the caps of the pools stay",
+                exit_code=ExitCode.PREFLIGHT,
+            )
+        return f"{usd}; the offer {offer} has Cost Management"
+
     def providers(self) -> Iterator[Check]:
         """Each namespace that the stack uses is registered."""
         wanted = list(_PROVIDERS)
         wanted += _IMAGE_PROVIDERS if self.stack.image else ()
         if self.stack.observability:
             wanted += _WATCH_PROVIDERS
-        elif not self.stack.budget.emails:  # the budget then tells the owners through a group
+        elif self.stack.budget is not None and not self.stack.budget.emails:
+            # The budget then notifies the owners through an action group.
             wanted += _WATCH_PROVIDERS[:1]
         wanted += ("Microsoft.ContainerRegistry",) if self.stack.registry else ()
         good = 0

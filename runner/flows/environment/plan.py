@@ -12,7 +12,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.config.stack import StackConfig, load_stack_config
+from infra.config.stack import StackConfig
+from infra.config.stack_file import load_stack_config
 from infra.engine.unfinished import has_stack, state_backend
 from infra.planning.autoscale_formula import idle_nodes
 from infra.planning.pool_plan import PoolPlan, plan_pools

@@ -70,11 +70,6 @@ def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, to
     return refresh_prices(home, region, today=today, endpoint=endpoint)
 
 
-def region_name(text: str | None) -> str | None:
-    """Return a region such as `West Europe` as prices name it."""
-    return text.lower().replace(" ", "") if text else None
-
-
 def list_skus(
     home: Path, *, gpu: str | None, region: str | None, gone: bool, today: date
 ) -> list[SkuRow]:

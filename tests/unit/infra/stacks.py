@@ -10,13 +10,17 @@ from typing import Any
 
 from pulumi_azure_native import authorization
 
+from infra.components.deployer import Deployer
 from infra.components.identity import Operator
-from infra.config.stack import StackConfig, parse_stack_config
+from infra.config.stack import StackConfig
+from infra.config.stack_file import parse_stack_config
 from infra.program import declare
 from tests.unit.infra import cloud
 from tests.unit.infra.recording import Recording, record
 
-DEPLOYER = Operator(cloud.DEPLOYER, authorization.PrincipalType.USER)
+DEPLOYER = Deployer(
+    Operator(cloud.DEPLOYER, authorization.PrincipalType.USER), address="198.18.0.9"
+)
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 T4 = {"id": "t4", "vm_size": "Standard_NC4as_T4_v3", "max_spot": 4, "preload": ["mnist"]}
 # Everything a stack can have, once.

@@ -11,13 +11,23 @@ import pulumi
 import pytest
 from pulumi.runtime.settings import reset_options
 
-from infra.program import program
+from infra.components.deployer import Deployer, find_deployer
+from infra.program import declare, program
 from runner.contract import StackOutputs, parse_stack_outputs
 from runner.protocol.errors import RunnerError
 from tests.unit.infra import cloud
 from tests.unit.infra.oracle import validate
-from tests.unit.infra.recording import Recording, Registered
-from tests.unit.infra.stacks import EVERYTHING, T4, config_of, deploy, full_stack, plain_stack
+from tests.unit.infra.recording import Recording, Registered, record
+from tests.unit.infra.stacks import (
+    DEPLOYER,
+    EVERYTHING,
+    NOW,
+    T4,
+    config_of,
+    deploy,
+    full_stack,
+    plain_stack,
+)
 
 _PROTECTED = {
     "resources:ResourceGroup",
@@ -171,6 +181,131 @@ def test_pools_wait_for_everything_their_nodes_touch() -> None:
         assert {"batch:BatchAccount", "authorization:RoleAssignment", "network:Subnet"} <= kinds
         names = {found.by_urn(urn).name for urn in pool.dependencies}
         assert {"nodes-write-runs", "nodes-pull-images"} <= names
+
+
+@both
+def test_nodes_may_read_application_packages_and_no_other_container(stack: object) -> None:
+    found: Recording = stack()  # type: ignore[operator]
+    (role,) = [
+        r for r in found.of("authorization:RoleAssignment") if r.name == "nodes-read-packages"
+    ]
+    assert role.inputs["roleDefinitionId"].endswith("2a2b9908-6ea1-4ae2-8e65-a410df84e7d1")
+    assert role.inputs["scope"].rpartition("/storageAccounts/")[1]
+    assert "containers:name] StringStartsWith 'app-'" in role.inputs["condition"]
+    assert role.inputs["conditionVersion"] == "2.0"
+
+
+def rules_of(config: Any, deployer: Deployer = DEPLOYER) -> dict[str, Any]:
+    found = record(lambda: declare(config, deployer, NOW), stack=config.stack)
+    return found.one("storage:StorageAccount").inputs["networkRuleSet"]
+
+
+def test_storage_without_network_admits_every_network_explicitly() -> None:
+    rules = rules_of(config_of())
+    assert rules["defaultAction"] == "Allow"
+    assert (rules["ipRules"], rules["virtualNetworkRules"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "admitted"),
+    [
+        ({}, "198.18.0.9", ["198.18.0.9"]),
+        ({}, None, []),
+        ({"storage_from": ["203.0.113.0/24"]}, "198.18.0.9", ["203.0.113.0/24"]),
+        (
+            {"storage_from": ["203.0.113.4/31", "203.0.113.9"]},
+            None,
+            ["203.0.113.4", "203.0.113.5", "203.0.113.9"],
+        ),
+        ({"storage_from": []}, "198.18.0.9", []),
+    ],
+)
+def test_storage_with_network_admits_the_subnet_and_who_deploys(
+    given: dict[str, Any], address: str | None, admitted: list[str]
+) -> None:
+    config = config_of("net", network=given)
+    rules = rules_of(config, dataclasses.replace(DEPLOYER, address=address))
+    assert (rules["defaultAction"], rules["bypass"]) == ("Deny", "AzureServices")
+    assert [rule["iPAddressOrRange"] for rule in rules["ipRules"]] == admitted
+    (subnet,) = rules["virtualNetworkRules"]
+    assert subnet["virtualNetworkResourceId"].endswith("/subnets/pools")
+
+
+@pytest.mark.parametrize("told", ["all", ["0.0.0.0/0"]])
+def test_storage_with_network_admits_all_if_told_so(told: object) -> None:
+    rules = rules_of(config_of("net", network={"storage_from": told}))
+    assert (rules["defaultAction"], rules["ipRules"]) == ("Allow", [])
+
+
+@pytest.mark.parametrize(
+    ("claims", "kind"),
+    [
+        ({"idtyp": "user"}, "User"),
+        ({"idtyp": "app"}, "ServicePrincipal"),
+        ({"scp": "user_impersonation"}, "User"),
+        ({"appidacr": "2"}, "ServicePrincipal"),
+    ],
+)
+def test_deployer_is_what_the_token_says_whatever_the_settings(
+    monkeypatch: pytest.MonkeyPatch, claims: dict[str, str], kind: str
+) -> None:
+    monkeypatch.setenv("ARM_CLIENT_ID", "set by somebody")
+    assert signed_in_with(monkeypatch, cloud.token_of(claims)).operator.kind.value == kind
+
+
+@pytest.mark.parametrize(
+    ("variable", "kind"),
+    [
+        (None, "User"),
+        ("ARM_CLIENT_ID", "ServicePrincipal"),
+        ("ARM_USE_MSI", "ServicePrincipal"),
+        ("ARM_USE_OIDC", "ServicePrincipal"),
+    ],
+)
+def test_settings_tell_the_kind_of_deployer_if_the_token_does_not(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, kind: str
+) -> None:
+    for name in ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC"):
+        monkeypatch.delenv(name, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(variable, "true")
+    assert signed_in_with(monkeypatch, "opaque").operator.kind.value == kind
+
+
+@pytest.mark.parametrize(
+    ("told", "address"),
+    [("8.8.4.4", "8.8.4.4"), ("10.0.0.7", None), ("2001:4860::1", None), (None, None)],
+)
+def test_address_of_the_deployer_is_public_and_of_version_4(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, address: str | None
+) -> None:
+    token = cloud.token_of({"idtyp": "user", "ipaddr": told})
+    assert signed_in_with(monkeypatch, token).address == address
+
+
+def signed_in_with(monkeypatch: pytest.MonkeyPatch, token: str) -> Deployer:
+    answers = {"getClientToken": {"token": token}}
+    answer = cloud.answer
+
+    def patched(asked: str, arguments: Any) -> dict[str, Any]:
+        return answers.get(asked.rpartition(":")[2]) or answer(asked, arguments)
+
+    monkeypatch.setattr(cloud, "answer", patched)
+    seen: list[Deployer] = []
+
+    def look() -> dict[str, Any]:
+        seen.append(find_deployer())
+        return {}
+
+    record(look, stack="dev")
+    return seen[0]
+
+
+def test_stack_without_budget_declares_none_and_says_so_in_a_tag() -> None:
+    found = deploy(config_of("free", budget=None))
+    assert not found.of("consumption:Budget")
+    assert found.one("resources:ResourceGroup").inputs["tags"]["runner-budget"] == "off"
+    assert "runner-budget" not in plain_stack().one("resources:ResourceGroup").inputs["tags"]
 
 
 @both

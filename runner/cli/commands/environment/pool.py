@@ -313,11 +313,12 @@ def skus(
     from datetime import UTC, datetime
 
     from runner.core.home import runner_home
-    from runner.flows.environment.skus import list_skus, refresh_region, region_name
+    from runner.core.pricing.regions import region_name
+    from runner.flows.environment.skus import list_skus, refresh_region
 
     out = Output(output)
     home, today = runner_home(os.environ), datetime.now(UTC).date()
-    place = region_name(region)
+    place = region_name(region) if region else None
     if refresh:
         count = refresh_region(home, place, os.environ, today=today)
         out.note(f"{count} prices of {place} from {today}")

@@ -12,6 +12,7 @@ import pytest
 
 from infra.config.naming import Names
 from runner.cli.main import main
+from runner.protocol.errors import ExitCode
 from tests.arm_server import SUBSCRIPTION, ArmServer, resource_id
 
 pytest.importorskip("infra.planning.pool_plan")
@@ -390,3 +391,35 @@ def test_a_total_dedicated_quota_below_one_node_is_a_failure_whatever_the_family
     )
     failed = project.only_failure(5)
     assert failed["detail"].startswith("the total dedicated quota of the Batch account is 0 cores")
+
+
+@pytest.mark.parametrize("offer", ["CSP_2015-05-01", "Sponsored_2016-01-01"])
+def test_an_offer_without_cost_management_is_a_failure(project: Project, offer: str):
+    project.server.state.quota_id = offer
+    failed = project.only_failure(ExitCode.PREFLIGHT)
+    assert (failed["check"], failed["code"]) == ("budget", "R-AZURE-BUDGET")
+    assert "runner:budget: null" in failed["fix"]
+
+
+def test_a_stack_without_budget_needs_no_cost_management(project: Project):
+    project.server.state.quota_id = "CSP_2015-05-01"
+    project.write(budget=None)
+    code, found = project.check()
+    assert code == 0
+    (budget,) = [each for each in found if each["check"] == "budget"]
+    assert budget["state"] == "skipped"
+
+
+def test_an_unknown_offer_is_no_failure(project: Project):
+    project.server.state.quota_id = ""
+    code, found = project.check()
+    assert code == 0
+    assert [each["state"] for each in found if each["check"] == "budget"] == ["skipped"]
+
+
+def test_what_is_probably_not_meant_is_a_warning_of_the_check(project: Project):
+    project.write({**_POOL, "ssh_from": ["0.0.0.0/0"]})
+    code, found = project.check()
+    assert code == 0
+    (warning,) = [each for each in found if each["state"] == "warning"]
+    assert (warning["check"], "whole internet" in warning["detail"]) == ("config", True)

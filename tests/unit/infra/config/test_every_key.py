@@ -49,6 +49,7 @@ _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "StorageConfig.cool_models_days": ({}, {"storage": {"cool_models_days": 7}}),
     "NetworkConfig.address_space": ({"network": {}}, {"network": {"address_space": "10.0.0.0/8"}}),
     "NetworkConfig.pool_subnet": ({"network": {}}, {"network": {"pool_subnet": "10.20.0.0/24"}}),
+    "NetworkConfig.storage_from": ({"network": {}}, {"network": {"storage_from": "all"}}),
     "ImageConfig.build_vm_size": (
         {"image": {}},
         {"image": {"build_vm_size": "Standard_NC8as_T4_v3"}},

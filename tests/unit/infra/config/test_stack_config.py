@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
-from infra.config.stack import StackConfig, load_stack_config
+from infra.config.contradictions import warnings
+from infra.config.pool import (
+    BlobMount,
+    FilesMount,
+    ImageChoice,
+    NfsMount,
+    OfficeHours,
+    PoolConfig,
+)
+from infra.config.stack import (
+    BudgetConfig,
+    ImageConfig,
+    NetworkConfig,
+    ObservabilityConfig,
+    OperatorConfig,
+    StackConfig,
+    StorageConfig,
+)
+from infra.config.stack_file import (
+    AZURE_KEYS,
+    OUR_KEYS,
+    load_stack_config,
+    parse_stack_config,
+)
 from runner.protocol.errors import RunnerError
 
 _AZURE = {
     "ARM_LOCATION": "westeurope",
     "ARM_SUBSCRIPTION_ID": "11111111-2222-3333-4444-555555555555",
+}
+_SECTIONS = {
+    "storage": StorageConfig,
+    "network": NetworkConfig,
+    "image": ImageConfig,
+    "budget": BudgetConfig,
+    "observability": ObservabilityConfig,
 }
 _Load = Callable[..., StackConfig]
 
@@ -191,6 +224,13 @@ def test_missing_region_or_subscription_names_the_command(
         ),
         ({"budget": {"usd_per_month": 0}}, "budget.usd_per_month", "0"),
         ({"colour": "blue"}, "colour", "unknown key"),
+        ({"pools": [pool(spend_cap_usd_per_hour=inf)]}, "spend_cap_usd_per_hour", "finite"),
+        ({"pools": [pool(spend_cap_usd_per_hour=nan)]}, "spend_cap_usd_per_hour", "finite"),
+        ({"pools": [pool(max_spot=inf)]}, "pools.0.max_spot", "a whole number"),
+        ({"budget": {"usd_per_month": inf}}, "budget.usd_per_month", "finite"),
+        ({"network": {"storage_from": ["10.0.0.0/8"]}}, "network.storage_from.0", "is private"),
+        ({"network": {"storage_from": ["here"]}}, "network.storage_from.0", "4 octets"),
+        ({"network": {"storage_from": "al"}}, "network.storage_from", "'all'"),
     ],
 )
 def test_wrong_value_names_its_field(
@@ -251,7 +291,7 @@ def test_a_key_that_is_no_text_and_an_empty_list_are_errors_in_our_words(tmp_pat
         "ARM_SUBSCRIPTION_ID": f"{'0' * 8}{'-0000' * 3}-{'0' * 12}",
     }
     with pytest.raises(
-        RunnerError, match=r"Pulumi\.odd\.yaml:3: pools: expected a list, got nothi"
+        RunnerError, match=r"line 2: 1: unknown key.*\n *line 3: pools: expected a list, got nothi"
     ):
         load_stack_config(file, environment=environment)
 
@@ -287,3 +327,225 @@ def test_wrong_form_is_told_in_words_with_an_example_and_no_pattern(
     assert fix in err.fix
     assert err.why.startswith("it has ")
     assert "^" not in f"{err}"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "Pulumi.lab.yaml"
+    file.write_text(text)
+    return file
+
+
+def refused(file: Path, environment: dict[str, str] | None = None) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        load_stack_config(file, environment=_AZURE if environment is None else environment)
+    return caught.value
+
+
+@pytest.mark.parametrize("number", [".inf", "-.inf", ".nan", "1e400"])
+def test_number_that_is_not_finite_is_an_error(tmp_path: Path, number: str) -> None:
+    file = written(
+        tmp_path,
+        "config:\n  runner:pools:\n    - id: t4\n      vm_size: Standard_NC4as_T4_v3\n"
+        f"      spend_cap_usd_per_hour: {number}\n",
+    )
+    assert "yaml:5: pools.0.spend_cap_usd_per_hour" in refused(file).what
+
+
+_POOLS = "  runner:pools: [{id: t4, vm_size: Standard_NC4as_T4_v3}]\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "fix"),
+    [
+        ("azure-native:locaton: eastus", "azure-native:locaton", "'location'"),
+        ("azure-native:subscriptionID: x", "azure-native:subscriptionID", "'subscriptionId'"),
+        ("azure-native:budget: {}", "azure-native:budget", "'runner:budget'"),
+        ("runner:location: eastus", "runner:location", "'azure-native:location'"),
+        ("runner:subscription_id: x", "runner:subscription_id", "'azure-native:subscriptionId'"),
+        ("runner:pool: []", "pool", "'pools'"),
+        ("runner:stack: prod", "stack", "remove stack"),
+        ("runer:pools: []", "runer:pools", "'runner'"),
+        ("azure-natve:location: eastus", "azure-natve:location", "'azure-native'"),
+    ],
+)
+def test_misspelt_key_is_an_error_with_the_nearest_key(
+    tmp_path: Path, line: str, name: str, fix: str
+) -> None:
+    err = refused(written(tmp_path, f"config:\n{_POOLS}  {line}\n"))
+    assert f"Pulumi.lab.yaml:3: {name}: unknown key" in err.what
+    assert fix in err.fix
+
+
+def test_key_of_another_provider_is_left_alone(tmp_path: Path) -> None:
+    file = written(tmp_path, f"config:\n{_POOLS}  aws:region: eu-west-1\n  azuread:tenantId: x\n")
+    assert load_stack_config(file, environment=_AZURE).pools
+
+
+def test_misspelt_section_of_the_file_is_an_error(tmp_path: Path) -> None:
+    err = refused(written(tmp_path, f"confg:\n{_POOLS}"))
+    assert "line 1: confg: unknown key (did you mean 'config'?)" in err.why
+
+
+def test_keys_of_azure_native_are_those_of_the_sdk() -> None:
+    spec = find_spec("pulumi_azure_native.config")
+    assert spec is not None
+    assert spec.origin is not None
+    text = Path(spec.origin).with_suffix(".pyi").read_text()
+    assert set(re.findall(r"^(\w+): ", text, re.MULTILINE)) == set(AZURE_KEYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("  azure-native:location: West Europe\n", "yaml:3: azure-native:location: 'West Europe'"),
+        ("  azure-native:subscriptionId: x\n", "yaml:3: azure-native:subscriptionId: 'x'"),
+    ],
+)
+def test_error_of_the_region_or_subscription_names_its_line(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    assert says in refused(written(tmp_path, f"config:\n{_POOLS}{text}")).what
+
+
+def test_error_of_a_region_from_the_environment_names_the_variable(tmp_path: Path) -> None:
+    environment = {**_AZURE, "ARM_LOCATION": "West Europe"}
+    err = refused(written(tmp_path, f"config:\n{_POOLS}"), environment)
+    assert "ARM_LOCATION (environment): 'West Europe' is not" in err.what
+
+
+def test_all_wrong_lines_are_in_one_error(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "config:\n"
+        "  azure-native:location: West Europe\n"
+        "  azure-native:clientid: x\n"
+        "  runner:pools:\n"
+        "    - id: t4\n"
+        "      vm_size: Standard_NC4as_T4_v3\n"
+        "      max_spt: 3\n"
+        "    - id: t4\n"
+        "      vm_size: Standard_NC4as_T4_v3\n"
+        "      max_spot: 0\n"
+        "    - id: T4\n"
+        "      vm_size: Standard_NC4as_T4_v3\n"
+        "      max_dedicated: 4\n"
+        "  runner:budget: {usd_per_month: 0}\n"
+        "  runner:storage: {shared_keys: true}\n",
+    )
+    err = refused(file)
+    lines = [int(found) for found in re.findall(r"line (\d+):", err.why)]
+    assert lines == [2, 3, 7, 10, 11, 13, 14, 15]
+    assert f"has {len(lines)} problems" in err.what
+    assert "did you mean 'max_spot'" in err.why
+
+
+def test_section_that_is_wrong_raises_no_false_alarm_about_its_pools(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "config:\n"
+        "  runner:storage: {file_share_gib: big}\n"
+        "  runner:pools:\n"
+        "    - {id: a, vm_size: Standard_NC4as_T4_v3, mounts: [{kind: files}]}\n",
+    )
+    assert "yaml:2: storage.file_share_gib: expected a whole number" in refused(file).what
+
+
+def test_missing_region_is_listed_with_the_other_problems(tmp_path: Path) -> None:
+    text = _POOLS.replace("}]", ", max_spot: 0}]")
+    err = refused(written(tmp_path, f"config:\n{text}"), {})
+    for words in ("the location is missing", "the subscription is missing", "can have no node"):
+        assert words in err.why
+
+
+_ODD: tuple[object, ...] = (
+    *(None, True, -1, 0, 10**30, 1.5, inf, "", "a b", "x" * 300),
+    *([], [None], ["a b"], [1.5], {}, {"a": {}}, {"kind": "x"}, [{"kind": "x"}], [{}]),
+)
+
+
+def test_no_error_has_words_of_the_validation_library(tmp_path: Path) -> None:
+    sections: dict[str, Any] = {
+        **{name: {} for name in _SECTIONS},
+        "operators": [{"id": "x"}],
+    }
+    where = {"location": "eastus", "subscription_id": _AZURE["ARM_SUBSCRIPTION_ID"]}
+    texts: list[str] = []
+    for odd in _ODD:
+        for values in odd_stacks(odd, sections):
+            try:
+                parse_stack_config(
+                    {"pools": [pool()], **where, **values}, stack="lab", file=tmp_path / "x.yaml"
+                )
+            except RunnerError as err:
+                texts.append(str(err))
+    assert len(texts) > 800
+    jargon = re.compile(r"pydantic|\b[a-z]+_(type|error|parsing|tag|invalid|forbidden|size)\b")
+    assert not [
+        text for text in texts if jargon.search(text.replace("vm_size", "").replace("build_", ""))
+    ]
+
+
+def odd_stacks(odd: object, sections: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Stacks in which one key has an odd value, for every key of the stack and of a pool."""
+    for name in OUR_KEYS:
+        yield {name: odd}
+    for name, section in (*_SECTIONS.items(), ("operators", OperatorConfig)):
+        for key in section.model_fields:
+            yield {name: [{key: odd}] if name == "operators" else {**sections[name], key: odd}}
+    for key in PoolConfig.model_fields:
+        yield {"pools": [pool(**{key: odd})]}
+    for key in OfficeHours.model_fields:
+        yield {"pools": [office(**{key: odd})]}
+    for key in ImageChoice.model_fields:
+        yield {"pools": [pool(image={key: odd})]}
+    for model in (BlobMount, FilesMount, NfsMount):
+        kind = model.__name__.removesuffix("Mount").lower()
+        for key in model.model_fields:
+            yield {"pools": [pool(mounts=[{"kind": kind, "path": "a", key: odd}])]}
+
+
+def told(load: _Load, **values: Any) -> list[str]:
+    return [f"{found.what} ({found.fix})" for found in warnings(load(**values))]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"pools": [pool(ssh_from=["0.0.0.0/0"])]}, "whole internet"),
+        ({"network": {"storage_from": ["0.0.0.0/0"]}}, "whole internet"),
+        ({"network": {"pool_subnet": "10.20.0.0/29"}}, "for 3 nodes, and the pools may have 4"),
+        (
+            {
+                "pools": [
+                    pool(
+                        mounts=[
+                            {"kind": "blob", "container": "data", "path": "data"},
+                            {"kind": "blob", "container": "runs", "path": "Data/runs"},
+                        ]
+                    )
+                ]
+            },
+            "mount 'Data/runs' is inside mount 'data'",
+        ),
+        ({"image": {"replicate_to": ["westeurop"]}}, "unknown region 'westeurop' (did you mean"),
+        ({"environment": {**_AZURE, "ARM_LOCATION": "eastus9"}}, "unknown region 'eastus9'"),
+    ],
+)
+def test_what_is_probably_not_meant_is_a_warning(
+    load: _Load, values: dict[str, Any], says: str
+) -> None:
+    (only,) = told(load, **values)
+    assert says in only
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"pools": [pool(ssh_from=["203.0.113.0/24"])]},
+        {"network": {"pool_subnet": "10.20.0.0/28"}},
+        {"image": {"replicate_to": ["West Europe", "eastus"]}},
+        {"budget": None},
+    ],
+)
+def test_what_is_usual_raises_no_warning(load: _Load, values: dict[str, Any]) -> None:
+    assert told(load, **values) == []

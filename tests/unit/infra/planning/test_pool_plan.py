@@ -43,3 +43,12 @@ def test_as_many_slots_as_batch_takes_are_right() -> None:
     config = config_of(pools=[{**T4, "slots": 16}])
     (found,) = plan_pools(config, load_price_table(None), date(2026, 11, 21))
     assert found.pool.slots == 16
+
+
+def test_problems_of_all_pools_are_in_one_error() -> None:
+    pools = [{**T4, "slots": 17}, {**T4, "id": "next"}, {**A10, "image": {"sku": "2204"}}]
+    with pytest.raises(RunnerError) as caught:
+        plan(pools=pools)
+    assert "2 pools" in caught.value.what
+    assert "'t4' has too many slots" in caught.value.why
+    assert "'a10' cannot set image.sku" in caught.value.why

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pulumi_policy.proxy import unknown_checking_proxy
 
-from infra.config.stack import load_stack_config
+from infra.config.stack_file import load_stack_config
 from infra.planning.autoscale_formula import evaluate_idle
 from infra.policy import rules
 from tests.unit.infra import cloud
@@ -124,6 +124,12 @@ def test_a_budget_with_notifications_goes_with_pools() -> None:
     quiet = {"consumption_Budget": {"notifications": {}}}
     assert in_stack(rules.budget_present, "batch:Pool", "consumption:Budget", **quiet)
     assert not in_stack(rules.budget_present, "storage:StorageAccount")
+
+
+def test_a_stack_tagged_as_without_budget_needs_none() -> None:
+    tagged = {"resources_ResourceGroup": {"tags": {"runner-budget": "off"}}}
+    assert not in_stack(rules.budget_present, "batch:Pool", "resources:ResourceGroup", **tagged)
+    assert in_stack(rules.budget_present, "batch:Pool", "resources:ResourceGroup")
 
 
 def _pool(formula: str, scenario: str | None = None) -> dict[str, Any]:
@@ -253,3 +259,4 @@ def test_the_policies_accept_the_projects_own_stack_and_office_hours() -> None:
     dev = load_stack_config(Path("Pulumi.dev.yaml"), environment=azure)
     assert _said(deploy(dev)) == []
     assert _said(deploy(config_of("office", pools=[_OFFICE_POOL]))) == []
+    assert _said(deploy(config_of("free", budget=None))) == []

@@ -1,0 +1,290 @@
+"""What keys of a stack's file do not agree with one another, and what is only worth a warning."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, combinations
+from pathlib import Path
+
+from infra.config.pool import BlobMount, FilesMount, OfficeHours, PoolConfig
+from infra.config.stack import CONTAINERS, StackConfig
+from runner.core.pricing.regions import REGIONS, region_name
+from runner.core.yaml_files import FieldPath, FieldProblem, near
+
+# 3 to 24 lower-case letters and digits.
+# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+# (read 2026-11-21)
+_ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
+# Tag names have no <>%&\\?/ and no prefix that Azure reserves. A resource may have 50 tags, of
+# which we set up to 8 (image versions). The limit of 128 characters is that of storage accounts.
+# https://learn.microsoft.com/azure/azure-resource-manager/management/tag-resources
+# (2022-03-15, read 2026-11-21)
+_TAG_NAME = re.compile(r"(?!microsoft|azure|windows)[^<>%&\\?/]{1,128}", re.IGNORECASE)
+_MAX_TAGS = 40
+_OUR_TAGS = ("app", "stack")
+# Our choice. The script is one environment variable, base64 adds a third, and Linux allows 128 KiB.
+_MAX_SCRIPT_BYTES = 32 * 1024
+# Azure reserves five addresses of a subnet, and a node needs one.
+# https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq (read 2026-11-21)
+_RESERVED_ADDRESSES = 5
+_PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
+_Problem = tuple[tuple[int | str, ...], str, str]  # where, what, fix
+
+
+def contradictions(config: StackConfig, folder: Path) -> Iterator[FieldProblem]:
+    """Yield what would fail a deployment or a node.
+
+    Args:
+        config: the stack's configuration, each of whose values is valid by itself.
+        folder: holds the scripts that pools name.
+    """
+    seen: set[FieldPath] = set()
+    for place, what, fix in (*_contradictions(config), *_script_problems(config.pools, folder)):
+        if place not in seen:  # one problem of a field at a time
+            yield FieldProblem(place, what, "", fix)
+        seen.add(place)
+
+
+def warnings(config: StackConfig) -> Iterator[FieldProblem]:
+    """Yield what can be deployed, and is probably not what was meant."""
+    for place, what, fix in chain(_region_warnings(config), _network_warnings(config)):
+        yield FieldProblem(place, what, "", fix)
+    for number, pool in enumerate(config.pools):
+        for key, what, fix in chain(_ssh_warnings(pool), _mount_warnings(pool)):
+            yield FieldProblem(("pools", number, key), f"pool {pool.id!r}: {what}", "", fix)
+
+
+def _region_warnings(config: StackConfig) -> Iterator[_Problem]:
+    named: list[tuple[tuple[int | str, ...], str]] = [(("location",), config.location)]
+    if config.image is not None:
+        regions = enumerate(config.image.replicate_to)
+        named += [(("image", "replicate_to", number), region) for number, region in regions]
+    for place, name in named:
+        if (region := region_name(name)) not in REGIONS:
+            fix = near(region, REGIONS) or "run `az account list-locations -o table`"
+            yield place, f"unknown region {name!r}", fix
+
+
+def _network_warnings(config: StackConfig) -> Iterator[_Problem]:
+    if config.network is None:
+        return
+    subnet = ipaddress.IPv4Network(config.network.pool_subnet)
+    room = subnet.num_addresses - _RESERVED_ADDRESSES
+    nodes = sum(pool.max_spot + pool.max_dedicated for pool in config.pools)
+    if nodes > room:
+        what = f"{subnet} has addresses for {room} nodes, and the pools may have {nodes}"
+        yield ("network", "pool_subnet"), what, "use a larger subnet, or lower the maxima"
+    allowed = config.network.storage_from
+    if isinstance(allowed, tuple) and any(_is_internet(text) for text in allowed):
+        what = "the storage account can be reached from the whole internet"
+        yield ("network", "storage_from"), what, "name the ranges that need it"
+
+
+def _ssh_warnings(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
+    if any(_is_internet(text) for text in pool.ssh_from):
+        what = "port 22 of its nodes can be reached from the whole internet"
+        yield "ssh_from", what, "name your own address, such as 203.0.113.7/32"
+
+
+def _is_internet(text: str) -> bool:
+    return ipaddress.IPv4Network(text).prefixlen == 0
+
+
+def _mount_warnings(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
+    paths = sorted((mount.path for mount in pool.mounts), key=str.lower)
+    for outer, inner in combinations(paths, 2):
+        if inner.lower().startswith(f"{outer.lower()}/"):
+            what = f"mount {inner!r} is inside mount {outer!r}: one may hide the other"
+            yield "mounts", what, "use paths that do not contain one another"
+
+
+def _script_problems(pools: Sequence[PoolConfig], folder: Path) -> Iterator[_Problem]:
+    for number, pool in enumerate(pools):
+        if pool.start_script is not None and (found := _script_problem(folder / pool.start_script)):
+            yield ("pools", number, "start_script"), *found
+
+
+def _script_problem(file: Path) -> tuple[str, str] | None:
+    try:
+        content = file.read_bytes()
+    except OSError as err:
+        return f"cannot read {file}: {err.strerror}", "use a path relative to the stack's file"
+    if not content.startswith(b"#!"):
+        return f"{file.name} does not start with #!", "start it with #!/bin/bash"
+    if len(content) > _MAX_SCRIPT_BYTES:
+        what = f"{file.name} has {len(content)} bytes; a start script may have 32 KiB"
+        return what, "add large files to the image, or download them in the script"
+    return None
+
+
+def _contradictions(config: StackConfig) -> Iterator[_Problem]:
+    storage = config.storage
+    if storage.account_name is not None and not _ACCOUNT_NAME.fullmatch(storage.account_name):
+        yield (
+            ("storage", "account_name"),
+            f"invalid storage account name {storage.account_name!r}",
+            "use 3 to 24 lower-case letters and digits, or remove it",
+        )
+    if storage.file_share_gib is not None and storage.shared_keys is False:
+        yield (
+            ("storage", "file_share_gib"),
+            "a file share needs account keys, but shared_keys is false",
+            "remove file_share_gib or shared_keys",
+        )
+    if storage.file_share_gib is None and storage.shared_keys:
+        yield (
+            ("storage", "shared_keys"),
+            "account keys are enabled only with a file share, and there is none",
+            "remove it, or set file_share_gib",
+        )
+    thresholds = config.budget.thresholds_percent if config.budget is not None else ()
+    if len(set(thresholds)) < len(thresholds):
+        yield ("budget", "thresholds_percent"), "duplicate threshold", "list each threshold once"
+    yield from _network_contradictions(config)
+    yield from _tag_contradictions(("tags",), config.tags, _OUR_TAGS)
+    if not config.pools:
+        yield ("pools",), "no pool", "add one: - id: t4"
+    seen: dict[str, str] = {}
+    for number, pool in enumerate(config.pools):
+        where = ("pools", number)
+        if (first := seen.setdefault(pool.id.lower(), pool.id)) is not pool.id:
+            what = f"two pools have the id {first!r} (case is ignored)"
+            yield (*where, "id"), what, "give each pool a unique id"
+        yield from _tag_contradictions((*where, "tags"), pool.tags, (*_OUR_TAGS, *config.tags))
+        problems = (_pool_contradictions(pool), _missing_parts(config, pool))
+        for key, what, fix in chain(*problems, _ssh_contradictions(config, pool)):
+            yield (*where, key), f"pool {pool.id!r}: {what}", fix
+
+
+def _network_contradictions(config: StackConfig) -> Iterator[_Problem]:
+    if config.network is None:
+        return
+    if isinstance(config.network.storage_from, tuple):
+        for number, text in enumerate(config.network.storage_from):
+            yield from _storage_range_problem(number, text)
+    found: dict[str, ipaddress.IPv4Network] = {}
+    for key in ("address_space", "pool_subnet"):
+        try:
+            found[key] = ipaddress.IPv4Network(getattr(config.network, key))
+        except ValueError as err:
+            yield ("network", key), f"{err}", "write it as 10.20.0.0/16"
+    if len(found) < 2:
+        return
+    space, subnet = found["address_space"], found["pool_subnet"]
+    if not subnet.subnet_of(space):
+        what = f"{subnet} is not inside address_space {space}"
+        yield ("network", "pool_subnet"), what, "use a part of the address space"
+    if subnet.num_addresses <= _RESERVED_ADDRESSES:
+        what = f"{subnet} has no address for a node"
+        yield ("network", "pool_subnet"), what, "use /29 or larger"
+
+
+def _storage_range_problem(number: int, text: str) -> Iterator[_Problem]:
+    place = ("network", "storage_from", number)
+    try:
+        network = ipaddress.IPv4Network(text)
+    except ValueError as err:
+        yield place, str(err), "write ranges as 203.0.113.0/24"
+        return
+    # https://learn.microsoft.com/azure/storage/common/storage-network-security-ip-address-range
+    # (read 2026-11-22)
+    if any(network.overlaps(private) for private in _PRIVATE) and network.prefixlen:
+        what = f"{network} is private; the firewall of a storage account takes public addresses"
+        yield place, what, "use the public address of your network"
+
+
+def _tag_contradictions(
+    where: tuple[int | str, ...], tags: Mapping[str, str], taken: Collection[str]
+) -> Iterator[_Problem]:
+    """Yield the problems of tags, whose names are compared without case."""
+    exact = set(taken) - set(_OUR_TAGS)
+    others = Counter(name.lower() for name in {*tags, *taken})
+    for name, value in tags.items():
+        if not _TAG_NAME.fullmatch(name) or len(value) > 256:
+            what = f"Azure refuses tag {name[:40]!r} with a value of {len(value)} characters"
+            yield where, what, "use up to 128 characters without <>%&\\?/, and 256 for values"
+        elif name.lower() in _OUR_TAGS or (others[name.lower()] > 1 and name not in exact):
+            yield where, f"duplicate tag {name!r} (case is ignored)", "rename one"
+    if tags and len({*tags, *taken}) > _MAX_TAGS:
+        yield where, f"{len({*tags, *taken})} tags", f"use at most {_MAX_TAGS} tags a resource"
+
+
+def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
+    if pool.max_spot + pool.max_dedicated < 1:
+        yield "max_spot", "it can have no node", "set max_spot or max_dedicated to 1 or more"
+    if (pool.scenario == "formula") != (pool.formula is not None):
+        yield (
+            "scenario",
+            "scenario 'formula' and the key formula go together",
+            "set both or neither",
+        )
+    if (pool.scenario == "office_hours") != (pool.office_hours is not None):
+        yield "scenario", "scenario and key office_hours go together", "set both or neither"
+    if pool.office_hours is not None and (what := _clock_problem(pool.office_hours)):
+        yield (
+            "office_hours",
+            what,
+            "use for example start: '08:00', end: '18:00', utc_offset_hours: 1",
+        )
+    both = pool.max_spot > 0 and pool.max_dedicated > 0
+    if pool.scenario == "spot_first_with_dedicated_fallback" and not both:
+        fix = "set max_spot and max_dedicated to 1 or more"
+        yield "scenario", "a fallback needs spot and dedicated nodes", fix
+    if pool.scenario in ("scale_to_zero", "office_hours") and both:
+        fix = "set one of the two to 0, or use spot_first_with_dedicated_fallback"
+        yield "max_dedicated", f"{pool.scenario} uses either spot or dedicated nodes", fix
+    if pool.inter_node_communication and pool.max_spot + pool.max_dedicated > 100:
+        # https://learn.microsoft.com/azure/batch/batch-quota-limit (read 2026-11-21)
+        fix = "lower max_spot or max_dedicated, or declare two pools"
+        yield "max_spot", "a pool with inter_node_communication has at most 100 nodes", fix
+    if pool.image.source == "gallery" and "sku" in pool.image.model_fields_set:
+        what = "image.sku applies to marketplace images, but the image is in the gallery"
+        yield "image", what, "remove image.sku"
+    if pool.container_images and not pool.containers:
+        fix = "set containers: true, or remove container_images"
+        yield "container_images", "they need containers: true", fix
+    paths = [mount.path.lower() for mount in pool.mounts]
+    if len(set(paths)) < len(paths):
+        yield "mounts", "two mounts have the same path", "give each mount a unique path"
+
+
+def _ssh_contradictions(config: StackConfig, pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
+    for text in pool.ssh_from:
+        try:
+            ipaddress.IPv4Network(text)
+        except ValueError as err:
+            yield "ssh_from", str(err), "write addresses as 203.0.113.7/32"
+    if pool.ssh_from and config.network is not None:
+        what = "nodes in the stack's network have no public address"
+        yield "ssh_from", what, "remove it; use `runner ssh` through a VPN"
+
+
+def _clock_problem(hours: OfficeHours) -> str | None:
+    if hours.start == hours.end:
+        return "start and end are the same time"
+    moments = (hours.start, hours.end)
+    if any(moment.tzinfo or moment.second or moment.microsecond for moment in moments):
+        return "start and end must be hours and minutes, without seconds or time zone"
+    return None
+
+
+def _missing_parts(config: StackConfig, pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
+    if pool.image.source == "gallery" and config.image is None:
+        yield (
+            "image",
+            "its image is in the gallery, but the stack has no gallery",
+            "add runner:image: {}, or set image.source to marketplace",
+        )
+    for mount in pool.mounts:
+        if isinstance(mount, FilesMount) and config.storage.file_share_gib is None:
+            yield (
+                "mounts",
+                "it mounts the file share, but the stack has none",
+                "set storage.file_share_gib, or mount a container with kind: blob",
+            )
+        if isinstance(mount, BlobMount) and mount.container not in CONTAINERS:
+            what = f"unknown container {mount.container!r}"
+            yield "mounts", what, f"use one of {', '.join(CONTAINERS)}"

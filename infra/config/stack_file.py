@@ -1,0 +1,278 @@
+"""Read `Pulumi.<stack>.yaml`; all that is wrong with it is one error with lines and fixes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from infra.config.contradictions import contradictions
+from infra.config.pool import PoolConfig
+from infra.config.stack import StackConfig
+from runner.core.yaml_files import (
+    Document,
+    FieldPath,
+    FieldProblem,
+    fields_error,
+    find_problems,
+    near,
+    read_document,
+)
+from runner.protocol.errors import ExitCode, RunnerError
+
+_CODE = "R-STACK-CONFIG"
+# Values of the stack that are keys of azure-native: our field, their key, their variable.
+_SETTINGS = {
+    "location": ("location", "ARM_LOCATION"),
+    "subscription_id": ("subscriptionId", "ARM_SUBSCRIPTION_ID"),
+}
+OUR_KEYS = frozenset(StackConfig.model_fields) - {"stack", *_SETTINGS}
+# The keys of the provider's configuration. A test compares them with the SDK (azure-native 3.29).
+AZURE_KEYS = frozenset(
+    {
+        "auxiliaryTenantIds",
+        "clientCertificatePassword",
+        "clientCertificatePath",
+        "clientId",
+        "clientSecret",
+        "disableInstanceDiscovery",
+        "disablePulumiPartnerId",
+        "environment",
+        "location",
+        "metadataHost",
+        "msiEndpoint",
+        "oidcRequestToken",
+        "oidcRequestUrl",
+        "oidcToken",
+        "oidcTokenFilePath",
+        "partnerId",
+        "subscriptionId",
+        "tenantId",
+        "useDefaultAzureCredential",
+        "useMsi",
+        "useOidc",
+    }
+)
+_NAMESPACES: Mapping[str, Collection[str]] = {"runner": OUR_KEYS, "azure-native": AZURE_KEYS}
+# https://www.pulumi.com/docs/iac/concepts/projects/stack-settings-file/ (read 2026-11-22)
+_FILE_KEYS = ("config", "encryptedkey", "encryptionsalt", "environment", "secretsprovider")
+
+
+# Keys of pools that must agree with a section of the stack.
+_DEPENDENT = {"storage": "mounts", "image": "image", "network": "ssh_from", "tags": "tags"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a stack is configured with.
+
+    `values` are the fields of StackConfig; `unknown` are keys that nobody reads; `variables` are
+    the environment variables that fields come from instead of the file.
+    """
+
+    values: Mapping[str, Any]
+    unknown: Sequence[FieldProblem]
+    variables: Mapping[str, str]
+
+
+def parse_stack_config(
+    values: Mapping[str, Any], *, stack: str, file: Path, azure_keys: Collection[str] = ()
+) -> StackConfig:
+    """Return the checked configuration of a stack.
+
+    Args:
+        values: the `runner:` keys without prefix, `location` and `subscription_id`.
+        stack: the name of the stack.
+        file: the file that the values came from, for errors.
+        azure_keys: the `azure-native:` keys without prefix.
+
+    Raises:
+        RunnerError: values are missing or invalid; it names the file and each field, fix and, if
+            the file can be read, line.
+    """
+    names = [("runner", name) for name in values if name not in _SETTINGS]
+    names += [("azure-native", name) for name in azure_keys]
+    return _checked(_Given(values, list(_unknown_keys(names)), {}), stack, file)
+
+
+def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackConfig:
+    """Return the checked configuration of `Pulumi.<stack>.yaml`, read without Pulumi.
+
+    Args:
+        file: the stack's file.
+        environment: ARM_LOCATION and ARM_SUBSCRIPTION_ID are used if the file has neither.
+
+    Raises:
+        RunnerError: the file cannot be read, or values are missing or invalid.
+    """
+    document = read_document(file, code=_CODE).data
+    raw: object = document.get("config", {})
+    config = cast("dict[Any, Any]", raw) if isinstance(raw, dict) else {}
+    names = [_split(key) for key in config]
+    given = list(zip(names, config.values(), strict=True))
+    values = {name: value for (whose, name), value in given if whose == "runner"}
+    azure = {name: value for (whose, name), value in given if whose == "azure-native"}
+    unknown = [*_unknown_file_keys(document), *_unknown_keys(names)]
+    variables: dict[str, str] = {}
+    for field, (key, variable) in _SETTINGS.items():
+        values[field] = azure.get(key) or environment.get(variable)
+        if not azure.get(key):
+            variables[field] = variable
+    stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
+    return _checked(_Given(values, unknown, variables), stack, file)
+
+
+def _split(key: object) -> tuple[str, str]:
+    """Return namespace and name of a key; Pulumi's namespace of a bare name is the project."""
+    namespace, colon, name = str(key).partition(":")
+    return (namespace, name) if colon else ("runner", namespace)
+
+
+def _unknown_keys(names: Sequence[tuple[str, str]]) -> Iterator[FieldProblem]:
+    for namespace, name in names:
+        known = _NAMESPACES.get(namespace)
+        if known is None:
+            # Other providers have namespaces of their own; only a near miss is an error.
+            if fix := near(namespace, _NAMESPACES, cutoff=0.8):
+                yield FieldProblem((f"{namespace}:{name}",), "unknown key", "", fix)
+        elif name not in known:
+            why = f"allowed: {', '.join(sorted(known))}"
+            fix = _other_namespace(namespace, name) or near(name, known) or f"remove {name}"
+            yield FieldProblem((_place(namespace, name),), "unknown key", why, fix)
+
+
+def _place(namespace: str, name: str) -> str:
+    """Return where a key is in the tree of `_tree`: ours are the fields of StackConfig."""
+    if namespace == "runner":
+        return name if name not in _SETTINGS else f"runner:{name}"
+    if namespace == "azure-native":
+        fields = {key: field for field, (key, _) in _SETTINGS.items()}
+        return fields.get(name, f"{namespace}:{name}")
+    return f"{namespace}:{name}"
+
+
+def _other_namespace(namespace: str, name: str) -> str:
+    for other, known in _NAMESPACES.items():
+        if other != namespace and name in known:
+            return f"did you mean '{other}:{name}'?"
+    field = _SETTINGS.get(name)
+    return f"did you mean 'azure-native:{field[0]}'?" if field else ""
+
+
+def _unknown_file_keys(document: Mapping[Any, Any]) -> Iterator[FieldProblem]:
+    """Yield keys beside `config` that are near misses. Pulumi ignores unknown ones."""
+    for key in document:
+        if key not in _FILE_KEYS and (fix := near(str(key), _FILE_KEYS)):
+            yield FieldProblem((f"/{key}",), "unknown key", "", fix)
+
+
+def _checked(given: _Given, stack: str, file: Path) -> StackConfig:
+    known = {key: value for key, value in given.values.items() if key in StackConfig.model_fields}
+    present = {key: value for key, value in known.items() if value or key not in _SETTINGS}
+    document = Document(file, {**present, "stack": stack}, lambda: _tree(file))
+    missing = [_missing(field, stack, file) for field in _SETTINGS if field not in present]
+    config, problems = find_problems(document, StackConfig)
+    problems = [problem for problem in problems if problem.place[0] not in {m[0] for m in missing}]
+    if config is not None:
+        problems += contradictions(config, file.parent)
+    elif problems or missing:
+        problems += _contradictions_elsewhere(document, [*problems, *(m[1] for m in missing)])
+    problems = [*given.unknown, *problems, *(problem for _, problem in missing)]
+    if config is not None and not problems:
+        return config.model_copy(update={"pools": _with_scripts(config.pools, file.parent)})
+    err = fields_error(
+        document, problems, code=_CODE, name_of=lambda place: _name(place, given.variables)
+    )
+    if len(problems) == len(missing) == 1:
+        err.code, err.exit_code = f"{_CODE}-MISSING", ExitCode.PREFLIGHT
+    raise err
+
+
+def _missing(field: str, stack: str, file: Path) -> tuple[str, FieldProblem]:
+    key, variable = _SETTINGS[field]
+    what = f"the {field.replace('_id', '')} is missing"
+    why = f"stack {stack!r} does not set it, nor does {variable}"
+    fix = f"add azure-native:{key}: VALUE under config: in {file.name} "
+    fix += f"(or run `pulumi config set azure-native:{key} VALUE --stack {stack}`)"
+    return field, FieldProblem((field,), what, why, fix)
+
+
+def _contradictions_elsewhere(
+    document: Document, problems: Sequence[FieldProblem]
+) -> list[FieldProblem]:
+    """Return the contradictions of the sections and pools in which no value is invalid.
+
+    The others are left out, and what cannot be left out gets a value in its place.
+    """
+    wrong = {
+        problem.place[:2] if problem.place[0] == "pools" else problem.place[:1]
+        for problem in problems
+    }
+    if ("pools",) in wrong or any(place[:1] == ("stack",) for place in wrong):
+        return []
+    data = {key: value for key, value in document.data.items() if (key,) not in wrong}
+    data = {"location": "eastus", "subscription_id": str(uuid.UUID(int=0)), **data}
+    pools = data.get("pools")
+    if not isinstance(pools, list):
+        return []
+    blank = {"vm_size": "none"}
+    data["pools"] = [
+        {**blank, "id": f"invalid-{number}"} if ("pools", number) in wrong else pool
+        for number, pool in enumerate(cast("list[Any]", pools))
+    ]
+    try:
+        config = StackConfig.model_validate(data)
+    except ValueError:
+        return []
+    skipped = {key for section, key in _DEPENDENT.items() if (section,) in wrong}
+    found = contradictions(config, document.path.parent)
+    return [each for each in found if each.place[0] != "pools" or each.place[2] not in skipped]
+
+
+def _name(place: FieldPath, variables: Mapping[str, str]) -> str:
+    """Return the name of a field in an error, as the file or the environment spells it."""
+    first = str(place[0])
+    if first in variables:
+        return f"{variables[first]} (environment)"
+    if first in _SETTINGS:
+        return f"azure-native:{_SETTINGS[first][0]}"
+    return ".".join(str(part) for part in place).removeprefix("/")
+
+
+def _with_scripts(pools: Sequence[PoolConfig], folder: Path) -> tuple[PoolConfig, ...]:
+    """Return the pools with absolute paths of their scripts."""
+    return tuple(
+        pool.model_copy(update={"start_script": str(folder.absolute() / pool.start_script)})
+        if pool.start_script is not None
+        else pool
+        for pool in pools
+    )
+
+
+def _tree(file: Path) -> Any:
+    """Return the file's YAML tree with the keys of problems, so that errors can name lines.
+
+    None if it cannot be read, because the values may come from Pulumi.
+    """
+    from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415  only for errors
+
+    try:
+        whole = read_document(file, code=_CODE).find_tree()
+    except RunnerError:
+        return None
+    tree = CommentedMap()
+
+    def add(source: Any, key: object, name: object) -> None:
+        tree[name] = source[key]
+        cast("Any", tree).lc.add_kv_line_col(name, source.lc.data[key])
+
+    for key in whole:
+        add(whole, key, f"/{key}")
+    found = whole.get("config")
+    if not isinstance(found, CommentedMap):
+        return tree
+    for key in cast("Mapping[Any, Any]", found):
+        add(found, key, _place(*_split(key)))
+    return tree
