@@ -118,7 +118,7 @@ def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackCon
     variables: dict[str, str] = {}
     for field, (key, variable) in _SETTINGS.items():
         values[field] = azure.get(key) or environment.get(variable)
-        if not azure.get(key):
+        if not azure.get(key) and environment.get(variable):
             variables[field] = variable
     stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
     return _checked(_Given(values, unknown, variables), stack, file)
@@ -185,7 +185,7 @@ def _checked(given: _Given, stack: str, file: Path) -> StackConfig:
     err = fields_error(
         document, problems, code=_CODE, name_of=lambda place: _name(place, given.variables)
     )
-    if len(problems) == len(missing) == 1:
+    if len(problems) == len(missing):
         err.code, err.exit_code = f"{_CODE}-MISSING", ExitCode.PREFLIGHT
     raise err
 
