@@ -340,6 +340,8 @@ def _merged(sources: list[Source], bodies: Mapping[str, str], names: Mapping[str
 # The service no longer issues tokens to tasks; the emulator does, for job manager tasks under the
 # newest api-version (our choice).
 _KEPT = frozenset({"authenticationTokenSettings"})
+# The preview description of the same api-version has no certificates at all.
+_NOT_REQUIRED = frozenset({"certificateReferences"})
 
 
 def _written(key: str, found: Property, visits: set[str], days: list[str]) -> dict[str, Any]:
@@ -349,7 +351,7 @@ def _written(key: str, found: Property, visits: set[str], days: list[str]) -> di
     """
     written: dict[str, Any] = {"type": found.type}
     optional = found.days - found.required_days
-    if found.required:
+    if found.required and key not in _NOT_REQUIRED:
         written["required"] = True
     if optional and found.required_days and max(found.required_days) < min(optional):
         written |= {"required": True, "required_until": min(optional)}

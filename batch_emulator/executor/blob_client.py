@@ -199,7 +199,7 @@ class BlobClient:
                 return await once()
             except httpx.TimeoutException as err:
                 failure = BlobRequestError("timeout", f"no answer in time ({type(err).__name__})")
-            except (httpx.InvalidURL, httpx.UnsupportedProtocol) as err:
+            except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as err:
                 raise BlobRequestError("other", f"the URL cannot be used: {err}") from err
             except httpx.TransportError as err:
                 failure = BlobRequestError("other", f"{type(err).__name__}: {err}")

@@ -6,18 +6,22 @@ one that was booting boots again; running tasks are requeued as after a lost nod
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 
 from batch_emulator.domain.account import Account, AwaitRetention
-from batch_emulator.domain.model import Job, JobState, Node, NodeState, Task, TaskState
+from batch_emulator.domain.model import Job, JobState, Json, Node, NodeState, Task, TaskState
 from batch_emulator.domain.transitions import autoscale, metering, task_admission, tasks
 from batch_emulator.domain.transitions.eviction import begin_trace
 from batch_emulator.domain.transitions.nodes import drained, forget
 from batch_emulator.domain.transitions.states import count_new, enqueue, refresh_queue
 from batch_emulator.domain.transitions.tasks import requeue
+from batch_emulator.domain.validation.body_schema import repair
 from batch_emulator.storage.account_store import AccountStore
 from batch_emulator.storage.records import job_from, node_from, pool_from, schedule_from
 from batch_emulator.storage.tasks import task_from
+
+log = logging.getLogger(__name__)
 
 _BOOTING = (
     NodeState.CREATING,
@@ -34,6 +38,7 @@ def load(account: Account, store: AccountStore, now: datetime) -> None:
     """Fill an empty account."""
     account.restore_counters(store.tasks.highest_order(), 0)
     for _, record in store.records("pools"):
+        _repair(record, "spec", "PoolAddParameter", "pool")
         pool = pool_from(record)
         account.restore_counters(0, pool.etag)
         account.pools[pool.key] = pool
@@ -44,6 +49,7 @@ def load(account: Account, store: AccountStore, now: datetime) -> None:
     for pool_key, record in store.records("nodes"):
         pool = account.pools.get(pool_key)
         if pool is not None:
+            _repair(record, "start_task", "StartTask", "node")
             node = node_from(pool, record)
             pool.nodes[node.key] = node
             account.addresses.reserve(node.address)
@@ -54,11 +60,13 @@ def load(account: Account, store: AccountStore, now: datetime) -> None:
     account.usage.update(store.usage())
     metering.prune_usage(account, now)
     for _, record in store.records("schedules"):
+        _repair(record, "spec", "JobScheduleAddParameter", "job schedule")
         schedule = schedule_from(record)
         account.restore_counters(0, schedule.etag)
         account.schedules[schedule.key] = schedule
         account.dirty_schedules[schedule.key] = schedule
     for _, record in store.records("jobs"):
+        _repair(record, "spec", "JobAddParameter", "job")
         job = job_from(record)
         account.restore_counters(job.order, job.etag)
         account.jobs[job.key] = job
@@ -71,6 +79,20 @@ def load(account: Account, store: AccountStore, now: datetime) -> None:
         for node in list(pool.nodes.values()):
             if node.next_state is not None:  # what it waited for runs no more
                 drained(account, node, now)
+
+
+def _repair(record: Json, name: str, type_name: str, kind: str) -> None:
+    """Remove values that an older emulator accepted and this one cannot read; say so in the log."""
+    if record.get(name) is None:
+        return
+    record[name], removed = repair(type_name, record[name])
+    if removed:
+        log.warning(
+            "%s %s: removed from its stored state, because the service refuses it: %s",
+            kind,
+            record["id"],
+            ", ".join(removed),
+        )
 
 
 def _revive(account: Account, node: Node, now: datetime) -> None:

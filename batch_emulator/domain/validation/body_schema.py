@@ -19,6 +19,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -37,6 +38,7 @@ _COLLECTION = "TaskAddCollectionParameter"
 # These may repeat an auto pool as it was shown, without its secrets, which then stay [S].
 _REPEATING = frozenset({"Job_Patch", "Job_Update", "JobSchedule_Patch", "JobSchedule_Update"})
 _SECRETS = frozenset({"accountKey", "password"})
+_READ_WITHOUT_DEFAULT = frozenset({"InboundNATPool", "VMExtension"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,15 @@ class _Problem(Exception):  # noqa: N818 - becomes a Fault, which is the error
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What the rule of a type depends on: the api-version, and whether secrets may be absent."""
+    """What the rule of a type depends on.
+
+    `day` is that of the api-version. With `repeats`, secrets may be absent. What is `stored` has
+    properties of any version and of the emulator, and needs only what is read without a default.
+    """
 
     day: str
-    repeats: bool
+    repeats: bool = False
+    stored: bool = False
 
 
 _Rule = Callable[[Any], Any]  # returns the value as it is stored; raises _Problem
@@ -101,6 +108,32 @@ def check_body(operation: str, api_version: str, body: Json) -> Json:
         raise problem.fault() from None
 
 
+def repair(type_name: str, stored: Json) -> tuple[Json, list[str]]:
+    """Return a stored body without the values that could not be read, and their paths.
+
+    Emulators before this schema stored what the service refuses.
+    """
+    body, removed = deepcopy(stored), list[str]()
+    rule = _object(type_name, _Context("", stored=True))
+    while True:
+        try:
+            rule(body)
+        except _Problem as problem:
+            way = list(reversed(problem.path))
+            if problem.code == "MissingRequiredProperty":
+                way.pop()  # an item without what it needs goes as a whole
+            _remove(body, way)
+            removed.append("/".join(way))
+        else:
+            return body, removed
+
+
+def _remove(body: Any, way: list[str]) -> None:
+    for step in way[:-1]:
+        body = body[int(step) if isinstance(body, list) else step]
+    del body[int(way[-1]) if isinstance(body, list) else way[-1]]
+
+
 @lru_cache(maxsize=4096)  # the text of a version comes from clients
 def _rule_of(operation: str, api_version: str) -> _Rule | None:
     schema = _schema()
@@ -109,7 +142,7 @@ def _rule_of(operation: str, api_version: str) -> _Rule | None:
         return None
     days = _days()
     day = days[max(0, bisect_right(days, api_version[:10]) - 1)]
-    return _object(name, _Context(day, operation in _REPEATING))
+    return _object(name, _Context(day, repeats=operation in _REPEATING))
 
 
 @cache
@@ -153,13 +186,17 @@ def properties_of(type_name: str, day: str) -> Mapping[str, Mapping[str, Any]]:
 @cache
 def _object(type_name: str, context: _Context) -> _Rule:
     """Return the rule of a type."""
-    properties = properties_of(type_name, context.day)
+    stored = context.stored
+    properties = _schema()["types"][type_name] if stored else properties_of(type_name, context.day)
     rules = {name: _property(type_name, one, context) for name, one in properties.items()}
     if "displayName" in rules:
         rules["displayName"] = None, _display_name
     given = _SECRETS if context.repeats else frozenset[str]()
-    required = tuple(name for name, one in properties.items() if one["required"])
-    required = tuple(name for name in required if name not in given)
+    required = tuple(
+        name for name, one in properties.items() if one.get("required") and name not in given
+    )
+    if stored and type_name not in _READ_WITHOUT_DEFAULT:
+        required = ()
 
     def check(value: Any) -> Json:
         if type(value) is not dict:
@@ -172,7 +209,10 @@ def _object(type_name: str, context: _Context) -> _Rule:
                     continue
                 found = rules.get(name)
                 if found is None:
-                    _require_annotation(name, type_name)
+                    if stored:
+                        kept[name] = item
+                    else:
+                        _require_annotation(name, type_name)
                     continue
                 plain, rule = found
                 kept[name] = item if type(item) is plain else rule(item)
@@ -370,18 +410,25 @@ def _texts(value: Any) -> dict[str, str]:
     return kept
 
 
-def _free(value: Any) -> Json:
-    """Check an object whose content is not the service's."""
-    if type(value) is not dict:
+def _free(value: Any) -> Json | str:
+    """Check an object whose content is not the service's; an example has it as text of JSON."""
+    level: list[Any] = [_decoded(value) if type(value) is str else value]
+    if type(level[0]) is not dict:
         raise _unexpected(value, "StartObject")
-    level: list[Any] = [value]
     for _ in range(_MAX_DEPTH):
         level = [
             inner for outer in level for inner in _items(outer) if isinstance(inner, dict | list)
         ]
         if not level:
-            return cast("Json", value)
+            return value
     raise _Problem("InvalidRequestBody", f"nested deeper than {_MAX_DEPTH}")
+
+
+def _decoded(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _items(value: Any) -> Iterable[Any]:

@@ -148,9 +148,14 @@ def is_http_url(url: object) -> bool:
     """Return True if a client can connect to the URL."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
-    except ValueError:
+        return (
+            parts is not None
+            and parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+        )
+    except ValueError:  # brackets that are no address, a port beyond 65535
         return False
-    return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def safe_parts(path: str) -> tuple[str, ...] | None:
