@@ -42,6 +42,8 @@ WRITE_ONLY = (
     "cifsMountConfiguration.password",
     "userAccounts[].password",
 )
+# Required since 2024-02-01 and unknown to versions before it; `test_envelope` checks each version.
+_NEWER_REQUIRED = ("dedicated.upgradingOS", "lowPriority.upgradingOS")
 # Objects by the description, texts of JSON in the service's own examples: given back as they came.
 _EITHER = ("extensions[].settings", "extensions[].protectedSettings")
 # Of 2025-06-01, under a name that the description has elsewhere: newer_properties() misses it.
@@ -133,7 +135,8 @@ def _properties(
     known: Schema = schema.get("properties", {})
     open_schema = schema.get("additionalProperties")
     for name in schema.get("required", ()):
-        if name not in value and not f"{_place(where)}.{name}".endswith(WRITE_ONLY):
+        absent = (*WRITE_ONLY, *_NEWER_REQUIRED)
+        if name not in value and not f"{_place(where)}.{name}".endswith(absent):
             yield f"{where or 'the body'}: {name} is required and missing"
     for name, item in value.items():
         place = f"{where}.{name}" if where else name

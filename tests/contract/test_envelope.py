@@ -179,6 +179,28 @@ def test_answers_have_the_properties_of_the_requested_version(
     )
 
 
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("2018-12-01.8.0", set[str]()),
+        ("2023-11-01.18.0", set[str]()),
+        ("2024-02-01.19.0", {"upgradingOS"}),
+        ("2024-07-01.20.0", {"upgradingOS", "deallocated", "deallocating"}),
+        ("2025-06-01", {"upgradingOS", "deallocated", "deallocating"}),
+    ],
+)
+def test_node_counts_have_the_states_of_the_requested_version(
+    running: Running, pool: str, version: str, expected: set[str]
+) -> None:
+    query = f"$filter=poolId%20eq%20%27{pool}%27"
+    answer = send(running.url, "GET", "/nodecounts", query=query, version=f"api-version={version}")
+    [counts] = answer.json()["value"]
+    later = {"upgradingOS", "deallocated", "deallocating"}
+    for kind in ("dedicated", "lowPriority"):
+        assert set(counts[kind]) & later == expected
+        assert {"idle", "running", "total"} <= set(counts[kind])
+
+
 def test_body_over_a_mebibyte_is_refused_and_a_smaller_one_is_not(
     running: Running, things: Things, pool: str
 ) -> None:
