@@ -15,6 +15,7 @@ import uvicorn
 
 from batch_emulator.domain.account import LOG_FIELDS
 from batch_emulator.emulator import Emulator
+from batch_emulator.executor.isolation import IsolationError
 from batch_emulator.http.app import App
 from batch_emulator.options import OptionError, check_host, parser, settings_of
 from batch_emulator.server import bind, url_of, uvicorn_config, with_files
@@ -84,6 +85,9 @@ def main(arguments: list[str] | None = None) -> int:
         emulator = Emulator(settings)
     except (StoreInUseError, StoreFormatError, sqlite3.Error, OSError) as err:
         return _say(f"error: cannot use {settings.data_dir}: {err}", _START_ERROR)
+    except IsolationError as err:
+        fix = "use --isolation environment"
+        return _say(f"error: cannot isolate tasks\n  why: {err}\n  fix: {fix}", _START_ERROR)
     _say(f"listening on {settings.url} account {settings.account}")
     if settings.storage is not None:
         _say(f"files on {url_of(listeners[1])}/{settings.storage.name}")

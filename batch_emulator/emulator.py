@@ -21,6 +21,7 @@ from batch_emulator.domain.model import (
     JobSchedule,
     JobState,
     Json,
+    Node,
     Pool,
     PoolState,
     ScheduleState,
@@ -31,6 +32,7 @@ from batch_emulator.executor.application_packages import PackageInstaller
 from batch_emulator.executor.blob_client import NodeIdentity
 from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers, mounted_below
 from batch_emulator.executor.executor import Executor
+from batch_emulator.executor.isolation import choose_isolation
 from batch_emulator.executor.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.task_containers import TaskContainers
@@ -62,7 +64,7 @@ def entities_of(account: Account) -> set[JobSchedule | Job | Pool]:
 
 log = logging.getLogger(__name__)
 
-_ALWAYS_PASSED = ("PATH", "LANG")
+_ALWAYS_PASSED = ("LANG",)
 _RESET_POLL_S = 0.01
 
 
@@ -82,22 +84,30 @@ class EmulatorSettings:
     time_scale: float = 1.0
     container_engine: str = "auto"  # or podman, docker, none, a path
     container_options: tuple[str, ...] = ()  # for every container
+    isolation: str = "environment"  # or user, auto
 
 
 class Emulator:
-    """An emulator with all that a request needs. Raises StoreInUseError or StoreFormatError."""
+    """An emulator with all that a request needs.
+
+    Raises StoreInUseError, StoreFormatError, or IsolationError if tasks cannot run as another user.
+    """
 
     def __init__(self, settings: EmulatorSettings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock(settings.time_scale)
+        self.isolation = isolation = choose_isolation(settings.isolation, settings.data_dir)
         self.store = AccountStore(settings.data_dir)
-        self.shares = Shares(settings.data_dir, settings.storage) if settings.storage else None
+        isolation.settle(settings.data_dir)
+        self.shares = settings.storage and Shares(
+            settings.data_dir, settings.storage, isolation.folder, isolation.owner
+        )
         self.account = Account(settings.account, settings.limits, _network(settings.data_dir))
         environment = inherited_environment(os.environ, settings.pass_env)
         self.applications = Applications(settings.data_dir / "applications")
         self.certificates = Certificates(settings.data_dir / "certificates.json")
         self.account.check_references = self._check_references
-        packages = PackageInstaller(self.applications)
+        packages = PackageInstaller(self.applications, isolation.owner)
         self.launches = self._launches(packages, environment.get("PATH"))
         self.containers = TaskContainers(
             settings.data_dir, settings.container_engine, settings.container_options
@@ -105,19 +115,21 @@ class Emulator:
         self.identity = _identity(settings)
         self.executor = Executor(
             identity=self.identity,
-            pass_environment=environment,
+            pass_environment={**environment, **isolation.variables},
             kill_grace_s=settings.kill_grace_s,
             containers=self.containers,
+            owner=isolation.owner,
         )
-        blobs = BlobMounts(settings.blob_endpoint, self.identity)
-        self._mounts = mounts = NodeMounts(settings.data_dir, self.shares, blobs)
+        blobs = BlobMounts(settings.blob_endpoint, self.identity, isolation.owner)
+        self._mounts = mounts = NodeMounts(isolation.folder, self.shares, blobs, isolation.owner)
         steps = [mounts.step(), packages.step(), self.containers.step()]
-        self.node_setup = NodeSetup(steps, mounts.blobs)
+        self.node_setup = NodeSetup(steps, mounts.blobs, isolation.prepare_node)
         self.loop = Loop(
             self.account, self.store, self.executor, self.clock, self.launches, self.node_setup
         )
         self.started: datetime = self.clock.now()
         self._background: asyncio.Task[None] | None = None
+        isolation.close_folders(settings.data_dir)
         self._load()
 
     def _launches(self, packages: PackageInstaller, node_path: str | None) -> LaunchBuilder:
@@ -131,6 +143,7 @@ class Emulator:
             certificates=self.certificates,
             time_scale=self.clock.scale,
             imds=partial(eviction.imds_url, settings.url, settings.key),
+            folder=self.isolation.folder,
         )
 
     def _check_references(self, pool: Json) -> None:
@@ -139,18 +152,21 @@ class Emulator:
 
     def _load(self) -> None:
         self.containers.remove_leftovers()
-        Executor.kill_leftovers(self.settings.data_dir / "nodes")
-        forget_leftovers(self.settings.data_dir / "nodes")
+        Executor.kill_leftovers(self.launches.nodes)
+        forget_leftovers(self.launches.nodes)
         newest = self.store.newest()
         if newest is not None:
             self.clock.resume(newest)
         try:
-            restart.load(self.account, self.store, self.clock.now())
+            restart.load(self.account, self.store, self.clock.now(), self._has_disk)
         except (LookupError, TypeError, ValueError, AttributeError) as err:
             self.store.close()
             raise StoreFormatError(f"its state cannot be read ({err!r})") from err
         self.store.write(self.account.take_journal())
         self._sweep()
+
+    def _has_disk(self, node: Node) -> bool:
+        return self.launches.layout(node.pool.id, node.id).root.is_dir()
 
     def _sweep(self) -> None:
         """Delete what a crash left: folders of deleted nodes, and folders being deleted."""
@@ -161,7 +177,7 @@ class Emulator:
             for node in pool.nodes.values()
             if node.booted is not None  # else a disk that was about to be emptied
         }
-        for folder in self.settings.data_dir.glob("nodes/*/*"):
+        for folder in self.launches.nodes.glob("*/*"):
             if folder not in known and not mounted_below(folder):  # never delete a mount's files
                 remove_tree(folder)
 
@@ -170,6 +186,8 @@ class Emulator:
         for pool in self.account.pools.values():
             for node in pool.nodes.values():
                 layout = self.launches.layout(pool.id, node.id)
+                if layout.root.is_dir():
+                    self.isolation.prepare_node(layout)  # of another mode, or an older version
                 self._mounts.resume(Booted(pool.id, node.id, pool.spec, layout))
         self._background = asyncio.get_running_loop().create_task(self.loop.run())
         self._background.add_done_callback(_report)
@@ -221,8 +239,9 @@ def _report(background: asyncio.Task[None]) -> None:
 def inherited_environment(
     environment: Mapping[str, str], patterns: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return the variables of this process that tasks inherit: PATH, LANG and matches of the
-    patterns.
+    """Return the variables of this process that tasks inherit: LANG and matches of the patterns.
+
+    The PATH of nodes is their own, unless a pattern asks for that of this process.
     """
     wanted = (*_ALWAYS_PASSED, *patterns)
     return {

@@ -7,7 +7,34 @@ import shutil
 import stat
 import subprocess
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The user of tasks, where it is another than the emulator's."""
+
+    uid: int
+    gid: int
+
+    def own(self, path: Path | str, dir_fd: int | None = None) -> None:
+        """Give a file or a folder to the user, or a link itself. Raises OSError."""
+        os.chown(path, self.uid, self.gid, dir_fd=dir_fd, follow_symlinks=False)
+
+    def give(self, folder: Path) -> None:
+        """Give a folder and all below it to the user; what vanishes meanwhile does not matter.
+
+        A file with several names stays: another name may be outside, where a task has linked it.
+        """
+        with suppress(FileNotFoundError, NotADirectoryError, RecursionError):
+            for _, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+                os.fchown(descriptor, self.uid, self.gid)
+                for name in files:
+                    with suppress(FileNotFoundError):
+                        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                        if found.st_uid != self.uid and found.st_nlink == 1:
+                            self.own(name, descriptor)
 
 
 def remove_tree(folder: Path) -> None:

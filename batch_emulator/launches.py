@@ -30,6 +30,7 @@ from batch_emulator.domain.transitions.job_preparation import task_id
 from batch_emulator.domain.values import parse_duration
 from batch_emulator.executor import task_containers
 from batch_emulator.executor.application_packages import PackageInstaller, installed
+from batch_emulator.executor.isolation import is_elevated
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.task_process import split_command
 
@@ -243,7 +244,7 @@ _RELEASE_LIMIT = timedelta(minutes=15)  # docs: maxWallClockTime of a job releas
 class LaunchBuilder:
     """Build launches from the folders and the settings of one emulator."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument per part of the emulator
         self,
         data_dir: Path,
         account_name: str,
@@ -254,6 +255,7 @@ class LaunchBuilder:
         certificates: Certificates,
         time_scale: float = 1.0,
         imds: Callable[[str, str], str] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._time_scale = time_scale
         self._packages = packages
@@ -261,8 +263,8 @@ class LaunchBuilder:
         self.tokens = TaskTokens()
         self._imds = imds
         self._data_dir = data_dir
-        self.nodes = data_dir / "nodes"
-        self.trash = data_dir / "trash"
+        self.nodes = (folder or data_dir) / "nodes"
+        self.trash = (folder or data_dir) / "trash"
         self._node_path = node_path or LINUX_PATH
         self._account_name = account_name
         self._account_url = account_url
@@ -305,6 +307,7 @@ class LaunchBuilder:
             output_files=tuple(body.get("outputFiles") or ()),
             wall_clock_s=self._wall_clock_s(execution),
             prepare=self._prepare(execution, layout, directory),
+            elevated=is_elevated(body, execution.node.pool.spec),
         )
 
     def _prepare(
@@ -362,7 +365,7 @@ class LaunchBuilder:
             **_of_job(execution),
             task_settings=settings,
             extra=extra,
-            node_path=self._node_path,
+            node_path=f"{layout.python / 'bin'}:{self._node_path}",
         )
 
 

@@ -17,6 +17,7 @@ from batch_emulator.domain.account import Limits
 from batch_emulator.domain.eviction_trace import TraceEntry, TraceError, load_trace
 from batch_emulator.domain.validation.machine_rules import MachineChoice
 from batch_emulator.emulator import EmulatorSettings
+from batch_emulator.executor.isolation import MODES
 from batch_emulator.files_share.shares import StorageAccount
 
 _LARGEST = 1e6
@@ -122,8 +123,14 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
         action="append",
         default=[],
         metavar="PATTERN",
-        help="variables of this process that tasks inherit besides PATH and LANG (repeatable)",
+        help="variables of this process that tasks inherit besides LANG (repeatable)",
     )
+    group.add_argument(
+        "--isolation", choices=MODES,
+        help="user runs tasks as another user, which needs root; environment only gives them "
+        "variables and a Python of their own; auto is user where it works; "
+        "default: BATCH_EMULATOR_ISOLATION, else auto",
+    )  # fmt: skip
     group.add_argument(
         "--container-engine", metavar="NAME",
         help="engine of container tasks: podman, docker, a path, none, or auto (first that works); "
@@ -233,6 +240,7 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
         container_options=_container_options(options.container_run_options),
         storage=_storage(options.storage_account),
         blob_endpoint=options.blob_endpoint,
+        isolation=_isolation(options.isolation),
     )
 
 
@@ -256,6 +264,16 @@ def _container_options(given: tuple[str, ...] | None) -> tuple[str, ...]:
         return _words(os.environ.get(name, "")) if given is None else given
     except argparse.ArgumentTypeError as err:
         raise OptionError(f"cannot parse {name}", str(err), "quote it as in a shell") from err
+
+
+def _isolation(given: str | None) -> str:
+    name = "BATCH_EMULATOR_ISOLATION"
+    mode = given or os.environ.get(name) or "auto"
+    if mode not in MODES:
+        raise OptionError(
+            f"invalid {name} '{mode}'", f"it is none of {', '.join(MODES)}", f"export {name}=auto"
+        )
+    return mode
 
 
 def _base64(text: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,8 @@ LONGEST_FIRST = ("e2e", "clients", "unit/images", "unit/node", "contract", "unit
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Scripts of tests wait for files of the tests, which another user cannot reach.
+    os.environ.setdefault("BATCH_EMULATOR_ISOLATION", "environment")
     config.addinivalue_line(
         "markers", "feature(row): the row of docs/features.md that the test shows to work"
     )

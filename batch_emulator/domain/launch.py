@@ -59,7 +59,7 @@ class LaunchSpec:
     only variables that it passes through from its own environment. Resource files go to
     `resource_dir`, by default the working directory. Processes that a successful command with
     `holds` leaves running live until it is released; one with `continues` appends to the stdout.txt
-    and stderr.txt of such a command.
+    and stderr.txt of such a command. One that is `elevated` runs as the emulator's user.
     """
 
     key: str
@@ -75,6 +75,7 @@ class LaunchSpec:
     resource_dir: Path | None = None
     holds: bool = False
     continues: bool = False
+    elevated: bool = False
     container: ContainerSpec | None = None  # where the command runs, instead of on the node
 
 

@@ -24,7 +24,7 @@ from batch_emulator.domain.applications import Applications, Package, reference_
 from batch_emulator.domain.launch import USER_ERROR, ExecutionError, FailureInfo
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_setup import Booted, NodeError, Step
-from batch_emulator.folders import remove_tree
+from batch_emulator.folders import Owner, remove_tree
 
 MAX_FILES = 200_000  # [S]
 MAX_BYTES = 64 * 1024**3  # [S], unpacked
@@ -141,8 +141,9 @@ def installed(layout: NodeLayout) -> dict[str, str]:
 class PackageInstaller:
     """Installs the packages of pools and of tasks; tasks of a node share what is there."""
 
-    def __init__(self, applications: Applications) -> None:
+    def __init__(self, applications: Applications, owner: Owner | None = None) -> None:
         self._applications = applications
+        self._owner = owner
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     def step(self) -> Step:
@@ -201,7 +202,8 @@ class PackageInstaller:
 
     async def _unpack(self, reference: Reference, package: Package, folder: Path) -> None:
         stop = threading.Event()
-        work = asyncio.ensure_future(asyncio.to_thread(_unpack, package.zip, folder, stop))
+        unpacking = asyncio.to_thread(_unpack, package.zip, folder, stop, self._owner)
+        work = asyncio.ensure_future(unpacking)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -222,12 +224,14 @@ def _missing(reference: Reference) -> str:
     return f"Resource download failed: '{short_id(reference)}' has no such {wanted}"
 
 
-def _unpack(archive: Path, folder: Path, stop: threading.Event) -> None:
+def _unpack(archive: Path, folder: Path, stop: threading.Event, owner: Owner | None) -> None:
     """Unpack beside the folder and rename, so that what has its name is whole."""
     beside = folder.parent / f".{uuid4().hex}"
     beside.mkdir()  # the node's folders exist, or it is gone
     try:
         unpack(archive, beside, stop)
+        if owner is not None:
+            owner.give(beside)
         beside.rename(folder)
     finally:
         remove_tree(beside)

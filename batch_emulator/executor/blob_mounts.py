@@ -37,6 +37,7 @@ from batch_emulator.executor.blob_client import (
 )
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.mirror import INCOMING, Mirror
+from batch_emulator.folders import Owner
 
 log = logging.getLogger(__name__)
 
@@ -332,8 +333,14 @@ class _Fused:
 class BlobMounts:
     """The containers of all nodes. `endpoint` is the blob service of the account in its path."""
 
-    def __init__(self, endpoint: str | None, identity: NodeIdentity | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str | None,
+        identity: NodeIdentity | None = None,
+        owner: Owner | None = None,
+    ) -> None:
         self._endpoint = endpoint
+        self._owner = owner
         self._identity = identity
         self._at: dict[Path, dict[str, _Mounted]] = {}
         self._busy: dict[Path, set[asyncio.Task[None]]] = {}
@@ -372,12 +379,15 @@ class BlobMounts:
         sas = str(settings.get("sasKey") or "").removeprefix("?")
         endpoint, name = endpoint_of(account, self._endpoint), str(settings["containerName"])
         if command is not None:
+            if self._owner is not None:
+                options += " --allow-other"  # than root, who mounts it
             container = FuseContainer(account, name, endpoint, str(key or ""), sas)
             return _Fused(Blobfuse(command, container, point, beside, short, options))
         url = f"{endpoint}/{quote(name, safe='$')}" + (f"?{sas}" if sas else "")
         storage = BlobClient(sign=sign)
         read_only = _READ_ONLY.search(options) is not None
-        return _Mirrored(Mirror(storage, url, point, known, read_only=read_only), storage)
+        mirror = Mirror(storage, url, point, known, read_only=read_only, owner=self._owner)
+        return _Mirrored(mirror, storage)
 
     def _key_for_identity(self, account: str, settings: Mapping[str, Any]) -> str | None:
         if not settings.get("identityReference"):

@@ -26,12 +26,12 @@ from batch_emulator.executor import members, task_containers, task_files, task_p
 from batch_emulator.executor.blob_client import BlobClient, NodeIdentity
 from batch_emulator.executor.engine import inherited
 from batch_emulator.executor.task_containers import TaskContainers, new_name, not_started
-from batch_emulator.folders import make_plain
+from batch_emulator.folders import Owner, make_plain
 
 _T = TypeVar("_T")
 
 _POLL_S = 0.02
-_OF_THE_NODE = ("PATH", "HOME", "LANG")  # an image has its own
+_OF_THE_NODE = ("PATH", "HOME", "LANG", "USER", "LOGNAME")  # an image has its own
 _ENGINE_S = 5.0  # for an engine to notice that a container was killed
 
 
@@ -69,10 +69,12 @@ class Executor:
         kill_grace_s: float = 5.0,
         containers: TaskContainers | None = None,
         identity: NodeIdentity | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self._containers = containers
         self._kept = None if containers is None else task_containers.InstanceContainers(containers)
         self._pass_environment = dict(pass_environment)
+        self._owner = owner
         self._kill_grace_s = kill_grace_s
         self._running: dict[str, _Execution] = {}
         self._held: dict[str, _Held] = {}
@@ -180,7 +182,10 @@ class Executor:
             if self._kept is not None and (launch.holds or launch.continues):
                 return await self._run_in_kept(execution, self._kept, container)
             return await self._run_container(execution, self._containers, container)
-        started = task_process.start(launch, environment)
+        if self._owner is not None:
+            await asyncio.to_thread(_hand_over, launch, self._owner)
+        owner = None if launch.elevated else self._owner
+        started = task_process.start(launch, environment, owner=owner)
         execution.process = started
         on_started(started.pid)
         exit_code = await asyncio.shield(started.ended)  # cancelling run must not cancel it
@@ -363,6 +368,13 @@ def _make_directories(launch: LaunchSpec) -> None:
             make_plain(folder, launch.root_dir.parent)
         except OSError as err:
             raise ExecutionError(directory_failure(str(folder), err)) from err
+
+
+def _hand_over(launch: LaunchSpec, owner: Owner) -> None:
+    """Give the folders of the task to its user, with the files that were brought there."""
+    owner.give(launch.task_dir)
+    if launch.resource_dir is not None:
+        owner.give(launch.resource_dir)
 
 
 def _outcome(exit_code: int, execution: _Execution) -> ExecutionOutcome:

@@ -46,6 +46,11 @@ class NodeLayout:
         return self.root / "workitems"
 
     @property
+    def python(self) -> Path:
+        """The node's own Python environment; beside the root."""
+        return self.root.parent / "python"
+
+    @property
     def packages(self) -> Path:
         """What the packages of this boot are called: variables, as JSON; beside the root."""
         return self.root.parent / "packages.json"

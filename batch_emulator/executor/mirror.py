@@ -34,6 +34,7 @@ from batch_emulator.executor.blob_client import (
     LocalWriteError,
     blob_url,
 )
+from batch_emulator.folders import Owner
 
 log = logging.getLogger(__name__)
 
@@ -139,13 +140,21 @@ class Mirror:
     """One container on one node. `known` is where it remembers, beside the node's root."""
 
     def __init__(
-        self, storage: BlobClient, container_url: str, folder: Path, known: Path, *, read_only: bool
+        self,
+        storage: BlobClient,
+        container_url: str,
+        folder: Path,
+        known: Path,
+        *,
+        read_only: bool,
+        owner: Owner | None = None,
     ) -> None:
         self._storage = storage
         self._url = container_url
         self._folder = folder
         self._beside = known.parent
         self._read_only = read_only
+        self._owner = owner
         self._records = MirrorRecords(known)
         self._lock = asyncio.Lock()
         self.closed = False
@@ -209,13 +218,22 @@ class Mirror:
         try:
             etag = await self._storage.download(blob_url(self._url, blob.name), incoming)
             self._same_place()
-            target.parent.mkdir(parents=True, exist_ok=True)
+            self._make_parents(target)
+            if self._owner is not None:
+                self._owner.own(incoming)
             status = incoming.stat()
             incoming.rename(target)
         finally:
             incoming.unlink(missing_ok=True)
         known = Known(etag or blob.etag, status.st_size, status.st_mtime_ns)
         self._records.put(blob.name, known)
+
+    def _make_parents(self, target: Path) -> None:
+        if target.parent != self._folder and not target.parent.is_dir():
+            self._make_parents(target.parent)
+            target.parent.mkdir(exist_ok=True)
+            if self._owner is not None:
+                self._owner.own(target.parent)
 
     async def push(self, *, settled_s: float = 0.0) -> None:
         """Bring the container up to date. Raises StorageError and OSError.

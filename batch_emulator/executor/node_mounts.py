@@ -28,7 +28,7 @@ from batch_emulator.files_share.shares import (
     WrongKeyError,
 )
 from batch_emulator.files_share.tree import BadNameError, parse_path
-from batch_emulator.folders import is_below
+from batch_emulator.folders import Owner, is_below
 
 log = logging.getLogger(__name__)
 BLOB = "azureBlobFileSystemConfiguration"
@@ -70,9 +70,12 @@ def mounts_of(spec: Mapping[str, Any]) -> list[MountEntry]:
 class NodeMounts:
     """Finds the folder behind a mount and links it into a node."""
 
-    def __init__(self, data_dir: Path, shares: Shares | None, blobs: BlobMounts) -> None:
+    def __init__(
+        self, folder: Path, shares: Shares | None, blobs: BlobMounts, owner: Owner | None = None
+    ) -> None:
         self.blobs = blobs
-        self._data_dir = data_dir
+        self._folder = folder  # below it are the exports of NFS and CIFS
+        self._owner = owner
         self._shares = shares
         self._folders: Mapping[str, Callable[[Mapping[str, Any]], Path]] = {
             "azureFileShareConfiguration": self._file_share,
@@ -108,6 +111,8 @@ class NodeMounts:
         point = layout.fsmounts / mount.path
         if not point.is_dir() or point.is_symlink():  # its files stay when the node boots again
             free_mount_point(layout.fsmounts, mount.path).mkdir()
+            if self._owner is not None:
+                self._owner.own(point)
         await self.blobs.mount(layout, mount.path, mount.settings)
         _write_log(layout.fsmounts / mount.log_name, "mounted")
 
@@ -161,12 +166,15 @@ class NodeMounts:
     def _export(self, kind: str, host: str, parts: tuple[str, ...]) -> Path:
         if not _HOST.fullmatch(host) or ".." in parts:
             raise MountFailedError(f"mount error: cannot resolve '{host[:64]}'")
-        folder = self._data_dir / kind / host.lower()
+        folder = self._folder / kind / host.lower()
         folder.mkdir(parents=True, exist_ok=True)
         target = folder.joinpath(*parts)
         if not is_below(target, folder):
             raise MountFailedError("mount error(13): Permission denied")
-        target.mkdir(parents=True, exist_ok=True)
+        if not target.is_dir():
+            target.mkdir(parents=True)
+            if self._owner is not None:
+                self._owner.give(folder)
         return target
 
 

@@ -66,9 +66,15 @@ class NodeSetup:
     first, then deleted, and only then set up anew.
     """
 
-    def __init__(self, steps: Sequence[Step] = (), blobs: BlobMounts | None = None) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step] = (),
+        blobs: BlobMounts | None = None,
+        prepare: Callable[[NodeLayout], None] = lambda _: None,
+    ) -> None:
         self._steps = tuple(steps)
         self._blobs = blobs or BlobMounts(None)
+        self._prepare = prepare
         self._leftovers = LostNodeProcesses()
         self._killing: set[asyncio.Task[None]] = set()
         self._brief: set[asyncio.Task[None]] = set()
@@ -156,9 +162,14 @@ class NodeSetup:
 
     async def _make_folders(self, node: Booted) -> None:
         """One after the other: nodes that booted together are ready in the same order again."""
+
+        def make() -> None:
+            node.layout.create()
+            self._prepare(node.layout)
+
         async with self._making:
             try:
-                await in_thread(node.layout.create)
+                await in_thread(make)
             except OSError as err:
                 log.error("node %s has no folders: %s", node.node_id, err)
                 why = f"Its folders cannot be made: {err.strerror}"

@@ -24,6 +24,7 @@ from batch_emulator.domain.launch import (
     create_failure,
 )
 from batch_emulator.executor.members import marking
+from batch_emulator.folders import Owner
 
 _HAS_PIDFD = hasattr(os, "pidfd_open")
 _HAS_WAITID = hasattr(os, "waitid")  # macOS has it from Python 3.13 on
@@ -145,8 +146,9 @@ def start(
     environment: Mapping[str, str],
     command: list[str] | None = None,
     stdin: int = subprocess.DEVNULL,
+    owner: Owner | None = None,
 ) -> TaskProcess:
-    """Launch the command line, or `command` for it.
+    """Launch the command line, or `command` for it, as the emulator's user or as another.
 
     Raises ExecutionError with the service's failureInfo.
     """
@@ -156,7 +158,10 @@ def start(
     try:
         stderr = opened(launch.task_dir / "stderr.txt")
         try:
-            popen = _popen(launch, argv, environment, (stdin, stdout, stderr))
+            if owner is not None:
+                for stream in (stdout, stderr):  # a program may open /dev/stdout again
+                    os.fchown(stream, owner.uid, owner.gid)
+            popen = _popen(launch, argv, environment, (stdin, stdout, stderr), owner)
             return TaskProcess(popen, holds=launch.holds)
         finally:
             os.close(stderr)
@@ -203,6 +208,7 @@ def _popen(
     argv: list[str],
     environment: Mapping[str, str],
     streams: tuple[int, int, int],
+    owner: Owner | None,
 ) -> subprocess.Popen[bytes]:
     line = launch.command_line
     stdin, stdout, stderr = streams
@@ -216,6 +222,9 @@ def _popen(
                 cwd=launch.working_dir,
                 env=environment,
                 start_new_session=True,
+                user=None if owner is None else owner.uid,
+                group=None if owner is None else owner.gid,
+                extra_groups=None if owner is None else [],
             )
     except FileNotFoundError as err:
         why = _why_missing(argv[0], launch.working_dir, environment.get("PATH", ""))

@@ -21,7 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 from batch_emulator.files_share.tree import BadNameError, check_share
-from batch_emulator.folders import remove_tree
+from batch_emulator.folders import Owner, remove_tree
 
 DEFAULT_QUOTA_GIB = 5120
 _INT64 = 2**63 - 1  # SQLite's integers; some file systems number their inodes higher
@@ -231,9 +231,16 @@ class NoSuchShareError(MountError):
 class Shares:
     """Create, find and delete shares. Thread-safe. Raises OSError and sqlite3.Error."""
 
-    def __init__(self, data_dir: Path, account: StorageAccount) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        account: StorageAccount,
+        folder: Path | None = None,
+        owner: Owner | None = None,
+    ) -> None:
         self.account = account
-        self.root = data_dir / "shares"
+        self.root = (folder or data_dir) / "shares"
+        self._owner = owner
         self.root.mkdir(parents=True, exist_ok=True)
         self.records = ShareRecords(data_dir / "files.sqlite")
         self.lock = threading.RLock()  # held while a folder and its record change together
@@ -243,6 +250,10 @@ class Shares:
             remove_tree(self.root / leftover)
         (self.root / INCOMING).mkdir()
         self._adopt()
+        for share in self.records.shares():
+            path = self.root / share.name
+            if owner is not None and path.is_dir() and path.stat().st_uid != owner.uid:
+                owner.give(path)
 
     def close(self) -> None:
         """Close the records."""
@@ -277,6 +288,7 @@ class Shares:
             with self.lock:
                 if self.records.share(name) is not None:
                     folder.mkdir(exist_ok=True)
+                    self.own(folder)
         return folder
 
     def create(self, share: Share) -> bool:
@@ -286,8 +298,14 @@ class Shares:
             if self.records.share(share.name) is not None:
                 return False
             (self.root / share.name).mkdir(exist_ok=True)
+            self.own(self.root / share.name)
             self.records.put_share(share)
             return True
+
+    def own(self, path: Path | str, dir_fd: int | None = None) -> None:
+        """Let the tasks that mount a share write to what was made in it."""
+        if self._owner is not None:
+            self._owner.own(path, dir_fd)
 
     def delete(self, name: str) -> None:
         """Delete a share and its files at once; the service takes half a minute. [S]"""

@@ -7,6 +7,7 @@ one that was booting boots again; running tasks are requeued as after a lost nod
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from batch_emulator.domain.account import Account, AwaitRetention
@@ -30,12 +31,18 @@ _BOOTING = (
     NodeState.REBOOTING,
     NodeState.REIMAGING,
 )
+_WORKING = (NodeState.IDLE, NodeState.RUNNING)
 _RESTING = (NodeState.PREEMPTED, NodeState.DEALLOCATING, NodeState.UNUSABLE)
 _ENDING = (JobState.TERMINATING, JobState.DELETING)
 
 
-def load(account: Account, store: AccountStore, now: datetime) -> None:
-    """Fill an empty account."""
+def load(
+    account: Account,
+    store: AccountStore,
+    now: datetime,
+    has_disk: Callable[[Node], bool] = lambda _: True,
+) -> None:
+    """Fill an empty account; a node whose folders are gone boots again."""
     account.restore_counters(store.tasks.highest_order(), 0)
     for _, record in store.records("pools"):
         _repair(record, "spec", "PoolAddParameter", "pool")
@@ -53,7 +60,7 @@ def load(account: Account, store: AccountStore, now: datetime) -> None:
             node = node_from(pool, record)
             pool.nodes[node.key] = node
             account.addresses.reserve(node.address)
-            _revive(account, node, now)
+            _revive(account, node, now, has_disk)
     due = store.tasks.next_expiry()
     if due is not None:
         tasks.sweep_at(account, due)
@@ -95,7 +102,7 @@ def _repair(record: Json, name: str, type_name: str, kind: str) -> None:
         )
 
 
-def _revive(account: Account, node: Node, now: datetime) -> None:
+def _revive(account: Account, node: Node, now: datetime, has_disk: Callable[[Node], bool]) -> None:
     if node.state is NodeState.LEAVING_POOL and node.keeps_data:
         account.effects.append(AwaitRetention(node))
         account.save_node(node)
@@ -111,7 +118,7 @@ def _revive(account: Account, node: Node, now: datetime) -> None:
     if node.next_state is not None or node.state in _RESTING:
         if node.due is not None:
             account.at(node.due, node)
-    elif node.state in _BOOTING or starting:
+    elif node.state in _BOOTING or starting or (node.state in _WORKING and not has_disk(node)):
         node.state = NodeState.STARTING
         node.due = now + timedelta(seconds=account.limits.boot_s / 2)
         account.at(node.due, node)

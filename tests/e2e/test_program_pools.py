@@ -142,7 +142,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
             key=keys["batch"],
             storage=StorageAccount(outputs.storage_account, keys["storage"]),
             blob_endpoint=url,
-            pass_env=("*_proxy", "*_PROXY", "SSL_CERT_*", "UV_*", "PIP_*"),
+            pass_env=("PATH", "*_proxy", "*_PROXY", "SSL_CERT_*", "UV_*", "PIP_*"),
         )
         with server:
             local = replace(outputs, batch_endpoint=server.url, blob_endpoint=url)

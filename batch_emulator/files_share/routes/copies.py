@@ -183,6 +183,7 @@ def start_copy(call: FilesCall) -> FilesReply:
             item.lease = files.check_replaceable(call, place)
             written_ns = smb.apply(headers, item, call.records, call.now_ns, create=True)
             files.reserve(call, size - (place.status.st_size if place.status else 0))
+            call.shares.own(incoming)
             os.rename(incoming, place.name, dst_dir_fd=place.parent_fd)
             answer = files.keep(call, place, item, written_ns)
     finally:

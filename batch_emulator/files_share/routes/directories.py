@@ -35,6 +35,7 @@ def create(call: FilesCall) -> FilesReply:
             raise FilesFault(taken)
         written_ns = smb.apply(call.headers, item, call.records, call.now_ns, create=True)
         os.mkdir(place.name, dir_fd=place.parent_fd)
+        call.shares.own(place.name, place.parent_fd)
         return FilesReply(201, _keep(call, place, item, written_ns))
 
 

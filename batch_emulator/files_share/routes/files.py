@@ -52,6 +52,7 @@ def create(call: FilesCall) -> FilesReply:
             place.opened(os.O_RDWR | os.O_CREAT | new) as descriptor,
             call.shares.writing(os.fstat(descriptor).st_ino),
         ):
+            call.shares.own(place.name, place.parent_fd)
             os.ftruncate(descriptor, 0)
             os.ftruncate(descriptor, size)
             if call.body:

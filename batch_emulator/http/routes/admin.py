@@ -204,6 +204,7 @@ def health(call: Call) -> Reply:
         "pools": len(emulator.account.pools),
         "jobs": len(emulator.account.jobs),
         "uptime": round(uptime_s, 3),
+        "isolation": emulator.isolation.document(),
     }
     return Reply(200 if emulator.healthy else 503, body)
 

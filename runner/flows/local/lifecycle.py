@@ -24,6 +24,7 @@ from runner.flows.local.state import (
     LocalState,
     ensure_keys,
     find_service,
+    load_isolation,
     load_state,
     local_outputs,
     save_state,
@@ -50,13 +51,14 @@ class ServiceStatus:
 
 @dataclass(frozen=True, slots=True)
 class LocalStatus:
-    """The state of both services, and their sizes."""
+    """The state of both services, their sizes, and how tasks are kept apart ("" if stopped)."""
 
     running: bool
     services: tuple[ServiceStatus, ...]
     nodes: int
     slots: int
     home: str
+    isolation: str = ""
 
 
 def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
@@ -137,7 +139,9 @@ def status(settings: Settings) -> LocalStatus:
         return LocalStatus(False, (), 0, 0, str(settings.home))
     found = tuple(_service_status(paths, state, name) for name in (BATCH, BLOB))
     running = all(service.state == "running" for service in found)
-    return LocalStatus(running, found, state.nodes, state.slots, str(settings.home))
+    isolation = load_isolation(state) if running else None
+    kept_apart = "" if isolation is None else str(isolation)
+    return LocalStatus(running, found, state.nodes, state.slots, str(settings.home), kept_apart)
 
 
 def reset(settings: Settings, on_event: OnProgress) -> None:
@@ -149,9 +153,18 @@ def reset(settings: Settings, on_event: OnProgress) -> None:
     with _locked(settings, on_event):
         _stop_for_good(paths, on_event)
         try:
+            _delete_outside(paths)
             shutil.rmtree(paths.local)
         except OSError as err:
             raise not_writable(paths.local, err) from err
+
+
+def _delete_outside(paths: HomePaths) -> None:
+    """Delete the folders of tasks where the emulator has put them elsewhere, but not the cache."""
+    link = paths.batch_data / "outside"
+    if link.is_symlink():
+        for name in ("nodes", "trash", "shares", "nfs", "cifs"):
+            shutil.rmtree(link.readlink() / name, ignore_errors=True)
 
 
 def shell_env(settings: Settings) -> dict[str, str]:

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -190,6 +189,15 @@ _PASSED_TO_TASKS = (
     "UV_*",
     "PIP_*",
 )
+# They would lead what a task installs out of its node.
+_NOT_PASSED = frozenset(
+    {
+        *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON", "PIP_LOG"),
+        *("PIP_CACHE_DIR", "PIP_REQUIRE_VIRTUALENV", "UV_CACHE_DIR", "UV_SYSTEM_PYTHON"),
+        *("UV_PROJECT_ENVIRONMENT", "UV_PYTHON", "UV_PYTHON_INSTALL_DIR", "UV_PYTHON_BIN_DIR"),
+        *("UV_TOOL_DIR", "UV_TOOL_BIN_DIR", "UV_BREAK_SYSTEM_PACKAGES"),
+    }
+)
 
 
 def batch_launch(
@@ -208,12 +216,11 @@ def batch_launch(
     files = ["--storage-account", ACCOUNT, "--files-port", str(files_port)]
     files += ["--blob-endpoint", f"http://127.0.0.1:{blob_port}/{ACCOUNT}"]
     secrets = {"BATCH_EMULATOR_KEY": keys["batch"], "BATCH_EMULATOR_STORAGE_KEY": keys["storage"]}
-    scripts = sysconfig.get_path("scripts")  # tasks find this environment's python3 and uv
-    path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED}
     return ServiceLaunch(
         name=BATCH,
         arguments=[sys.executable, "-m", "batch_emulator", *address, *account, *files, *patterns],
-        environment={**os.environ, **_no_proxy(), "PATH": path, **secrets},
+        environment={**inherited, **_no_proxy(), **secrets},
         log=paths.logs / "batch.log",
         marker=data,
     )

@@ -29,8 +29,10 @@ from runner.flows.local.state import (
     LocalState,
     ensure_keys,
     find_service,
+    load_isolation,
     load_state,
     local_outputs,
+    make_node_cache,
     pool_spec,
     save_state,
     write_atomically,
@@ -107,7 +109,8 @@ def start(
             services.wait_ready(launch, record, state, log_starts[launch.name])
     ensure_containers(connection)
     ensure_share(connection)
-    happened = ensure_pool(connection, pool_spec(paths, state, keys["storage"]))
+    cache = make_node_cache(paths, load_isolation(state))
+    happened = ensure_pool(connection, pool_spec(state, keys["storage"], cache))
     write_atomically(paths.local_outputs, local_outputs(state).to_json())
     return happened
 
@@ -184,7 +187,10 @@ def _make_folders(paths: HomePaths) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as err:
             raise not_writable(folder, err) from err
-    paths.local.chmod(0o700)
+    for folder in (paths.logs, paths.blob_data):
+        folder.chmod(0o700)
+    # Tasks of root have a user of their own, who passes through to the nodes in `batch_data`.
+    paths.local.chmod(0o711 if os.geteuid() == 0 else 0o700)
 
 
 def _check_range(option: str, value: int | None, low: int, high: int) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import shlex
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -159,7 +160,78 @@ fi
 """
 
 
-def pool_spec(paths: HomePaths, state: LocalState, storage_key: str) -> PoolSpec:
+@dataclass(frozen=True, slots=True)
+class TaskIsolation:
+    """How the emulator keeps tasks apart: as a user of their own (`uid`), or `environment`.
+
+    `folder` has the folders that tasks reach; `why` says why they have no user of their own.
+    """
+
+    mode: str
+    uid: int | None
+    folder: Path
+    why: str
+
+    def __str__(self) -> str:
+        return f"user {self.uid}" if self.uid is not None else self.mode
+
+
+def load_isolation(state: LocalState) -> TaskIsolation | None:
+    """Return how the running emulator keeps tasks apart, or None if it does not answer."""
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", state.batch_port, timeout=_ANSWER_TIMEOUT_S
+    )
+    try:
+        connection.request("GET", "/_emulator/health")
+        found: Any = json.loads(connection.getresponse().read())["isolation"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return None
+    finally:
+        connection.close()
+    return TaskIsolation(found["mode"], found["uid"], Path(found["folder"]), found["why"])
+
+
+def make_node_cache(paths: HomePaths, isolation: TaskIsolation | None) -> NodeCache:
+    """Return the cache of nodes and a uv that their tasks can run; make them if necessary.
+
+    Tasks with a user of their own write to a cache of their own, where they can reach it.
+    """
+    uv = find_uv() or ""
+    if isolation is None or isolation.uid is None:
+        return NodeCache(paths.cache, uv)
+    cache = paths.cache.resolve() / "user"
+    if not all(folder.stat().st_mode & 0o001 for folder in cache.parents):
+        cache = isolation.folder / "cache"
+    try:
+        cache.mkdir(exist_ok=True)
+        os.chown(cache, isolation.uid, isolation.uid)
+        return NodeCache(cache, _copy_for_tasks(uv, cache.with_name("uv-of-tasks")))
+    except OSError as err:
+        raise not_writable(cache, err) from err
+
+
+def _copy_for_tasks(program: str, folder: Path) -> str:
+    """Return a copy of a program in a folder that tasks can read but not write."""
+    if not program:
+        return ""
+    source, target = Path(program).resolve(), folder / Path(program).name
+    if not target.is_file() or target.stat().st_mtime_ns != source.stat().st_mtime_ns:
+        folder.mkdir(exist_ok=True)
+        new = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.copy2(source, new)
+        new.replace(target)
+    return str(target)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCache:
+    """The folder of packages that outlives nodes, and the path of uv on nodes, or ""."""
+
+    folder: Path
+    uv: str
+
+
+def pool_spec(state: LocalState, storage_key: str, cache: NodeCache) -> PoolSpec:
     """Return the pool of spot nodes with the file share, uv and a cache that outlives nodes."""
     return PoolSpec(
         id=POOL_ID,
@@ -169,8 +241,8 @@ def pool_spec(paths: HomePaths, state: LocalState, storage_key: str) -> PoolSpec
         inter_node=True,
         start_command=f"/bin/sh -c {shlex.quote(_PREPARE)}",
         start_env=(
-            ("RUNNER_NODE_CACHE", str(paths.cache)),
-            ("RUNNER_NODE_UV", find_uv() or ""),
+            ("RUNNER_NODE_CACHE", str(cache.folder)),
+            ("RUNNER_NODE_UV", cache.uv),
         ),
         share=ShareMount(ACCOUNT, f"{state.file_endpoint}/{SHARE}", SHARE, storage_key),
     )
@@ -247,7 +319,8 @@ def make_container_pool(home: Path, on_event: OnProgress) -> None:
     keys = ensure_keys(paths)
     on_event(Progress("services", "start", "creating the pool for containers"))
     connection = Connection(local_outputs(state), keys)
-    spec = replace(pool_spec(paths, state, keys["storage"]), id=CONTAINER_POOL_ID, containers=True)
+    cache = make_node_cache(paths, load_isolation(state))
+    spec = replace(pool_spec(state, keys["storage"], cache), id=CONTAINER_POOL_ID, containers=True)
     happened = ensure_pool(connection, spec)
     on_event(Progress("services", "end", f"pool {CONTAINER_POOL_ID} {happened}"))
 

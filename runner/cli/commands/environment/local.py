@@ -181,13 +181,17 @@ def _show(out: Output, found: LocalStatus) -> None:
     }
     if out.format is OutputFormat.JSON:
         sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
-        out.record({"running": found.running, **services, **sizes})
+        out.record(
+            {"running": found.running, **services, **sizes, "isolation": found.isolation or None}
+        )
         return
     rows = [{"service": name, **service} for name, service in services.items()]
     columns = ("service", "state", "pid", "endpoint", "log")
     out.rows(rows, columns, empty="the local services are not set up: runner local up")
     if rows and out.as_text:
         out.note(f"pool local: {found.nodes} spot nodes of {found.slots} task slots", style="dim")
+        if found.isolation:
+            out.note(f"isolation of tasks: {found.isolation}", style="dim")
 
 
 def _seconds(flag: str, text: str | None) -> float | None:

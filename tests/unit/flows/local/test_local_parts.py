@@ -35,6 +35,7 @@ from runner.flows.local.state import (
     ensure_keys,
     find_process,
     load_state,
+    make_node_cache,
     pool_spec,
     save_state,
     service_answers,
@@ -240,7 +241,7 @@ def test_tasks_reach_local_services_past_a_proxy(
 
 
 def test_start_task_links_a_cache_that_outlives_the_node(paths: HomePaths, tmp_path: Path) -> None:
-    spec = pool_spec(paths, LocalState(1, 2, nodes=1, slots=1), "key")
+    spec = pool_spec(LocalState(1, 2, nodes=1, slots=1), "key", make_node_cache(paths, None))
     import shlex
 
     shared = tmp_path / "shared"

@@ -1,0 +1,178 @@
+"""What keeps tasks away from this program: a user of their own, or an environment of their own.
+
+As root the emulator runs tasks as a user that owns the nodes' folders and can read nothing else
+of ours. Otherwise tasks run as the emulator's user, without its variables and with a Python of
+their own. Elevated tasks (`elevationLevel` admin) run as the emulator's user in both modes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import shutil
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from batch_emulator.executor.blob_mounts import mounted_below
+from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.members import kill_node_members
+from batch_emulator.executor.node_python import BasePython, own_python, python_for
+from batch_emulator.folders import Owner, remove_tree
+
+MODES = ("auto", "user", "environment")
+USER_NAME = "_azbatch"  # as in AZ_BATCH_TASK_USER
+_FIRST_UID = 41000
+_LAST_UID = 41999
+_OUTSIDE = Path("/var/lib/batch-emulator")
+_LINK = "outside"  # in the data dir: where the folders of tasks are, if not there
+_LASTING = ("shares", "nfs", "cifs")
+_OF_NODES = ("nodes", "trash")
+
+
+class IsolationError(Exception):
+    """Tasks cannot run as a user of their own; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """How tasks are kept apart. `folder` holds what they reach: nodes and shares.
+
+    `owner` is their user, None for the emulator's own; `why` says why `auto` did not choose one.
+    """
+
+    folder: Path
+    python: BasePython = field(default_factory=own_python)
+    owner: Owner | None = None
+    why: str = ""
+
+    @property
+    def mode(self) -> str:
+        """`user` or `environment`."""
+        return "environment" if self.owner is None else "user"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the variables of all tasks: a user without an entry in the system has no name."""
+        return {} if self.owner is None else {"USER": USER_NAME, "LOGNAME": USER_NAME}
+
+    def document(self) -> dict[str, Any]:
+        """Return what the admin API shows."""
+        uid = None if self.owner is None else self.owner.uid
+        return {"mode": self.mode, "uid": uid, "folder": str(self.folder), "why": self.why}
+
+    def prepare_node(self, layout: NodeLayout) -> None:
+        """Make the Python of a node, and give the folders of tasks to their user. Blocks."""
+        self.python.make(layout.python, self.owner)
+        if self.owner is None:
+            return
+        self.owner.own(layout.fsmounts)
+        for folder in (layout.startup, layout.shared, layout.volatile):
+            if folder.stat().st_uid != self.owner.uid:
+                self.owner.give(folder)
+
+    def settle(self, data_dir: Path) -> None:
+        """Bring the folders of tasks to `folder`, from where an earlier mode had them. Blocks.
+
+        Azure Files stay; nodes boot again, since their disks are gone.
+        """
+        link = data_dir / _LINK
+        earlier = link.readlink() if link.is_symlink() else data_dir
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if earlier == self.folder:
+            return
+        kill_node_members(earlier / "nodes")
+        for name in _LASTING:
+            if (earlier / name).is_dir() and not (self.folder / name).exists():
+                shutil.move(earlier / name, self.folder / name)
+        for name in _OF_NODES:
+            if not mounted_below(earlier / name):
+                remove_tree(earlier / name)
+        link.unlink(missing_ok=True)
+        if self.folder != data_dir:
+            link.symlink_to(self.folder)
+
+    def close_folders(self, data_dir: Path) -> None:
+        """Leave to the user of tasks only the way to its folders."""
+        if self.owner is None:
+            return
+        self.folder.chmod(0o711)
+        if self.folder != data_dir:
+            data_dir.chmod(0o700)
+            return
+        for path in data_dir.iterdir():
+            if path.name not in _LASTING and path.name != "nodes":
+                path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def choose_isolation(wanted: str, data_dir: Path) -> Isolation:
+    """Return the isolation of an emulator: `auto` is `user` where that works.
+
+    Raises IsolationError if `user` is wanted and impossible.
+    """
+    if wanted == "environment":
+        return Isolation(data_dir)
+    try:
+        return _as_user(data_dir)
+    except IsolationError as err:
+        if wanted == "user":
+            raise
+        return Isolation(data_dir, why=str(err))
+
+
+def _as_user(data_dir: Path) -> Isolation:
+    if os.geteuid() != 0:
+        raise IsolationError("only root can run tasks as another user")
+    uid = _free_uid()
+    owner = Owner(uid, uid)
+    python = python_for(owner)
+    if python is None:
+        why = f"no Python on this machine can be run by another user ({uid})"
+        raise IsolationError(f"{why}: install the package python3")
+    return Isolation(_reachable(data_dir), python, owner)
+
+
+def _free_uid() -> int:
+    for uid in range(_FIRST_UID, _LAST_UID + 1):
+        try:
+            pwd.getpwuid(uid)
+        except KeyError:
+            return uid
+    raise IsolationError(f"the user ids {_FIRST_UID} to {_LAST_UID} are taken")
+
+
+def _reachable(data_dir: Path) -> Path:
+    """Return the data dir if other users can go there, else a folder where they can."""
+    if is_open(data_dir.parent):
+        return data_dir
+    name = hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
+    return _OUTSIDE / name
+
+
+def is_open(folder: Path) -> bool:
+    """Return True if every user may go through the folder and those above it."""
+    real = Path(os.path.realpath(folder))
+    with suppress(OSError):
+        return all(one.stat().st_mode & stat.S_IXOTH for one in (real, *real.parents))
+    return False
+
+
+def is_elevated(body: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
+    """Return True if a task runs with administrator access: its own user's, or an account's."""
+    identity = _part(body, "userIdentity")
+    level = _part(identity, "autoUser").get("elevationLevel")
+    name = identity.get("username")
+    accounts = cast("list[Mapping[str, Any]]", pool.get("userAccounts") or [])
+    for account in accounts:
+        if name is not None and account.get("name") == name:
+            level = account.get("elevationLevel")
+    return str(level).lower() == "admin"
+
+
+def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = body.get(name)
+    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}

@@ -1,0 +1,226 @@
+"""What tasks cannot reach: the Python that runs the emulator, its key, its files."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import sys
+import tempfile
+import zipfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.batch import models
+
+from batch_emulator.executor.isolation import Isolation, IsolationError, choose_isolation
+from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.node_python import own_python, python_for
+from batch_emulator.files_share.shares import StorageAccount
+from batch_emulator.folders import Owner
+from tests import plain_http
+from tests.contract.server import KEY, Running, Things, serving
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as another user")
+ADMIN = models.UserIdentity(
+    auto_user=models.AutoUserSpecification(elevation_level=models.ElevationLevel.ADMIN)
+)
+MODES = [pytest.param("user", marks=root_only), "environment"]
+
+
+@pytest.fixture
+def open_folder() -> Generator[Path]:
+    """A folder that every user can reach, unlike those of tests."""
+    with tempfile.TemporaryDirectory(prefix="isolation-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(params=MODES)
+def running(request: pytest.FixtureRequest, open_folder: Path) -> Generator[Running]:
+    settings = {"isolation": request.param, "storage": StorageAccount("account", KEY)}
+    with serving(open_folder / "data", settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def things(running: Running) -> Things:
+    return Things(running.client)
+
+
+def run(things: Things, pool: str, script: str, **more: Any) -> str:
+    """What a shell script writes as a task; it must succeed."""
+    job = things.job(pool)
+    task = things.task(job, f"/bin/sh -c {shlex.quote('set -e; ' + script)}", **more)
+    done = things.wait_task(job, task)
+    assert done.execution_info is not None
+    assert done.execution_info.exit_code == 0, things.text(job, task, "stderr.txt")
+    return things.text(job, task)
+
+
+def wheel(folder: Path, version: str) -> None:
+    """A package that this environment has in another version."""
+    info = f"pydantic-{version}.dist-info"
+    files = {
+        "pydantic/__init__.py": f"VERSION = '{version}'\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: pydantic\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    (folder / f"pydantic-{version}-py3-none-any.whl").write_bytes(content.getvalue())
+
+
+def test_what_a_start_task_installs_stays_on_its_node(things: Things, open_folder: Path) -> None:
+    import pydantic
+
+    wheel(open_folder, "1.10.0")
+    install = f"pip3 install --no-index --find-links {open_folder} 'pydantic<2'"
+    start = models.BatchStartTask(
+        command_line=f"/bin/sh -c {shlex.quote(install)}", wait_for_success=True
+    )
+    pool = things.pool(target_dedicated_nodes=1, start_task=start)
+    things.wait_nodes(pool, 1)
+    script = 'python3 -c "import pydantic, sys; print(pydantic.VERSION, sys.prefix)"'
+    version, prefix = run(things, pool, script).split()
+    assert version == "1.10.0"
+    assert Path(prefix).name == "python"
+    assert Path(prefix) != Path(sys.prefix)
+    assert Path(str(pydantic.__file__)).is_relative_to(sys.prefix)
+    assert pydantic.VERSION.startswith("2.")
+    other = things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(other, 1)
+    assert "absent" in run(things, other, 'python3 -c "import pydantic" 2>&1 || echo absent')
+
+
+def test_path_of_a_node_names_nothing_of_the_emulator(things: Things) -> None:
+    pool = things.pool(target_dedicated_nodes=1)
+    path = run(things, pool, "echo $PATH; pip3 --version").splitlines()[0].split(":")
+    assert path[0].endswith("/python/bin")
+    assert path[1:7] == [
+        f"{at}/{name}" for at in ("/usr/local", "/usr", "") for name in ("sbin", "bin")
+    ]
+    assert str(Path(sys.executable).parent) not in path
+
+
+@root_only
+@pytest.mark.parametrize("running", ["user"], indirect=True)
+def test_task_of_another_user_reads_none_of_our_files(running: Running, things: Things) -> None:
+    data = running.emulator.settings.data_dir
+    pool = things.pool(target_dedicated_nodes=1)
+    looks = "; ".join(f"cat {data / name} && exit 3" for name in ("state.sqlite", "files.sqlite"))
+    script = f"{looks}; ls {data} && exit 4; cat /proc/{os.getpid()}/environ && exit 5; id -u"
+    job = things.job(pool)
+    task = things.task(job, f"/bin/sh -c {shlex.quote(script)}")
+    things.wait_task(job, task)
+    assert things.text(job, task).split() == [str(_owner(running).uid)]
+    assert things.text(job, task, "stderr.txt").count("Permission denied") == 4
+
+
+@root_only
+@pytest.mark.parametrize("running", ["user"], indirect=True)
+def test_elevated_task_runs_as_the_user_of_the_emulator(things: Things) -> None:
+    pool = things.pool(target_dedicated_nodes=1)
+    assert run(things, pool, "id -u", user_identity=ADMIN).strip() == "0"
+    assert run(things, pool, "id -u; echo $USER").split()[1] == "_azbatch"
+
+
+def test_task_writes_to_its_folders_and_those_of_its_node(things: Things) -> None:
+    pool = things.pool(target_dedicated_nodes=1)
+    folders = " ".join(f"$AZ_BATCH_{name}" for name in ("TASK_DIR", "TASK_WORKING_DIR"))
+    shared = "$AZ_BATCH_NODE_SHARED_DIR $AZ_BATCH_NODE_STARTUP_DIR $AZ_BATCH_NODE_MOUNTS_DIR $HOME"
+    script = f"for d in {folders} {shared}; do touch $d/mine; done; echo said > /dev/stdout"
+    assert run(things, pool, script) == "said\n"
+
+
+def test_job_preparation_leaves_files_to_the_tasks(things: Things) -> None:
+    pool = things.pool(target_dedicated_nodes=1)
+    prepare = models.BatchJobPreparationTask(command_line="/bin/sh -c 'echo ready > made'")
+    job = things.job(pool, job_preparation_task=prepare)
+    script = "cat $AZ_BATCH_JOB_PREP_WORKING_DIR/made && rm $AZ_BATCH_JOB_PREP_WORKING_DIR/made"
+    task = things.task(job, f"/bin/sh -c '{script}'")
+    done = things.wait_task(job, task)
+    assert done.execution_info is not None
+    assert (done.execution_info.exit_code, things.text(job, task)) == (0, "ready\n")
+
+
+def test_task_writes_to_a_mounted_share_and_reads_what_rest_wrote(
+    running: Running, things: Things
+) -> None:
+    shares = running.emulator.shares
+    assert shares is not None
+    share = models.AzureFileShareConfiguration(
+        account_name="account",
+        azure_file_url="http://127.0.0.1/account/data",
+        account_key=KEY,
+        relative_mount_path="data",
+    )
+    from batch_emulator.files_share.shares import Share
+
+    shares.create(Share("data", 1, 1))
+    mounts = [models.MountConfiguration(azure_file_share_configuration=share)]
+    pool = things.pool(target_dedicated_nodes=1, mount_configuration=mounts)
+    run(things, pool, "echo written > $AZ_BATCH_NODE_MOUNTS_DIR/data/by-a-task")
+    assert (shares.path("data") / "by-a-task").read_text() == "written\n"
+
+
+def test_closed_folders_of_root_get_another_place(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        with pytest.raises(IsolationError, match="only root"):
+            choose_isolation("user", tmp_path)
+        assert choose_isolation("auto", tmp_path).why == "only root can run tasks as another user"
+        return
+    tmp_path.chmod(0o700)
+    isolation = choose_isolation("auto", tmp_path / "data")
+    assert isolation.mode == "user"
+    assert isolation.folder.parent == Path("/var/lib/batch-emulator")
+
+
+def test_shares_follow_a_change_of_isolation(tmp_path: Path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    (data / "shares" / "s").mkdir(parents=True)
+    (data / "nodes" / "pool" / "node").mkdir(parents=True)
+    Isolation(elsewhere).settle(data)
+    assert (elsewhere / "shares" / "s").is_dir()
+    assert not (data / "nodes").exists()
+    Isolation(data).settle(data)
+    assert (data / "shares" / "s").is_dir()
+    assert not (data / "outside").is_symlink()
+
+
+def test_health_says_how_tasks_are_kept_apart(running: Running) -> None:
+    answer = plain_http.get(f"{running.url}/_emulator/health").json()["isolation"]
+    assert answer["mode"] == running.emulator.settings.isolation
+    assert answer["uid"] == (_owner(running).uid if answer["mode"] == "user" else None)
+
+
+@root_only
+def test_python_of_a_closed_folder_is_not_chosen(tmp_path: Path) -> None:
+    owner, closed = Owner(41000, 41000), tmp_path / "closed" / "python3"
+    closed.parent.mkdir(mode=0o700)
+    closed.symlink_to("/usr/bin/python3")
+    copied = closed.with_name("copy")
+    copied.write_bytes(Path("/bin/true").read_bytes())
+    copied.chmod(0o755)
+    assert python_for(owner, [copied]) is None
+
+
+def test_python_of_a_node_is_made_once(tmp_path: Path) -> None:
+    layout = NodeLayout(tmp_path / "node" / "tasks")
+    layout.create()
+    own_python().make(layout.python, None)
+    kept = layout.python / "bin" / "kept"
+    kept.touch()
+    own_python().make(layout.python, None)
+    assert kept.exists()
+
+
+def _owner(running: Running) -> Owner:
+    owner = running.emulator.isolation.owner
+    assert owner is not None
+    return owner

@@ -1,0 +1,91 @@
+"""Tasks of the local services beside runner: with a user of their own, and in a closed home."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.credentials import AzureNamedKeyCredential
+
+from tests.e2e.conftest import Cli, new_home, until
+
+_TRAIN = """
+import json, os, pathlib
+outputs = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+data = pathlib.Path(os.environ["RUNNER_DATA_DIR"])
+seen = {"uid": os.getuid(), "data": (data / "d").read_text()}
+(outputs / "seen.json").write_text(json.dumps(seen))
+(pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"]) / "1").write_text("state")
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class _AsUser(Cli):
+    """Runs `runner` whose emulator keeps tasks apart by a user of their own."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**super().env, "BATCH_EMULATOR_ISOLATION": "user"}
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Generator[Cli]:
+    """Services of their own: root's tests have homes that no other user can enter."""
+    if os.geteuid() != 0:
+        pytest.skip("only root runs tasks as another user")
+    (tmp_path / "work").mkdir()
+    cli = _AsUser(new_home(tmp_path / "home"), tmp_path / "work")
+    yield cli
+    outside = cli.home / "local" / "batch" / "outside"
+    place = outside.readlink() if outside.is_symlink() else None
+    cli.run("local", "reset", "--yes")
+    if place is not None:
+        assert not (place / "nodes").exists()
+        shutil.rmtree(place)  # the cache, which a reset keeps
+
+
+def _run_task(cli: Cli, script: str) -> str:
+    """What a shell script writes as a task of the local pool."""
+    exports = cli.json("local", "env")
+    credential: Any = AzureNamedKeyCredential(
+        exports["AZURE_BATCH_ACCOUNT"], exports["AZURE_BATCH_ACCESS_KEY"]
+    )
+    with BatchClient(exports["AZURE_BATCH_ENDPOINT"], credential) as client:
+        info = models.BatchPoolInfo(pool_id="local")
+        client.create_job(models.BatchJobCreateOptions(id="job", pool_info=info))
+        line = f"/bin/sh -c {shlex.quote(script)}"
+        client.create_task("job", models.BatchTaskCreateOptions(id="task", command_line=line))
+        until(lambda: client.get_task("job", "task").state == models.BatchTaskState.COMPLETED)
+        content = client.download_task_file("job", "task", "stdout.txt")
+        return b"".join(content).decode()
+
+
+def test_run_with_data_as_another_user_leaves_its_outputs(
+    cli: Cli, script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "d").write_text("data", encoding="utf-8")
+    project = script(_TRAIN)
+    cli.ok("train", project / "train.py", "--data", tmp_path / "data")
+    [seen] = cli.cwd.glob("outputs/*/seen.json")
+    assert json.loads(seen.read_text("utf-8")) == {"uid": 41000, "data": "data"}
+    assert cli.json("local", "status")["isolation"] == "user 41000"
+
+
+def test_tasks_neither_break_runner_nor_read_its_keys(cli: Cli) -> None:
+    cli.ok("local", "up")
+    keys = cli.home / "local" / "keys.json"
+    script = f"pip3 uninstall -y pydantic; cat {keys} || echo closed; echo $PATH; id -u"
+    said = _run_task(cli, script).splitlines()
+    assert said[-3] == "closed"
+    assert said[-1] == "41000"
+    assert ".venv" not in said[-2]
+    cli.ok("ps")
