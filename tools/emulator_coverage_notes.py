@@ -64,6 +64,8 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.OBSERVED, "Durations, sizes and most words are returned in canonical form: `PT600S` as PT10M, `Standard_D2s_v3` in lower case, `spread` as Spread."),
             (AreaKind.OBSERVED, "The listed images are those of an account in Batch service mode on 2026-02-03; pools of images that were listed before are accepted."),
             (AreaKind.OURS, "A VM size is accepted if Batch lists it in some region; `--vm-size` adds names, `--any-machine` looks up neither sizes nor images."),
+            (AreaKind.OURS, "Jobs of one priority are served in the order of their creation, whatever `jobDefaultOrder` says."),
+            (AreaKind.OURS, "A metadata security protocol in Enforce mode answers 403 to Scheduled Events; with an access control profile they pass."),
             (AreaKind.OURS, "A subnet or an image of a gallery is accepted with a shared key; `--strict-pools` refuses it as Azure does."),
             (AreaKind.DISAGREE, "Nodes of a pool of an api-version before 2024-07-01 have an endpoint for SSH by default; the docs say that pools created since 30 November 2025 have none."),
             (AreaKind.OURS, "Remote login settings, and the inbound endpoints of pools that have NAT pools, name 127.0.0.1 and a port where nothing listens."),

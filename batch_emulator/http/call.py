@@ -3,9 +3,9 @@ headers, and the names that older clients use.
 
 Inside and from api-version 2020-09-01.12.0 on names are today's. Before it a pool had
 `maxTasksPerNode` where it now has `taskSlotsPerNode`, tasks had no `requiredSlots`, nodes no
-`runningTaskSlotsCount`, and task counts were not counted in slots. All other changes since
-2018 added properties, and a client ignores unknown ones. Source: the models of azure-batch
-9.0 (2020-03-01.11.0) and 10.0 (2020-09-01.12.0).
+`runningTaskSlotsCount`, and task counts were not counted in slots. Before 2018-12-01.8.0 the
+`httpUrl` of a resource file was its `blobSource`. Source: the models of azure-batch 5.1
+(2018-08-01.7.0), 6.0 (2018-12-01.8.0), 9.0 (2020-03-01.11.0) and 10.0 (2020-09-01.12.0).
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ _SLOTS_SINCE = date(2020, 9, 1)
 NEWEST = date(2025, 6, 1)
 _NO_SSH_SINCE = date(2024, 7, 1)
 
-_OLD_NAMES = {"taskSlotsPerNode": "maxTasksPerNode"}
-_NEW_NAMES = {old: new for new, old in _OLD_NAMES.items()}
+# today's names by older ones, with the api-version that renamed them
+_RENAMED: Mapping[str, tuple[str, date]] = {
+    "taskSlotsPerNode": ("maxTasksPerNode", _SLOTS_SINCE),
+    "httpUrl": ("blobSource", date(2018, 12, 1)),
+}
 _UNKNOWN_THEN = frozenset({"requiredSlots", "runningTaskSlotsCount"})
 _LINKED = b"autoStorageContainerName"
 _FREE = frozenset({"resourceTags"})  # names in it are the user's
@@ -75,13 +78,16 @@ def selection_in_current_names(query: Mapping[str, str]) -> Mapping[str, str]:
     text = query.get("$select")
     if text is None or not is_old_client(query):
         return query
-    names = (_NEW_NAMES.get(name.strip(), name) for name in text.split(","))
+    new_names = {old: new for new, old in _old_names(query).items()}
+    names = (new_names.get(name.strip(), name) for name in text.split(","))
     return {**query, "$select": ",".join(names)}
 
 
 def to_current_names(body: Json, query: Mapping[str, str]) -> Json:
     """Return a request body with today's names."""
-    return _renamed(body, _NEW_NAMES, frozenset()) if is_old_client(query) else body
+    if not is_old_client(query):
+        return body
+    return _renamed(body, {old: new for new, old in _old_names(query).items()}, frozenset())
 
 
 def to_client_names(body: Json, query: Mapping[str, str]) -> Json:
@@ -91,7 +97,13 @@ def to_client_names(body: Json, query: Mapping[str, str]) -> Json:
     if "taskSlotCounts" in body:
         metadata = str(body.get("odata.metadata", "")).replace("#taskcountsresult", "#taskcounts")
         return {"odata.metadata": metadata, **body.get("taskCounts", {})}
-    return _renamed(body, _OLD_NAMES, _UNKNOWN_THEN)
+    return _renamed(body, _old_names(query), _UNKNOWN_THEN)
+
+
+def _old_names(query: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what the client's version calls what has another name today."""
+    day = day_of(query)
+    return {new: old for new, (old, since) in _RENAMED.items() if day < since}
 
 
 # What an api-version answers that another one does not know: names by the first version that has
@@ -124,7 +136,10 @@ def _unknown_to(version: str) -> frozenset[str]:
     day = _day(version) or NEWEST
     late = {name for name, since in _SINCE.items() if day < since}
     gone = {name for name, until in _UNTIL.items() if day >= until}
-    renamed = {*_OLD_NAMES, *_NEW_NAMES} | _UNKNOWN_THEN  # `to_client_names` sees to these
+    renamed = {
+        *_RENAMED,
+        *(old for old, _ in _RENAMED.values()),
+    } | _UNKNOWN_THEN  # `to_client_names` sees to these
     return frozenset(late | gone | (names_unknown_to(day.isoformat()) - renamed))
 
 

@@ -20,7 +20,6 @@ from batch_emulator.domain.model import (
     TaskState,
     job_folder,
     part,
-    parts,
 )
 from batch_emulator.domain.transitions.metering import core_seconds
 from batch_emulator.domain.values import (
@@ -30,7 +29,7 @@ from batch_emulator.domain.values import (
     time_of,
     time_text,
 )
-from batch_emulator.http import defaults
+from batch_emulator.http import defaults, endpoints
 from batch_emulator.http.secrets import public_job, public_pool, public_task
 from batch_emulator.storage.account_store import AccountStore
 from batch_emulator.storage.tasks import PRIVATE_PROPERTIES, TaskRow
@@ -95,10 +94,10 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
     machine = part(entity.pool.spec, "virtualMachineConfiguration")
     if "imageReference" in machine:
         body["virtualMachineInfo"] = {"imageReference": _node_image(machine["imageReference"])}
-    if endpoints := _endpoints(entity):
-        body["endpointConfiguration"] = {"inboundEndpoints": endpoints}
-    if _is_dual_stack(entity.pool):
-        body["ipv6Address"] = _ipv6_address(entity.address)
+    if inbound := endpoints.of_node(entity):
+        body["endpointConfiguration"] = {"inboundEndpoints": inbound}
+    if endpoints.is_dual_stack(entity.pool):
+        body["ipv6Address"] = endpoints.ipv6_address(entity.address)
     if entity.booted is not None:
         body["lastBootTime"] = time_text(entity.booted)
     if entity.start_task is not None:
@@ -114,77 +113,6 @@ def _node_image(reference: Json) -> Json:
     """Return the image of a node; its exact version is the one that was asked for (recorded)."""
     shown = defaults.image(reference)
     return {**shown, "exactVersion": shown["version"]} if "version" in shown else shown
-
-
-_REMOTE_PORT = 50000  # as in the docs' example; one a node, and nobody answers there [S]
-_LOCALHOST = ("127.0.0.1", "::1")
-
-
-def _endpoints(entity: Node) -> list[Json]:
-    """Return the endpoints of the pool's NAT pools: on this host, where nothing listens [S].
-
-    A pool of an api-version before 2024-07-01 has one for SSH too, unless a NAT pool is for it
-    (page "Configure remote access to compute nodes", read 2026-11-22: from that version on, and
-    for every pool created since 30 November 2025, no port is mapped by default. Here the version
-    alone decides [S]).
-    """
-    found: list[Json] = []
-    for pool in _nat_pools(entity):
-        port = pool["frontendPortRangeStart"] + entity.number - 1
-        found += _on_host(entity, pool, port)
-    if entity.pool.remote_access and _ssh_port(entity) is None:
-        rule: Json = {"name": "SSHRule", "protocol": "tcp", "backendPort": _SSH}
-        found += _on_host(entity, rule, _REMOTE_PORT + entity.number - 1)
-    return found
-
-
-_SSH, _RDP = 22, 3389
-
-
-def _nat_pools(entity: Node) -> list[Json]:
-    network = part(entity.pool.spec, "networkConfiguration")
-    return parts(part(network, "endpointConfiguration"), "inboundNATPools")
-
-
-def _on_host(entity: Node, pool: Json, port: int) -> list[Json]:
-    """Return the endpoint of a node, and that for IPv6 in a dual-stack pool (recorded)."""
-    shown: Json = {"protocol": pool["protocol"], "backendPort": pool["backendPort"]}
-    shown |= {"publicFQDN": "localhost", "frontendPort": port}
-    number, (four, six) = entity.number - 1, _LOCALHOST
-    found = [{"name": f"{pool['name']}.{number}", "publicIPAddress": four, **shown}]
-    if _is_dual_stack(entity.pool):
-        found.append({"name": f"{pool['name']}-ipv6.{number}", "publicIPAddress": six, **shown})
-    return found
-
-
-def _is_dual_stack(pool: Pool) -> bool:
-    network = part(pool.spec, "networkConfiguration")
-    families = part(network, "publicIPAddressConfiguration").get("ipFamilies") or ()
-    return "ipv6" in (str(family).lower() for family in families)
-
-
-def _ssh_port(entity: Node) -> int | None:
-    """Return the port of this host that leads to the node's SSH (or RDP) server, or None."""
-    for pool in _nat_pools(entity):
-        if pool["backendPort"] in (_SSH, _RDP) and str(pool["protocol"]).lower() == "tcp":
-            return pool["frontendPortRangeStart"] + entity.number - 1
-    return None
-
-
-def remote_login(entity: Node) -> Json:
-    """Return where to connect to a node: at the endpoint of its pool for SSH, if it has one."""
-    port = _ssh_port(entity) or _REMOTE_PORT + entity.number - 1
-    four, six = _LOCALHOST
-    body: Json = {"remoteLoginIPAddress": four, "remoteLoginPort": port}
-    if _is_dual_stack(entity.pool):
-        body |= {"ipv6RemoteLoginIPAddress": six, "ipv6RemoteLoginPort": port}
-    return body
-
-
-def _ipv6_address(address: str) -> str:
-    """Return the address of a node in the network of its dual-stack pool: fd00::4 (recorded)."""
-    high, low = address.split(".")[-2:]
-    return f"fd00::{int(high) * 256 + int(low):x}"
 
 
 def node_url(base_url: str, pool_id: str, node_id: str) -> str:

@@ -81,6 +81,10 @@ TIMEOUT_S = 2.0
 LONGEST_PAUSE_S = 30.0
 
 
+# The metadata security protocol of a pool refuses requests that its policy does not allow.
+_FORBIDDEN = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
+
+
 @dataclass(frozen=True)
 class NodeEviction:
     """The eviction of this node at `at`, a time of `time.monotonic`."""
@@ -117,6 +121,7 @@ class EvictionWatch(threading.Thread):
         self._connection: http.client.HTTPConnection | None = None
         self._names = {node.lower()} - {""}
         self._is_named = False
+        self._is_blocked = False
         self._forgotten = ""
         self._remote_notice: NodeEviction | None = None
         self._lock = threading.Lock()  # of what `_poll`, `tell` and `forget` decide on
@@ -159,6 +164,13 @@ class EvictionWatch(threading.Thread):
 
     def _poll(self) -> None:
         status, date, body = self._get(EVENTS_PATH)
+        if status in _FORBIDDEN and not self._is_blocked:
+            self._is_blocked = True  # said once; a policy may change while the task runs
+            logger.warning(
+                "the node blocks Scheduled Events (status %d): an eviction comes without notice, "
+                "and the run continues from its last checkpoint",
+                status,
+            )
         if status != http.client.OK:
             raise ValueError(f"status {status}")
         events = cast("list[dict[str, Any]]", parse_json(body).get("Events") or [])

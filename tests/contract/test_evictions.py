@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-from azure.batch import BatchClient
+from azure.batch import BatchClient, models
 
+from batch_emulator.domain.transitions import eviction
 from tests import plain_http
-from tests.contract.server import KEY, Running, Things, eventually, serving
+from tests.contract.server import KEY, MACHINE, Running, Things, eventually, serving
 from tests.manual_clock import ManualClock
 
 VERSION = "2020-07-01"
@@ -142,6 +143,23 @@ def test_metadata_service_refuses_what_the_real_one_refuses(
         address = f"{url}/metadata/scheduledevents?api-version={VERSION}"
         answer = plain_http.post(address, content=body, headers={"Metadata": "true"})
         assert (answer.status_code, "error" in answer.json()) == (400, True)
+
+
+def test_metadata_security_protocol_blocks_scheduled_events(
+    running: Running, things: Things
+) -> None:
+    settings = {"enabled": True, "imds": {"mode": "Enforce"}, "wireServer": {"mode": "Audit"}}
+    machine = {**MACHINE, "securityProfile": {"proxyAgentSettings": settings}}
+    pool_id = things.pool(
+        target_low_priority_nodes=1,
+        virtual_machine_configuration=models.VirtualMachineConfiguration(machine),
+    )
+    [node] = things.wait_nodes(pool_id, 1)
+    shown = running.client.get_pool(pool_id).virtual_machine_configuration
+    assert shown is not None
+    assert shown.security_profile is not None
+    assert shown.security_profile.proxy_agent_settings == settings
+    assert ask(eviction.imds_url(running.url, KEY, pool_id, node.id)).status_code == 403
 
 
 def test_any_spot_nodes_of_a_pool_are_evicted(

@@ -21,7 +21,16 @@ from uuid import UUID
 from batch_emulator.domain.account import Account
 from batch_emulator.domain.eviction_trace import TraceEntry
 from batch_emulator.domain.faults import Fault
-from batch_emulator.domain.model import EvictionNotice, Json, Node, NodeState, Pool, Stop, key_of
+from batch_emulator.domain.model import (
+    EvictionNotice,
+    Json,
+    Node,
+    NodeState,
+    Pool,
+    Stop,
+    key_of,
+    part,
+)
 from batch_emulator.domain.transitions import nodes
 from batch_emulator.domain.values import http_date
 
@@ -29,6 +38,18 @@ IMDS_VARIABLE = "BATCH_EMULATOR_IMDS"
 IMDS_PATH = "/_emulator/imds"
 IMDS_VERSIONS = ("2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
 _EVENT_DESCRIPTION = "The spot virtual machine is being evicted"
+
+
+def blocks_metadata(pool: Pool) -> bool:
+    """Return True if the pool's metadata security protocol keeps tasks from the metadata service.
+
+    In Enforce mode a node refuses what its policy does not allow. Here that is every request [S];
+    a pool with an access control profile instead of a mode lets them pass.
+    """
+    machine = part(pool.spec, "virtualMachineConfiguration")
+    agent = part(part(machine, "securityProfile"), "proxyAgentSettings")
+    mode = str(part(agent, "imds").get("mode") or "")
+    return bool(agent.get("enabled")) and mode.lower() == "enforce"
 
 
 def imds_secret(key: str, pool_id: str, node_id: str) -> str:

@@ -152,6 +152,7 @@ def check_pool(body: Json) -> None:
     require_range(body, "taskSlotsPerNode", 1, MAX_SLOTS)
     policy = part(body, "taskSchedulingPolicy")
     require_choice(policy, "nodeFillType", "spread", "pack")
+    require_choice(policy, "jobDefaultOrder", "none", "creationtime")
     check_targets(body)
     check_mounts(body)
     check_packages(body)

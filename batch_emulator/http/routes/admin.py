@@ -151,6 +151,8 @@ def _check_metadata_request(call: Call) -> Reply | None:
     expected = eviction.imds_secret(key, params["poolId"], params["nodeId"])
     if not hmac.compare_digest(expected.encode(), params["secret"].encode()):
         raise Fault("AuthenticationFailed", status=403)
+    if eviction.blocks_metadata(call.node().pool):
+        return Reply(403, {"error": "Forbidden"}, dict(_JSON))
     if call.headers.get("metadata", "").lower() != "true":
         return _bad_metadata_request("Required metadata header not specified")
     if "x-forwarded-for" in call.headers:

@@ -23,7 +23,7 @@ from batch_emulator.domain.validation.properties import is_http_url, require
 from batch_emulator.domain.values import parse_time
 from batch_emulator.executor.blob_client import BlobRequestError, blob_url
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.http import odata, render, secrets
+from batch_emulator.http import endpoints, odata, render, secrets
 from batch_emulator.http.call import Call, Handler, Reply
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def delete_user(call: Call) -> Reply:
 
 def remote_login_settings(call: Call) -> Reply:
     """ComputeNode_GetRemoteLoginSettings."""
-    return call.entity(render.remote_login(call.node()), call.data_service_id())
+    return call.entity(endpoints.remote_login(call.node()), call.data_service_id())
 
 
 def remote_desktop(call: Call) -> Reply:

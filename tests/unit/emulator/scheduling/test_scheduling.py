@@ -50,6 +50,16 @@ def test_task_that_fits_no_node_delays_no_other() -> None:
     assert (giant.state, small.state) == (TaskState.ACTIVE, TaskState.RUNNING)
 
 
+def test_jobs_of_one_priority_are_served_in_the_order_of_creation() -> None:
+    world = World()
+    world.pool(taskSchedulingPolicy={"jobDefaultOrder": "creationtime"})
+    blocker = world.task(world.job("blocker"), "x")
+    first, second = world.job("z-first"), world.job("a-second")
+    late, early = world.task(second, "t"), world.task(first, "t")
+    world.end(blocker)
+    assert (early.state, late.state) == (TaskState.RUNNING, TaskState.ACTIVE)
+
+
 def test_priority_goes_before_age() -> None:
     world = World()
     pool = world.pool()

@@ -35,6 +35,26 @@ def watch(imds: FakeImds, monkeypatch: pytest.MonkeyPatch) -> EvictionWatch:
     return made
 
 
+def test_blocked_metadata_service_is_reported_once_and_asked_again(
+    imds: FakeImds,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Until,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(notice_module, "POLL_S", 0.02)
+    monkeypatch.setattr(notice_module, "LONGEST_PAUSE_S", 0.02)
+    imds.status = 403
+    watch = EvictionWatch(imds.url, NODE)
+    watch.start()
+    until(lambda: len(imds.asked) > 3)
+    assert watch.notice is None
+    said = [record for record in caplog.records if "blocks Scheduled Events" in record.message]
+    assert len(said) == 1
+    imds.preempt(30, NODE)
+    imds.status = 200
+    until(lambda: watch.notice)
+
+
 def assert_in_30_s(notice: NodeEviction, began: float) -> None:
     """From `began` on, which may be long ago; dates are whole seconds."""
     left_s = notice.left_s

@@ -1,0 +1,76 @@
+"""Where the nodes of a pool would be reached from outside: on this host, where nothing listens."""
+
+from __future__ import annotations
+
+from batch_emulator.domain.model import Json, Node, Pool, part, parts
+
+_REMOTE_PORT = 50000  # as in the docs' example; one a node, and nobody answers there [S]
+_LOCALHOST = ("127.0.0.1", "::1")
+
+
+def of_node(entity: Node) -> list[Json]:
+    """Return the endpoints of the pool's NAT pools: on this host, where nothing listens [S].
+
+    A pool of an api-version before 2024-07-01 has one for SSH too, unless a NAT pool is for it
+    (page "Configure remote access to compute nodes", read 2026-11-22: from that version on, and
+    for every pool created since 30 November 2025, no port is mapped by default. Here the version
+    alone decides [S]).
+    """
+    found: list[Json] = []
+    for pool in _nat_pools(entity):
+        port = pool["frontendPortRangeStart"] + entity.number - 1
+        found += _on_host(entity, pool, port)
+    if entity.pool.remote_access and _ssh_port(entity) is None:
+        rule: Json = {"name": "SSHRule", "protocol": "tcp", "backendPort": _SSH}
+        found += _on_host(entity, rule, _REMOTE_PORT + entity.number - 1)
+    return found
+
+
+_SSH, _RDP = 22, 3389
+
+
+def _nat_pools(entity: Node) -> list[Json]:
+    network = part(entity.pool.spec, "networkConfiguration")
+    return parts(part(network, "endpointConfiguration"), "inboundNATPools")
+
+
+def _on_host(entity: Node, pool: Json, port: int) -> list[Json]:
+    """Return the endpoint of a node, and that for IPv6 in a dual-stack pool (recorded)."""
+    shown: Json = {"protocol": pool["protocol"], "backendPort": pool["backendPort"]}
+    shown |= {"publicFQDN": "localhost", "frontendPort": port}
+    number, (four, six) = entity.number - 1, _LOCALHOST
+    found = [{"name": f"{pool['name']}.{number}", "publicIPAddress": four, **shown}]
+    if is_dual_stack(entity.pool):
+        found.append({"name": f"{pool['name']}-ipv6.{number}", "publicIPAddress": six, **shown})
+    return found
+
+
+def is_dual_stack(pool: Pool) -> bool:
+    """Return True if the nodes of the pool have an IPv6 address too."""
+    network = part(pool.spec, "networkConfiguration")
+    families = part(network, "publicIPAddressConfiguration").get("ipFamilies") or ()
+    return "ipv6" in (str(family).lower() for family in families)
+
+
+def _ssh_port(entity: Node) -> int | None:
+    """Return the port of this host that leads to the node's SSH (or RDP) server, or None."""
+    for pool in _nat_pools(entity):
+        if pool["backendPort"] in (_SSH, _RDP) and str(pool["protocol"]).lower() == "tcp":
+            return pool["frontendPortRangeStart"] + entity.number - 1
+    return None
+
+
+def remote_login(entity: Node) -> Json:
+    """Return where to connect to a node: at the endpoint of its pool for SSH, if it has one."""
+    port = _ssh_port(entity) or _REMOTE_PORT + entity.number - 1
+    four, six = _LOCALHOST
+    body: Json = {"remoteLoginIPAddress": four, "remoteLoginPort": port}
+    if is_dual_stack(entity.pool):
+        body |= {"ipv6RemoteLoginIPAddress": six, "ipv6RemoteLoginPort": port}
+    return body
+
+
+def ipv6_address(address: str) -> str:
+    """Return the address of a node in the network of its dual-stack pool: fd00::4 (recorded)."""
+    high, low = address.split(".")[-2:]
+    return f"fd00::{int(high) * 256 + int(low):x}"
