@@ -92,15 +92,15 @@ def any_moment(killer: Killer) -> Moment:
     return moments[killer.done.count % len(moments)]
 
 
-def any_moment_of_a_slow_writer(killer: Killer) -> Moment:
-    """Return a moment for a script that writes one file in place."""
+def any_moment_of_a_slow_writer(killer: Killer, writing_s: float = 0.15) -> Moment:
+    """Return a moment for a script that writes one file in place, in about `writing_s`."""
     chance = killer.chance
     writing = lambda: killer.pid() and killer.writing()  # noqa: E731
     started = lambda: killer.pid() is not None  # noqa: E731
     commits, reads = chance.randrange(1, 5), chance.randrange(1, 3)
     moments = [
-        Moment("the script as it writes", "script", writing, chance.uniform(0, 0.15)),
-        Moment("the agent as the script writes", "agent", writing, chance.uniform(0, 0.15)),
+        Moment("the script as it writes", "script", writing, chance.uniform(0, writing_s)),
+        Moment("the agent as the script writes", "agent", writing, chance.uniform(0, writing_s)),
         Moment(
             "the agent as it commits",
             "agent",
@@ -146,6 +146,17 @@ def test_file_written_in_place_is_never_restored_partially(
     code = killer.run(20, any_moment_of_a_slow_writer)
     broken = problems(killer, uninterrupted(tmp_path / "reference", 12))
     assert (code, broken) == (0, []), f"seed {seed}: {killer.done} {killer.journal()}"
+
+
+def test_file_written_with_a_long_pause_is_never_restored_partially(
+    task: Task, tmp_path: Path
+) -> None:
+    (proof := tmp_path / "proof").mkdir()
+    submit(task, proof, "pause", 6, 1.2, interval_s=0.2)
+    killer = Killer(task, proof, SEED + 200)
+    code = killer.run(14, lambda killer: any_moment_of_a_slow_writer(killer, writing_s=3.0))
+    broken = problems(killer, uninterrupted(tmp_path / "reference", 6))
+    assert (code, broken) == (0, []), f"seed {SEED + 200}: {killer.done} {killer.journal()}"
 
 
 def problems(killer: Killer, weights: bytes) -> list[str]:

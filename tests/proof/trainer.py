@@ -3,9 +3,9 @@
     python train.py STYLE STEPS PAUSE
 
 STYLE `hook` saves with runner.hooks after every step; `file` slowly writes one file in place, which
-is the worst case. PROOF_DIR has files for the test: `pid`, `journal` (one line per start: attempt,
-step, node), and `writing` while a state is written. The training waits for the file `gate` before
-it ends.
+is the worst case; `pause` does so with a pause that is longer than a write counts as recent.
+PROOF_DIR has files for the test: `pid`, `journal` (one line per start: attempt, step, node), and
+`writing` while a state is written. The training waits for the file `gate` before it ends.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 TORN_EXIT_CODE = 99
 WEIGHTS = 200
 FILLER_BYTES = 100_000
+LONG_PAUSE_S = 1.5
 CHECKPOINTS = os.environ.get("RUNNER_CHECKPOINT_DIR", "")
 PROOF = Path(os.environ["PROOF_DIR"])
 
@@ -106,11 +107,13 @@ def save(style: str, state: dict[str, Any], pause_s: float) -> None:
         save_state(state)
         return
     data = pickle.dumps(state)
+    wait_s = LONG_PAUSE_S if style == "pause" else pause_s / 50
+    size = len(data) // (2 if style == "pause" else 5) + 1
     with (Path(CHECKPOINTS) / "state").open("wb") as out:
-        for start in range(0, len(data), len(data) // 5 + 1):
-            out.write(data[start : start + len(data) // 5 + 1])
+        for start in range(0, len(data), size):
+            out.write(data[start : start + size])
             out.flush()
-            time.sleep(pause_s / 50)
+            time.sleep(wait_s)
 
 
 def main() -> None:

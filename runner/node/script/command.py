@@ -7,6 +7,7 @@ incomplete.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import stat
@@ -127,18 +128,28 @@ class _ProcessState:
 
 
 def _process_state(pid: int) -> _ProcessState | None:
-    """Return the state of a process, or None if it is gone."""
+    """Return the state of a process, or None if it is gone.
+
+    Raises:
+        OSError: this process has no file descriptor or memory left to find out.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except OSError as err:
+        if err.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
         return None
     fields = text.rpartition(")")[2].split()  # the name may contain parentheses
+    if not fields:
+        return None
     return _ProcessState(fields[0], *(int(fields[index]) for index in (1, 2, 6, 19)))
 
 
 def _parent(pid: int) -> int:
-    found = _process_state(pid)
-    return found.parent if found is not None else 0
+    with suppress(OSError):
+        found = _process_state(pid)
+        return found.parent if found is not None else 0
+    return 0
 
 
 # Of the flags in /proc/PID/stat: the process is ending, by exit or by a signal (<linux/sched.h>).
@@ -201,7 +212,8 @@ def _open_for_writing(pid: int, root: str) -> dict[FileId, bool]:
 
 def _open_flags(pid: int, descriptor: str) -> int:
     text = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text(encoding="ascii")
-    return next(int(line.split()[1], 8) for line in text.splitlines() if line.startswith("flags:"))
+    flags = (int(line.split()[1], 8) for line in text.splitlines() if line.startswith("flags:"))
+    return next(flags, os.O_RDONLY)
 
 
 @dataclass
@@ -245,18 +257,19 @@ class OpenWriters:
         """Begin to record; the script runs as process `pid`, in a process group of its own."""
         if _sees_itself():
             self._script = pid
-            self.look()
+            self.look_if_due()
 
     def look_if_due(self) -> None:
         """Look if the last look was some time ago and no other thread is looking."""
         if self._clock() >= self._look_at and self._lock.acquire(blocking=False):
             try:
-                self._look()
+                with suppress(OSError):  # the next look may succeed
+                    self._look()
             finally:
                 self._lock.release()
 
     def look(self) -> None:
-        """Record which files are open now."""
+        """Record which files are open now. Raise OSError if no descriptor is left to find out."""
         with self._lock:
             self._look()
 
@@ -285,7 +298,8 @@ class OpenWriters:
             killed: a signal ended it. If not, the files that it left open are complete.
         """
         with self._lock:
-            self._look()
+            with suppress(OSError):
+                self._look()
             for writer in self._writers.values():
                 # The script's log, inherited by a process that remains, is as long as it gets.
                 self._doubt(writer.files, float("inf"), but_logs=not killed)
@@ -335,7 +349,9 @@ class OpenWriters:
         while ours := {
             pid
             for pid, found in new.items()
-            if pid not in self._writers and (found.group == self._script or found.parent in family)
+            if pid not in self._writers
+            and not found.has_ended  # it may be one that was recorded before
+            and (found.group == self._script or found.parent in family)
         }:
             self._writers |= {pid: _Writer(pid, new[pid].start, now) for pid in ours}
             family |= ours

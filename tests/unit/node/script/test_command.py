@@ -290,6 +290,28 @@ def test_file_closed_or_left_by_an_exit_is_complete(written: Written, text: str)
 
 
 @linux
+def test_end_that_is_noticed_late_does_not_hide_the_open_file(written: Written) -> None:
+    text = "f = open('checkpoints/a', 'w'); print(flush=True); import time; time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", text],
+        cwd=written.run.folder,
+        stdout=subprocess.PIPE,
+        process_group=0,
+    ) as script:
+        assert script.stdout is not None
+        script.stdout.readline()
+        written.writers.start(script.pid)
+        assert written.incomplete() == {"a"}
+        script.kill()
+        os.waitid(os.P_PID, script.pid, os.WEXITED | os.WNOWAIT)
+        for _ in range(2):  # by the checkpoint thread, before the main thread ends the recording
+            written.writers.look()
+            assert written.incomplete() == {"a"}
+        written.writers.end(killed=True)
+        assert written.incomplete() == {"a"}
+
+
+@linux
 def test_file_without_a_name_is_incomplete_until_closed(written: Written) -> None:
     make = (
         "f = os.open('checkpoints', os.O_TMPFILE | os.O_RDWR); os.write(f, b'half'); seen()\n"
