@@ -18,7 +18,7 @@ class Dialect:
     empty_is_zero: bool = True
     """[S] avg, min, max ... of nothing, and `val` outside of a vector, are 0 (else an error).
 
-    Public formulas call them unguarded on pools that are minutes old.
+    Public formulas pass GetSample(1) to them on pools that have no samples yet.
     """
 
     bare_metrics: bool = True
