@@ -19,9 +19,11 @@ _ENUMS = {
     "DockerCompatible": "dockerCompatible",
     "NoPublicIPAddresses": "nopublicipaddresses",
 }
-# An identity can be given to a pool through Resource Manager only.
-# https://learn.microsoft.com/azure/batch/managed-identity-pools (2026-11)
-_MANAGEMENT_ONLY = {"accountName", "resourceGroupName", "identity"}
+_NAMES = {"nodeAgentSkuId": "nodeAgentSKUId", "inboundNatPools": "inboundNATPools"}
+# An identity can be given to a pool through Resource Manager only
+# (https://learn.microsoft.com/azure/batch/managed-identity-pools, 2026-11), and so can tags: the
+# data plane of 2025-06-01 has no resourceTags (models of azure-batch 15.1).
+_MANAGEMENT_ONLY = {"accountName", "resourceGroupName", "identity", "tags"}
 
 
 def data_plane(pool: Mapping[str, Any]) -> Json:
@@ -55,7 +57,7 @@ def _same(name: str) -> Callable[[Any], Json]:
 
 def _lowered(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _lowered(part) for name, part in value.items()}
+        return {_NAMES.get(name, name): _lowered(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_lowered(part) for part in value]
     if isinstance(value, float):
@@ -68,7 +70,6 @@ _KNOWN: Mapping[str, Callable[[Any], Json]] = {
     "deploymentConfiguration": _lowered,  # {"virtualMachineConfiguration": ...}
     "scaleSettings": _scale,
     "interNodeCommunication": lambda value: {"enableInterNodeCommunication": value == "Enabled"},
-    "tags": lambda value: {"resourceTags": value},
     **{
         name: _same(name)
         for name in (
