@@ -121,9 +121,15 @@ class BlobClient:
             raise BlobRequestError("denied", "the identity has no access to this storage account")
         if self._of_identity is None:
             self._of_identity = BlobClient(
-                retry_delay_s=self._retry_delay_s, sign=self._identity.sign
+                retry_delay_s=self._retry_delay_s,
+                sign=self._identity.sign,
+                identity=self._identity,
             )
         return self._of_identity
+
+    def _local(self, url: str) -> str:
+        """Return the local URL of one that names the linked account as Azure does."""
+        return url if self._identity is None else self._identity.local(url)
 
     def linked(self, container: str) -> tuple[BlobClient, str]:
         """Return a client and the URL of a container in the linked account. Raises StorageError."""
@@ -135,7 +141,8 @@ class BlobClient:
     async def download(self, url: str, target: Path) -> str:
         """Stream a URL into a file; its entity tag. Raises StorageError or LocalWriteError."""
         async with self._transfers:
-            return await self._retrying(lambda: self._download_once(url, target))
+            local = self._local(url)
+            return await self._retrying(lambda: self._download_once(local, target))
 
     async def list_blobs(self, container_url: str, prefix: str) -> list[str]:
         """Names of all blobs of a container that begin with `prefix`."""
@@ -143,9 +150,9 @@ class BlobClient:
 
     async def blobs(self, container_url: str, prefix: str = "") -> AsyncIterator[ListedBlob]:
         """All blobs of a container that begin with `prefix`, page by page."""
-        marker = ""
+        marker, local = "", self._local(container_url)
         while True:
-            page, marker = await self._list_page(container_url, prefix, marker)
+            page, marker = await self._list_page(local, prefix, marker)
             for blob in page:
                 yield blob
             if not marker:
@@ -154,8 +161,10 @@ class BlobClient:
     async def delete(self, url: str) -> None:
         """Delete a blob, or see that it is gone. Raises StorageError."""
 
+        local = self._local(url)
+
         async def once() -> None:
-            answer = await self._http().delete(url, headers={"x-ms-version": API_VERSION})
+            answer = await self._http().delete(local, headers={"x-ms-version": API_VERSION})
             if answer.status_code != 404:
                 await _check(answer)
 
@@ -163,6 +172,7 @@ class BlobClient:
 
     async def upload(self, url: str, source: Path, headers: Mapping[str, str]) -> Uploaded:
         """Upload a file as a block blob. Raises StorageError or OSError."""
+        url = self._local(url)
         async with self._transfers:
             with await asyncio.to_thread(source.open, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -423,10 +433,21 @@ class NodeIdentity:
         """Return the URL of a container of the account."""
         return f"{self._base.geturl().rstrip('/')}/{name}"
 
+    def local(self, url: str) -> str:
+        """Return the local URL of one that names the account as Azure does, else the same."""
+        try:
+            asked = urlsplit(url)
+        except ValueError:
+            return url
+        if asked.hostname != f"{self.account}.blob.core.windows.net":
+            return url
+        path = f"{self._base.path.rstrip('/')}{asked.path}"
+        return urlunsplit((self._base.scheme, self._base.netloc, path, asked.query, ""))
+
     def covers(self, url: str) -> bool:
         """Whether a URL is of the account's blob service."""
         try:
-            asked = urlsplit(url)
+            asked = urlsplit(self.local(url))
             here = _origin(asked) == _origin(self._base)
         except ValueError:  # a port that is none
             return False

@@ -42,7 +42,7 @@ _STANDARD_HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """The signed parts of a request. Header names are lower-case, path and query as sent."""
+    """What is signed of a request. Header names are lower-case, path and query as sent."""
 
     method: str
     raw_path: str
@@ -65,7 +65,7 @@ def verify_shared_key(request: SignedRequest, account: StorageAccount, now: date
     if name != account.name:
         raise _failed(f"The account '{name[:64]}' is not the account of this endpoint.")
     _check_date(request.headers, now)
-    texts = _strings_to_sign(request, account.name)
+    texts = strings_to_sign(request, account.name)
     if not any(is_signature(given, text, account) for text in texts):
         raise _failed(
             f"The MAC signature found in the HTTP request '{given[:128]}' is not the same as any "
@@ -74,13 +74,13 @@ def verify_shared_key(request: SignedRequest, account: StorageAccount, now: date
 
 
 def is_signature(given: str, text: str, account: StorageAccount) -> bool:
-    """Return True if the text was signed with the account's key."""
+    """Whether the text was signed with the account's key."""
     digest = hmac.digest(base64.b64decode(account.key), text.encode(), hashlib.sha256)
     return hmac.compare_digest(base64.b64encode(digest), given.encode())
 
 
 def query_of(raw_query: str) -> dict[str, str]:
-    """Return the parameters by lower-case name; repeated values are sorted and joined by commas."""
+    """The parameters by lower-case name; values of one that is repeated, sorted, with commas."""
     found: dict[str, list[str]] = {}
     for name, value in parse_qsl(raw_query, keep_blank_values=True):
         found.setdefault(name.lower(), []).append(value)
@@ -105,8 +105,8 @@ def _check_date(headers: Mapping[str, str], now: datetime) -> None:
         raise _failed(f"Request date header too old or too new: '{text[:64]}'.")
 
 
-def _strings_to_sign(request: SignedRequest, account: str) -> list[str]:
-    """Return the texts that may have been signed, the documented form first.
+def strings_to_sign(request: SignedRequest, account: str) -> list[str]:
+    """What may have been signed, the documented form first.
 
     Clients differ in harmless points: the Python SDK sorts the headers as the service does
     (hyphens do not count) where the page says lexicographically, and others sign `0` for an
@@ -136,7 +136,7 @@ def _plain(header: tuple[str, str]) -> str:
 
 
 def _hyphens_aside(header: tuple[str, str]) -> tuple[str, str]:
-    """Return the service's sort key: no hyphens, underscores before digits and letters."""
+    """Order of the service: hyphens weigh nothing, an underscore less than digits and letters."""
     return header[0].replace("-", "").replace("_", "\x01"), header[0]
 
 
@@ -156,7 +156,7 @@ _OVERRIDES = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The permissions of a signature; `resource_types` is None for a share or file SAS."""
+    """What a signature allows; `resource_types` is None for one of a share or file."""
 
     permissions: str
     resource_types: str | None
@@ -224,7 +224,7 @@ def _service_texts(request: SignedRequest, query: Mapping[str, str], account: st
 def _with_policy(
     request: SignedRequest, query: Mapping[str, str], shares: Shares
 ) -> Mapping[str, str]:
-    """Return the fields of the signature and its stored policy. Each may be in one of them only."""
+    """The fields, some of them from the stored policy; each may stand in one place only."""
     if not query.get("si"):
         return query
     share = shares.get(
@@ -257,7 +257,7 @@ def _check_times(fields: Mapping[str, str], now: datetime) -> None:
 
 
 def parse_sas_time(text: str) -> datetime:
-    """Parse a time of a signature, in UTC. Raises Fault."""
+    """A time of a signature, UTC. Raises Fault."""
     match = _SAS_TIME.fullmatch(text)
     try:
         numbers = [int(part) for part in match.groups(default="0")] if match else []

@@ -81,6 +81,15 @@ def verify(  # noqa: PLR0917 - a request is made of this much
     )
 
 
+def signature_of(
+    method: str, path_and_query: tuple[str, str], headers: Mapping[str, str], account: str, key: str
+) -> str:
+    """Return the signature that a client would send; header names are in lower case."""
+    raw_path, raw_query = path_and_query
+    texts = _strings_to_sign(method, raw_path, raw_query, headers, account)
+    return _sign(_decoded(key), texts[0])
+
+
 def bearer_token(headers: Mapping[str, str]) -> str | None:
     """Return the token that a request has instead of a signature, or None."""
     scheme, _, token = headers.get("authorization", "").partition(" ")

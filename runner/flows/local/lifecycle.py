@@ -6,6 +6,9 @@ import dataclasses
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -196,6 +199,44 @@ def shell_env(settings: Settings) -> dict[str, str]:
         "AZURE_STORAGE_BLOB_ENDPOINT": state.blob_endpoint,
         "AZURE_STORAGE_FILE_ENDPOINT": state.file_endpoint,
     }
+
+
+def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool) -> int:
+    """Run a command with the variables of `shell_env` and return its exit code.
+
+    Args:
+        settings: The settings of the target.
+        command: A program and its arguments.
+        azure_names: Lead Azure's own host names to the local services, for this command only.
+
+    Raises:
+        RunnerError: the services do not run, or there is no such program.
+    """
+    variables = shell_env(settings)
+    words = list(command)
+    if azure_names:
+        options = [
+            *("--account", variables["AZURE_BATCH_ACCOUNT"]),
+            *("--batch", variables["AZURE_BATCH_ENDPOINT"]),
+            *("--blob", variables["AZURE_STORAGE_BLOB_ENDPOINT"]),
+            *("--file", variables["AZURE_STORAGE_FILE_ENDPOINT"]),
+        ]
+        words = [sys.executable, "-m", "batch_emulator.gateway", *options, "--", *command]
+    try:
+        process = subprocess.Popen(words, env={**os.environ, **variables})
+    except OSError as err:
+        raise RunnerError(
+            "R-LOCAL-EXEC",
+            f"cannot run {words[0]}",
+            why=err.strerror or str(err),
+            fix="check the name of the program",
+        ) from err
+    while True:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:  # the command got it as well, and decides
+            continue
+        return 128 - code if code < 0 else code
 
 
 def _all_answer(settings: Settings) -> bool:

@@ -83,6 +83,21 @@ def env(output: OutputOption = OutputFormat.TABLE) -> None:
         out.text(f"export {name}={shlex.quote(value)}")
 
 
+@app.command(name="exec", context_settings={"ignore_unknown_options": True})
+def run_command(
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="Program and its arguments, after --.")
+    ],
+    azure: Annotated[
+        bool, typer.Option("--azure", help="Lead Azure's own host names to the local services.")
+    ] = False,
+) -> None:
+    """Run a command with the variables of `runner local env`."""
+    from runner.flows.local import lifecycle
+
+    raise typer.Exit(lifecycle.run_command(_settings(), command, azure_names=azure))
+
+
 @app.command()
 def evict(
     node: Annotated[

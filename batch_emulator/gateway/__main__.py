@@ -1,0 +1,117 @@
+"""`python -m batch_emulator.gateway ... -- COMMAND`: a command that reaches us by Azure's names.
+
+The keys come from AZURE_BATCH_ACCESS_KEY and AZURE_STORAGE_KEY.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+from batch_emulator.gateway.proxy import Gateway, LocalServices
+from batch_emulator.gateway.sign_in import (
+    CLIENT,
+    GROUP,
+    REGION,
+    SUBSCRIPTION,
+    TENANT,
+    NamedAccounts,
+)
+
+_NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
+_BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+
+
+def environment_of(gateway: Gateway, bundle: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the command: the proxy, its authority, names and credentials."""
+    account = gateway.services.account
+    proxies = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), gateway.url)
+    given = inherited.get("no_proxy") or inherited.get("NO_PROXY") or ""
+    direct = ",".join(dict.fromkeys([*filter(None, given.split(",")), "127.0.0.1", "localhost"]))
+    storage = {
+        "DefaultEndpointsProtocol": "https",
+        "AccountName": account.name,
+        "AccountKey": account.storage_key,
+        "EndpointSuffix": "core.windows.net",
+    }
+    kept = {name: value for name, value in inherited.items() if not name.startswith("AZURE_")}
+    return {
+        **kept,
+        **proxies,
+        **{name: str(bundle) for name in _BUNDLES},
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+        "AZURE_TENANT_ID": TENANT,
+        "AZURE_CLIENT_ID": CLIENT,
+        "AZURE_CLIENT_SECRET": gateway.tokens.secret,
+        "AZURE_SUBSCRIPTION_ID": SUBSCRIPTION,
+        "AZURE_RESOURCE_GROUP": GROUP,
+        "AZURE_LOCATION": REGION,
+        "AZURE_BATCH_ACCOUNT": account.name,
+        "AZURE_BATCH_ACCESS_KEY": account.batch_key,
+        "AZURE_BATCH_ENDPOINT": f"https://{account.batch_host}",
+        "AZURE_STORAGE_ACCOUNT": account.name,
+        "AZURE_STORAGE_KEY": account.storage_key,
+        "AZURE_STORAGE_CONNECTION_STRING": ";".join(f"{n}={v}" for n, v in storage.items()),
+        "AZURE_STORAGE_BLOB_ENDPOINT": f"https://{account.storage_host('blob')}",
+        "AZURE_STORAGE_FILE_ENDPOINT": f"https://{account.storage_host('file')}",
+    }
+
+
+def run(gateway: Gateway, command: list[str]) -> int:
+    """Run the command to its end and return its exit code, 128 and the signal if one ended it."""
+    with tempfile.TemporaryDirectory(prefix="azure-names-") as folder:
+        bundle = Path(folder) / "authorities.pem"
+        bundle.write_bytes(_system_authorities() + gateway.authority.pem)
+        try:
+            process = subprocess.Popen(command, env=environment_of(gateway, bundle, os.environ))
+        except OSError as err:
+            sys.stderr.write(f"error: cannot run {command[0]}: {err.strerror}\n")
+            return _NOT_FOUND if isinstance(err, FileNotFoundError) else _NOT_EXECUTABLE
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command as well
+
+        def end(_number: int, _frame: FrameType | None) -> None:
+            process.terminate()
+
+        signal.signal(signal.SIGTERM, end)
+        code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+def _system_authorities() -> bytes:
+    for name in (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile):
+        if name and Path(name).is_file():
+            return Path(name).read_bytes() + b"\n"
+    return b""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and return the exit code of the command."""
+    parser = argparse.ArgumentParser(prog="python -m batch_emulator.gateway")
+    parser.add_argument("--account", required=True, help="name of both accounts")
+    parser.add_argument("--batch", required=True, metavar="URL", help="the Batch emulator")
+    parser.add_argument("--blob", required=True, metavar="URL", help="Azurite, with the account")
+    parser.add_argument("--file", required=True, metavar="URL", help="Azure Files, with it as well")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(arguments)
+    keys = (os.environ["AZURE_BATCH_ACCESS_KEY"], os.environ["AZURE_STORAGE_KEY"])
+    account = NamedAccounts(options.account, *keys)
+    gateway = Gateway(LocalServices(account, options.batch, options.blob, options.file))
+    gateway.start()
+    try:
+        return run(gateway, options.command)
+    finally:
+        gateway.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

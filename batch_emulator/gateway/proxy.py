@@ -1,0 +1,340 @@
+"""The proxy of one command: it ends TLS for Azure's names and passes requests to local services.
+
+Signatures are checked here before a request is signed anew for the local service, whose paths
+begin with the account. A host that is none of ours is refused, so that nothing meant for the local
+services reaches Azure.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import http.client
+import json
+import re
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from batch_emulator.files_share.auth import SignedRequest, strings_to_sign
+from batch_emulator.gateway.authority import Authority
+from batch_emulator.gateway.sign_in import (
+    MANAGEMENT_HOST,
+    SIGN_IN_HOST,
+    NamedAccounts,
+    Tokens,
+    answer_management,
+    answer_sign_in,
+)
+from batch_emulator.http.auth import signature_of
+
+_CHUNK_BYTES = 256 * 1024
+_TIMEOUT_S = 300.0
+_MAX_SIGN_IN_BYTES = 64 * 1024
+_HOP_HEADERS = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServices:
+    """Where Azure's names lead: URLs of local services, those of storage with the account."""
+
+    account: NamedAccounts
+    batch_url: str
+    blob_url: str
+    file_url: str
+
+    def batch_pattern(self) -> re.Pattern[str]:
+        """Return what matches the host of the Batch account, in any region."""
+        return re.compile(rf"{re.escape(self.account.name)}\.[a-z0-9]+\.batch\.azure\.com")
+
+    def of(self, host: str) -> str | None:
+        """Return the URL to which a host of Batch or Storage leads, or None."""
+        if self.batch_pattern().fullmatch(host):
+            return self.batch_url
+        storage = {"blob": self.blob_url, "file": self.file_url}
+        for service, url in storage.items():
+            if host == self.account.storage_host(service):
+                return url
+        return None
+
+    def knows(self, host: str) -> bool:
+        """Return True if the host is served."""
+        return host in (SIGN_IN_HOST, MANAGEMENT_HOST) or self.of(host) is not None
+
+
+class Gateway(ThreadingHTTPServer):
+    """Serves on a free port of loopback, in threads, from `start` to `close`."""
+
+    daemon_threads = True
+
+    def __init__(self, services: LocalServices) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.services = services
+        self.tokens = Tokens()
+        self.authority = Authority()
+        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the proxy."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def start(self) -> None:
+        """Serve in a thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; connections that are open end with the process."""
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore connections that clients cut."""
+
+
+class _RefusedError(Exception):
+    """The request is answered here, as the service refuses it."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection of the command: CONNECT, then requests over TLS."""
+
+    protocol_version = "HTTP/1.1"
+    server: Gateway  # pyright: ignore[reportIncompatibleVariableOverride]
+    _host = ""
+    _upstream: http.client.HTTPConnection | None = None
+
+    def do_CONNECT(self) -> None:
+        """Become the host of that name, if it is one of ours."""
+        host = self.path.rpartition(":")[0].strip("[]").lower()
+        if self._host or not self.server.services.knows(host):
+            self.send_error(403, "Forbidden", f"{host} is none of the local services")
+            return
+        self.send_response_only(200, "Connection established")
+        self.end_headers()
+        try:
+            secured = self.server.authority.context(host).wrap_socket(
+                self.connection, server_side=True
+            )
+        except (OSError, ssl.SSLError):  # the client does not know the authority
+            self.close_connection = True
+            return
+        self._host, self.connection = host, secured
+        self.rfile = secured.makefile("rb")
+        self.wfile = secured.makefile("wb", 0)  # pyright: ignore[reportAttributeAccessIssue]
+        self.close_connection = False
+
+    def finish(self) -> None:
+        """Close the connection on both sides."""
+        if self._upstream is not None:
+            self._upstream.close()
+        with contextlib.suppress(OSError, ValueError):
+            super().finish()
+        if self._host:
+            self.connection.close()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server names it
+        """Log nothing: URLs contain signatures."""
+
+    def _serve(self) -> None:
+        if not self._host:
+            self.send_error(403, "Forbidden", "this proxy takes HTTPS only")
+            return
+        try:
+            if self._host in (SIGN_IN_HOST, MANAGEMENT_HOST):
+                self._answer_here()
+            else:
+                self._pass_on()
+        except _RefusedError as err:
+            self.close_connection = True  # the body was not read
+            self._answer(err.status, {"error": {"code": err.code, "message": str(err)}})
+        except (OSError, http.client.HTTPException) as err:
+            self.close_connection = True
+            with contextlib.suppress(OSError):
+                message = f"the local service does not answer: {err}"
+                self._answer(502, {"error": {"code": "BadGateway", "message": message}})
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_MERGE = _serve  # noqa: N815
+
+    def _answer_here(self) -> None:
+        path, tokens = urlsplit(self.path).path, self.server.tokens
+        body = b"".join(self._body())
+        if self._host == SIGN_IN_HOST:
+            self._answer(*answer_sign_in(self.command, path, body, tokens))
+            return
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        account = self.server.services.account
+        self._answer(*answer_management(self.command, path, headers, tokens, account))
+
+    def _answer(self, status: int, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _body(self) -> Iterator[bytes]:
+        """The body of the request, whatever its encoding."""
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            while size := int(self.rfile.readline(_MAX_SIGN_IN_BYTES).partition(b";")[0], 16):
+                yield self.rfile.read(size)
+                self.rfile.readline()
+            while self.rfile.readline(_MAX_SIGN_IN_BYTES).strip():
+                pass
+            return
+        left = int(self.headers.get("Content-Length") or 0)
+        while left > 0:
+            part = self.rfile.read(min(left, _CHUNK_BYTES))
+            if not part:
+                raise ConnectionError("the body is cut short")
+            left -= len(part)
+            yield part
+
+    def _pass_on(self) -> None:
+        """Send the request to the local service, and its answer back."""
+        services = self.server.services
+        base = urlsplit(services.of(self._host) or "")
+        headers = {
+            name.lower(): value
+            for name, value in self.headers.items()
+            if name.lower() not in (*_HOP_HEADERS, "host", "expect")
+        }
+        chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
+        if base.path:
+            self._sign_for_storage(headers, base.path)
+        else:
+            self._sign_for_batch(headers)
+        upstream = self._upstream or http.client.HTTPConnection(base.netloc, timeout=_TIMEOUT_S)
+        self._upstream = upstream
+        upstream.putrequest(
+            self.command, base.path + self.path, skip_host=True, skip_accept_encoding=True
+        )
+        upstream.putheader("Host", base.netloc)
+        for name, value in headers.items():
+            upstream.putheader(name, value)
+        if chunked:
+            upstream.putheader("Transfer-Encoding", "chunked")
+        upstream.endheaders()
+        if "expect" in self.headers:
+            self.send_response_only(100)
+            self.end_headers()
+        for part in self._body():
+            upstream.send(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+        if chunked:
+            upstream.send(b"0\r\n\r\n")
+        self._send_back(upstream.getresponse(), base.scheme + "://" + base.netloc + base.path)
+
+    def _send_back(self, answer: http.client.HTTPResponse, local_url: str) -> None:
+        """Pass an answer on; the documents of the services then name Azure's host."""
+        kind = answer.headers.get("Content-Type", "")
+        local, named = local_url.encode(), f"https://{self._host}".encode()
+        # Not what tasks and users wrote: a file's content passes unchanged.
+        is_document = kind.startswith("application/json;") or "comp=list" in self.path
+        body = answer.read().replace(local, named) if is_document else None
+        self.send_response_only(answer.status, answer.reason)
+        for name, value in answer.headers.items():
+            if name.lower() not in (*_HOP_HEADERS, "content-length"):
+                self.send_header(name, value.replace(local_url, f"https://{self._host}"))
+        empty = self.command == "HEAD" or answer.status in (204, 304)
+        length = answer.headers.get("Content-Length")
+        if body is not None and not empty:
+            length = str(len(body))
+        if length is not None:
+            self.send_header("Content-Length", length)
+        elif not empty:
+            self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        if empty:
+            answer.read()
+            return
+        parts = [body] if body is not None else iter(lambda: answer.read(_CHUNK_BYTES), b"")
+        for part in parts:
+            self.wfile.write(part if length else b"%x\r\n%b\r\n" % (len(part), part))
+        if length is None:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def _has_token(self, headers: dict[str, str]) -> bool:
+        """Whether the request has a token instead of a signature: it must be one of ours."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return False
+        if not self.server.tokens.is_valid(token.strip()):
+            raise _RefusedError(401, "InvalidAuthenticationInfo", "The access token is invalid.")
+        return True
+
+    def _sign_for_batch(self, headers: dict[str, str]) -> None:
+        """Replace a token by a signature; a signature does not name the host and stays."""
+        if not self._has_token(headers):
+            return
+        headers["ocp-date"] = format_datetime(datetime.now(UTC), usegmt=True)
+        account, (path, _, query) = self.server.services.account, self.path.partition("?")
+        signed = signature_of(self.command, (path, query), headers, account.name, account.batch_key)
+        headers["authorization"] = f"SharedKey {account.name}:{signed}"
+
+    def _sign_for_storage(self, headers: dict[str, str], prefix: str) -> None:
+        """Sign what a key or a token signed; a SAS does not name the host and stays."""
+        account = self.server.services.account
+        source = headers.get("x-ms-copy-source", "")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "sharedkey":
+            name, _, signature = given.strip().partition(":")
+            texts = strings_to_sign(self._signed(headers, ""), account.name)
+            known = [_sign(text, account.storage_key) for text in texts]
+            if name != account.name or not any(
+                hmac.compare_digest(one.encode(), signature.encode()) for one in known
+            ):
+                message = "The MAC signature found in the HTTP request is not the same."
+                raise _RefusedError(403, "AuthenticationFailed", message)
+        elif not self._has_token(headers):
+            headers |= self._local_source(source)
+            return
+        else:
+            headers["x-ms-date"] = format_datetime(datetime.now(UTC), usegmt=True)
+        headers |= self._local_source(source)
+        text = strings_to_sign(self._signed(headers, prefix), account.name)[0]
+        headers["authorization"] = f"SharedKey {account.name}:{_sign(text, account.storage_key)}"
+
+    def _signed(self, headers: dict[str, str], prefix: str) -> SignedRequest:
+        path, _, query = self.path.partition("?")
+        client = str(self.client_address[0])
+        return SignedRequest(self.command, prefix + path, query, headers, client)
+
+    def _local_source(self, source: str) -> dict[str, str]:
+        """The source of a copy by its local URL."""
+        split = urlsplit(source)
+        local = self.server.services.of(split.hostname or "")
+        if not source or local is None:
+            return {}
+        query = f"?{split.query}" if split.query else ""
+        return {"x-ms-copy-source": f"{local}{split.path}{query}"}
+
+
+def _sign(text: str, key: str) -> str:
+    digest = hmac.digest(base64.b64decode(key), text.encode(), hashlib.sha256)
+    return base64.b64encode(digest).decode()

@@ -1,0 +1,221 @@
+"""The two services around Batch and Storage that their clients ask: for tokens and for keys.
+
+Tokens are given for the secret of this gateway only. Of Azure Resource Manager there is one
+subscription with one resource group, one Batch account and one storage account.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs
+
+TENANT = "11111111-1111-1111-1111-111111111111"
+CLIENT = "22222222-2222-2222-2222-222222222222"
+SUBSCRIPTION = "33333333-3333-3333-3333-333333333333"
+GROUP = "local"
+REGION = "westeurope"
+SIGN_IN_HOST = "login.microsoftonline.com"
+MANAGEMENT_HOST = "management.azure.com"
+_LIFETIME_S = 3599
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAccounts:
+    """The name that both accounts have, and their keys."""
+
+    name: str
+    batch_key: str = field(repr=False)
+    storage_key: str = field(repr=False)
+
+    @property
+    def batch_host(self) -> str:
+        """Return the host of the Batch account."""
+        return f"{self.name}.{REGION}.batch.azure.com"
+
+    def storage_host(self, service: str) -> str:
+        """Return the host of `blob` or `file`."""
+        return f"{self.name}.{service}.core.windows.net"
+
+
+class Tokens:
+    """Gives tokens to who has the secret, and knows them again."""
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_urlsafe(32)
+        self._key = secrets.token_bytes(32)
+
+    def issue(self, audience: str) -> str:
+        """Return a token in the form of a JWT: some clients read its claims."""
+        now = int(time.time())
+        claims = {
+            "aud": audience,
+            "iss": f"https://sts.windows.net/{TENANT}/",
+            "iat": now,
+            "nbf": now,
+            "exp": now + _LIFETIME_S,
+            "appid": CLIENT,
+            "oid": CLIENT,
+            "tid": TENANT,
+        }
+        text = f"{_encoded({'alg': 'HS256', 'typ': 'JWT'})}.{_encoded(claims)}"
+        return f"{text}.{self._signature(text)}"
+
+    def is_valid(self, token: str) -> bool:
+        """Return True if the token was given here and has not expired."""
+        text, _, signature = token.rpartition(".")
+        if not hmac.compare_digest(self._signature(text).encode(), signature.encode()):
+            return False
+        claims = text.partition(".")[2]
+        found: Json = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        return found["exp"] > time.time()
+
+    def _signature(self, text: str) -> str:
+        return _base64(hmac.digest(self._key, text.encode(), "sha256"))
+
+
+def _encoded(document: Json) -> str:
+    return _base64(json.dumps(document).encode())
+
+
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def answer_sign_in(method: str, path: str, body: bytes, tokens: Tokens) -> tuple[int, Json]:
+    """Answer a request of Microsoft Entra ID: status and body."""
+    base = f"https://{SIGN_IN_HOST}/{TENANT}"
+    if method == "GET" and path.endswith("/discovery/instance"):
+        return 200, {
+            "tenant_discovery_endpoint": f"{base}/v2.0/.well-known/openid-configuration",
+            "api-version": "1.1",
+            "metadata": [
+                {
+                    "preferred_network": SIGN_IN_HOST,
+                    "preferred_cache": "login.windows.net",
+                    "aliases": [SIGN_IN_HOST, "login.windows.net", "login.microsoft.com"],
+                }
+            ],
+        }
+    if method == "GET" and path.endswith("/.well-known/openid-configuration"):
+        return 200, {
+            "issuer": f"{base}/v2.0",
+            "token_endpoint": f"{base}/oauth2/v2.0/token",
+            "authorization_endpoint": f"{base}/oauth2/v2.0/authorize",
+            "device_authorization_endpoint": f"{base}/oauth2/v2.0/devicecode",
+        }
+    if method == "POST" and path.endswith("/token"):
+        return _answer_token(body, tokens)
+    return 404, {"error": "not_found", "error_description": f"{method} {path} is not served here"}
+
+
+def _answer_token(body: bytes, tokens: Tokens) -> tuple[int, Json]:
+    form = {name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
+    given = form.get("client_secret", "")
+    if not hmac.compare_digest(given.encode(), tokens.secret.encode()):
+        text = "AADSTS7000215: Invalid client secret provided."
+        return 401, {
+            "error": "invalid_client",
+            "error_description": text,
+            "error_codes": [7000215],
+        }
+    audience = form.get("resource") or form.get("scope", "").split(" ")[0].removesuffix("/.default")
+    expires = {"expires_in": _LIFETIME_S, "ext_expires_in": _LIFETIME_S}
+    return 200, {"token_type": "Bearer", **expires, "access_token": tokens.issue(audience)}
+
+
+def answer_management(
+    method: str, path: str, headers: Mapping[str, str], tokens: Tokens, account: NamedAccounts
+) -> tuple[int, Json]:
+    """Answer a request of Azure Resource Manager: status and body."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not tokens.is_valid(token.strip()):
+        return _error(401, "InvalidAuthenticationToken", "The access token is invalid.")
+    resources = _resources(account)
+    wanted = path.rstrip("/").lower()
+    if method == "GET" and wanted in resources:
+        return 200, resources[wanted]
+    keys = {
+        f"{_id_of('Microsoft.Batch/batchAccounts', account)}/listkeys": {
+            "accountName": account.name,
+            "primary": account.batch_key,
+            "secondary": account.batch_key,
+        },
+        f"{_id_of('Microsoft.Storage/storageAccounts', account)}/listkeys": {
+            "keys": [
+                {"keyName": name, "value": account.storage_key, "permissions": "FULL"}
+                for name in ("key1", "key2")
+            ]
+        },
+    }
+    known = {name.lower(): body for name, body in keys.items()}
+    if method == "POST" and wanted in known:
+        return 200, known[wanted]
+    return _error(404, "ResourceNotFound", f"{method} {path} is not served here.")
+
+
+def _id_of(kind: str, account: NamedAccounts) -> str:
+    group = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
+    return f"{group}/providers/{kind}/{account.name}"
+
+
+def _resources(account: NamedAccounts) -> dict[str, Json]:
+    """Return what can be read, by path in lower case."""
+    top = f"/subscriptions/{SUBSCRIPTION}"
+    group = f"{top}/resourceGroups/{GROUP}"
+    done = {"provisioningState": "Succeeded"}
+    subscription: Json = {
+        "id": top,
+        "subscriptionId": SUBSCRIPTION,
+        "displayName": "local services",
+        "state": "Enabled",
+        "tenantId": TENANT,
+    }
+    groups: Json = {"id": group, "name": GROUP, "location": REGION, "properties": done}
+    kinds = {
+        "Microsoft.Batch/batchAccounts": {
+            "accountEndpoint": account.batch_host,
+            "poolAllocationMode": "BatchService",
+            "dedicatedCoreQuota": None,
+            **done,
+        },
+        "Microsoft.Storage/storageAccounts": {
+            "primaryEndpoints": {
+                service: f"https://{account.storage_host(service)}/" for service in ("blob", "file")
+            },
+            "primaryLocation": REGION,
+            **done,
+        },
+    }
+    found: dict[str, Json] = {
+        "/tenants": {"value": [{"id": f"/tenants/{TENANT}", "tenantId": TENANT}]},
+        "/subscriptions": {"value": [subscription]},
+        top: subscription,
+        f"{top}/resourceGroups": {"value": [groups]},
+        group: groups,
+    }
+    for kind, properties in kinds.items():
+        resource: Json = {
+            "id": _id_of(kind, account),
+            "name": account.name,
+            "type": kind,
+            "location": REGION,
+            "properties": properties,
+        }
+        if kind.endswith("storageAccounts"):
+            resource |= {"kind": "StorageV2", "sku": {"name": "Standard_LRS", "tier": "Standard"}}
+        found[resource["id"]] = resource
+        for above in (top, group):
+            found[f"{above}/providers/{kind}"] = {"value": [resource]}
+    return {path.lower(): body for path, body in found.items()}
+
+
+def _error(status: int, code: str, message: str) -> tuple[int, Json]:
+    return status, {"error": {"code": code, "message": message}}
