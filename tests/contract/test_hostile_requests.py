@@ -80,6 +80,66 @@ def test_job_that_cannot_be_is_refused(
     assert running.emulator.healthy
 
 
+IMAGE = {"publisher": "canonical", "offer": "ubuntu-24_04-lts", "sku": "server"}
+
+
+def machine(**extra: Any) -> dict[str, Any]:
+    agent = "batch.node.ubuntu 24.04"
+    return {
+        "virtualMachineConfiguration": {"imageReference": IMAGE, "nodeAgentSKUId": agent, **extra}
+    }
+
+
+def network(endpoints: object) -> dict[str, Any]:
+    return machine() | {"networkConfiguration": {"endpointConfiguration": endpoints}}
+
+
+@pytest.mark.parametrize(
+    ("extra", "where"),
+    [
+        (machine(extensions="x"), "virtualMachineConfiguration/extensions"),
+        (machine(extensions=5), "virtualMachineConfiguration/extensions"),
+        (machine(extensions=["x"]), "virtualMachineConfiguration/extensions/0"),
+        (machine(extensions=[{"a": 1}]), "virtualMachineConfiguration/extensions/0/a"),
+        (machine() | {"networkConfiguration": "x"}, "networkConfiguration"),
+        (network("x"), "networkConfiguration/endpointConfiguration"),
+        (
+            network({"inboundNATPools": ["x"]}),
+            "networkConfiguration/endpointConfiguration/inboundNATPools/0",
+        ),
+        (
+            network({"inboundNATPools": [{}]}),
+            "networkConfiguration/endpointConfiguration/inboundNATPools/0/name",
+        ),
+    ],
+)
+def test_pool_whose_nodes_could_not_be_shown_is_refused_by_the_place(
+    running: Running, things: Things, extra: dict[str, Any], where: str
+) -> None:
+    body = {"id": things.id("hostile"), "vmSize": "standard_d2s_v3", **extra}
+    answer = send(running.url, "POST", "/pools", body=json.dumps(body).encode())
+    assert answer.status_code == 400
+    assert where in [value["value"] for value in answer.json()["values"]]
+
+
+NOWHERE = "http://127.0.0.1:99999/account/container"
+
+
+def test_url_with_an_impossible_port_is_a_bad_request(
+    running: Running, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool)
+    files = [{"httpUrl": NOWHERE, "filePath": "f"}]
+    answer = send(running.url, "POST", f"/jobs/{job_id}/tasks", body=task(resourceFiles=files))
+    assert code_of(answer) == (400, "InvalidPropertyValue")
+    [node] = running.client.list_nodes(pool)
+    logs = {"containerUrl": NOWHERE, "startTime": "2020-01-01T00:00:00Z"}
+    path = f"/pools/{pool}/nodes/{node.id}/uploadbatchservicelogs"
+    answer = send(running.url, "POST", path, body=json.dumps(logs).encode())
+    assert code_of(answer) == (400, "InvalidPropertyValue")
+    assert running.emulator.healthy
+
+
 @pytest.mark.parametrize("value", ["0", "1001", "-1", "", "9" * 5000])
 def test_maxresults_out_of_range_is_400(running: Running, value: str) -> None:
     answer = send(running.url, "GET", "/pools", query=f"maxresults={value}")

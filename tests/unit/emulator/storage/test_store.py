@@ -15,6 +15,7 @@ from batch_emulator.domain.account import Account
 from batch_emulator.domain.model import JobState, NodeState, TaskState
 from batch_emulator.domain.transitions import jobs, tasks
 from batch_emulator.emulator import Emulator, EmulatorSettings
+from batch_emulator.http import render
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import (
     FORMAT,
@@ -160,6 +161,48 @@ def test_record_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
     with pytest.raises(StoreFormatError, match="cannot be read"):
         Emulator(EmulatorSettings(tmp_path / "data", "unit", "a2V5"))
     AccountStore(tmp_path / "data").close()  # and the folder is free again
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "kept"),
+    [
+        ("networkConfiguration", "x", None),
+        ("networkConfiguration", {"endpointConfiguration": "x"}, {}),
+        (
+            "networkConfiguration",
+            {"endpointConfiguration": {"inboundNATPools": ["x", {}]}},
+            {"endpointConfiguration": {"inboundNATPools": []}},
+        ),
+        ("virtualMachineConfiguration", {"extensions": "x"}, {}),
+        ("virtualMachineConfiguration", {"extensions": [{"a": 1}]}, {"extensions": []}),
+        ("startTask", {"commandLine": "x", "resourceFiles": [5]}, None),
+    ],
+)
+def test_pool_that_an_older_emulator_accepted_is_repaired_at_the_start(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    stored: object,
+    kept: object,
+) -> None:
+    store, world = AccountStore(tmp_path / "data"), World()
+    pool = world.pool()
+    store.write(world.account.take_journal())
+    store.close()
+    value = json.dumps(stored).replace("'", "''")
+    path = f"'$.spec.{name}', json('{value}')"
+    change(tmp_path, f"UPDATE pools SET record=json_set(record, {path})")
+    again, account = reopened(AccountStore(tmp_path / "data"), tmp_path, world)
+    found = account.pools[pool.key]
+    if kept is not None:
+        assert found.spec[name] == kept
+    else:
+        assert found.spec.get(name) != stored
+    assert f"pool {pool.id}: removed from its stored state" in caplog.text
+    assert name in caplog.text
+    shown = [render.node(node, "http://h", []) for node in found.nodes.values()]
+    assert [node["state"] for node in shown] == ["idle"]
+    again.close()
 
 
 def change(tmp_path: Path, statement: str) -> None:
