@@ -13,6 +13,7 @@ from itertools import groupby
 from batch_emulator.domain.validation.pool_rules import NOT_IN_POOLS
 from batch_emulator.files_share.app import FILES_ROUTES
 from batch_emulator.http.routes.table import ROUTES, Route
+from tools import emulator_properties
 from tools.emulator_coverage_notes import AREAS, Area, AreaKind
 
 _FILES_HEAD = """\
@@ -117,7 +118,7 @@ def page() -> str:
     """The page, as Markdown."""
     done = sum(route.handler is not None for route in ROUTES)
     lines = [_HEAD.format(done=done, all=len(ROUTES)), *_operations(), *_files_section()]
-    lines += [*_properties(), *_notes()]
+    lines += [*_properties(), *_notes(), *emulator_properties.section()]
     return "\n".join(lines) + "\n"
 
 

@@ -21,12 +21,26 @@ def test_new_pool_is_resized_to_its_targets(client: BatchClient, things: Things)
     assert pool.resize_errors is None
 
 
-def test_unknown_properties_are_echoed(client: BatchClient, things: Things) -> None:
+def test_metadata_and_size_are_shown(client: BatchClient, things: Things) -> None:
     pool_id = things.pool(metadata=[models.BatchMetadataItem(name="a", value="b")])
     pool = client.get_pool(pool_id)
     assert pool.metadata is not None
     assert (pool.metadata[0].name, pool.metadata[0].value) == ("a", "b")
     assert pool.vm_size == "standard_d2s_v3"  # as the service writes it
+
+
+def test_patch_changes_size_and_slots_of_an_empty_pool_only(
+    client: BatchClient, things: Things
+) -> None:
+    empty, used = things.pool(), things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(used, 1)
+    update = models.BatchPoolUpdateOptions(vm_size="standard_d4s_v3", task_slots_per_node=2)
+    client.update_pool(empty, update)
+    pool = client.get_pool(empty)
+    assert (pool.vm_size, pool.task_slots_per_node) == ("standard_d4s_v3", 2)
+    with pytest.raises(HttpResponseError) as caught:
+        client.update_pool(used, update)
+    assert code_of(caught.value) == "OperationInvalidForCurrentState"
 
 
 def test_pool_exists_tells_present_from_absent(client: BatchClient, things: Things) -> None:

@@ -24,10 +24,21 @@ from batch_emulator.http.call import (
 # properties that updateproperties clears when they are absent (docs)
 _REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
 _PACKAGES = "applicationPackageReferences"
+# properties that a PATCH may change while the pool has no nodes (docs, since 2024-07-01)
+_OF_EMPTY_POOLS = (
+    "displayName",
+    "vmSize",
+    "enableInterNodeCommunication",
+    "virtualMachineConfiguration",
+    "taskSlotsPerNode",
+    "taskSchedulingPolicy",
+    "networkConfiguration",
+    "userAccounts",
+    "mountConfiguration",
+    "upgradePolicy",
+)
 _FIXED = (
     "id",
-    "vmSize",
-    "taskSlotsPerNode",
     "targetDedicatedNodes",
     "targetLowPriorityNodes",
     *autoscale.PROPERTIES,
@@ -112,11 +123,12 @@ def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
     if spec.get(_PACKAGES) != pool.spec.get(_PACKAGES):
         call.emulator.applications.check(parts(spec, _PACKAGES))
     call.emulator.certificates.check(parts(spec, "certificateReferences"))
-    name = "mountConfiguration"
-    if pool.nodes and spec.get(name) != pool.spec.get(name):  # docs: only when the pool is empty
-        reason = "it can be changed only while the pool has no nodes"
-        raise Fault("OperationInvalidForCurrentState", {"PropertyName": name, "Reason": reason})
+    for name in _OF_EMPTY_POOLS:
+        if pool.nodes and spec.get(name) != pool.spec.get(name):
+            reason = "it can be changed only while the pool has no nodes"
+            raise Fault("OperationInvalidForCurrentState", {"PropertyName": name, "Reason": reason})
     pool.spec = spec
+    pool.slots_per_node = int(spec.get("taskSlotsPerNode", 1))
     pool.pack = part(spec, "taskSchedulingPolicy").get("nodeFillType") == "pack"
     pools.touch(call.emulator.account, pool, call.now)
     return entity_headers(pool.etag, pool.modified)

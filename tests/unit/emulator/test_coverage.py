@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batch_emulator.http.routes.table import ROUTES
-from tools import emulator_coverage, emulator_reference
+from tools import emulator_coverage, emulator_properties, emulator_reference
 from tools.emulator_coverage_notes import AREAS
 
 ROOT = Path(__file__).parents[3]
@@ -47,6 +47,25 @@ def test_every_area_of_notes_concerns_operations_there_are() -> None:
         assert area.notes
         for start in area.operations:
             assert any(name.startswith(start) for name in names), f"{area.title}: {start}"
+
+
+def test_the_page_says_of_every_property_what_becomes_of_it() -> None:
+    types = json.loads(emulator_properties.SCHEMA.read_text(encoding="utf-8"))["types"]
+    for name, properties in types.items():
+        said = emulator_properties.statuses(name, list(properties))
+        assert list(said) or not properties
+        assert {text.partition(":")[0] for text in said.values()} <= {"acts", "stored", "refused"}
+    with pytest.raises(ValueError, match=r"say what becomes of TaskSchedulingPolicy\.newer"):
+        emulator_properties.statuses("TaskSchedulingPolicy", ["newer"])
+
+
+def test_the_page_names_no_property_that_there_is_not() -> None:
+    types = json.loads(emulator_properties.SCHEMA.read_text(encoding="utf-8"))["types"]
+    tables = (emulator_properties.STORED, emulator_properties.REFUSED)
+    named = [(name, names) for name, names in emulator_properties.ACTING.items()]
+    named += [(name, names) for table in tables for name, (names, _) in table.items()]
+    for name, names in named:
+        assert set(names.split()) <= {"*", *types[name]}, name
 
 
 def test_every_operation_is_implemented() -> None:

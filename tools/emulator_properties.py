@@ -1,0 +1,310 @@
+"""What the emulator does with each property of each request body, for the coverage page.
+
+A property acts (the emulator does what the service documents, or checks and shows it as the
+service would), is stored and shown without effect, or is refused. Every property of the schema is
+named here once, so that a new one cannot be accepted and ignored without a word.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+SCHEMA = (
+    Path(__file__).parents[1] / "batch_emulator" / "domain" / "validation" / "request_schema.json"
+)
+_WHOLE = "*"
+
+# type -> the properties that act, or all
+ACTING: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "AffinityInformation",
+            "ApplicationPackageReference",
+            "AuthenticationTokenSettings",
+            "AutoPoolSpecification",
+            "AzureBlobFileSystemConfiguration",
+            "BatchNodeDeallocateOptions",
+            "ComputeNodeIdentityReference",
+            "ContainerConfiguration",
+            "ContainerHostBatchBindMountEntry",
+            "EnvironmentSetting",
+            "ExitCodeMapping",
+            "ExitCodeRangeMapping",
+            "ExitConditions",
+            "ExitOptions",
+            "HttpHeader",
+            "JobConstraints",
+            "JobDisableParameter",
+            "JobScheduleAddParameter",
+            "JobSchedulePatchParameter",
+            "JobScheduleUpdateParameter",
+            "JobTerminateParameter",
+            "JobUpdateParameter",
+            "MetadataItem",
+            "MountConfiguration",
+            "MultiInstanceSettings",
+            "NodeDisableSchedulingParameter",
+            "NodeRebootParameter",
+            "NodeReimageParameter",
+            "NodeRemoveParameter",
+            "OutputFile",
+            "OutputFileBlobContainerDestination",
+            "OutputFileDestination",
+            "OutputFileUploadOptions",
+            "PoolEnableAutoScaleParameter",
+            "PoolEvaluateAutoScaleParameter",
+            "PoolInformation",
+            "PoolResizeParameter",
+            "Schedule",
+            "TaskAddCollectionParameter",
+            "TaskConstraints",
+            "TaskContainerSettings",
+            "TaskDependencies",
+            "TaskIdRange",
+            "TaskUpdateParameter",
+            "UploadBatchServiceLogsConfiguration",
+        ),
+        _WHOLE,
+    ),
+    "AzureFileShareConfiguration": "accountName azureFileUrl accountKey relativeMountPath",
+    "CIFSMountConfiguration": "username source relativeMountPath password",
+    "NFSMountConfiguration": "source relativeMountPath",
+    "CertificateAddParameter": "thumbprint thumbprintAlgorithm data certificateFormat password",
+    "CertificateReference": "thumbprint thumbprintAlgorithm visibility",
+    "ComputeNodeUser": "name expiryTime",
+    "ContainerRegistry": "username password registryServer",
+    "ImageReference": "publisher offer sku version",
+    "InboundNATPool": "name protocol backendPort frontendPortRangeStart",
+    "JobAddParameter": (
+        "id displayName priority maxParallelTasks allowTaskPreemption constraints jobManagerTask "
+        "jobPreparationTask jobReleaseTask commonEnvironmentSettings poolInfo onAllTasksComplete "
+        "onTaskFailure metadata usesTaskDependencies"
+    ),
+    "JobManagerTask": (
+        "id displayName commandLine containerSettings resourceFiles outputFiles "
+        "environmentSettings constraints requiredSlots killJobOnCompletion runExclusive "
+        "applicationPackageReferences authenticationTokenSettings allowLowPriorityNode"
+    ),
+    "JobPatchParameter": (
+        "priority maxParallelTasks allowTaskPreemption onAllTasksComplete constraints poolInfo "
+        "metadata"
+    ),
+    "JobPreparationTask": (
+        "id commandLine containerSettings resourceFiles environmentSettings constraints "
+        "waitForSuccess rerunOnNodeRebootAfterSuccess"
+    ),
+    "JobReleaseTask": (
+        "id commandLine containerSettings resourceFiles environmentSettings maxWallClockTime "
+        "retentionTime"
+    ),
+    "JobSpecification": (
+        "priority allowTaskPreemption maxParallelTasks displayName usesTaskDependencies "
+        "onAllTasksComplete onTaskFailure constraints jobManagerTask jobPreparationTask "
+        "jobReleaseTask commonEnvironmentSettings poolInfo metadata"
+    ),
+    "NetworkConfiguration": "endpointConfiguration publicIPAddressConfiguration",
+    "NodeUpdateUserParameter": "expiryTime",
+    "PoolAddParameter": (
+        "id displayName vmSize virtualMachineConfiguration resizeTimeout targetDedicatedNodes "
+        "targetLowPriorityNodes enableAutoScale autoScaleFormula autoScaleEvaluationInterval "
+        "enableInterNodeCommunication networkConfiguration startTask certificateReferences "
+        "applicationPackageReferences taskSlotsPerNode taskSchedulingPolicy metadata "
+        "mountConfiguration targetNodeCommunicationMode maxTasksPerNode"
+    ),
+    "PoolEndpointConfiguration": "inboundNATPools",
+    "PoolPatchParameter": (
+        "startTask certificateReferences applicationPackageReferences metadata "
+        "targetNodeCommunicationMode displayName vmSize enableInterNodeCommunication "
+        "virtualMachineConfiguration taskSlotsPerNode taskSchedulingPolicy networkConfiguration "
+        "mountConfiguration"
+    ),
+    "PoolSpecification": (
+        "displayName vmSize virtualMachineConfiguration taskSlotsPerNode taskSchedulingPolicy "
+        "resizeTimeout targetDedicatedNodes targetLowPriorityNodes enableAutoScale "
+        "autoScaleFormula autoScaleEvaluationInterval enableInterNodeCommunication "
+        "networkConfiguration startTask certificateReferences applicationPackageReferences "
+        "metadata mountConfiguration targetNodeCommunicationMode maxTasksPerNode"
+    ),
+    "PoolUpdatePropertiesParameter": (
+        "startTask certificateReferences applicationPackageReferences metadata "
+        "targetNodeCommunicationMode"
+    ),
+    "PublicIPAddressConfiguration": "ipFamilies",
+    "ResourceFile": (
+        "autoStorageContainerName storageContainerUrl httpUrl blobPrefix filePath fileMode "
+        "identityReference"
+    ),
+    "StartTask": (
+        "commandLine containerSettings resourceFiles environmentSettings maxTaskRetryCount "
+        "waitForSuccess"
+    ),
+    "TaskAddParameter": (
+        "id displayName commandLine containerSettings exitConditions resourceFiles outputFiles "
+        "environmentSettings affinityInfo constraints requiredSlots multiInstanceSettings "
+        "dependsOn applicationPackageReferences authenticationTokenSettings"
+    ),
+    "TaskSchedulingPolicy": "nodeFillType",
+    "VirtualMachineConfiguration": "imageReference nodeAgentSKUId containerConfiguration",
+}
+
+_DISKS = "a node is a folder of this machine, with the disk and the image of this machine"
+_USERS = "the emulator decides as which user of this machine a task runs"
+_NETWORK = "nodes have loopback addresses; there is no virtual network"
+_UPGRADES = "nodes are never upgraded"
+_EXTENSIONS = "shown as provisioned, never run"
+_OPTIONS = "a mount is a folder of this machine"
+
+# type -> the properties that are stored and shown without effect ("*": all others), and why
+STORED: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        (
+            "BatchPoolIdentityReference",
+            "BatchVmDiskSecurityProfile",
+            "DataDisk",
+            "DiffDiskSettings",
+            "DiskCustomerManagedKey",
+            "DiskEncryptionConfiguration",
+            "DiskEncryptionSetParameters",
+            "ManagedDisk",
+            "NodePlacementConfiguration",
+            "OSDisk",
+            "SecurityProfile",
+            "ServiceArtifactReference",
+            "UefiSettings",
+            "VirtualMachineConfiguration",
+            "WindowsConfiguration",
+        ),
+        (_WHOLE, _DISKS),
+    ),
+    **dict.fromkeys(
+        (
+            "AutoUserSpecification",
+            "JobManagerTask",
+            "JobPreparationTask",
+            "JobReleaseTask",
+            "LinuxUserConfiguration",
+            "StartTask",
+            "TaskAddParameter",
+            "UserAccount",
+            "UserIdentity",
+            "WindowsUserConfiguration",
+        ),
+        (_WHOLE, _USERS),
+    ),
+    **dict.fromkeys(
+        (
+            "IPTag",
+            "InboundNATPool",
+            "JobAddParameter",
+            "JobNetworkConfiguration",
+            "JobPatchParameter",
+            "JobSpecification",
+            "NetworkConfiguration",
+            "NetworkSecurityGroupRule",
+            "PublicIPAddressConfiguration",
+        ),
+        (_WHOLE, _NETWORK),
+    ),
+    **dict.fromkeys(
+        ("AutomaticOSUpgradePolicy", "RollingUpgradePolicy", "UpgradePolicy"), (_WHOLE, _UPGRADES)
+    ),
+    "VMExtension": (_WHOLE, _EXTENSIONS),
+    **dict.fromkeys(
+        ("ComputeNodeUser", "NodeUpdateUserParameter"),
+        (_WHOLE, "nodes are folders, to which nobody signs in"),
+    ),
+    **dict.fromkeys(
+        ("AzureFileShareConfiguration", "CIFSMountConfiguration", "NFSMountConfiguration"),
+        ("mountOptions", _OPTIONS),
+    ),
+    "CertificateReference": ("storeLocation storeName", "only Windows nodes have stores"),
+    "HostEndpointSettings": (_WHOLE, "nodes have no metadata security protocol"),
+    "ProxyAgentSettings": (_WHOLE, "nodes have no metadata security protocol"),
+    "ImageReference": (_WHOLE, _DISKS),
+    "PoolAddParameter": (
+        "applicationLicenses userAccounts upgradePolicy resourceTags",
+        f"{_USERS}; {_UPGRADES}; nothing has licenses or tags",
+    ),
+    "PoolPatchParameter": (
+        "userAccounts upgradePolicy resourceTags",
+        f"{_USERS}; {_UPGRADES}; nothing has tags",
+    ),
+    "PoolSpecification": (
+        "applicationLicenses userAccounts upgradePolicy resourceTags",
+        f"{_USERS}; {_UPGRADES}; nothing has licenses or tags",
+    ),
+    "TaskSchedulingPolicy": ("jobDefaultOrder", "tasks start in the order in which they came"),
+}
+
+# type -> the properties that are refused, with which code
+REFUSED: Mapping[str, tuple[str, str]] = {
+    "CloudServiceConfiguration": (_WHOLE, "`NotImplemented`: nodes are Linux; retired in 2024"),
+    "ContainerRegistry": ("identityReference", "`NotImplemented`"),
+    "PoolAddParameter": ("cloudServiceConfiguration", "`NotImplemented`"),
+    "PoolSpecification": ("cloudServiceConfiguration", "`NotImplemented`"),
+    "ResourceFile": (
+        "blobSource",
+        "`InvalidPropertyValue`: use httpUrl, which api-versions since 2018-12-01 have",
+    ),
+}
+
+
+def statuses(type_name: str, names: list[str]) -> Mapping[str, str]:
+    """Return what becomes of each property of a type. Raises ValueError for one that is not said.
+
+    What a type names wins over what it says of all others.
+    """
+    found: dict[str, str] = {}
+    acting = ACTING.get(type_name, "")
+    for name in names:
+        if name in acting.split():
+            found[name] = "acts"
+        for word, table in (("refused", REFUSED), ("stored", STORED)):
+            listed, why = table.get(type_name, ("", ""))
+            if name in listed.split():
+                found[name] = f"{word}: {why}"
+    for name in names:
+        if name in found:
+            continue
+        if acting == _WHOLE:
+            found[name] = "acts"
+        elif (others := REFUSED.get(type_name, ("", "")))[0] == _WHOLE:
+            found[name] = f"refused: {others[1]}"
+        elif (others := STORED.get(type_name, ("", "")))[0] == _WHOLE:
+            found[name] = f"stored: {others[1]}"
+        else:
+            raise ValueError(f"say what becomes of {type_name}.{name}")
+    return found
+
+
+_HEAD = """\
+# Properties of request bodies
+
+Every property that any api-version since 2018-03-01 knows, by type. A body with any other one is
+refused: 400 `InvalidRequestBody`. *acts*: the emulator does what the service documents. *stored*:
+checked, kept and shown again (secrets never are), without effect. *refused*: answered with the
+code. A property is known from the api-version in *since* on and until before the one in *until*.
+
+`authenticationTokenSettings` is accepted under 2025-06-01 too, which has removed it: the emulator
+issues tokens to the job manager tasks that start scheduled runs (our choice).
+
+| operation | body |
+|---|---|"""
+
+
+def section() -> Iterator[str]:
+    """Return the lines of the page."""
+    schema: Mapping[str, Any] = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    yield _HEAD
+    for operation, name in schema["operations"].items():
+        yield f"| {operation} | {name} |"
+    yield "\n| type | property | since | until | |\n|---|---|---|---|---|"
+    for type_name, properties in schema["types"].items():
+        said = statuses(type_name, list(properties))
+        for name, one in properties.items():
+            since, until = one.get("since", ""), one.get("until", "")
+            yield f"| {type_name} | {name} | {since} | {until} | {said[name]} |"
+    yield ""
