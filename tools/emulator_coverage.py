@@ -87,9 +87,10 @@ _HEAD = """\
 
 Names are those of the service's OpenAPI description; {done} of {all} operations are implemented.
 What is not emulated answers `501 NotImplemented` with its name, never a silent success.
-Any `api-version` from 2018-03-01 on is accepted. What an operation does is what the service documents,
-except where the last column names an area below: there the documentation says two things, the
-service was seen to do it, or all sources are silent and the choice is ours; each row says which.
+Any `api-version` from 2018-03-01 on is accepted. What an operation does is what the service
+documents, except where the last column names an area below: there the documentation says two
+things, the service was seen to do it, or all sources are silent and the choice is ours; each row
+says which.
 """
 
 _REFUSED = (
