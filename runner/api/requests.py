@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from runner.protocol.errors import RunnerError
 
@@ -80,12 +80,6 @@ def where_flags(
     )
 
 
-@overload
-def whole(value: int) -> int: ...
-@overload
-def whole(value: None) -> None: ...
-@overload
-def whole(value: int | None) -> int | None: ...
 def whole(value: int | None) -> int | None:
     """A whole number of numpy as one of Python."""
     return None if value is None else index(value)

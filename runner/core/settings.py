@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from runner.core.home import runner_home
-from runner.core.yaml_files import check_document, read_document
+from runner.core.yaml_files import StrictModel, check_document, read_document
 from runner.protocol.errors import RunnerError
 
 Target = Literal["local", "azure"]
@@ -134,10 +134,8 @@ def _refused(given: _Value, why: str) -> RunnerError:
     )
 
 
-class SettingsFile(BaseModel):
+class SettingsFile(StrictModel):
     """The keys of a settings file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     target: Literal["local", "azure"] | None = None
     stack: str | None = Field(None, min_length=1)

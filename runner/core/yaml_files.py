@@ -9,11 +9,28 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+)
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from runner.core.units import DURATION_PATTERN, SIZE_PATTERN, UnitError, parse_duration, parse_size
 from runner.protocol.errors import RunnerError
+
+
+class StrictModel(BaseModel):
+    """A mapping in a file that a person writes: other keys and other types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def one_of(*keys: str) -> dict[str, Any]:
+    """Return the part of a JSON schema that requires one of the keys, and no second one."""
+    return {"oneOf": [{"required": [key]} for key in keys]}
 
 
 @dataclass(frozen=True, slots=True)

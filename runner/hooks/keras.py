@@ -16,19 +16,17 @@ from __future__ import annotations
 
 import importlib
 import os
-import pickle
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from runner.hooks.keras_state import Arrays, CountedBatches, ModelState, stateful
 from runner.hooks.state import (
-    FILE,
     SaveError,
     StateFolder,
     default_folder,
     logger,
     random_states,
+    read_state,
     restore_random_states,
     write_state,
 )
@@ -72,7 +70,7 @@ class Checkpoint(_Callback):
         self._sigterm = DeferredSigterm()
         self._data = None if data is None else CountedBatches(data)
         self._also = [stateful(each) for each in also]
-        self._found = self._load()
+        self._found: dict[str, Any] | None = read_state(self._states) if self._states else None
         self.epoch: int = self._found["epoch"] if self._found else 0
         """The epoch to begin with, counted from 0."""
         self.step: int = self._found["step"] if self._found else 0
@@ -202,13 +200,6 @@ class Checkpoint(_Callback):
             return (logs, arguments[0]) if len(arguments) > 1 else logs
 
         model.train_function = skip
-
-    def _load(self) -> dict[str, Any] | None:
-        newest: Path | None = self._states.newest() if self._states else None
-        if newest is None:
-            return None
-        with (newest / FILE).open("rb") as source:
-            return pickle.load(source)  # noqa: S301 - from the run's own folder, as its code is
 
     def _save(self, *, stopped: bool = False) -> None:
         assert self._states is not None  # noqa: S101

@@ -243,7 +243,12 @@ def load_state(folder: str | os.PathLike[str] | None = None) -> Any:
         folder: the folder of the states; by default $RUNNER_CHECKPOINT_DIR.
     """
     path = Path(folder) if folder is not None else default_folder()
-    newest = StateFolder(path).newest() if path is not None else None
+    return None if path is None else read_state(StateFolder(path))
+
+
+def read_state(states: StateFolder) -> Any:
+    """Return the value of the newest complete state, or None."""
+    newest = states.newest()
     if newest is None:
         return None
     with (newest / FILE).open("rb") as source:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -130,31 +132,22 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
     raise _closed(place, why)
 
 
-class _node_required:  # noqa: N801  reads as a statement
-    """Raises RunnerError if the node does not exist or cannot be entered now."""
-
-    def __init__(self, place: TaskPlace) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, err: BaseException | None, trace: object) -> None:
-        if not isinstance(err, HttpResponseError):
-            return
+@contextmanager
+def _node_required(place: TaskPlace) -> Generator[None]:
+    """Raise RunnerError if the node does not exist or cannot be entered now."""
+    try:
+        yield
+    except HttpResponseError as err:
         code = error_code(err)
-        if err.status_code == 404 or code in _NOT_NOW:
-            raise _unreachable(self._place, code) from err
-
-
-def _unreachable(place: TaskPlace, code: str) -> RunnerError:
-    return RunnerError(
-        "R-REACH-NODE",
-        f"cannot sign in to node {place.node} now",
-        why=f"{code}: it was removed, or is starting",
-        fix=f"run `runner pool nodes {place.pool}`; a lost run continues elsewhere",
-        exit_code=ExitCode.CAPACITY,
-    )
+        if err.status_code != 404 and code not in _NOT_NOW:
+            raise
+        raise RunnerError(
+            "R-REACH-NODE",
+            f"cannot sign in to node {place.node} now",
+            why=f"{code}: it was removed, or is starting",
+            fix=f"run `runner pool nodes {place.pool}`; a lost run continues elsewhere",
+            exit_code=ExitCode.CAPACITY,
+        ) from err
 
 
 def _closed(place: TaskPlace, why: str) -> RunnerError:

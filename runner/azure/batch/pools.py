@@ -6,23 +6,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from azure.batch import BatchClient, models
-from azure.batch.models import (
-    AzureFileShareConfiguration,
-    BatchContainerConfiguration,
-    BatchPool,
-    BatchPoolCreateOptions,
-    BatchPoolResizeOptions,
-    BatchPoolUpdateOptions,
-    BatchStartTask,
-    BatchSupportedImage,
-    BatchVmImageReference,
-    EnvironmentSetting,
-    MountConfiguration,
-    VirtualMachineConfiguration,
-)
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
@@ -30,10 +16,6 @@ from runner.azure.batch.translate import wire_text
 from runner.azure.faults import service_errors
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
-
-if TYPE_CHECKING:
-    from runner.azure.auth.credentials import Connection
-
 
 _DELETE_TIMEOUT_S = 60.0
 _POLL_S = 0.1
@@ -93,7 +75,7 @@ def list_supported_images(
         }
 
 
-def _image_key(found: BatchSupportedImage) -> tuple[str, str, str, str]:
+def _image_key(found: models.BatchSupportedImage) -> tuple[str, str, str, str]:
     image = found.image_reference
     words = (image.publisher, image.offer, image.sku, found.node_agent_sku_id)
     publisher, offer, sku, agent = (str(word or "").lower() for word in words)
@@ -111,30 +93,32 @@ def _ensure(client: BatchClient, spec: PoolSpec) -> str:
     return "created" if pool is None else "recreated"
 
 
-def _get(client: BatchClient, pool_id: str) -> BatchPool | None:
+def _get(client: BatchClient, pool_id: str) -> models.BatchPool | None:
     try:
         return client.get_pool(pool_id)
     except ResourceNotFoundError:
         return None
 
 
-def _adjust(client: BatchClient, pool: BatchPool, spec: PoolSpec) -> str:
+def _adjust(client: BatchClient, pool: models.BatchPool, spec: PoolSpec) -> str:
     if not _same_start(pool, spec):
         # Running nodes keep the old start task; nodes that boot later use the new one.
-        client.update_pool(spec.id, BatchPoolUpdateOptions(start_task=_start_task(spec)))
+        client.update_pool(spec.id, models.BatchPoolUpdateOptions(start_task=_start_task(spec)))
     if pool.target_low_priority_nodes == spec.spot_nodes:
         return "kept"
     if pool.allocation_state == "resizing":
         client.begin_stop_pool_resize(spec.id, polling_interval=1).wait(_DELETE_TIMEOUT_S)
     client.begin_resize_pool(
         spec.id,
-        BatchPoolResizeOptions(target_dedicated_nodes=0, target_low_priority_nodes=spec.spot_nodes),
+        models.BatchPoolResizeOptions(
+            target_dedicated_nodes=0, target_low_priority_nodes=spec.spot_nodes
+        ),
         polling_interval=1,
     )
     return "resized"
 
 
-def _same_nodes(pool: BatchPool, spec: PoolSpec) -> bool:
+def _same_nodes(pool: models.BatchPool, spec: PoolSpec) -> bool:
     """Compare what cannot be changed. The service does not return the key of a mount."""
     shares = [mount.azure_file_share_configuration for mount in pool.mount_configuration or ()]
     mounted = [(share.azure_file_url, share.relative_mount_path) for share in shares if share]
@@ -144,7 +128,7 @@ def _same_nodes(pool: BatchPool, spec: PoolSpec) -> bool:
     return same and mounted == wanted
 
 
-def _same_start(pool: BatchPool, spec: PoolSpec) -> bool:
+def _same_start(pool: models.BatchPool, spec: PoolSpec) -> bool:
     start = pool.start_task
     if start is None or start.command_line != spec.start_command:
         return False
@@ -153,15 +137,17 @@ def _same_start(pool: BatchPool, spec: PoolSpec) -> bool:
 
 
 def _create(client: BatchClient, spec: PoolSpec) -> None:
-    image = BatchVmImageReference(
+    image = models.BatchVmImageReference(
         publisher="canonical", offer="ubuntu-24_04-lts", sku="server", version="latest"
     )
-    containers = BatchContainerConfiguration(type="dockerCompatible") if spec.containers else None
+    containers = (
+        models.BatchContainerConfiguration(type="dockerCompatible") if spec.containers else None
+    )
     client.create_pool(
-        BatchPoolCreateOptions(
+        models.BatchPoolCreateOptions(
             id=spec.id,
             vm_size=spec.vm_size,
-            virtual_machine_configuration=VirtualMachineConfiguration(
+            virtual_machine_configuration=models.VirtualMachineConfiguration(
                 image_reference=image,
                 node_agent_sku_id="batch.node.ubuntu 24.04",
                 container_configuration=containers,
@@ -176,9 +162,9 @@ def _create(client: BatchClient, spec: PoolSpec) -> None:
     )
 
 
-def _mount(share: ShareMount) -> MountConfiguration:
-    return MountConfiguration(
-        azure_file_share_configuration=AzureFileShareConfiguration(
+def _mount(share: ShareMount) -> models.MountConfiguration:
+    return models.MountConfiguration(
+        azure_file_share_configuration=models.AzureFileShareConfiguration(
             account_name=share.account,
             azure_file_url=share.url,
             account_key=share.key,
@@ -187,10 +173,12 @@ def _mount(share: ShareMount) -> MountConfiguration:
     )
 
 
-def _start_task(spec: PoolSpec) -> BatchStartTask:
-    return BatchStartTask(
+def _start_task(spec: PoolSpec) -> models.BatchStartTask:
+    return models.BatchStartTask(
         command_line=spec.start_command,
-        environment_settings=[EnvironmentSetting(name=n, value=v) for n, v in spec.start_env],
+        environment_settings=[
+            models.EnvironmentSetting(name=n, value=v) for n, v in spec.start_env
+        ],
         wait_for_success=True,
         max_task_retry_count=1,
     )

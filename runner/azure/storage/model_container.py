@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from azure.core import MatchConditions
@@ -117,11 +118,8 @@ class ModelContainer:
         return True
 
     def _put_empty(self, name: str, *, replace: bool) -> bool:
-        with service_errors(f"writing {name}"):
-            try:
-                self._client.get_blob_client(name).upload_blob(b"", overwrite=replace)
-            except _CONFLICTS:
-                return True
+        with service_errors(f"writing {name}"), suppress(*_CONFLICTS):
+            self._client.get_blob_client(name).upload_blob(b"", overwrite=replace)
         return True
 
     def digest(self, name: str) -> tuple[int, str] | None:

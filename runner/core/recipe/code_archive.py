@@ -22,19 +22,8 @@ from runner.protocol.errors import RunnerError
 
 IGNORE_FILES = (".gitignore", ".runnerignore")  # the later one has the last word
 _ALWAYS = (
-    ".git/",
-    ".hg/",
-    ".svn/",
-    "__pycache__/",
-    "*.py[cod]",
-    ".venv/",
-    "venv/",
-    "node_modules/",
-    ".ipynb_checkpoints/",
-    ".mypy_cache/",
-    ".pytest_cache/",
-    ".ruff_cache/",
-    ".DS_Store",
+    *(".git/", ".hg/", ".svn/", "__pycache__/", "*.py[cod]", ".venv/", "venv/", "node_modules/"),
+    *(".ipynb_checkpoints/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".DS_Store"),
 )
 
 

@@ -12,28 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from runner.core.recipe.keys import (
-    Checkpoints,
-    CheckpointsFile,
-    EnvFile,
-    ImageName,
-    Inputs,
-    Model,
-    OutputName,
-    Priority,
-    ResourcesFile,
-    RunReference,
-    Secrets,
-    check_named_outputs,
-    key_error,
-    output_variable,
-    to_inputs,
-    to_model,
-    to_rule,
-    to_secrets,
-)
+from runner.core.recipe import keys
 from runner.core.recipe.recipe import (
     BUILTIN_FOLDER,
     RECIPE_FILE,
@@ -46,6 +27,7 @@ from runner.core.recipe.recipe import (
 from runner.core.yaml_files import (
     Amount,
     Document,
+    StrictModel,
     TextField,
     check_document,
     field_error,
@@ -56,7 +38,6 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import NO_RESOURCES
 
 _SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
-_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 Scalar = bool | int | float | str
 
@@ -68,9 +49,9 @@ def _argument_list(value: object) -> object:
         words = shlex.split(value)
     except ValueError as err:
         problem, fix = f"{value!r} cannot be split into words: {err}", "close it, or write a list"
-        raise key_error(problem, fix) from err
+        raise keys.key_error(problem, fix) from err
     if operators := [word for word in words if word in _SHELL_WORDS]:
-        raise key_error(
+        raise keys.key_error(
             f"{operators[0]!r} means nothing here: the command is not run by a shell",
             'write ["bash", "-c", "…"], or put it in a script',
         )
@@ -81,15 +62,17 @@ def relative_path(value: str) -> str:
     """Return the path in POSIX form. Raise an error if it leaves its folder."""
     path = PurePosixPath(value)
     if not value.strip() or path.is_absolute() or ".." in path.parts or "\\" in value:
-        raise key_error(f"{value!r} leaves the folder", "write a path relative to it, without '..'")
+        raise keys.key_error(
+            f"{value!r} leaves the folder", "write a path relative to it, without '..'"
+        )
     if any(ord(char) < 32 for char in value):
-        raise key_error(f"{value!r} has a control character", "rename it")
+        raise keys.key_error(f"{value!r} has a control character", "rename it")
     return str(path)
 
 
 def _python_version(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise key_error(f"{value!r} is a number to YAML", f'quote it: python: "{value}"')
+        raise keys.key_error(f"{value!r} is a number to YAML", f'quote it: python: "{value}"')
     return value
 
 
@@ -99,9 +82,9 @@ def _compiled(value: str) -> str:
     except re.error as err:
         problem = f"{value!r} is not a regular expression: {err}"
         fix = "put \\ before ( [ * + ? . | that are meant as they stand"
-        raise key_error(problem, fix) from err
+        raise keys.key_error(problem, fix) from err
     if compiled.groups != 1 and "value" not in compiled.groupindex:
-        raise key_error(
+        raise keys.key_error(
             f"{value!r} has {compiled.groups} groups",
             "put ( ) around the number, once, or name its group: (?P<value>...)",
         )
@@ -114,7 +97,7 @@ def _expanded_param(value: object) -> object:
         problem = f"{value!r} is no value of a parameter"
         if value is None:
             problem = "nothing is said of the parameter"
-        raise key_error(problem, "write its default, or {type: int} if it has none")
+        raise keys.key_error(problem, "write its default, or {type: int} if it has none")
     raw = cast("dict[str, Any]", value if isinstance(value, dict) else {"default": value})
     default = raw.get("default")
     if "type" not in raw and isinstance(default, bool | int | float | str):
@@ -175,10 +158,8 @@ _TYPED = {
 }
 
 
-class ParamFile(BaseModel):
+class ParamFile(StrictModel):
     """One declared parameter."""
-
-    model_config = _STRICT
 
     type: Literal["int", "float", "str", "bool"]
     default: Scalar | None = None
@@ -190,11 +171,11 @@ class ParamFile(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> ParamFile:
         if self.type in {"str", "bool"} and (self.min is not None or self.max is not None):
-            raise key_error(
+            raise keys.key_error(
                 f"min and max do not apply to a {self.type}", "remove them, or use choices"
             )
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise key_error(f"min {self.min:g} is above max {self.max:g}", "exchange them")
+            raise keys.key_error(f"min {self.min:g} is above max {self.max:g}", "exchange them")
         for value in [*(self.choices or []), *([] if self.default is None else [self.default])]:
             _check_value(self, value)
         return self
@@ -208,36 +189,30 @@ def _check_value(param: ParamFile, value: Scalar) -> None:
         "str": isinstance(value, str),
     }
     if not fits[param.type]:
-        raise key_error(f"{value!r} is not of type {param.type}", _TYPED[param.type])
+        raise keys.key_error(f"{value!r} is not of type {param.type}", _TYPED[param.type])
     if isinstance(value, float) and not math.isfinite(value):
-        raise key_error(f"{value!r} is not a finite number", "write a finite number, like 0.5")
+        raise keys.key_error(f"{value!r} is not a finite number", "write a finite number, like 0.5")
     if param.choices is not None and value not in param.choices:
         problem = f"{value!r} is not among the choices {param.choices}"
-        raise key_error(problem, f"choose one of them, or add {value!r} to choices")
+        raise keys.key_error(problem, f"choose one of them, or add {value!r} to choices")
     if isinstance(value, str | bool):
         return
     if param.min is not None and value < param.min:
-        raise key_error(f"{value!r} is below min {param.min:g}", "raise it, or lower min")
+        raise keys.key_error(f"{value!r} is below min {param.min:g}", "raise it, or lower min")
     if param.max is not None and value > param.max:
-        raise key_error(f"{value!r} is above max {param.max:g}", "lower it, or raise max")
+        raise keys.key_error(f"{value!r} is above max {param.max:g}", "lower it, or raise max")
 
 
-class MetricsSection(BaseModel):
+class MetricsSection(StrictModel):
     """What is measured: patterns are regular expressions over standard output with one group."""
-
-    model_config = _STRICT
 
     primary: str | None = None
     goal: Literal["max", "min"] = "max"
     patterns: dict[str, Annotated[str, AfterValidator(_compiled)]] = Field(default_factory=dict)
 
 
-class RecipeFile(BaseModel):
+class RecipeFile(StrictModel, title="train.yaml of runner"):
     """A recipe: what to run, with which parameters, and what it promises to write."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, title="train.yaml of runner"
-    )
 
     name: RecipeName | None = Field(None, description="Defaults to the name of the folder.")
     description: str = ""
@@ -253,16 +228,16 @@ class RecipeFile(BaseModel):
         None, description='A Python version in quotes, like "3.11".'
     )
     dataset: _DatasetName | None = None
-    inputs: Inputs = Field(
+    inputs: keys.Inputs = Field(
         default_factory=dict,
         description="What the script finds at $RUNNER_INPUT_<NAME>: a path, a URL, blob:, run: ...",
     )
-    image: ImageName | None = Field(
+    image: keys.ImageName | None = Field(
         None,
         description="A container image with python3 that the run takes place in; needs a pool that "
         "runs containers.",
     )
-    secrets: Secrets = Field(
+    secrets: keys.Secrets = Field(
         default_factory=dict,
         description="Variables whose values stay secret: {env: NAME} here, or {keyvault: URL}.",
     )
@@ -275,26 +250,28 @@ class RecipeFile(BaseModel):
     outputs: list[RelativePath] = Field(
         default_factory=list, description="Globs below $RUNNER_OUTPUT_DIR that must match a file."
     )
-    named_outputs: Annotated[dict[OutputName, RelativePath], check_named_outputs] = Field(
+    named_outputs: Annotated[dict[keys.OutputName, RelativePath], keys.check_named_outputs] = Field(
         default_factory=dict,
         description="Folders below $RUNNER_OUTPUT_DIR, each at $RUNNER_OUTPUT_<NAME>; a run that "
         "leaves one empty fails.",
     )
     metrics: MetricsSection = Field(default_factory=MetricsSection)
-    model: Model | None = Field(
+    model: keys.Model | None = Field(
         None, description="The model that every run which succeeds becomes a version of."
     )
-    env: EnvFile = Field(default_factory=dict)
+    env: keys.EnvFile = Field(default_factory=dict)
     timeout: Duration | None = Field(None, description="90m, 2h, 1d or seconds; at most 7 days.")
     retries: int = Field(0, ge=0, le=100)
-    checkpoints: Checkpoints = Field(
-        default_factory=CheckpointsFile,
+    checkpoints: keys.Checkpoints = Field(
+        default_factory=keys.CheckpointsFile,
         description="How $RUNNER_CHECKPOINT_DIR is kept in blob; false switches it off.",
     )
     estimate: str | None = Field(None, description="How long it takes, told before it starts.")
-    resources: ResourcesFile | None = None
-    priority: Priority = Field(0, description="-1000 to 1000; tasks of a higher one start first.")
-    after: list[RunReference] = Field(
+    resources: keys.ResourcesFile | None = None
+    priority: keys.Priority = Field(
+        0, description="-1000 to 1000; tasks of a higher one start first."
+    )
+    after: list[keys.RunReference] = Field(
         default_factory=list, description="Runs that must have succeeded before this one starts."
     )
 
@@ -457,19 +434,19 @@ def _build(
         python=parsed.python,
         dataset=parsed.dataset,
         outputs=(*parsed.outputs, *parsed.named_outputs.values()),
-        named_outputs={output_variable(n): p for n, p in parsed.named_outputs.items()},
+        named_outputs={keys.output_variable(n): p for n, p in parsed.named_outputs.items()},
         metric_patterns=dict(parsed.metrics.patterns),
         primary_metric=parsed.metrics.primary,
         goal=parsed.metrics.goal,
         env=dict(parsed.env),
         timeout_s=parsed.timeout,
         retries=parsed.retries,
-        checkpoints=to_rule(parsed.checkpoints),
+        checkpoints=keys.to_rule(parsed.checkpoints),
         estimate=parsed.estimate,
         files=files,
-        inputs=to_inputs(parsed.inputs, folder),
-        model=to_model(parsed.model),
-        secrets=to_secrets(parsed.secrets),
+        inputs=keys.to_inputs(parsed.inputs, folder),
+        model=keys.to_model(parsed.model),
+        secrets=keys.to_secrets(parsed.secrets),
         resources=parsed.resources.to_resources() if parsed.resources else NO_RESOURCES,
         priority=parsed.priority,
         after=tuple(parsed.after),

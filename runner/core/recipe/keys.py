@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from runner.core.recipe.inputs import (
@@ -19,7 +19,7 @@ from runner.core.recipe.inputs import (
 )
 from runner.core.recipe.recipe import IMAGE_NAME, MOST_NODES, PRIORITIES
 from runner.core.recipe.secrets import check_secret
-from runner.core.yaml_files import Amount, TextField
+from runner.core.yaml_files import Amount, StrictModel, TextField, one_of
 from runner.protocol.models import ALIAS_PATTERN, COMPUTED_ALIASES, NAME_PATTERN, ModelRequest
 from runner.protocol.run_spec import Capacity, CheckpointRule, Resources, SecretRef
 
@@ -126,10 +126,8 @@ def _expand_model(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-class ModelFile(BaseModel):
+class ModelFile(StrictModel):
     """The model that every run which succeeds becomes a version of."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: Annotated[
         str, TextField(NAME_PATTERN, "the name of a model", _MODEL_NAME_RULE, "cats-v2")
@@ -169,10 +167,8 @@ RunReference = Annotated[
 ]
 
 
-class ResourcesFile(BaseModel):
+class ResourcesFile(StrictModel):
     """What a node must have: chooses the pool among those of the stack."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     gpus: int | None = Field(
         None, ge=0, le=16, description="At least so many on the node; the fewest that fit."
@@ -201,10 +197,8 @@ class ResourcesFile(BaseModel):
         )
 
 
-class CheckpointsFile(BaseModel):
+class CheckpointsFile(StrictModel):
     """How `$RUNNER_CHECKPOINT_DIR` is committed to blob while the script runs."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     interval: Annotated[
         int,
@@ -254,15 +248,8 @@ _INPUT_FORMS = (
 )
 
 
-class InputFile(BaseModel):
+class InputFile(StrictModel, json_schema_extra={"oneOf": cast("Any", _ONE_SOURCE)}):
     """Where an input comes from: one of blob, share, url, dataset, run and path."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        json_schema_extra={"oneOf": cast("Any", _ONE_SOURCE)},
-    )
 
     blob: str | None = Field(None, description="container/prefix of the stack's storage account.")
     share: str | None = Field(None, description="A path on the file share that the pool mounts.")
@@ -346,17 +333,8 @@ def to_inputs(inputs: dict[str, InputFile], folder: Path) -> tuple[InputSpec, ..
     )
 
 
-class SecretFile(BaseModel):
+class SecretFile(StrictModel, json_schema_extra=one_of("env", "keyvault")):
     """Where a secret's value is: one of env and keyvault."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        json_schema_extra={
-            "oneOf": cast("Any", [{"required": ["env"]}, {"required": ["keyvault"]}])
-        },
-    )
 
     env: str | None = Field(None, description="A variable of the machine that submits.")
     keyvault: str | None = Field(

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from runner.core.recipe.file import Command, Duration, Identifier, RecipeName, RelativePath, Scalar
-from runner.core.recipe.keys import EnvFile, Inputs, Priority, ResourcesFile
+from runner.core.recipe.keys import EnvFile, Inputs, Priority, ResourcesFile, key_error
 from runner.core.recipe.recipe import RECIPE_FILE
 from runner.core.yaml_files import (
     Amount,
     Document,
+    StrictModel,
     TextField,
     check_document,
     field_error,
     near,
+    one_of,
     read_document,
 )
 from runner.protocol.errors import RunnerError
@@ -35,8 +36,7 @@ def _moment(value: object) -> object:
         return datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
     except ValueError as err:
         fix = "write 2026-12-31 or 2026-12-31T06:00+01:00"
-        problem = f"{value!r} is not a date or time"
-        raise PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix}) from err
+        raise key_error(f"{value!r} is not a date or time", fix) from err
 
 
 Moment = Annotated[
@@ -47,13 +47,8 @@ Moment = Annotated[
 Every = Annotated[int, Amount("duration", "1m", "366d")]
 
 
-class ScheduleFile(BaseModel):
+class ScheduleFile(StrictModel, json_schema_extra=one_of("cron", "every")):
     """When a run begins again and again."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True,
-        json_schema_extra={"oneOf": cast("Any", [{"required": ["cron"]}, {"required": ["every"]}])},
-    )  # fmt: skip
 
     cron: str | None = Field(None, description="Five fields that make an even interval: 0 3 * * *")
     every: Every | None = Field(None, description="Instead of cron: 6h, 1d12h, 90m.")
@@ -66,8 +61,7 @@ class ScheduleFile(BaseModel):
     def _one_source(self) -> ScheduleFile:
         if (self.cron is None) == (self.every is None):
             problem = f"a schedule has cron or every, got {'both' if self.cron else 'neither'}"
-            fix = 'cron: "0 3 * * *", or every: 6h'
-            raise PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+            raise key_error(problem, 'cron: "0 3 * * *", or every: 6h')
         return self
 
 
@@ -82,13 +76,10 @@ TaskName = Annotated[
         "train-2",
     ),
 ]
-_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class DefaultsFile(BaseModel):
+class DefaultsFile(StrictModel):
     """What holds for every task that does not say otherwise."""
-
-    model_config = _STRICT
 
     env: EnvFile = Field(default_factory=dict, description="Beside what the task itself sets.")
     timeout: Duration | None = None
@@ -96,15 +87,8 @@ class DefaultsFile(BaseModel):
     resources: ResourcesFile | None = None
 
 
-class TaskFile(BaseModel):
+class TaskFile(StrictModel, json_schema_extra=one_of("recipe", "command")):
     """One task: a recipe, folder or script, or a command in a folder."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True,
-        json_schema_extra={
-            "oneOf": cast("Any", [{"required": ["recipe"]}, {"required": ["command"]}])
-        },
-    )  # fmt: skip
 
     recipe: str | None = Field(
         None, min_length=1, description="A built-in recipe, a folder or a script, as for train."
@@ -135,31 +119,21 @@ class TaskFile(BaseModel):
         if (self.recipe is None) == (self.command is None):
             found = "both" if self.recipe else "neither"
             problem = f"a task has a recipe or a command, got {found}"
-            fix = "recipe: ./folder, or command: python prepare.py"
-            raise PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+            raise key_error(problem, "recipe: ./folder, or command: python prepare.py")
         for key in ("folder", "requirements"):
             if self.recipe is not None and getattr(self, key) is not None:
-                problem = f"{key} goes with command: a recipe has its own"
-                raise PydanticCustomError(
-                    "runner", "{problem}", {"problem": problem, "fix": f"remove {key}"}
-                )
+                raise key_error(f"{key} goes with command: a recipe has its own", f"remove {key}")
         return self
 
 
-class JobFile(BaseModel):
+class JobFile(StrictModel):
     """Of the Batch job that holds the tasks."""
-
-    model_config = _STRICT
 
     max_parallel: int | None = Field(None, ge=1, description="Tasks that run at the same time.")
 
 
-class SubmitFile(BaseModel):
+class SubmitFile(StrictModel, title="file of runner submit"):
     """Tasks of one Batch job."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, title="file of runner submit"
-    )
 
     name: RecipeName | None = Field(None, description="Defaults to the name of the file.")
     experiment: str | None = None

@@ -11,17 +11,8 @@ from runner.azure.storage.stores import FileStore, StoredFile
 from runner.core.progress import OnProgress
 from runner.core.stored_paths import StoredPath, parse_stored_path
 from runner.core.units import format_size
+from runner.flows.data import transfer
 from runner.flows.data.stores import Entry, find_files, list_entries, open_store, refuse_ours
-from runner.flows.data.transfer import (
-    Download,
-    Upload,
-    get_files,
-    plan_get,
-    plan_put,
-    put_files,
-    refuse_different,
-    refuse_replacing,
-)
 from runner.flows.transfers import count_text
 from runner.protocol.errors import RunnerError
 
@@ -31,7 +22,7 @@ class PutResult:
     """The result of `put`; a dry run sends no file."""
 
     place: StoredPath
-    uploads: tuple[Upload, ...]
+    uploads: tuple[transfer.Upload, ...]
     sent: int
 
     @property
@@ -54,7 +45,7 @@ class GetResult:
     """The result of `get`; a dry run downloads no file."""
 
     folder: Path
-    downloads: tuple[Download, ...]
+    downloads: tuple[transfer.Download, ...]
     fetched: int
 
     @property
@@ -90,10 +81,10 @@ def put(
     paths, place = sources_and_place(sources, dest, connection.outputs.container_data)
     refuse_ours(connection, place)
     with open_store(connection, place.store) as store:
-        uploads = plan_put(store, paths, place, on_progress)
+        uploads = transfer.plan_put(store, paths, place, on_progress)
         if not force:
-            refuse_different(uploads)
-        sent = 0 if dry_run else put_files(store, uploads, on_progress)
+            transfer.refuse_different(uploads)
+        sent = 0 if dry_run else transfer.put_files(store, uploads, on_progress)
     return PutResult(place, tuple(uploads), sent)
 
 
@@ -109,10 +100,10 @@ def get(
     """Download stored files, by default to the stored name."""
     place = stored_place(connection, path)
     with open_store(connection, place.store) as store:
-        downloads = plan_get(store, place, local, on_progress)
+        downloads = transfer.plan_get(store, place, local, on_progress)
         if not force:
-            refuse_replacing(downloads)
-        fetched = 0 if dry_run else get_files(store, downloads, on_progress)
+            transfer.refuse_replacing(downloads)
+        fetched = 0 if dry_run else transfer.get_files(store, downloads, on_progress)
     return GetResult(local or Path(place.name), tuple(downloads), fetched)
 
 

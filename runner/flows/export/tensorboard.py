@@ -144,7 +144,7 @@ class EventFolder:
         target = self._target(path)
         if target is None or (target.is_file() and target.stat().st_size == size_bytes):
             return
-        self._container.download(blob, target, _ignore, _accept)
+        self._container.download(blob, target, lambda _: None, lambda _: None)
 
     def _copy_checkpoint(self) -> None:
         """Copy the event files of the newest checkpoint."""
@@ -225,14 +225,6 @@ def _single(value: float) -> float:
     if math.isfinite(value) and abs(value) > largest:
         return math.copysign(math.inf, value)
     return value
-
-
-def _ignore(done: int) -> None:
-    del done
-
-
-def _accept(part: Path) -> None:
-    del part
 
 
 def check_folder(folder: Path) -> Path:

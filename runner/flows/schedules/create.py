@@ -11,13 +11,6 @@ from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch import schedules as service
-from runner.azure.batch.schedules import (
-    JobSpecification,
-    ScheduledTask,
-    group_job,
-    run_job,
-    task_template,
-)
 from runner.azure.faults import SERVICES_DOWN
 from runner.core.planning.plan import RunPlan
 from runner.core.progress import OnProgress, Progress
@@ -90,10 +83,10 @@ def _schedule_run(
     record = _new(request, run.plan, name, {})
     template = replace(run.plan.to_spec(), schedule=request.schedule_id).to_json()
 
-    def job() -> JobSpecification:
+    def job() -> service.JobSpecification:
         title = f"{name}: schedule {request.schedule_id}"
-        task = ScheduledTask(run.plan, run.secrets)
-        return run_job(connection, title, record.place, task, _LOCAL_LIFETIME)
+        task = service.ScheduledTask(run.plan, run.secrets)
+        return service.run_job(connection, title, record.place, task, _LOCAL_LIFETIME)
 
     templates = {template_blob(record.place): template}
     return _create(connection, record, request, templates, job, on_progress)
@@ -117,17 +110,19 @@ def _schedule_group(
                 "run_id": run.plan.run_id,
                 "after": after[name],
                 "run": run.plan.to_spec().to_json(),
-                "task": task_template(run.plan, connection),
+                "task": service.task_template(run.plan, connection),
             }
             for name, run in plan.runs.items()
         },
     }
 
-    def job() -> JobSpecification:
+    def job() -> service.JobSpecification:
         title = f"{group.name}: schedule {request.schedule_id}"
-        tasks = {task: ScheduledTask(run.plan, run.secrets) for task, run in plan.runs.items()}
+        tasks = {
+            task: service.ScheduledTask(run.plan, run.secrets) for task, run in plan.runs.items()
+        }
         limit = plan.job.max_parallel
-        return group_job(connection, title, record.place, tasks, limit, _LOCAL_LIFETIME)
+        return service.group_job(connection, title, record.place, tasks, limit, _LOCAL_LIFETIME)
 
     templates = {group_template_blob(record.place): template}
     return _create(connection, record, request, templates, job, on_progress)
@@ -138,7 +133,7 @@ def _create(
     made: ScheduleRecord,
     request: ScheduleRequest,
     templates: Mapping[str, Mapping[str, Any]],
-    job: Callable[[], JobSpecification],
+    job: Callable[[], service.JobSpecification],
     on_progress: OnProgress,
 ) -> ScheduleRecord:
     on_progress(Progress("submit", "start"))

@@ -275,14 +275,7 @@ def _as_of(price: Price | None) -> str | None:
 
 
 _SKU_TEXT_COLUMNS = (
-    "vm_size",
-    "gpu",
-    "vcpus",
-    "memory_gib",
-    "region",
-    "spot_usd",
-    "usd",
-    "retired",
+    *("vm_size", "gpu", "vcpus", "memory_gib", "region", "spot_usd", "usd", "retired"),
 )
 _SKU_COLUMNS = (
     *("vm_size", "gpu", "gpus", "gpu_memory_gib", "vcpus", "memory_gib", "driver", "family"),

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli.options import (
-    DownloadOption,
-    Invocation,
-    OutputDirOption,
-    RunArgument,
-    RunOrGroupArgument,
-    on_target,
-)
+from runner.cli import options
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageView
 from runner.protocol.errors import ExitCode, RunnerError
@@ -46,16 +39,16 @@ class Followed:
     model: RunModel | None = None
 
 
-@on_target
+@options.on_target
 def attach(
-    call: Invocation,
-    run: RunArgument = "@last",
+    call: options.Invocation,
+    run: options.RunArgument = "@last",
     tail: Annotated[
         int | None,
         typer.Option("--tail", min=0, help="Number of earlier log lines to print; by default all."),
     ] = None,
-    download: DownloadOption = False,
-    output_dir: OutputDirOption = None,
+    download: options.DownloadOption = False,
+    output_dir: options.OutputDirOption = None,
 ) -> None:
     """Watch a run until it ends; Ctrl-C leaves it running."""
     from runner.flows.runs.documents import find_run
@@ -173,8 +166,8 @@ def _settle(
         return None
 
 
-@on_target
-def cancel(call: Invocation, run: RunOrGroupArgument) -> None:
+@options.on_target
+def cancel(call: options.Invocation, run: options.RunOrGroupArgument) -> None:
     """Cancel a run, or every run of a group; logs and files written so far remain."""
     from runner.flows.runs.cancel import cancel_run
     from runner.flows.runs.documents import find_run

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli import options
 from runner.cli.autocomplete import complete_run
-from runner.cli.options import (
-    Invocation,
-    RunArgument,
-    StackOption,
-    TargetOption,
-    on_target,
-    open_settings,
-)
 from runner.cli.ui.output import Output
 
 if TYPE_CHECKING:
@@ -31,10 +24,10 @@ class Destination(StrEnum):
     TENSORBOARD = "tensorboard"
 
 
-@on_target
+@options.on_target
 def export(
-    call: Invocation,
-    run: RunArgument,
+    call: options.Invocation,
+    run: options.RunArgument,
     to: Annotated[Destination, typer.Option("--to", help="Tool to export to.")],
     uri: Annotated[
         str | None,
@@ -112,8 +105,8 @@ def tensorboard(
             show_default="6006, or a free one",
         ),
     ] = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
+    target: options.TargetOption = None,
+    stack: options.StackOption = None,
 ) -> None:
     """Show metrics and event files of runs in TensorBoard until Ctrl-C."""
     from runner.azure.auth.credentials import connect
@@ -121,7 +114,7 @@ def tensorboard(
     from runner.flows.runs.documents import find_run
 
     out = Output()
-    settings = open_settings(target, stack)
+    settings = options.open_settings(target, stack)
     connection = connect(settings)
     records = {
         record.run_id: record for run in runs or ["@last"] for record in [find_run(connection, run)]

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runner.cli import options
 from runner.cli.autocomplete import complete_run
-from runner.cli.options import (
-    DetachOption,
-    DownloadOption,
-    Invocation,
-    OutputDirOption,
-    RunArgument,
-    on_target,
-)
 from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
 
@@ -102,16 +95,16 @@ ExperimentOption = Annotated[
 ]
 
 
-@on_target
+@options.on_target
 def retry(
-    call: Invocation,
+    call: options.Invocation,
     run: RunOrNoneArgument = None,
     failed: FailedOption = False,
     experiment: ExperimentOption = None,
     pool: OtherPoolOption = None,
-    detach: DetachOption = False,
-    download: DownloadOption = True,
-    output_dir: OutputDirOption = None,
+    detach: options.DetachOption = False,
+    download: options.DownloadOption = True,
+    output_dir: options.OutputDirOption = None,
 ) -> None:
     """Repeat a failed, cancelled or lost run with the same code, data and parameters."""
     from runner.flows.runs.documents import find_run
@@ -195,17 +188,17 @@ NodesOption = Annotated[
 ]
 
 
-@on_target
+@options.on_target
 def resume(
-    call: Invocation,
-    run: RunArgument,
+    call: options.Invocation,
+    run: options.RunArgument,
     set_: SetOption = None,
     checkpoint: CheckpointOption = None,
     nodes: NodesOption = None,
     pool: OtherPoolOption = None,
-    detach: DetachOption = False,
-    download: DownloadOption = True,
-    output_dir: OutputDirOption = None,
+    detach: options.DetachOption = False,
+    download: options.DownloadOption = True,
+    output_dir: options.OutputDirOption = None,
 ) -> None:
     """Resume an ended run from its newest complete checkpoint, as a new run."""
     from runner.flows.runs.documents import find_run

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli.options import (
-    DetachOption,
-    DryRunOption,
-    PoolOption,
-    PriorityOption,
-    StackOption,
-    TargetOption,
-    open_settings,
-)
+from runner.cli import options
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import StageView
 from runner.protocol.errors import ExitCode
@@ -37,16 +29,16 @@ def submit(
             "--set", "-s", metavar="TASK.NAME=VALUE", help="Set a parameter.", show_default=False
         ),
     ] = None,
-    pool: PoolOption = None,
+    pool: options.PoolOption = None,
     experiment: Annotated[
         str | None,
         typer.Option("--experiment", "-e", help="Experiment name.", show_default="the file's name"),
     ] = None,
-    priority: PriorityOption = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    detach: DetachOption = False,
-    dry_run: DryRunOption = False,
+    priority: options.PriorityOption = None,
+    target: options.TargetOption = None,
+    stack: options.StackOption = None,
+    detach: options.DetachOption = False,
+    dry_run: options.DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Submit the tasks of a file as one group, or create the schedule that it declares."""
@@ -54,7 +46,7 @@ def submit(
     from runner.flows.submit.group import GroupRequest, check_file
 
     out = Output(output)
-    settings = open_settings(target, stack, pool=pool)
+    settings = options.open_settings(target, stack, pool=pool)
     path = file.expanduser().absolute()
     parsed, _ = load_submit_file(path)
     checked = check_file(parsed, path, GroupRequest(tuple(set_ or ()), experiment, priority))

@@ -8,30 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from runner.cli.options import (
-    AfterOption,
-    ArgsArgument,
-    DataOption,
-    DetachOption,
-    DownloadOption,
-    DryRunOption,
-    ExperimentOption,
-    GpuOption,
-    InputOption,
-    MaxTimeOption,
-    NodesOption,
-    OutputDirOption,
-    PoolOption,
-    PriorityOption,
-    RecipeArgument,
-    RetriesOption,
-    SetOption,
-    SpotOption,
-    StackOption,
-    TargetOption,
-    open_settings,
-    to_flags,
-)
+from runner.cli import options
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import StageView
 from runner.protocol.errors import RunnerError
@@ -46,26 +23,26 @@ if TYPE_CHECKING:
 
 
 def train(
-    ref: RecipeArgument,
-    script_args: ArgsArgument = None,
-    set_: SetOption = None,
-    data: DataOption = None,
-    input_: InputOption = None,
-    pool: PoolOption = None,
-    experiment: ExperimentOption = None,
-    gpu: GpuOption = None,
-    nodes: NodesOption = None,
-    spot: SpotOption = None,
-    priority: PriorityOption = None,
-    after: AfterOption = None,
-    max_time: MaxTimeOption = None,
-    retries: RetriesOption = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    detach: DetachOption = False,
-    dry_run: DryRunOption = False,
-    download: DownloadOption = True,
-    output_dir: OutputDirOption = None,
+    ref: options.RecipeArgument,
+    script_args: options.ArgsArgument = None,
+    set_: options.SetOption = None,
+    data: options.DataOption = None,
+    input_: options.InputOption = None,
+    pool: options.PoolOption = None,
+    experiment: options.ExperimentOption = None,
+    gpu: options.GpuOption = None,
+    nodes: options.NodesOption = None,
+    spot: options.SpotOption = None,
+    priority: options.PriorityOption = None,
+    after: options.AfterOption = None,
+    max_time: options.MaxTimeOption = None,
+    retries: options.RetriesOption = None,
+    target: options.TargetOption = None,
+    stack: options.StackOption = None,
+    detach: options.DetachOption = False,
+    dry_run: options.DryRunOption = False,
+    download: options.DownloadOption = True,
+    output_dir: options.OutputDirOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Train a recipe, a folder or a script, and download its outputs."""
@@ -74,13 +51,13 @@ def train(
     from runner.flows.submit.prepare import TrainOptions, check_run
 
     out = Output(output)
-    settings = open_settings(target, stack, pool=pool, output_dir=output_dir)
-    flags = to_flags(
+    settings = options.open_settings(target, stack, pool=pool, output_dir=output_dir)
+    flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
         retries=retries,
     )  # fmt: skip
     recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), flags)
-    options = TrainOptions(
+    request = TrainOptions(
         overrides=tuple(set_ or ()),
         script_args=_checked_args(script_args),
         experiment=experiment,
@@ -88,7 +65,7 @@ def train(
         inputs=tuple(input_ or ()),
         insisted=flags.resources,
     )
-    checked = check_run(recipe, options)
+    checked = check_run(recipe, request)
     if dry_run:
         _dry_run(out, checked, settings)
         return
