@@ -163,7 +163,6 @@ VERBS: Mapping[str, Verb] = {
 }
 
 _COMPLETE = "_RUNNER_COMPLETE"
-_INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _GC_OBJECTS = (
     50_000  # importing the SDKs creates as many that live on: fewer collections save 0.1 s
@@ -182,7 +181,7 @@ class _Verbs(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             Output().note("interrupted")
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> typer.Typer:
@@ -230,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         silence_stdout()  # the reader has closed the pipe
         return _BROKEN_PIPE
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return ExitCode.INTERRUPTED
     except Exception as err:  # noqa: BLE001  print any error as text and exit with a code
         return _report(err, words, debug=debug)
     return code
@@ -278,7 +277,7 @@ def _report(err: Exception, words: Sequence[str], *, debug: bool) -> int:
 
         show_trace("".join(traceback.format_exception(err)))
     if isinstance(err, typer.Abort):
-        return _INTERRUPTED
+        return ExitCode.INTERRUPTED
     expected = (
         err
         if isinstance(err, RunnerError)

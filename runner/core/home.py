@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.protocol.errors import ExitCode, RunnerError
@@ -12,76 +11,25 @@ from runner.protocol.errors import ExitCode, RunnerError
 _STACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-@dataclass(frozen=True, slots=True)
 class HomePaths:
-    """Files and folders of one installation; a property creates nothing."""
+    """Files and folders of one installation; none of them is created."""
 
-    home: Path
-
-    @property
-    def local(self) -> Path:
-        """State of the local services."""
-        return self.home / "local"
-
-    @property
-    def keys(self) -> Path:
-        """Account keys of the local services, readable by the owner only."""
-        return self.local / "keys.json"
-
-    @property
-    def local_outputs(self) -> Path:
-        """StackOutputs of the local services."""
-        return self.local / "outputs.json"
-
-    @property
-    def local_state(self) -> Path:
-        """Ports, sizes and process IDs of the local services."""
-        return self.local / "state.json"
-
-    @property
-    def local_lock(self) -> Path:
-        """Held while the local services are started, stopped or changed."""
-        return self.home / "local.lock"
-
-    @property
-    def logs(self) -> Path:
-        """Output of the local services."""
-        return self.local / "logs"
-
-    @property
-    def batch_data(self) -> Path:
-        """Data folder of the Batch emulator: its database and its nodes."""
-        return self.local / "batch"
-
-    @property
-    def blob_data(self) -> Path:
-        """Data folder of Azurite."""
-        return self.local / "blob"
-
-    @property
-    def cache(self) -> Path:
-        """Packages of environments; shared by nodes and kept when they are deleted."""
-        return self.home / "cache"
-
-    @property
-    def ssh(self) -> Path:
-        """SSH keys of nodes: one folder each, removed when the shell ends or the key expires."""
-        return self.home / "ssh"
-
-    @property
-    def export_lock(self) -> Path:
-        """Held while a run is exported."""
-        return self.home / "export.lock"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Event files for TensorBoard, one folder per process; may be deleted at any time."""
-        return self.home / "tensorboard"
-
-    @property
-    def prices(self) -> Path:
-        """Prices that were fetched after the packaged table was written."""
-        return self.home / "prices.csv"
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.local = home / "local"  # state of the local services
+        self.keys = self.local / "keys.json"  # their account keys, readable by the owner only
+        self.local_outputs = self.local / "outputs.json"  # their StackOutputs
+        self.local_state = self.local / "state.json"  # their ports, sizes and process IDs
+        self.logs = self.local / "logs"
+        self.batch_data = self.local / "batch"  # of the emulator: its database and its nodes
+        self.blob_data = self.local / "blob"  # of Azurite
+        # Held while the local services are started, stopped or changed.
+        self.local_lock = home / "local.lock"
+        self.cache = home / "cache"  # packages, shared by nodes and kept when they are deleted
+        self.ssh = home / "ssh"  # keys of nodes, a folder each, removed when the shell ends
+        self.export_lock = home / "export.lock"  # held while a run is exported
+        self.tensorboard = home / "tensorboard"  # event files by process; may be deleted
+        self.prices = home / "prices.csv"  # fetched after the packaged table was written
 
     def stack_outputs(self, stack: str) -> Path:
         """Return the path of a stack's cached outputs. Raise RunnerError for an invalid name."""

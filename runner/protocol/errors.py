@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     CAPACITY = 5
     COST_CAP = 6
     BUG = 70
+    INTERRUPTED = 130  # the shell's code for Ctrl-C
 
 
 class RunnerError(Exception):

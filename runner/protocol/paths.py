@@ -7,7 +7,6 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from runner.protocol.errors import RunnerError
@@ -110,7 +109,6 @@ def code_blob(sha256: str) -> str:
     return f"code/{sha256}"
 
 
-@dataclass(frozen=True, slots=True)
 class RunPaths:
     """Blob names of one run, as docs/run-format.md describes them. Prefixes end with a slash.
 
@@ -118,47 +116,23 @@ class RunPaths:
     attempts are those of that node; everything else belongs to the run. Attempts count from 1.
     """
 
-    run_id: str
-    rank: int = 0
-
-    @property
-    def root(self) -> str:
-        """Prefix of the whole run."""
-        return f"{self.run_id}/"
-
-    @property
-    def run(self) -> str:
-        """The run specification, written before the task exists."""
-        return f"{self.run_id}/run.json"
-
-    @property
-    def result(self) -> str:
-        """The outcome, written once, after everything else."""
-        return f"{self.run_id}/result.json"
-
-    @property
-    def _node(self) -> str:
-        return f"{self.run_id}/nodes/{self.rank}/" if self.rank else self.root
+    def __init__(self, run_id: str, rank: int = 0) -> None:
+        self.run_id = run_id
+        self.rank = rank
+        self.root = f"{run_id}/"
+        self._node = f"{run_id}/nodes/{rank}/" if rank else self.root
+        self.run = f"{self.root}run.json"  # the run specification, written before the task exists
+        self.result = f"{self.root}result.json"  # the outcome, written once, after everything else
+        self.checkpoints = f"{self.root}checkpoints/"
+        self.attempts = f"{self._node}attempts/"
+        self.metrics = f"{self._node}metrics.jsonl"  # append blob: one JSON object a line
+        self.stdout = self.log("stdout")
+        self.stderr = self.log("stderr")
 
     def log(self, stream: str) -> str:
         """Append blob: the script's `stdout` or `stderr`."""
         folder = self._node if self.rank else f"{self.root}logs/"
         return f"{folder}{stream}.txt"
-
-    @property
-    def stdout(self) -> str:
-        """Append blob: the script's standard output."""
-        return self.log("stdout")
-
-    @property
-    def stderr(self) -> str:
-        """Append blob: the script's standard error."""
-        return self.log("stderr")
-
-    @property
-    def metrics(self) -> str:
-        """Append blob: one JSON object a line."""
-        return f"{self._node}metrics.jsonl"
 
     def output(self, attempt: int) -> str:
         """Prefix of the files that one attempt exports.
@@ -166,16 +140,6 @@ class RunPaths:
         Two attempts run at once if a node only seemed to be lost: they share no output.
         """
         return f"{self.root}output/" if attempt == 1 else f"{self.root}attempts/{attempt}/output/"
-
-    @property
-    def checkpoints(self) -> str:
-        """Prefix of the checkpoints."""
-        return f"{self.root}checkpoints/"
-
-    @property
-    def attempts(self) -> str:
-        """Prefix of the attempts."""
-        return f"{self._node}attempts/"
 
     def attempt(self, number: int) -> str:
         """Prefix of one attempt."""

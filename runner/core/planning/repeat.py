@@ -11,7 +11,7 @@ from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import Placement, RunIdentity, RunInputs, RunPlan, to_arguments
 from runner.core.planning.pool_choice import check_nodes
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Param, ParamType, ParamValue, Recipe
+from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
 from runner.core.schedules.submit_file import in_order
 from runner.protocol.errors import ExitCode, RunnerError
@@ -97,7 +97,7 @@ def change_params(
     params: Mapping[str, ParamValue], overrides: Iterable[str]
 ) -> dict[str, ParamValue]:
     """Return the parameters with overrides, each of the type of its recorded value."""
-    declared = tuple(Param(name, _type(value), value) for name, value in params.items())
+    declared = tuple(Param.of_value(name, value) for name, value in params.items())
     return resolve_params(declared, overrides)
 
 
@@ -176,11 +176,3 @@ def _command(
         why="run.json was not written by a runner that knows how they are passed",
         fix="run it again without --set",
     )
-
-
-def _type(value: ParamValue) -> ParamType:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "int"
-    return "float" if isinstance(value, float) else "str"

@@ -48,6 +48,12 @@ class Param:
     max: float | None = None
     choices: tuple[ParamValue, ...] | None = None
 
+    @classmethod
+    def of_value(cls, name: str, value: ParamValue) -> Param:
+        """Return a parameter of the type of its value, for a command that declares none."""
+        kinds: dict[type, ParamType] = {bool: "bool", int: "int", float: "float"}
+        return cls(name, kinds.get(type(value), "str"), value)
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe(RecipeSpec):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.flows.runs.documents import load_attempts, load_result, runs_container
 from runner.flows.transfers import BytesMoved, count_text, has_content, sha256_of, target_within
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.paths import RunPaths
+from runner.protocol.paths import RunPaths, is_selected_output
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec
 
@@ -128,9 +127,7 @@ def _matching(
 
 
 def _matches(path: str, pattern: str) -> bool:
-    return (
-        path == pattern or fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
-    )
+    return bool(pattern) and is_selected_output(path, pattern)
 
 
 def _target(folder: Path, path: str) -> Path:

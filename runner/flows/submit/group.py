@@ -12,7 +12,7 @@ from typing import Any
 from runner.contract import PoolOutput
 from runner.core.recipe.file import missing_script
 from runner.core.recipe.keys import to_inputs
-from runner.core.recipe.recipe import Param, ParamType, ParamValue, Recipe, load_recipe
+from runner.core.recipe.recipe import Param, Recipe, load_recipe
 from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, in_order
 from runner.core.yaml_files import near
 from runner.flows.submit.prepare import CheckedRun, Memo, TrainOptions, check_run, run_id_suffix
@@ -20,8 +20,6 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, slug
 from runner.protocol.run_spec import NO_RESOURCES
-
-_TYPES: Mapping[type, ParamType] = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +177,9 @@ def _loaded(name: str, task: TaskFile, base: Path, memo: Memo) -> Recipe:
         folder=folder,
         source="folder",
         command=tuple(task.command or ()),
-        params=tuple(_param(key, value) for key, value in task.params.items()),
+        params=tuple(Param.of_value(key, value) for key, value in task.params.items()),
         requirements_file=requirements,
     )
-
-
-def _param(name: str, value: ParamValue) -> Param:
-    """A command declares no parameters: each is of the type of what is written."""
-    return Param(name, _TYPES[type(value)], value)
 
 
 def _by_task(texts: Sequence[str], recipes: Mapping[str, Recipe]) -> dict[str, list[str]]:

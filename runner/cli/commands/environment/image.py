@@ -8,7 +8,7 @@ import typer
 
 from runner.cli.options import StackOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.arm.client import ArmClient
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from runner.flows.environment.images import BuildStatus, ImageHome, ImageVersion
 
 app = typer.Typer(help="Build and list VM images of the stack, and print its container registry.")
-INTERRUPTED = 130  # the shell's code for Ctrl-C
 _COLUMNS = ("version", "created", "state", "regions", "node_agent", "end_of_life", "pools")
 
 
@@ -103,7 +102,7 @@ def _follow(out: Output, management: ArmClient, template: str, before: BuildStat
                 phase = _draw(view, phase, last)
         except KeyboardInterrupt:
             view.log("detached; the build continues. To watch it: runner image build", error=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
         except RunnerError:
             view.log("the build may continue. To watch it: runner image build", error=True)
             raise

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from runner.protocol.run_spec import RunSpec
 
 
-INTERRUPTED = 130  # the shell's code for Ctrl-C
-
-
 @dataclass(frozen=True, slots=True)
 class Followed:
     """A run that was watched to its end.
@@ -97,7 +94,7 @@ def detached(view: StageView, run_id: str) -> typer.Exit:
     """Print how to attach to the run again, and return the exception to raise."""
     view.log(f"detached; the run continues. To attach: runner attach {run_id}", error=True)
     view.log(f"                             To end it: runner cancel {run_id}", error=True)
-    return typer.Exit(INTERRUPTED)
+    return typer.Exit(ExitCode.INTERRUPTED)
 
 
 def report(

@@ -8,6 +8,7 @@ import typer
 
 from runner.cli.options import RunArgument, StackOption, TargetOption, open_connection
 from runner.cli.ui.output import Output
+from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -36,7 +37,6 @@ def logs(
 ) -> None:
     """Print the standard output or standard error of a run's script."""
     from runner.flows.runs.documents import find_run
-    from runner.protocol.errors import RunnerError
 
     if follow and attempt is not None:
         raise RunnerError(
@@ -106,7 +106,6 @@ def _follow(
     tail: int | None,
     node: int,
 ) -> None:
-    from runner.cli.commands.runs.attach import INTERRUPTED
     from runner.flows.runs.events import ContactLost, LogText
     from runner.flows.runs.logs import check_node
     from runner.flows.runs.watch import WatchOptions, watch_run
@@ -122,6 +121,6 @@ def _follow(
             elif isinstance(event, ContactLost):
                 out.warning(f"lost contact ({event.why}); retrying")
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     if rest:
         out.text(rest)

@@ -147,15 +147,13 @@ def _show(out: Output, compared: MetricComparison, *, drawn: bool, points: bool)
 
 
 def _summary_rows(compared: MetricComparison) -> list[dict[str, Any]]:
-    from runner.protocol.metrics import format_metric as text
-
     return [
         {
             "metric": name,
             "run": run.record.run_id,
-            "last": text(s.last),
+            "last": format_metric(s.last),
             "step": s.last_step,
-            "best": "none" if s.best is None else text(s.best),
+            "best": "none" if s.best is None else format_metric(s.best),
             "at_step": s.best_step,
             "points": s.count,
         }
@@ -240,14 +238,16 @@ def draw_chart(curves: Sequence[Curve], *, is_utf: bool = True) -> list[str]:
 
 def _show_points(out: Output, compared: MetricComparison) -> None:
     from runner.core.curves import align
-    from runner.protocol.metrics import format_metric as text
 
     ids = [run.record.run_id for run in compared.runs]
     for name in compared.names:
         rows: list[dict[str, Any]] = [
             {
                 "step": step,
-                **{i: None if v is None else text(v) for i, v in zip(ids, values, strict=True)},
+                **{
+                    i: None if v is None else format_metric(v)
+                    for i, v in zip(ids, values, strict=True)
+                },
             }
             for step, values in align(compared.curves(name))
         ]

@@ -11,7 +11,7 @@ import typer
 from runner.cli import options
 from runner.cli.autocomplete import complete_run
 from runner.cli.ui.output import Output
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -38,7 +38,7 @@ def submit_and_follow(
     Raises:
         typer.Exit: 130 after Ctrl-C; the run stays active.
     """
-    from runner.cli.commands.runs.attach import INTERRUPTED, follow
+    from runner.cli.commands.runs.attach import follow
 
     with out.stages() as view:
         try:
@@ -47,7 +47,7 @@ def submit_and_follow(
             view.log(
                 "interrupted; run `runner ps` to check whether the run was submitted", error=True
             )
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
         if detach:
             return record, None
         view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)

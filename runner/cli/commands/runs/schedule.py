@@ -160,6 +160,7 @@ def resume(call: Invocation, schedule: NameArgument) -> None:
 @on_target
 def trigger(call: Invocation, schedule: NameArgument) -> None:
     """Start a run now, in addition to the scheduled ones."""
+    from runner.cli.commands.runs.repeat import show_submitted
     from runner.flows.schedules.manage import find_schedule
     from runner.flows.schedules.trigger import trigger as start_run
     from runner.protocol.groups import RunGroup
@@ -173,8 +174,7 @@ def trigger(call: Invocation, schedule: NameArgument) -> None:
             f"to show it: runner show {made.group_id}; to cancel it: runner cancel {made.group_id}"
         )
         return
-    out.record({"run_id": made.run_id, "job_id": made.job_id, "pool": made.pool})
-    out.note(f"to watch it: runner attach {made.run_id}")
+    show_submitted(out, made)
 
 
 @app.command()

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from runner.flows.submit.group import CheckedFile
     from runner.protocol.groups import RunGroup
 
-_INTERRUPTED = 130
-
 
 def submit(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file with the tasks.")],
@@ -122,7 +120,7 @@ def _submit(
         return connection, submit_group(connection, plan, view.on_progress)
     except KeyboardInterrupt:
         view.log("interrupted: the group was not submitted", error=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
@@ -136,7 +134,7 @@ def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
         out.note("detached; the runs continue")
         out.note(f"to show them: runner show {group.group_id}")
         out.note(f"to cancel them: runner cancel {group.group_id}")
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     show_group(out, view)
     states = {row.status.state for row in view.rows.values() if row.status}
     if states != {RunState.SUCCEEDED}:

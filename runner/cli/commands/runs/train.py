@@ -11,7 +11,7 @@ import typer
 from runner.cli import options
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import StageView
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -145,6 +145,7 @@ def _train(
     out: Output, checked: CheckedRun, settings: Settings, *, detach: bool, download: bool
 ) -> None:
     from runner.cli.commands.runs.attach import follow, report
+    from runner.cli.commands.runs.repeat import show_submitted
     from runner.flows.submit.submit_run import submit_run
 
     _announce(out, checked.recipe, settings)
@@ -162,8 +163,7 @@ def _train(
     if followed:
         report(out, connection, record, followed, view)
         return
-    out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
-    out.note(f"to watch it: runner attach {record.run_id}")
+    show_submitted(out, record)
 
 
 def _plan(
@@ -179,7 +179,7 @@ def _plan(
 
 def _interrupted(view: StageView, connection: Connection, run_id: str) -> typer.Exit:
     """Report an interrupted submission: blob shows whether the run exists."""
-    from runner.cli.commands.runs.attach import INTERRUPTED, detached
+    from runner.cli.commands.runs.attach import detached
     from runner.flows.submit.submit_run import find_submitted
 
     try:
@@ -188,15 +188,13 @@ def _interrupted(view: StageView, connection: Connection, run_id: str) -> typer.
         view.log(
             f"interrupted; run `runner ps` to check whether {run_id} was submitted", error=True
         )
-        return typer.Exit(INTERRUPTED)
+        return typer.Exit(ExitCode.INTERRUPTED)
     return detached(view, run_id) if found else _not_submitted(view)
 
 
 def _not_submitted(view: StageView) -> typer.Exit:
-    from runner.cli.commands.runs.attach import INTERRUPTED
-
     view.log("interrupted: the run was not submitted", error=True)
-    return typer.Exit(INTERRUPTED)
+    return typer.Exit(ExitCode.INTERRUPTED)
 
 
 def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
