@@ -80,11 +80,12 @@ class ImageChoice(Section):
     """The VM image: Microsoft's GPU image from the marketplace, or one of the stack's gallery.
 
     `sku` applies to the marketplace image. 2204 is the newest that the Batch team lists as
-    supported, until 2027-06-30 (github.com/Azure/Batch issues 166 and 200, read 2026-11-20).
+    supported, until 2027-06-30 (github.com/Azure/Batch issues 166 and 200, read 2026-11-20). A V100
+    needs 2204-v100.
     """
 
     source: Literal["marketplace", "gallery"] = "marketplace"
-    sku: Literal["2204", "2404"] = "2204"
+    sku: Literal["2204", "2204-v100", "2404"] = "2204"
     version: _ImageVersion = "latest"
 
 

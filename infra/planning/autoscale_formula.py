@@ -115,8 +115,13 @@ def _bought(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
 
 
 def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -> Decimal:
-    """Return the exact price, so that 0.3 USD pay for three nodes of 0.1 USD."""
+    """Return the exact price, so that 0.3 USD pay for three nodes of 0.1 USD.
+
+    An unknown spot price is bounded by the dedicated one, as in the cost lines.
+    """
     found = prices.find(pool.vm_size, location, spot=spot)
+    if found is None and spot:
+        found = prices.find(pool.vm_size, location, spot=False)
     if found is not None:
         return Decimal(str(found.usd_per_hour))
     kind = "spot" if spot else "dedicated"

@@ -15,7 +15,11 @@ from runner.core.pricing.machines import Machine, machine
 from runner.core.pricing.prices import PriceTable
 from runner.protocol.errors import ExitCode, RunnerError
 
-_HPC_OFFER = "ubuntu-hpc"  # has NVIDIA's CUDA driver and a container runtime
+_HPC_OFFER = "ubuntu-hpc"  # has NVIDIA's CUDA driver, its Fabric Manager and a container runtime
+# Of the images that Azure publishes for the V100. Batch did not list it on 2026-02-03; `runner
+# check` asks the account's own list.
+_V100_SKU = "2204-v100"
+_FABRIC_SIZES = "standard_nd96"  # eight A100, H100 or H200 that are joined by NVSwitch
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,38 +119,61 @@ def _check_builder(size: Machine) -> None:
 
 
 def _check_size(pool: PoolConfig, size: Machine) -> None:
-    """Refuse what the service, or a node of that size, would refuse later. Raises RunnerError.
+    """Raise RunnerError for what the service, or a node of that size, would refuse later.
 
-    Slots: docs of taskSlotsPerNode, Batch REST 2025-06-01. GRID: the stack's own image has the CUDA
-    driver (custom_image/steps/30-driver.sh), and sizes with a fraction of a GPU need GRID:
-    https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup (read 2026-11-21)
+    Slots: docs of taskSlotsPerNode, Batch REST 2025-06-01.
     """
     most = min(4 * size.vcpus, 256)
-    problem: tuple[str, str, str] | None = None
     if pool.slots > most:
-        why = f"Batch allows 4 slots per vCPU, at most 256: {most} for {size.vm_size}"
-        problem = "SLOTS", f"has too many slots per node: {pool.slots}", why
-    if size.driver == "grid" and pool.image.source == "gallery":
-        why = (
-            f"{size.vm_size} needs NVIDIA's GRID driver, and the stack's image has the CUDA driver"
-        )
-        problem = "IMAGE", "cannot use the stack's own image", why
-    if size.driver != "cuda" and "sku" in pool.image.model_fields_set:
-        why = f"{size.vm_size} uses Ubuntu 24.04 from the marketplace"
-        problem = "IMAGE", "cannot set image.sku", why
-    if problem is not None:
-        code, what, why = problem
-        fixes = {
-            "SLOTS": f"set slots to {most} or less",
-            "IMAGE": "remove image, or use a vm_size with the CUDA driver",
-        }
         raise RunnerError(
-            f"R-POOL-{code}",
-            f"pool {pool.id!r} {what}",
-            why=why,
-            fix=fixes[code],
+            "R-POOL-SLOTS",
+            f"pool {pool.id!r} has too many slots per node: {pool.slots}",
+            why=f"Batch allows 4 slots per vCPU, at most 256: {most} for {size.vm_size}",
+            fix=f"set slots to {most} or less",
             exit_code=ExitCode.PREFLIGHT,
         )
+    if problem := _image_problem(pool, size):
+        what, why, fix = problem
+        raise RunnerError(
+            "R-POOL-IMAGE",
+            f"pool {pool.id!r} {what}",
+            why=why,
+            fix=fix,
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
+def _image_problem(pool: PoolConfig, size: Machine) -> tuple[str, str, str] | None:
+    """Return why the GPUs of a size do not work with the pool's image: what, why and fix.
+
+    GRID: the stack's own image has the CUDA driver (custom_image/steps/30-driver.sh), and sizes
+    with a fraction of a GPU need GRID:
+    https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup (read 2026-11-21)
+    The extension's newest GRID driver is older than 595, which the RTX PRO 6000 needs
+    (Azure/AgentBaker#8619 and the resources file of Azure/azhpc-extensions, read 2026-11-21).
+    V100: Azure/azhpc-images#406 (read 2026-11-20). Several GPUs that are joined by NVSwitch need
+    NVIDIA's Fabric Manager, without which CUDA does not start:
+    https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide (read 2026-11-22)
+    """
+    own = pool.image.source == "gallery"
+    if size.gpu == "RTX PRO 6000":
+        why = f"{size.vm_size} needs NVIDIA's GRID driver 595, which no image here has"
+        return "cannot use its VM size", why, "use another vm_size: runner skus"
+    if size.driver == "grid" and own:
+        why = f"{size.vm_size} needs NVIDIA's GRID driver; the stack's image has the CUDA driver"
+        fix = "remove image, or use a vm_size with the CUDA driver"
+        return "cannot use the stack's own image", why, fix
+    if own and size.vm_size.lower().startswith(_FABRIC_SIZES):
+        why = f"{size.vm_size} needs NVIDIA's Fabric Manager, which the stack's image lacks"
+        return "cannot use the stack's own image", why, "remove image: the marketplace image has it"
+    if size.driver != "cuda" and "sku" in pool.image.model_fields_set:
+        why = f"{size.vm_size} uses Ubuntu 24.04 from the marketplace"
+        fix = "remove image, or use a vm_size with the CUDA driver"
+        return "cannot set image.sku", why, fix
+    if size.gpu == "V100" and not own and pool.image.sku != _V100_SKU:
+        why = f"the driver of {_HPC_OFFER}/{pool.image.sku} no longer sees a V100"
+        return "cannot use its image", why, f"set image.sku to {_V100_SKU}, or use another vm_size"
+    return None
 
 
 def _no_containers(pool: PoolConfig, image: MarketplaceImage) -> RunnerError:
@@ -173,5 +200,5 @@ def _marketplace(pool: PoolConfig, size: Machine) -> MarketplaceImage:
 
 
 def _node_agent(image: MarketplaceImage) -> str:
-    series = f"{image.sku[:2]}.{image.sku[2:]}" if image.offer == _HPC_OFFER else "24.04"
+    series = f"{image.sku[:2]}.{image.sku[2:4]}" if image.offer == _HPC_OFFER else "24.04"
     return f"batch.node.ubuntu {series}"

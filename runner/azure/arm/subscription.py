@@ -158,6 +158,24 @@ def load_restrictions(management: ArmClient, location: str) -> Mapping[str, str]
     }
 
 
+def load_sizes_without_trusted_launch(management: ArmClient, location: str) -> frozenset[str]:
+    """Return the VM sizes, in lower case, that cannot start with trusted launch.
+
+    https://learn.microsoft.com/azure/virtual-machines/trusted-launch (read 2026-11-22): capability
+    `TrustedLaunchDisabled` of a size.
+    """
+    path = f"{management.scope}/providers/Microsoft.Compute/skus"
+    found = management.pages(path, _SKUS, **{"$filter": f"location eq '{location}'"})
+    return frozenset(
+        str(item["name"]).lower()
+        for item in found
+        if any(
+            each.get("name") == "TrustedLaunchDisabled" and str(each.get("value")) == "True"
+            for each in item.get("capabilities") or ()
+        )
+    )
+
+
 def load_free_cores(management: ArmClient, location: str, family: str) -> int | None:
     """Return the free cores of a VM family in the subscription, or None if it is not listed.
 

@@ -348,6 +348,21 @@ class AzureChecks:
             found = offered.get(plan.machine.vm_size.lower())
             if plan.caps.spot and found is not None and found.spot_capable is False:
                 yield failed("sizes", _never_spot(plan))
+        yield from self._trusted_launch()
+
+    def _trusted_launch(self) -> Iterator[Check]:
+        """Nodes of the stack's own image start with trusted launch."""
+        own = [plan for plan in self.pools if plan.image is None]
+        if not own:
+            return
+        try:
+            without = ask.load_sizes_without_trusted_launch(self.management, self.stack.location)
+        except RunnerError as err:
+            yield failed("sizes", err)
+            return
+        for plan in own:
+            if plan.machine.vm_size.lower() in without:
+                yield failed("sizes", _no_trusted_launch(plan))
 
     def _builder_size(self, size: str, restrictions: Mapping[str, str]) -> Check:
         """The machine that builds the VM image: a deployment does without."""
@@ -463,6 +478,16 @@ def _never_spot(plan: PoolPlan) -> RunnerError:
         "R-MACHINE-SPOT",
         f"{plan.machine.vm_size} of pool {plan.pool.id} is never offered as spot",
         fix="set max_spot to 0 and max_dedicated to 1 or more, or use another VM size",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _no_trusted_launch(plan: PoolPlan) -> RunnerError:
+    return RunnerError(
+        "R-POOL-IMAGE",
+        f"{plan.machine.vm_size} of pool {plan.pool.id} cannot use the stack's own image",
+        why="nodes of that image start with trusted launch, which the size does not support",
+        fix="remove image from the pool, or use another VM size",
         exit_code=ExitCode.PREFLIGHT,
     )
 

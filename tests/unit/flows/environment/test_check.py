@@ -423,3 +423,17 @@ def test_what_is_probably_not_meant_is_a_warning_of_the_check(project: Project):
     assert code == 0
     (warning,) = [each for each in found if each["state"] == "warning"]
     assert (warning["check"], "whole internet" in warning["detail"]) == ("config", True)
+
+
+@pytest.mark.parametrize(("own_image", "failures"), [(True, 1), (False, 0)])
+def test_a_size_without_trusted_launch_cannot_use_the_stacks_image(
+    project: Project, own_image: bool, failures: int
+):
+    (size,) = [sku for sku in project.server.state.skus if sku["name"] == T4]
+    size["capabilities"].append({"name": "TrustedLaunchDisabled", "value": "True"})
+    pool = {**_POOL, "image": {"source": "gallery", "version": "1.0.0"}} if own_image else _POOL
+    project.write(pool, **({"image": {}} if own_image else {}))
+    _, found = project.check()
+    failed = [each for each in found if "trusted launch" in each["detail"]]
+    assert len(failed) == failures
+    assert all(each["code"] == "R-POOL-IMAGE" for each in failed)

@@ -190,6 +190,10 @@ def test_spend_cap_lowers_the_maximum_to_what_it_buys() -> None:
     assert caps(table(spot=0.1), spend_cap_usd_per_hour=50, max_spot=9) == NodeCaps(9, 0)
 
 
+def test_spend_cap_bounds_an_unknown_spot_price_by_the_dedicated_one() -> None:
+    assert caps(table(dedicated=0.5), spend_cap_usd_per_hour=1.2, max_spot=9) == NodeCaps(2, 0)
+
+
 def test_without_a_spend_cap_no_price_is_needed() -> None:
     assert caps(table(), max_spot=3) == NodeCaps(3, 0)
 
@@ -212,7 +216,7 @@ def test_spend_cap_covers_spot_and_dedicated_nodes_together() -> None:
             {"spend_cap_usd_per_hour": 0.5, "max_dedicated": 1, "scenario": _FALLBACK},
             "one spot and one dedicated node",
         ),
-        (table(dedicated=0.5), {"spend_cap_usd_per_hour": 9}, "no spot price"),
+        (table(), {"spend_cap_usd_per_hour": 9}, "no spot price"),
         (
             table(spot=0.5),
             {"spend_cap_usd_per_hour": 9, "max_dedicated": 1, "scenario": _FALLBACK},

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.config.stack_file import load_stack_config
 from infra.planning.pool_plan import plan_pools
 from runner.core.pricing.prices import load_price_table
+from runner.flows.environment.plan import EXAMPLE
 from runner.protocol.errors import RunnerError
 from tests.unit.infra.stacks import T4, config_of
 
 A10 = {"id": "a10", "vm_size": "Standard_NV12ads_A10_v5", "max_spot": 1}
+FABRIC = {"id": "h100", "vm_size": "Standard_ND96isr_H100_v5", "max_spot": 1}
+_GUIDE = Path(__file__).parents[4] / "docs/guides/azure.md"
 
 
 def plan(**values: Any) -> None:
@@ -25,6 +31,17 @@ def plan(**values: Any) -> None:
         ({"pools": [{**T4, "slots": 17}]}, "R-POOL-SLOTS", "16 for Standard_NC4as_T4_v3"),
         ({"image": {}, "pools": [{**A10, "image": {"source": "gallery"}}]}, "R-POOL-IMAGE", "GRID"),
         ({"pools": [{**A10, "image": {"sku": "2204"}}]}, "R-POOL-IMAGE", "24.04"),
+        (
+            {"pools": [{**T4, "vm_size": "Standard_NC24lds_xl_RTXPRO6000BSE_v6"}]},
+            "R-POOL-IMAGE",
+            "GRID driver 595",
+        ),
+        ({"pools": [{**T4, "vm_size": "Standard_ND40rs_v2"}]}, "R-POOL-IMAGE", "sees a V100"),
+        (
+            {"image": {}, "pools": [{**FABRIC, "image": {"source": "gallery"}}]},
+            "R-POOL-IMAGE",
+            "Fabric Manager",
+        ),
         ({"image": {"build_vm_size": "Standard_D4s_v5"}}, "R-IMAGE-BUILDER", "on a GPU"),
         ({"image": {"build_vm_size": "Standard_NC6"}}, "R-MACHINE-RETIRED", ""),
     ],
@@ -52,3 +69,31 @@ def test_problems_of_all_pools_are_in_one_error() -> None:
     assert "2 pools" in caught.value.what
     assert "'t4' has too many slots" in caught.value.why
     assert "'a10' cannot set image.sku" in caught.value.why
+
+
+def test_a_v100_has_an_image_of_its_own_and_fabric_sizes_the_marketplaces() -> None:
+    v100 = {**T4, "vm_size": "Standard_ND40rs_v2", "image": {"sku": "2204-v100"}}
+    config = config_of(pools=[v100, FABRIC])
+    found = plan_pools(config, load_price_table(None), date(2026, 11, 21))
+    assert [each.image and each.image.sku for each in found] == ["2204-v100", "2204"]
+    assert {each.node_agent for each in found} == {"batch.node.ubuntu 22.04"}
+
+
+def test_pools_of_the_guide_can_be_declared_with_known_prices(tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", _GUIDE.read_text(), re.DOTALL)
+    (where,) = [block for block in blocks if "azure-native:location" in block]
+    (pools,) = [block for block in blocks if "runner:pools" in block]
+    file = tmp_path / "Pulumi.dev.yaml"
+    file.write_text(pools + where)
+    prices = load_price_table(None)
+    config = load_stack_config(file, environment={})
+    found = plan_pools(config, prices, date(2026, 11, 21))
+    assert [each.pool.id for each in found] == ["t4", "sure"]
+    for each in found:
+        assert prices.find(each.machine.vm_size, config.location, spot=False)
+
+
+def test_dev_stack_can_be_declared_with_known_prices_at_its_example_location() -> None:
+    config = load_stack_config(_GUIDE.parents[2] / "Pulumi.dev.yaml", environment=EXAMPLE)
+    (found,) = plan_pools(config, load_price_table(None), date(2026, 11, 21))
+    assert load_price_table(None).find(found.machine.vm_size, config.location, spot=False)
