@@ -20,6 +20,8 @@ _HPC_OFFER = "ubuntu-hpc"  # has NVIDIA's CUDA driver, its Fabric Manager and a 
 # check` asks the account's own list.
 _V100_SKU = "2204-v100"
 _FABRIC_SIZES = "standard_nd96"  # eight A100, H100 or H200 that are joined by NVSwitch
+# The API version of Batch in azure-native 3.29. A test fails when the SDK has another one.
+BATCH_API = "2024-07-01"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
 
 
-_SIGN_IN_FIX = "az login   (or set AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET)"
+_SIGN_IN_FIX = (
+    "az login   (or set ARM_CLIENT_ID, ARM_TENANT_ID and ARM_CLIENT_SECRET, or AZURE_...)"
+)
 DENIED = "R-AZURE-DENIED"
 _WHY_LENGTH = 300
 

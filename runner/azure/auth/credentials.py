@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
+from runner.azure.auth.sign_in import make_credential
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
@@ -89,17 +91,11 @@ _MIN_LEFT_S = 300  # clients of azure-core request a new token from here on
 
 
 def default_credential() -> TokenCredential:
-    """Return a credential for `az login`, a managed identity or the AZURE_ variables.
+    """Return the credential that the environment of this process asks for.
 
     Nothing is sent before its first use.
     """
-    import logging
-
-    from azure.identity import DefaultAzureCredential
-
-    # It logs fifteen lines of warnings if nobody is signed in; our error has three.
-    logging.getLogger("azure.identity").setLevel(logging.ERROR)
-    return CachedTokens(DefaultAzureCredential())
+    return CachedTokens(make_credential(os.environ))
 
 
 class CachedTokens:

@@ -51,6 +51,17 @@ def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
     return Config(check, found[0] if found else None)
 
 
+def _api_check() -> Check:
+    """Versions before 2025-06-01 are on Azure's list of retirements, without a date.
+
+    github.com/Azure/Batch/issues/140 (read 2026-11-20)
+    """
+    from infra.planning.pool_plan import BATCH_API  # noqa: PLC0415  pydantic, YAML
+
+    detail = f"pools are declared with Batch API {BATCH_API}, the newest in azure-native's SDK; "
+    return passed("batch-api", f"{detail}Azure has announced the end of those before 2025-06-01")
+
+
 def _config_warnings(stack: StackConfig) -> Iterator[Check]:
     from infra.config.contradictions import warnings  # noqa: PLC0415  pydantic, YAML
 
@@ -178,7 +189,7 @@ def run_checks(
         checklist.add(*_config_warnings(config.stack))
         prices = load_price_table(settings.home)
         pools, checks = check_pools(config.stack, prices, today)
-        checklist.add(*checks)
+        checklist.add(*checks, _api_check())
     management = _signed_in(checklist, config.stack.subscription_id if config.stack else "", env)
     if management is None or config.stack is None:
         why = "not signed in" if management is None else "the configuration is not readable"
@@ -203,6 +214,7 @@ def _signed_in(
     checklist: _Checklist, subscription_id: str, env: Mapping[str, str]
 ) -> ArmClient | None:
     from runner.azure.arm.client import ArmClient, arm_endpoint  # noqa: PLC0415  when needed
+    from runner.azure.auth.sign_in import describe_sign_in  # noqa: PLC0415
 
     management: list[ArmClient] = []
 
@@ -210,7 +222,7 @@ def _signed_in(
         made = ArmClient(subscription_id, endpoint=arm_endpoint(env))
         made.sign_in()
         management.append(made)
-        return f"a token for {made.endpoint}"
+        return f"a token for {made.endpoint}, by {describe_sign_in(env)}"
 
     checklist.on_progress(Progress("sign-in", "start", "looking for a sign-in"))
     ok = checklist.add(run_check("sign-in", look))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from infra.engine import automation
 from runner.azure.auth.credentials import Connection, connect, outputs_path
+from runner.azure.auth.sign_in import provider_variables
 from runner.azure.batch.jobs import unfinished_tasks
 from runner.azure.storage.blobs import stored_bytes
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
@@ -41,7 +42,7 @@ def open_engine(
                 exit_code=ExitCode.PREFLIGHT,
             )
         cli = automation.install_cli(root)
-    state = automation.state_settings(settings.home, env)
+    state = {**automation.state_settings(settings.home, env), **provider_variables(env)}
     backend = automation.state_backend(settings.home, env)
     return automation.Environment(folder, settings.stack, cli, state, backend)
 

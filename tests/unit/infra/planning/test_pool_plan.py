@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.config.stack_file import load_stack_config
-from infra.planning.pool_plan import plan_pools
+from infra.planning.pool_plan import BATCH_API, plan_pools
 from runner.core.pricing.prices import load_price_table
 from runner.flows.environment.plan import EXAMPLE
 from runner.protocol.errors import RunnerError
@@ -97,3 +98,14 @@ def test_dev_stack_can_be_declared_with_known_prices_at_its_example_location() -
     config = load_stack_config(_GUIDE.parents[2] / "Pulumi.dev.yaml", environment=EXAMPLE)
     (found,) = plan_pools(config, load_price_table(None), date(2026, 11, 21))
     assert load_price_table(None).find(found.machine.vm_size, config.location, spot=False)
+
+
+def test_batch_api_is_the_only_one_of_the_sdk() -> None:
+    """When this fails, the SDK has a newer version: see docs/decisions/0009."""
+    spec = find_spec("pulumi_azure_native.batch.pool")
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin)
+    used = re.findall(r"Uses Azure REST API version ([\d-]+)\.", source.read_text())
+    assert set(used) == {BATCH_API}
+    assert not list(source.parent.glob("v20*"))
