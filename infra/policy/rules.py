@@ -14,7 +14,7 @@ from typing import Any, cast
 from batch_emulator.autoscale.values import FormulaError
 from infra.config.pool import SCENARIO
 from infra.config.stack import BUDGET_TAG
-from infra.planning.autoscale_formula import WEEK, evaluate_idle
+from infra.planning.own_formula import WEEK, evaluate_idle
 from runner.core.pricing.machines import OS_END_OF_LIFE, machine
 from runner.protocol.errors import RunnerError
 

@@ -14,11 +14,11 @@ from batch_emulator.autoscale.values import Timestamp
 from infra.config.pool import OfficeHours, PoolConfig
 from infra.planning.autoscale_formula import (
     NodeCaps,
-    check_formula,
     formula_text,
     idle_nodes,
     node_caps,
 )
+from infra.planning.own_formula import check_formula
 from runner.core.pricing.prices import Price, PriceKey, PriceTable
 from runner.protocol.errors import ExitCode, RunnerError
 

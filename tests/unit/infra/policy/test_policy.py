@@ -12,7 +12,7 @@ import pytest
 from pulumi_policy.proxy import unknown_checking_proxy
 
 from infra.config.stack_file import load_stack_config
-from infra.planning.autoscale_formula import evaluate_idle
+from infra.planning.own_formula import evaluate_idle
 from infra.policy import rules
 from tests.unit.infra import cloud
 from tests.unit.infra.good_resources import FORMULA, GOOD, POOL
