@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Generator
 from datetime import timedelta
 from pathlib import Path
@@ -71,8 +70,10 @@ def all_tasks_over(batch: BatchClient) -> bool:
 class Lab:
     """Local services that stand for a deployed stack, with a clock that the test pushes."""
 
-    def __init__(self, cli: Cli) -> None:
+    def __init__(self, cli: Cli, tools: Path) -> None:
         self.cli = cli
+        # An image with a driver has nvidia-smi on the PATH of its nodes.
+        self._of_the_image = {"PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin"}
         self.paths = HomePaths(cli.home)
         self.keys = json.loads(self.paths.keys.read_text())
         self.outputs: StackOutputs = parse_stack_outputs(self.paths.local_outputs.read_text())
@@ -130,7 +131,11 @@ class Lab:
                 command_line=start.command_line,
                 environment_settings=[
                     models.EnvironmentSetting(name=name, value=value)
-                    for name, value in {**dict(start.environment), **_HASTE}.items()
+                    for name, value in {
+                        **dict(start.environment),
+                        **_HASTE,
+                        **self._of_the_image,
+                    }.items()
                 ],
                 wait_for_success=True,
                 max_task_retry_count=0,
@@ -184,16 +189,15 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Lab]:
+def lab(tmp_path: Path) -> Generator[Lab]:
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "nvidia-smi").write_text(_NVIDIA_SMI)
     (tools / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "work").mkdir()
     cli = Cli(new_home(tmp_path / "home"), tmp_path / "work")
     cli.ok("local", "up", "--nodes", "0")
-    yield Lab(cli)
+    yield Lab(cli, tools)
     cli.run("local", "down")
 
 
