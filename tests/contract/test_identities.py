@@ -117,7 +117,7 @@ def pool(things: Things) -> str:
 def test_identity_opens_no_other_account(blobs: BlobStore, things: Things, pool: str) -> None:
     job = things.job(pool)
     blobs.requests.clear()
-    for url in (f"{blobs.url}/other/data", "http://127.0.0.1:9/account/data", "http://h:99999/c/d"):
+    for url in (f"{blobs.url}/other/data", "http://127.0.0.1:9/account/data", "http://h:9/c/d"):
         file = models.ResourceFile(http_url=f"{url}/a", file_path="a", identity_reference=WHO)
         read = things.wait_task(job, things.task(job, resource_files=[file]))
         assert failure_of(read) == "BlobAccessDenied", url
