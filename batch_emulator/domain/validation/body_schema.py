@@ -109,7 +109,8 @@ def check_body(operation: str, api_version: str, body: Json) -> Json:
 
 
 def repair(type_name: str, stored: Json) -> tuple[Json, list[str]]:
-    """Return a stored body without the values that could not be read, and their paths.
+    """Return a stored body with the coercions of the service and without the values that could not
+    be read, and the paths of those values.
 
     Emulators before this schema stored what the service refuses.
     """
@@ -117,15 +118,13 @@ def repair(type_name: str, stored: Json) -> tuple[Json, list[str]]:
     rule = _object(type_name, _Context("", stored=True))
     while True:
         try:
-            rule(body)
+            return rule(body), removed
         except _Problem as problem:
             way = list(reversed(problem.path))
             if problem.code == "MissingRequiredProperty":
                 way.pop()  # an item without what it needs goes as a whole
             _remove(body, way)
             removed.append("/".join(way))
-        else:
-            return body, removed
 
 
 def _remove(body: Any, way: list[str]) -> None:

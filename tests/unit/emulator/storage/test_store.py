@@ -15,7 +15,7 @@ from batch_emulator.domain.account import Account
 from batch_emulator.domain.model import JobState, NodeState, TaskState
 from batch_emulator.domain.transitions import jobs, tasks
 from batch_emulator.emulator import Emulator, EmulatorSettings
-from batch_emulator.http import render
+from batch_emulator.http import endpoints, render
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import (
     FORMAT,
@@ -202,6 +202,25 @@ def test_pool_that_an_older_emulator_accepted_is_repaired_at_the_start(
     assert name in caplog.text
     shown = [render.node(node, "http://h", []) for node in found.nodes.values()]
     assert [node["state"] for node in shown] == ["idle"]
+    again.close()
+
+
+def test_numbers_that_an_older_emulator_kept_as_text_are_numbers_after_the_start(
+    tmp_path: Path,
+) -> None:
+    store, world = AccountStore(tmp_path / "data"), World()
+    pool = world.pool()
+    store.write(world.account.take_journal())
+    store.close()
+    nat = {"name": "web", "protocol": "tcp", "backendPort": "80"}
+    nat |= {"frontendPortRangeStart": "15000", "frontendPortRangeEnd": "15100"}
+    network = json.dumps({"endpointConfiguration": {"inboundNATPools": [nat]}})
+    path = f"'$.spec.networkConfiguration', json('{network}')"
+    change(tmp_path, f"UPDATE pools SET record=json_set(record, {path})")
+    again, account = reopened(AccountStore(tmp_path / "data"), tmp_path, world)
+    [node] = account.pools[pool.key].nodes.values()
+    [endpoint] = endpoints.of_node(node)
+    assert (endpoint["frontendPort"], endpoint["backendPort"]) == (15000, 80)
     again.close()
 
 
