@@ -234,3 +234,56 @@ def test_what_a_version_removed_is_served_under_older_ones(
     assert get(running, path, before).status_code == 200
     answer = get(running, path, removed)
     assert (answer.status_code, json.loads(answer.text)["code"]) == (400, "InvalidUri")
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"vmSize": "small"}, "vmSize"),
+        (
+            {"virtualMachineConfiguration": {**MACHINE, "nodeAgentSKUId": "batch.node.el 9"}},
+            "nodeAgentSKUId",
+        ),
+    ],
+)
+def test_change_of_a_pool_is_checked_like_a_new_one(
+    running: Running, things: Things, change: dict[str, Any], wrong: str
+) -> None:
+    pool_id = things.pool()
+    with pytest.raises(HttpResponseError) as caught:
+        running.client.update_pool(pool_id, wire(**change))
+    assert caught.value.status_code == 400
+    assert (code_of(caught.value), values_of(caught.value)["PropertyName"]) == (
+        "InvalidPropertyValue",
+        wrong,
+    )
+    assert running.client.get_pool(pool_id).vm_size == POOL["vmSize"]
+
+
+def test_what_was_accepted_before_can_still_be_changed_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """An emulator with other tables, or with another option, accepted the size before."""
+    auto = {"poolLifetimeOption": "job", "pool": {**POOL, "vmSize": "My_Size"}}
+    job = {"poolInfo": {"autoPoolSpecification": auto}}
+    with serving(tmp_path / "data", machines=MachineChoice(sizes=("My_Size",))) as running:
+        running.client.create_pool(wire(**{**POOL, "id": "pool", "vmSize": "My_Size"}))
+        running.client.create_job(wire(id="job", **job))
+        schedule = {"doNotRunUntil": "2100-01-01T00:00:00Z"}
+        running.client.create_job_schedule(
+            wire(id="schedule", schedule=schedule, jobSpecification=job)
+        )
+    with serving(tmp_path / "data") as running:
+        client, meta = running.client, [{"name": "a", "value": "b"}]
+        client.update_pool("pool", wire(metadata=meta))
+        client.update_job("job", wire(priority=7))
+        client.replace_job("job", wire(priority=8, **job))
+        client.update_job_schedule("schedule", wire(metadata=meta))
+        client.replace_job_schedule("schedule", wire(jobSpecification={**job, "priority": 3}))
+        assert client.get_job("job").priority == 8
+        assert client.get_job_schedule("schedule").job_specification.priority == 3
+        changed = {**auto, "pool": {**POOL, "vmSize": "small"}}
+        other = {"poolInfo": {"autoPoolSpecification": changed}}
+        with pytest.raises(HttpResponseError) as caught:
+            client.update_job_schedule("schedule", wire(jobSpecification=other))
+        assert values_of(caught.value)["PropertyName"] == "vmSize"

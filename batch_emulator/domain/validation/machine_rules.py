@@ -196,8 +196,15 @@ def _check_encryption(machine: Json) -> None:
         raise bad_property("diskEncryptionConfiguration/targets", sorted(wanted), reason)
 
 
-def check_auto_pool(job: Json, choice: MachineChoice) -> None:
-    """Refuse a job, or a job specification, with an auto pool of such nodes. Raises Fault."""
-    auto = part(part(job, "poolInfo"), "autoPoolSpecification")
-    if auto.get("pool"):
-        check_machine(auto["pool"], choice)
+def check_auto_pool(job: Json, choice: MachineChoice, before: Json | None = None) -> None:
+    """Refuse a job, or a job specification, with an auto pool of such nodes. Raises Fault.
+
+    The auto pool that the job had `before` is not checked again: the tables may have changed.
+    """
+    pool = _auto_pool(job)
+    if pool and pool != _auto_pool(before or {}):
+        check_machine(pool, choice)
+
+
+def _auto_pool(job: Json) -> Json:
+    return part(part(part(job, "poolInfo"), "autoPoolSpecification"), "pool")

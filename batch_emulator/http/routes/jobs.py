@@ -99,7 +99,7 @@ def _change(call: Call, job: Job, spec: Json) -> Reply:
         spec |= {name: job.spec[name]} if name in job.spec else {}
     spec = secrets.with_secrets(spec, job.spec)
     job_rules.check_job_specification(spec, scheduled=bool(job.schedule_key))
-    machine_rules.check_auto_pool(spec, call.emulator.account.limits.machines)
+    machine_rules.check_auto_pool(spec, call.emulator.account.limits.machines, job.spec)
     _check_completion(job, spec)
     pools.update_job(call.emulator.account, job, spec, call.now)
     return Reply(200, None, entity_headers(job.etag, job.modified) | call.data_service_id())
@@ -250,7 +250,7 @@ def _change_schedule(call: Call, schedule: JobSchedule, spec: Json) -> Reply:
         spec["jobSpecification"] = secrets.with_secrets(spec["jobSpecification"], before)
     job_rules.check_schedule(spec)
     limits = call.emulator.account.limits
-    machine_rules.check_auto_pool(spec["jobSpecification"], limits.machines)
+    machine_rules.check_auto_pool(spec["jobSpecification"], limits.machines, before)
     job_schedules.update(call.emulator.account, schedule, spec, call.now)
     return Reply(200, None, _changed(call, schedule))
 

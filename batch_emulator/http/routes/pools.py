@@ -37,6 +37,8 @@ _OF_EMPTY_POOLS = (
     "mountConfiguration",
     "upgradePolicy",
 )
+# what `check_machine` looks at; a pool that keeps all of it is not checked again
+_OF_MACHINES = ("vmSize", "virtualMachineConfiguration", "networkConfiguration")
 _FIXED = (
     "id",
     "targetDedicatedNodes",
@@ -120,6 +122,8 @@ def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
     spec = {name: value for name, value in spec.items() if name not in _FIXED}
     spec |= {name: pool.spec[name] for name in _FIXED if name in pool.spec}
     pool_rules.check_pool(spec)
+    if any(spec.get(name) != pool.spec.get(name) for name in _OF_MACHINES):
+        machine_rules.check_machine(spec, call.emulator.account.limits.machines)
     if spec.get(_PACKAGES) != pool.spec.get(_PACKAGES):
         call.emulator.applications.check(parts(spec, _PACKAGES))
     call.emulator.certificates.check(parts(spec, "certificateReferences"))
