@@ -1,4 +1,4 @@
-"""Request bodies: what is JSON at all, and identity references.
+"""Request bodies: what is JSON at all, identity references, and files of a linked storage account.
 
 `domain.validation.body_schema` checks the properties.
 """
@@ -15,13 +15,38 @@ from batch_emulator.domain.model import Json
 from batch_emulator.domain.validation.properties import identity_problem
 
 _IDENTITY_NAME = "identityReference"
-# bodies with none of these need no look: the name may be escaped, or in another encoding
-_IDENTITY_MARKS = (_IDENTITY_NAME.encode(), b"\\u", b"\0")
+FREE = frozenset({"resourceTags", "settings", "protectedSettings"})  # names in them are the user's
+_LINKED_NAME = "autoStorageContainerName"
+_FILES = ("resourceFiles", "commonResourceFiles")
+# A body with neither these nor a name needs no look: names may be escaped, or in another encoding.
+_OTHER_SPELLINGS = (b"\\u", b"\0")
 
 
 def may_name_identities(text: bytes) -> bool:
     """Return True if the text of a body may have identity references."""
-    return any(mark in text for mark in _IDENTITY_MARKS)
+    return any(mark in text for mark in (_IDENTITY_NAME.encode(), *_OTHER_SPELLINGS))
+
+
+def may_name_linked_storage(text: bytes) -> bool:
+    """Return True if the text of a body may have files of a linked storage account."""
+    return any(mark in text for mark in (_LINKED_NAME.encode(), *_OTHER_SPELLINGS))
+
+
+def names_linked_storage(value: Any, name: str = "") -> bool:
+    """Return True if a resource file in a body is of a linked storage account.
+
+    Args:
+        value: the body, or a value in it.
+        name: of the property that has the value.
+    """
+    if isinstance(value, list):
+        return any(names_linked_storage(item, name) for item in cast("list[Any]", value))
+    if not isinstance(value, dict):
+        return False
+    body = cast("Json", value)
+    return bool(name in _FILES and body.get(_LINKED_NAME)) or any(
+        names_linked_storage(item, inner) for inner, item in body.items() if inner not in FREE
+    )
 
 
 def check_identities(body: Json, *, known: bool) -> None:

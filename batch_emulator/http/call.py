@@ -26,6 +26,7 @@ from batch_emulator.domain.validation.body_schema import check_body, names_unkno
 from batch_emulator.domain.values import etag_text, http_date
 from batch_emulator.emulator import Emulator
 from batch_emulator.http import bodies, odata
+from batch_emulator.http.bodies import FREE
 from batch_emulator.http.odata import FieldRule
 
 _VERSION = re.compile(r"(20\d\d-\d\d-\d\d)(\.\d{1,4}\.\d{1,4})?(-preview)?", re.ASCII)
@@ -40,8 +41,6 @@ _RENAMED: Mapping[str, tuple[str, date]] = {
     "httpUrl": ("blobSource", date(2018, 12, 1)),
 }
 _UNKNOWN_THEN = frozenset({"requiredSlots", "runningTaskSlotsCount"})
-_LINKED = b"autoStorageContainerName"
-_FREE = frozenset({"resourceTags"})  # names in it are the user's
 
 
 def check_version(query: Mapping[str, str]) -> None:
@@ -164,7 +163,7 @@ def _without(value: Any, names: frozenset[str], of_disk: str) -> Any:
     known = cast("Json", value)
     dropped = {*names, of_disk} if "lun" in known else names
     return {
-        name: item if name in _FREE else _without(item, names, of_disk)
+        name: item if name in FREE else _without(item, names, of_disk)
         for name, item in known.items()
         if name not in dropped
     }
@@ -176,7 +175,7 @@ def _renamed(value: Any, names: Mapping[str, str], without: frozenset[str]) -> A
     if not isinstance(value, dict):
         return value
     return {
-        names.get(name, name): item if name in _FREE else _renamed(item, names, without)
+        names.get(name, name): item if name in FREE else _renamed(item, names, without)
         for name, item in cast("Json", value).items()
         if name not in without
     }
@@ -224,13 +223,14 @@ class Call:
         body = to_current_names(checked, self.query)
         if bodies.may_name_identities(self.body):
             bodies.check_identities(body, known=self.emulator.identity is not None)
-        if _LINKED in self.body and not self.path.endswith("/addtaskcollection"):
-            self.require_linked_storage()
+        of_many = self.path.endswith("/addtaskcollection")  # refuses each task by itself
+        if not of_many and bodies.may_name_linked_storage(self.body):
+            self.require_linked_storage(body)
         return body
 
-    def require_linked_storage(self) -> None:
+    def require_linked_storage(self, body: Json) -> None:
         """Refuse files of a linked storage account where none is linked. Raises Fault."""
-        if self.emulator.identity is None:
+        if self.emulator.identity is None and bodies.names_linked_storage(body):
             reason = "no storage account is linked to the Batch account"
             raise bad_property("resourceFiles/autoStorageContainerName", "", reason)
 

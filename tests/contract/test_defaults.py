@@ -366,3 +366,45 @@ def test_without_a_linked_storage_account_such_files_are_refused(
     task = {"id": "t", "commandLine": "x", "resourceFiles": files}
     answer = call(running, "POST", f"/jobs/{job_id}/tasks", task)
     assert (answer.status_code, answer.json()["code"]) == (400, "InvalidPropertyValue")
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"commandLine": "/bin/echo autoStorageContainerName"},
+        {"commandLine": "x", "environmentSettings": [{"name": "autoStorageContainerName"}]},
+        {
+            "commandLine": "x",
+            "resourceFiles": [
+                {"httpUrl": "http://h/f", "filePath": "f", "autoStorageContainerName": None}
+            ],
+        },
+    ],
+)
+def test_name_of_linked_storage_elsewhere_in_a_task_is_no_file_of_it(
+    running: Running, things: Things, task: dict[str, Any]
+) -> None:
+    job_id = shown_job(running, things)["id"]
+    answer = call(running, "POST", f"/jobs/{job_id}/tasks", {"id": "t", **task})
+    assert answer.status_code == 201, answer.text
+
+
+def test_no_place_or_spelling_of_linked_storage_gets_past(running: Running, things: Things) -> None:
+    job_id = shown_job(running, things)["id"]
+    file = {"autoStorageContainerName": "inputs"}
+    settings = {"coordinationCommandLine": "x", "commonResourceFiles": [file]}
+    parallel = {"id": "t", "commandLine": "x", "multiInstanceSettings": settings}
+    path = f"/jobs/{job_id}/tasks"
+    answers = [call(running, "POST", path, parallel)]
+    escaped = json.dumps({"id": "t", "commandLine": "x", "resourceFiles": [file]})
+    escaped = escaped.replace("autoStorage", "\\u0061utoStorage")
+    answers.append(send(running.url, "POST", path, body=escaped.encode()))
+    start = {"startTask": {"commandLine": "x", "resourceFiles": [file]}}
+    answers.append(call(running, "POST", "/pools", {**POOL, "id": things.id(), **start}))
+    for answer in answers:
+        assert (answer.status_code, answer.json()["code"]) == (400, "InvalidPropertyValue")
+        values = {item["key"]: item["value"] for item in answer.json()["values"]}
+        assert values["PropertyName"] == "resourceFiles/autoStorageContainerName"
+    many = call(running, "POST", f"/jobs/{job_id}/addtaskcollection", {"value": [parallel]})
+    [added] = many.json()["value"]
+    assert (added["status"], added["error"]["code"]) == ("clienterror", "InvalidPropertyValue")

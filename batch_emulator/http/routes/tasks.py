@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from batch_emulator.domain.faults import Fault, error_body
-from batch_emulator.domain.model import Job, Json, Task, key_of, parts
+from batch_emulator.domain.model import Job, Json, Task, key_of
 from batch_emulator.domain.transitions import task_admission, tasks
 from batch_emulator.domain.validation import task_rules
 from batch_emulator.domain.validation.body_schema import InvalidItem
@@ -59,8 +59,8 @@ def _add_one(call: Call, job: Job, item: Json | InvalidItem, key: str, taken: se
         return _refused(call, item.id, item.fault)
     try:
         task_rules.check_task(item, job.spec)
-        if any("autoStorageContainerName" in file for file in parts(item, "resourceFiles")):
-            call.require_linked_storage()
+        if "resourceFiles" in item or "multiInstanceSettings" in item:
+            call.require_linked_storage(item)
         if key in taken:
             raise Fault("TaskExists")
     except Fault as fault:

@@ -20,6 +20,15 @@ def test_slots_of_a_pool_are_tasks_per_node_for_old_clients() -> None:
     assert call.to_client_names({"value": [POOL]}, OLD) == {"value": [old]}
 
 
+@pytest.mark.parametrize("name", ["settings", "protectedSettings"])
+def test_settings_of_an_extension_keep_the_names_of_their_author(name: str) -> None:
+    settings = {"taskSlotsPerNode": 4, "ipv6Address": "x", "disks": [{"lun": 1, "managedDisk": 2}]}
+    pool = {"virtualMachineConfiguration": {"extensions": [{"name": "e", name: settings}]}}
+    assert call.shaped(pool, {"api-version": "2024-02-01.19.0"}) == pool
+    assert call.to_client_names(pool, OLD) == pool
+    assert call.to_current_names(pool, OLD) == pool
+
+
 def test_pool_within_a_job_is_translated_too() -> None:
     body = {"poolInfo": {"autoPoolSpecification": {"pool": {"maxTasksPerNode": 2}}}}
     inner = call.to_current_names(body, OLD)["poolInfo"]["autoPoolSpecification"]["pool"]
