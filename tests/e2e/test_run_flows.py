@@ -349,9 +349,5 @@ def test_description_that_storage_lost_is_given_back_by_who_watches(
     assert find_run(connection, record.run_id) == record
     runs.delete(RunPaths(record.run_id).run)
     runs.delete(f"index/{record.run_id}")
-    (row,) = (
-        row
-        for row in list_runs(connection, limit=None).rows
-        if row.run_id == record.run_id
-    )
+    (row,) = (row for row in list_runs(connection, limit=None).rows if row.run_id == record.run_id)
     assert "run.json is missing" in row.problem, "what nobody watched is listed as it is"
