@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sqlite3
 import sys
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ import uvicorn
 
 from batch_emulator.domain.account import LOG_FIELDS
 from batch_emulator.emulator import Emulator
-from batch_emulator.executor.isolation import IsolationError
+from batch_emulator.executor.isolation import IsolationError, choose_isolation
 from batch_emulator.http.app import App
 from batch_emulator.options import OptionError, check_host, parser, settings_of
 from batch_emulator.server import bind, url_of, uvicorn_config, with_files
@@ -82,7 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(f"error: cannot listen on {options.host}:{ports}: {err}", _START_ERROR)
     settings = settings_of(options, url_of(listeners[0]))
     try:
-        emulator = Emulator(settings)
+        isolation = choose_isolation(settings.isolation, settings.data_dir)
+        if isolation.owner is not None:  # a umask of 077 would close its folders to the tasks
+            os.umask(0o022)
+        emulator = Emulator(settings, isolation=isolation)
     except (StoreInUseError, StoreFormatError, sqlite3.Error, OSError) as err:
         return _say(f"error: cannot use {settings.data_dir}: {err}", _START_ERROR)
     except IsolationError as err:

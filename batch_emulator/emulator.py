@@ -32,7 +32,7 @@ from batch_emulator.executor.application_packages import PackageInstaller
 from batch_emulator.executor.blob_client import NodeIdentity
 from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers, mounted_below
 from batch_emulator.executor.executor import Executor
-from batch_emulator.executor.isolation import choose_isolation
+from batch_emulator.executor.isolation import Isolation, choose_isolation
 from batch_emulator.executor.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.task_containers import TaskContainers
@@ -88,15 +88,22 @@ class EmulatorSettings:
 
 
 class Emulator:
-    """An emulator with all that a request needs.
+    """An emulator with all that a request needs; `isolation` is what the settings ask for.
 
     Raises StoreInUseError, StoreFormatError, or IsolationError if tasks cannot run as another user.
     """
 
-    def __init__(self, settings: EmulatorSettings, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: EmulatorSettings,
+        clock: Clock | None = None,
+        isolation: Isolation | None = None,
+    ) -> None:
         self.settings = settings
         self.clock = clock or SystemClock(settings.time_scale)
-        self.isolation = isolation = choose_isolation(settings.isolation, settings.data_dir)
+        if isolation is None:
+            isolation = choose_isolation(settings.isolation, settings.data_dir)
+        self.isolation = isolation
         self.store = AccountStore(settings.data_dir)
         isolation.settle(settings.data_dir)
         self.shares = settings.storage and Shares(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -9,6 +10,9 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # opening a pipe would wait for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,27 @@ def make_plain(folder: Path, top: Path) -> None:
         except FileNotFoundError:
             pass
         os.mkdir(current)  # noqa: PTH102
+
+
+def open_below(path: Path, top: Path) -> int:
+    """Open a regular file below `top` to read it, and return its descriptor. Raises OSError.
+
+    No link is followed, not even one that takes the place of a folder in the meantime.
+    """
+    *above, name = path.relative_to(top).parts
+    folder = os.open(top, _FOLDER)
+    try:
+        for part in above:
+            below = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        descriptor = os.open(name, _FILE, dir_fd=folder)
+    finally:
+        os.close(folder)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def is_below(path: Path, folder: Path) -> bool:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
 
+from batch_emulator.folders import open_below
+
 if TYPE_CHECKING:
     import httpx
 
@@ -170,11 +172,16 @@ class BlobClient:
 
         await self._retrying(once)
 
-    async def upload(self, url: str, source: Path, headers: Mapping[str, str]) -> Uploaded:
-        """Upload a file as a block blob. Raises StorageError or OSError."""
+    async def upload(
+        self, url: str, source: Path, headers: Mapping[str, str], *, top: Path | None = None
+    ) -> Uploaded:
+        """Upload a file as a block blob; follow no link below `top`, if given.
+
+        Raises StorageError or OSError.
+        """
         url = self._local(url)
         async with self._transfers:
-            with await asyncio.to_thread(source.open, "rb") as file:
+            with await asyncio.to_thread(_open, source, top) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size <= self._single_put_bytes:
                     own = {"x-ms-blob-type": "BlockBlob", **headers}
@@ -344,6 +351,10 @@ async def _write(chunks: AsyncIterator[bytes], target: Path) -> None:
         raise LocalWriteError(err) from err
     finally:
         await asyncio.to_thread(file.close)
+
+
+def _open(source: Path, top: Path | None) -> BinaryIO:
+    return source.open("rb") if top is None else os.fdopen(open_below(source, top), "rb")
 
 
 async def _read(file: BinaryIO, start: int, length: int) -> AsyncIterator[bytes]:

@@ -272,7 +272,9 @@ class Executor:
 
     async def _upload(self, execution: _Execution, outcome: ExecutionOutcome) -> ExecutionOutcome:
         launch = execution.launch
-        context = task_files.UploadContext(launch.task_dir, launch.working_dir, launch.environment)
+        context = task_files.UploadContext(
+            launch.root_dir, launch.task_dir, launch.working_dir, launch.environment
+        )
         succeeded = outcome.exit_code == 0 and outcome.failure is None
         work = task_files.upload(self._storage, launch.output_files, context, succeeded=succeeded)
         failure = await _unless(execution.abandon, work)

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,6 +71,9 @@ class Isolation:
         self.python.make(layout.python, self.owner)
         if self.owner is None:
             return
+        above = takewhile(lambda folder: folder != self.folder, layout.root.parents)
+        for folder in (layout.applications, layout.workitems, layout.root, *above):
+            _open_way(folder)
         self.owner.own(layout.fsmounts)
         for folder in (layout.startup, layout.shared, layout.volatile):
             if folder.stat().st_uid != self.owner.uid:
@@ -101,12 +105,23 @@ class Isolation:
         if self.owner is None:
             return
         self.folder.chmod(0o711)
+        if self.folder.parent == _OUTSIDE:
+            _OUTSIDE.chmod(0o711)
+        for name in (*_LASTING, "nodes"):
+            _open_way(self.folder / name)
         if self.folder != data_dir:
             data_dir.chmod(0o700)
             return
         for path in data_dir.iterdir():
             if path.name not in _LASTING and path.name != "nodes":
                 path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def _open_way(folder: Path) -> None:
+    """Let every user go through a folder that was made with a umask of 027 or 077."""
+    with suppress(FileNotFoundError):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(0o755)
 
 
 def choose_isolation(wanted: str, data_dir: Path) -> Isolation:

@@ -217,16 +217,24 @@ class Mirror:
         incoming = self._beside / f"{INCOMING}{uuid4().hex}"
         try:
             etag = await self._storage.download(blob_url(self._url, blob.name), incoming)
-            self._same_place()
+            if not self._is_still_inside(target):
+                return
             self._make_parents(target)
             if self._owner is not None:
                 self._owner.own(incoming)
             status = incoming.stat()
+            if not self._is_still_inside(target):
+                return
             incoming.rename(target)
         finally:
             incoming.unlink(missing_ok=True)
         known = Known(etag or blob.etag, status.st_size, status.st_mtime_ns)
         self._records.put(blob.name, known)
+
+    def _is_still_inside(self, target: Path) -> bool:
+        """Return False if a link leads out of the folder by now. Raises OSError."""
+        self._same_place()
+        return _is_inside(target, self._folder)
 
     def _make_parents(self, target: Path) -> None:
         if target.parent != self._folder and not target.parent.is_dir():
@@ -281,8 +289,9 @@ class Mirror:
         if self.closed:
             return
         try:
-            done = await self._storage.upload(blob_url(self._url, name), self._folder / name, {})
-        except OSError as err:  # deleted meanwhile, or it may not be read
+            url, path = blob_url(self._url, name), self._folder / name
+            done = await self._storage.upload(url, path, {}, top=self._folder)
+        except OSError as err:  # deleted meanwhile, behind a link now, or it may not be read
             log.info("%s of %s cannot be read: %s", name, self._folder, err.strerror)
             return
         except BlobRequestError as err:

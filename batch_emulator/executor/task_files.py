@@ -161,10 +161,15 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A file that a pattern found; `name` is its path below the fixed folders of the pattern."""
+    """A file that a pattern found; `name` is its path below the fixed folders of the pattern.
+
+    `real` is its path without links, below `top`, the root of the node.
+    """
 
     path: Path
     name: str
+    real: Path
+    top: Path
 
 
 def expand_variables(pattern: str, environment: Mapping[str, str]) -> str:
@@ -177,8 +182,12 @@ def has_wildcard(pattern: str) -> bool:
     return any(_literal(part) is None for part in pattern.split("/"))
 
 
-def find_files(pattern: str, working_dir: Path, task_dir: Path) -> list[Match]:
-    """Files that an expanded pattern matches, sorted. Raises PatternError; blocking."""
+def find_files(pattern: str, working_dir: Path, task_dir: Path, root: Path) -> list[Match]:
+    """Files that an expanded pattern matches, sorted. Raises PatternError; blocking.
+
+    What a link finds outside the root of the node is left out: the emulator may read more than the
+    task that made the link.
+    """
     fixed, rest = _split(pattern)
     base = Path(os.path.normpath(working_dir.joinpath(*fixed)))
     if not base.is_relative_to(task_dir):
@@ -186,7 +195,12 @@ def find_files(pattern: str, working_dir: Path, task_dir: Path) -> list[Match]:
     if ".." in rest:
         raise PatternError(f"{pattern!r}: '..' may only stand before the first wildcard")
     found = {path for path in _walk(base, rest) if path.is_file()}
-    return [Match(path, path.relative_to(base).as_posix()) for path in sorted(found)]
+    top = Path(os.path.realpath(root))
+    matches = [
+        Match(path, path.relative_to(base).as_posix(), Path(os.path.realpath(path)), top)
+        for path in sorted(found)
+    ]
+    return [match for match in matches if match.real.is_relative_to(top)]
 
 
 def _split(pattern: str) -> tuple[list[str], list[str]]:
@@ -284,9 +298,14 @@ _MISC = "Miscellaneous error encountered while uploading one of the output files
 class UploadContext:
     """Where the files of a task lie and what its patterns may name."""
 
+    root_dir: Path
     task_dir: Path
     working_dir: Path
     environment: Mapping[str, str]
+
+    def find(self, pattern: str) -> list[Match]:
+        """Files that an expanded pattern matches, sorted. Raises PatternError; blocking."""
+        return find_files(pattern, self.working_dir, self.task_dir, self.root_dir)
 
 
 async def upload(
@@ -348,7 +367,7 @@ async def _upload_one(
     pattern = expand_variables(output["filePattern"], context.environment)
     try:
         storage = storage.on_behalf(container.get("identityReference"), container["containerUrl"])
-        found = await asyncio.to_thread(find_files, pattern, context.working_dir, context.task_dir)
+        found = await asyncio.to_thread(context.find, pattern)
     except BlobRequestError as err:
         log.fail(_upload_failure(err.kind, container["containerUrl"], pattern, err.detail))
         return
@@ -382,8 +401,9 @@ async def _upload_file(
     headers: Mapping[str, str],
     log: _Log,
 ) -> None:
+    url = blob_url(container_url, blob)
     try:
-        size = (await storage.upload(blob_url(container_url, blob), match.path, headers)).size
+        size = (await storage.upload(url, match.real, headers, top=match.top)).size
     except BlobRequestError as err:
         log.fail(_upload_failure(err.kind, container_url, str(match.path), err.detail))
     except OSError as err:

@@ -35,15 +35,18 @@ def environment_of(gateway: Gateway, bundle: Path, inherited: Mapping[str, str])
     """Return the environment of the command: the proxy, its authority, names and credentials."""
     account = gateway.services.account
     proxies = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), gateway.url)
-    given = inherited.get("no_proxy") or inherited.get("NO_PROXY") or ""
-    direct = ",".join(dict.fromkeys([*filter(None, given.split(",")), "127.0.0.1", "localhost"]))
+    direct = "127.0.0.1,localhost"  # not the user's: Azure's names must never lead to Azure
     storage = {
         "DefaultEndpointsProtocol": "https",
         "AccountName": account.name,
         "AccountKey": account.storage_key,
         "EndpointSuffix": "core.windows.net",
     }
-    kept = {name: value for name, value in inherited.items() if not name.startswith("AZURE_")}
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("AZURE_") and name.lower() != "all_proxy"
+    }
     return {
         **kept,
         **proxies,

@@ -126,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Gateway  # pyright: ignore[reportIncompatibleVariableOverride]
     _host = ""
-    _upstream: http.client.HTTPConnection | None = None
+    _begun = False  # the answer to the request
 
     def do_CONNECT(self) -> None:
         """Become the host of that name, if it is one of ours."""
@@ -150,8 +150,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         """Close the connection on both sides."""
-        if self._upstream is not None:
-            self._upstream.close()
         with contextlib.suppress(OSError, ValueError):
             super().finish()
         if self._host:
@@ -164,6 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._host:
             self.send_error(403, "Forbidden", "this proxy takes HTTPS only")
             return
+        self._begun = False
         try:
             if self._host in (SIGN_IN_HOST, MANAGEMENT_HOST):
                 self._answer_here()
@@ -174,6 +173,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(err.status, {"error": {"code": err.code, "message": str(err)}})
         except (OSError, http.client.HTTPException) as err:
             self.close_connection = True
+            if self._begun:
+                return
             with contextlib.suppress(OSError):
                 message = f"the local service does not answer: {err}"
                 self._answer(502, {"error": {"code": "BadGateway", "message": message}})
@@ -230,25 +231,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._sign_for_storage(headers, base.path)
         else:
             self._sign_for_batch(headers)
-        upstream = self._upstream or http.client.HTTPConnection(base.netloc, timeout=_TIMEOUT_S)
-        self._upstream = upstream
-        upstream.putrequest(
-            self.command, base.path + self.path, skip_host=True, skip_accept_encoding=True
-        )
-        upstream.putheader("Host", base.netloc)
-        for name, value in headers.items():
-            upstream.putheader(name, value)
-        if chunked:
-            upstream.putheader("Transfer-Encoding", "chunked")
-        upstream.endheaders()
-        if "expect" in self.headers:
-            self.send_response_only(100)
-            self.end_headers()
-        for part in self._body():
-            upstream.send(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
-        if chunked:
-            upstream.send(b"0\r\n\r\n")
-        self._send_back(upstream.getresponse(), base.scheme + "://" + base.netloc + base.path)
+        # A connection for each request: the service may close one that is idle at any time.
+        connection = http.client.HTTPConnection(base.netloc, timeout=_TIMEOUT_S)
+        with contextlib.closing(connection) as upstream:
+            upstream.putrequest(
+                self.command, base.path + self.path, skip_host=True, skip_accept_encoding=True
+            )
+            upstream.putheader("Host", base.netloc)
+            for name, value in headers.items():
+                upstream.putheader(name, value)
+            if chunked:
+                upstream.putheader("Transfer-Encoding", "chunked")
+            upstream.endheaders()
+            for part in self._body():
+                upstream.send(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+            if chunked:
+                upstream.send(b"0\r\n\r\n")
+            self._send_back(upstream.getresponse(), base.scheme + "://" + base.netloc + base.path)
 
     def _send_back(self, answer: http.client.HTTPResponse, local_url: str) -> None:
         """Pass an answer on; the documents of the services then name Azure's host."""
@@ -257,6 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
         # Not what tasks and users wrote: a file's content passes unchanged.
         is_document = kind.startswith("application/json;") or "comp=list" in self.path
         body = answer.read().replace(local, named) if is_document else None
+        self._begun = True
         self.send_response_only(answer.status, answer.reason)
         for name, value in answer.headers.items():
             if name.lower() not in (*_HOP_HEADERS, "content-length"):
@@ -274,10 +274,14 @@ class _Handler(BaseHTTPRequestHandler):
             answer.read()
             return
         parts = [body] if body is not None else iter(lambda: answer.read(_CHUNK_BYTES), b"")
+        sent = 0
         for part in parts:
+            sent += len(part)
             self.wfile.write(part if length else b"%x\r\n%b\r\n" % (len(part), part))
         if length is None:
             self.wfile.write(b"0\r\n\r\n")
+        elif sent < int(length):  # the service broke off: so does this answer
+            self.close_connection = True
 
     def _has_token(self, headers: dict[str, str]) -> bool:
         """Whether the request has a token instead of a signature: it must be one of ours."""

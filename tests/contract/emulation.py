@@ -89,11 +89,11 @@ class Emulation:
 
 
 @contextmanager
-def emulate(data_dir: Path) -> Generator[Emulation]:
+def emulate(data_dir: Path, *options: str, umask: int = -1) -> Generator[Emulation]:
     """Serve from a folder until the block ends."""
     key = base64.b64encode(secrets.token_bytes(32)).decode()
     command = [sys.executable, "-m", "batch_emulator", "--account", "local", "--port", "0"]
-    command += ["--data-dir", str(data_dir), "--boot-seconds", "0"]
+    command += ["--data-dir", str(data_dir), "--boot-seconds", "0", *options]
     log = (data_dir.parent / "emulator.log").open("wb")
     process = subprocess.Popen(
         command,
@@ -101,6 +101,7 @@ def emulate(data_dir: Path) -> Generator[Emulation]:
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
+        umask=umask,
     )
     try:
         assert process.stdout is not None

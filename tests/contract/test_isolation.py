@@ -21,9 +21,11 @@ from batch_emulator.executor.node_python import own_python, python_for
 from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.folders import Owner
 from tests import plain_http
+from tests.contract.emulation import emulate
 from tests.contract.server import KEY, Running, Things, serving
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as another user")
+_CHOSEN = choose_isolation("auto", Path("/"))
+root_only = pytest.mark.skipif(_CHOSEN.owner is None, reason=_CHOSEN.why)
 ADMIN = models.UserIdentity(
     auto_user=models.AutoUserSpecification(elevation_level=models.ElevationLevel.ADMIN)
 )
@@ -115,6 +117,7 @@ def test_task_of_another_user_reads_none_of_our_files(running: Running, things: 
     pool = things.pool(target_dedicated_nodes=1)
     looks = "; ".join(f"cat {data / name} && exit 3" for name in ("state.sqlite", "files.sqlite"))
     script = f"{looks}; ls {data} && exit 4; cat /proc/{os.getpid()}/environ && exit 5; id -u"
+    script = f"export LC_ALL=C; {script}"
     job = things.job(pool)
     task = things.task(job, f"/bin/sh -c {shlex.quote(script)}")
     things.wait_task(job, task)
@@ -169,12 +172,38 @@ def test_task_writes_to_a_mounted_share_and_reads_what_rest_wrote(
     assert (shares.path("data") / "by-a-task").read_text() == "written\n"
 
 
+@root_only
+@pytest.mark.parametrize("umask", [0o027, 0o077])
+def test_tasks_reach_their_folders_whatever_the_umask_of_root(
+    open_folder: Path, umask: int
+) -> None:
+    with emulate(open_folder / "data", "--isolation", "user", umask=umask) as emulation:
+        job = emulation.job()
+        done = emulation.run(job, "task", "/bin/sh -c 'echo x > made; python3 -c 1; umask'")
+        assert done.execution_info is not None
+        assert (done.execution_info.exit_code, emulation.stdout(job, "task")) == (0, "0022\n")
+
+
+@root_only
+def test_closed_folders_of_nodes_are_opened_for_their_tasks(open_folder: Path) -> None:
+    isolation = choose_isolation("user", open_folder)
+    layout = NodeLayout(isolation.folder / "nodes" / "pool" / "node" / "tasks")
+    layout.create()
+    closed = [layout.root, *layout.root.parents[:3], layout.workitems]
+    for folder in closed:
+        folder.chmod(0o700)
+    isolation.prepare_node(layout)
+    assert {folder.stat().st_mode & 0o777 for folder in closed} == {0o755}
+
+
 def test_closed_folders_of_root_get_another_place(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         with pytest.raises(IsolationError, match="only root"):
             choose_isolation("user", tmp_path)
         assert choose_isolation("auto", tmp_path).why == "only root can run tasks as another user"
         return
+    if _CHOSEN.owner is None:
+        pytest.skip(_CHOSEN.why)
     tmp_path.chmod(0o700)
     isolation = choose_isolation("auto", tmp_path / "data")
     assert isolation.mode == "user"
@@ -201,7 +230,8 @@ def test_health_says_how_tasks_are_kept_apart(running: Running) -> None:
 
 @root_only
 def test_python_of_a_closed_folder_is_not_chosen(tmp_path: Path) -> None:
-    owner, closed = Owner(41000, 41000), tmp_path / "closed" / "python3"
+    owner, closed = _CHOSEN.owner, tmp_path / "closed" / "python3"
+    assert owner is not None
     closed.parent.mkdir(mode=0o700)
     closed.symlink_to("/usr/bin/python3")
     copied = closed.with_name("copy")

@@ -53,7 +53,7 @@ def main(how: str) -> None:
         for number, file in enumerate(files)
     ]
     batch.create_tasks(job, tasks)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while any(task.state != "completed" for task in batch.list_tasks(job, max_results=1)):
         assert time.monotonic() < deadline, "the tasks did not end in time"
         time.sleep(0.2)

@@ -217,8 +217,10 @@ def _copy_for_tasks(program: str, folder: Path) -> str:
     source, target = Path(program).resolve(), folder / Path(program).name
     if not target.is_file() or target.stat().st_mtime_ns != source.stat().st_mtime_ns:
         folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)  # whatever the umask
         new = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.copy2(source, new)
+        new.chmod(0o755)
         new.replace(target)
     return str(target)
 

@@ -6,10 +6,11 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from batch_emulator.executor.blob_client import BlobRequestError
+from batch_emulator.executor.blob_client import BlobRequestError, Uploaded
 from batch_emulator.executor.mirror import Mirror
 from batch_emulator.folders import remove_tree
 from tests.unit.emulator.blob_store import BlobStore, serve
@@ -83,6 +84,55 @@ def test_file_behind_a_link_is_not_deleted_with_its_blob(
         assert (tmp_path / "moved" / "er" / "b").read_text() == "2"
 
     drive(blobs, folder, script)
+
+
+def test_link_that_takes_the_place_of_a_folder_is_not_followed_by_a_push(
+    blobs: BlobStore, folder: Path, tmp_path: Path
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "b").write_text("secret")
+
+    async def script(mirror: Mirror) -> None:
+        await mirror.pull()
+        (folder / "deep" / "er" / "b").write_text("written")
+        storage = mirror._storage  # pyright: ignore[reportPrivateUsage]
+        upload = storage.upload
+
+        async def late(*given: Any, **options: Any) -> Uploaded:
+            (folder / "deep" / "er").rename(tmp_path / "aside")
+            (folder / "deep" / "er").symlink_to(private)
+            return await upload(*given, **options)
+
+        storage.upload = late
+        await mirror.push()
+
+    drive(blobs, folder, script)
+    assert blobs.containers["c"]["deep/er/b"] == b"2"
+
+
+def test_link_that_takes_the_place_of_a_folder_is_not_followed_by_a_pull(
+    blobs: BlobStore, folder: Path, tmp_path: Path
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+
+    async def script(mirror: Mirror) -> None:
+        storage = mirror._storage  # pyright: ignore[reportPrivateUsage]
+        download = storage.download
+
+        async def early(url: str, target: Path) -> str:
+            etag = await download(url, target)
+            if "deep" in url:
+                (folder / "deep").symlink_to(private)
+            return etag
+
+        storage.download = early
+        await mirror.pull()
+
+    drive(blobs, folder, script)
+    assert files(folder) == {"a": "1"}
+    assert list(private.iterdir()) == []
 
 
 def test_crash_in_the_middle_of_a_pull_forgets_no_file(blobs: BlobStore, folder: Path) -> None:

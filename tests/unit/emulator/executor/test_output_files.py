@@ -1,6 +1,7 @@
 """Output files: patterns, names, conditions and uploads to a blob store on loopback."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from batch_emulator.executor.task_files import (
     find_files,
     has_wildcard,
 )
+from batch_emulator.folders import open_below
 from tests.unit.emulator.blob_store import BlobStore, serve
 from tests.unit.emulator.launching import Node, eventually, ignore, in_executor
 
@@ -255,7 +257,7 @@ def tree(tmp_path: Path) -> Path:
     ],
 )
 def test_patterns(tree: Path, pattern: str, names: list[str]) -> None:
-    assert sorted(m.name for m in find_files(pattern, tree / "wd", tree)) == names
+    assert sorted(m.name for m in find_files(pattern, tree / "wd", tree, tree.parent)) == names
 
 
 @pytest.mark.parametrize(
@@ -263,16 +265,44 @@ def test_patterns(tree: Path, pattern: str, names: list[str]) -> None:
 )
 def test_patterns_that_are_refused(tree: Path, pattern: str) -> None:
     with pytest.raises(PatternError):
-        find_files(pattern, tree / "wd", tree)
+        find_files(pattern, tree / "wd", tree, tree.parent)
 
 
 def test_absolute_pattern_inside_the_task_is_allowed(tree: Path) -> None:
-    assert [m.name for m in find_files(f"{tree}/wd/*.gif", tree / "wd", tree)] == ["a.gif", "b.gif"]
+    found = find_files(f"{tree}/wd/*.gif", tree / "wd", tree, tree.parent)
+    assert [m.name for m in found] == ["a.gif", "b.gif"]
 
 
 def test_loop_of_links_ends(tree: Path) -> None:
     (tree / "wd" / "d" / "loop").symlink_to(tree / "wd")
-    assert len(find_files("**/*.txt", tree / "wd", tree)) == 2
+    assert len(find_files("**/*.txt", tree / "wd", tree, tree.parent)) == 2
+
+
+def test_files_behind_links_that_leave_the_node_are_not_found(tree: Path) -> None:
+    node, wd = tree, tree / "wd"
+    secret = tree.parent / "secret"
+    secret.mkdir()
+    (secret / "keys.json").write_text("{}")
+    (wd / "keys.json").symlink_to(secret / "keys.json")
+    (wd / "folder").symlink_to(secret)
+    (wd / "inside.json").symlink_to(tree / "stdout.txt")
+    assert [m.name for m in find_files("*.json", wd, tree, node)] == ["inside.json"]
+    assert find_files("keys.json", wd, tree, node) == []
+    assert find_files("*/keys.json", wd, tree, node) == []
+
+
+def test_files_below_are_opened_without_following_a_link(tmp_path: Path) -> None:
+    (tmp_path / "top" / "d").mkdir(parents=True)
+    (tmp_path / "top" / "d" / "f").write_text("x")
+    (tmp_path / "top" / "link").symlink_to("d")
+    (tmp_path / "top" / "d" / "last").symlink_to("f")
+    os.mkfifo(tmp_path / "top" / "pipe")
+    top = tmp_path / "top"
+    with os.fdopen(open_below(top / "d" / "f", top)) as file:
+        assert file.read() == "x"
+    for name in ("link/f", "d/last", "d", "pipe", "missing"):
+        with pytest.raises(OSError, match=r"\["):
+            open_below(top / name, top)
 
 
 @pytest.mark.parametrize(
