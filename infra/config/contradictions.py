@@ -10,7 +10,7 @@ from itertools import chain, combinations
 from pathlib import Path
 
 from infra.config.pool import BlobMount, FilesMount, OfficeHours, PoolConfig
-from infra.config.stack import CONTAINERS, StackConfig
+from infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
 from runner.core.pricing.regions import REGIONS, region_name
 from runner.core.yaml_files import FieldPath, FieldProblem, near
 
@@ -25,6 +25,7 @@ _ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
 _TAG_NAME = re.compile(r"(?!microsoft|azure|windows)[^<>%&\\?/]{1,128}", re.IGNORECASE)
 _MAX_TAGS = 40
 _OUR_TAGS = ("app", "stack")
+_RESERVED_TAGS = (*_OUR_TAGS, BUDGET_TAG)
 # Our choice. The script is one environment variable, base64 adds a third, and Linux allows 128 KiB.
 _MAX_SCRIPT_BYTES = 32 * 1024
 # Azure reserves five addresses of a subnet, and a node needs one.
@@ -206,7 +207,7 @@ def _tag_contradictions(
         if not _TAG_NAME.fullmatch(name) or len(value) > 256:
             what = f"Azure refuses tag {name[:40]!r} with a value of {len(value)} characters"
             yield where, what, "use up to 128 characters without <>%&\\?/, and 256 for values"
-        elif name.lower() in _OUR_TAGS or (others[name.lower()] > 1 and name not in exact):
+        elif name.lower() in _RESERVED_TAGS or (others[name.lower()] > 1 and name not in exact):
             yield where, f"duplicate tag {name!r} (case is ignored)", "rename one"
     if tags and len({*tags, *taken}) > _MAX_TAGS:
         yield where, f"{len({*tags, *taken})} tags", f"use at most {_MAX_TAGS} tags a resource"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import ipaddress
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from infra.config.pool import PoolConfig, Section
-from runner.core.yaml_files import TextField
+from runner.core.yaml_files import TextField, shown
 
 CONTAINERS = ("runs", "models", "data")
 _Email = Annotated[
@@ -61,6 +63,24 @@ class StorageConfig(Section):
     cool_models_days: int = Field(default=30, ge=1)
 
 
+def _all_or_list(value: Any) -> Any:
+    """Refuse a text other than `all`: the fix must not be to admit everybody."""
+    if not isinstance(value, str) or value == "all":
+        return value
+    try:
+        ipaddress.IPv4Network(value)
+    except ValueError:
+        example = "203.0.113.0/24"
+    else:
+        example = value
+    context = {
+        "problem": f"got {shown(value)}",
+        "why": "allowed: 'all', or a list of ranges",
+        "fix": f"write a list: [{example}]",
+    }
+    raise PydanticCustomError("runner", "{problem}", context)
+
+
 class NetworkConfig(Section):
     """A virtual network for the pools, with a NAT gateway for outbound traffic.
 
@@ -70,7 +90,10 @@ class NetworkConfig(Section):
 
     address_space: str = "10.20.0.0/16"
     pool_subnet: str = "10.20.0.0/20"
-    storage_from: Literal["all"] | Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    storage_from: Annotated[
+        Literal["all"] | Annotated[tuple[str, ...], Field(strict=False)] | None,
+        BeforeValidator(_all_or_list),
+    ] = None
 
 
 class ImageConfig(Section):

@@ -29,8 +29,19 @@ _SETTINGS = {
     "subscription_id": ("subscriptionId", "ARM_SUBSCRIPTION_ID"),
 }
 OUR_KEYS = frozenset(StackConfig.model_fields) - {"stack", *_SETTINGS}
+# Sections that `null` turns off. Pulumi's configuration has no null: it hands over an empty text.
+_OPTIONAL = ("budget", "image", "network", "observability")
+# The keys that the provider reads and its SDK does not declare (azure-native 3.29).
+UNDECLARED_KEYS = frozenset(
+    {
+        "activeDirectoryAuthorityHost",
+        "oidcAudience",
+        "resourceManagerAudience",
+        "resourceManagerEndpoint",
+    }
+)
 # The keys of the provider's configuration. A test compares them with the SDK (azure-native 3.29).
-AZURE_KEYS = frozenset(
+AZURE_KEYS = UNDECLARED_KEYS | frozenset(
     {
         "auxiliaryTenantIds",
         "clientCertificatePassword",
@@ -169,7 +180,11 @@ def _unknown_file_keys(document: Mapping[Any, Any]) -> Iterator[FieldProblem]:
 
 
 def _checked(given: _Given, stack: str, file: Path) -> StackConfig:
-    known = {key: value for key, value in given.values.items() if key in StackConfig.model_fields}
+    known = {
+        key: None if value == "" and key in _OPTIONAL else value
+        for key, value in given.values.items()
+        if key in StackConfig.model_fields
+    }
     present = {key: value for key, value in known.items() if value or key not in _SETTINGS}
     document = Document(file, {**present, "stack": stack}, lambda: _tree(file))
     missing = [_missing(field, stack, file) for field in _SETTINGS if field not in present]
@@ -185,7 +200,7 @@ def _checked(given: _Given, stack: str, file: Path) -> StackConfig:
     err = fields_error(
         document, problems, code=_CODE, name_of=lambda place: _name(place, given.variables)
     )
-    if len(problems) == len(missing):
+    if missing:
         err.code, err.exit_code = f"{_CODE}-MISSING", ExitCode.PREFLIGHT
     raise err
 
@@ -194,8 +209,8 @@ def _missing(field: str, stack: str, file: Path) -> tuple[str, FieldProblem]:
     key, variable = _SETTINGS[field]
     what = f"the {field.replace('_id', '')} is missing"
     why = f"stack {stack!r} does not set it, nor does {variable}"
-    fix = f"add azure-native:{key}: VALUE under config: in {file.name} "
-    fix += f"(or run `pulumi config set azure-native:{key} VALUE --stack {stack}`)"
+    fix = f"add azure-native:{key}: VALUE under config: in {file.name}, "
+    fix += f"or run `pulumi config set azure-native:{key} VALUE --stack {stack}`"
     return field, FieldProblem((field,), what, why, fix)
 
 
@@ -228,7 +243,12 @@ def _contradictions_elsewhere(
         return []
     skipped = {key for section, key in _DEPENDENT.items() if (section,) in wrong}
     found = contradictions(config, document.path.parent)
-    return [each for each in found if each.place[0] != "pools" or each.place[2] not in skipped]
+    # A place of two parts or fewer is the list of pools, or a pool as a whole.
+    return [
+        each
+        for each in found
+        if each.place[0] != "pools" or skipped.isdisjoint(map(str, each.place[2:3]))
+    ]
 
 
 def _name(place: FieldPath, variables: Mapping[str, str]) -> str:

@@ -33,10 +33,11 @@ from infra.config.stack import (
 from infra.config.stack_file import (
     AZURE_KEYS,
     OUR_KEYS,
+    UNDECLARED_KEYS,
     load_stack_config,
     parse_stack_config,
 )
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 _AZURE = {
     "ARM_LOCATION": "westeurope",
@@ -193,6 +194,7 @@ def test_missing_region_or_subscription_names_the_command(
         ({"tags": {"": "x"}}, "tags", "refuses tag ''"),
         ({"tags": {"a": "x" * 257}}, "tags", "257 characters"),
         ({"tags": {"Stack": "x"}}, "tags", "duplicate tag 'Stack'"),
+        ({"tags": {"Runner-Budget": "x"}}, "tags", "duplicate tag 'Runner-Budget'"),
         ({"tags": {"team": "x", "Team": "y"}}, "tags", "duplicate tag"),
         ({"tags": {f"t{n}": "" for n in range(60)}}, "tags", "62 tags"),
         ({"tags": {"team": "a"}, "pools": [pool(tags={"TEAM": "b"})]}, "pools.0.tags", "'TEAM'"),
@@ -391,7 +393,43 @@ def test_keys_of_azure_native_are_those_of_the_sdk() -> None:
     assert spec is not None
     assert spec.origin is not None
     text = Path(spec.origin).with_suffix(".pyi").read_text()
-    assert set(re.findall(r"^(\w+): ", text, re.MULTILINE)) == set(AZURE_KEYS)
+    declared = set(re.findall(r"^(\w+): ", text, re.MULTILINE))
+    assert declared == AZURE_KEYS - UNDECLARED_KEYS
+
+
+@pytest.mark.parametrize("key", sorted(UNDECLARED_KEYS))
+def test_key_that_only_the_provider_reads_is_accepted(tmp_path: Path, key: str) -> None:
+    file = written(tmp_path, f"config:\n{_POOLS}  azure-native:{key}: x\n")
+    assert load_stack_config(file, environment=_AZURE).pools
+
+
+@pytest.mark.parametrize("section", ["budget", "image", "network", "observability"])
+@pytest.mark.parametrize("value", ["", "null", "''"])
+def test_optional_section_without_content_is_off(tmp_path: Path, section: str, value: str) -> None:
+    file = written(tmp_path, f"config:\n{_POOLS}  runner:{section}: {value}\n")
+    assert getattr(load_stack_config(file, environment=_AZURE), section) is None
+
+
+@pytest.mark.parametrize("pools", ["", _POOLS, "  runner:pools: []\n", "  runner:pool: 1\n"])
+def test_missing_region_has_its_code_whatever_else_is_wrong(tmp_path: Path, pools: str) -> None:
+    err = refused(written(tmp_path, f"config:\n{pools}" if pools else "config: {}\n"), {})
+    assert (err.code, err.exit_code) == ("R-STACK-CONFIG-MISSING", ExitCode.PREFLIGHT)
+    assert "((" not in f"{err}"
+    assert "))" not in f"{err}"
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        ("198.51.100.0/24", "write a list: [198.51.100.0/24]"),
+        ("here", "write a list: [203.0.113.0/24]"),
+        ("al", "write a list: [203.0.113.0/24]"),
+    ],
+)
+def test_storage_range_that_is_no_list_is_not_opened_to_all(
+    load: _Load, value: str, fix: str
+) -> None:
+    assert failure(load, network={"storage_from": value}).fix == fix
 
 
 @pytest.mark.parametrize(
