@@ -2,10 +2,13 @@
 azure-native signs in as the same principal.
 
 `ARM_` variables are those of azure-native, `AZURE_` variables those of the Azure SDKs. Both are
-understood in both places; `ARM_` variables win, as azure-native knows no others.
+understood in both places; `ARM_` variables win, as azure-native knows no others. Its order is:
+ARM_USE_DEFAULT_AZURE_CREDENTIAL, certificate, secret, workload identity (OIDC), managed identity,
+`az login`. It takes `true` only, so `1` is handed over as `true`.
 https://www.pulumi.com/registry/packages/azure-native/installation-configuration and
 https://learn.microsoft.com/azure/developer/python/sdk/authentication/credential-chains
-(read 2026-11-22).
+(read 2026-11-22); order: newSingleMethodAuthCredential of pulumi/pulumi-azure-native (read
+2026-11-23).
 """
 
 # ruff: noqa: PLC0415  azure.identity takes 0.4 s to import
@@ -18,6 +21,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -25,6 +29,13 @@ if TYPE_CHECKING:
 # The audience of a token that Entra exchanges for one of its own.
 _EXCHANGE = "api://AzureADTokenExchange"
 _TIMEOUT_S = 30
+_USE_DEFAULT = "ARM_USE_DEFAULT_AZURE_CREDENTIAL"
+# By the name that azure-native reads: the variables that tell it, the first of which wins.
+_WORKLOAD = {
+    "ARM_OIDC_TOKEN_FILE_PATH": ("ARM_OIDC_TOKEN_FILE_PATH", "AZURE_FEDERATED_TOKEN_FILE"),
+    "ACTIONS_ID_TOKEN_REQUEST_URL": ("ARM_OIDC_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_URL"),
+    "ACTIONS_ID_TOKEN_REQUEST_TOKEN": ("ARM_OIDC_REQUEST_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"),
+}
 # By ARM_ENVIRONMENT; hosts of azure.identity.AzureAuthorityHosts.
 _AUTHORITIES = {
     "usgovernment": "https://login.microsoftonline.us",
@@ -34,81 +45,136 @@ _AUTHORITIES = {
 
 def describe_sign_in(env: Mapping[str, str]) -> str:
     """Return which sign-in the environment asks for, in words."""
-    if _federated(env):
-        return "workload identity"
-    if _is_set(env, "ARM_USE_MSI"):
-        return "managed identity"
-    if env.get("ARM_CLIENT_ID") or _of_sdk(env):
-        return "service principal"
-    return "az login or managed identity"
+    proof = _of_arm(env)
+    if proof in ("", "default"):
+        proof = _of_sdk(env)
+    words = {"oidc": "workload identity", "msi": "managed identity"}
+    words |= dict.fromkeys(("certificate", "secret"), "service principal")
+    return words.get(proof, "az login or managed identity")
 
 
 def make_credential(env: Mapping[str, str]) -> TokenCredential:
     """Return the credential that the environment asks for; nothing is sent before its first use.
 
-    Without `ARM_` variables it is DefaultAzureCredential: the `AZURE_` variables, workload
-    identity, a managed identity, or `az login`.
+    If the `ARM_` variables choose none, it is DefaultAzureCredential: the `AZURE_` variables,
+    workload identity, a managed identity, or `az login`.
     """
     from azure import identity
 
     # It logs fifteen lines of warnings if nobody is signed in; our error has three.
     logging.getLogger("azure.identity").setLevel(logging.ERROR)
-    client, tenant = env.get("ARM_CLIENT_ID"), env.get("ARM_TENANT_ID")
+    client, tenant = _principal(env)
     cloud: dict[str, Any] = {}
     if authority := _AUTHORITIES.get(env.get("ARM_ENVIRONMENT", "").lower()):
         cloud["authority"] = authority
-    if _is_set(env, "ARM_USE_MSI"):
-        return identity.ManagedIdentityCredential(client_id=client)
-    if client and tenant:
-        if _is_set(env, "ARM_USE_OIDC"):
-            return identity.ClientAssertionCredential(tenant, client, _assertion(env), **cloud)
-        if secret := env.get("ARM_CLIENT_SECRET"):
-            return identity.ClientSecretCredential(tenant, client, secret, **cloud)
-        if path := env.get("ARM_CLIENT_CERTIFICATE_PATH"):
+    match _of_arm(env):
+        case "certificate":
+            path = env["ARM_CLIENT_CERTIFICATE_PATH"]
             password = env.get("ARM_CLIENT_CERTIFICATE_PASSWORD")
             return identity.CertificateCredential(tenant, client, path, password=password, **cloud)
-    return identity.DefaultAzureCredential(**cloud)
+        case "secret":
+            secret = env["ARM_CLIENT_SECRET"]
+            return identity.ClientSecretCredential(tenant, client, secret, **cloud)
+        case "oidc":
+            return identity.ClientAssertionCredential(tenant, client, _assertion(env), **cloud)
+        case "msi":
+            return identity.ManagedIdentityCredential(client_id=env.get("ARM_CLIENT_ID"))
+        case _:
+            return identity.DefaultAzureCredential(**cloud)
 
 
 def provider_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return variables with which azure-native signs in as `make_credential` does.
 
-    They are empty if it does so by itself: with `ARM_` variables, and with `az login`.
+    They are empty if it does so by itself, and complete the `ARM_` variables otherwise.
     """
-    if any(env.get(name) for name in ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC")):
-        return {}
-    client, tenant = env.get("AZURE_CLIENT_ID", ""), env.get("AZURE_TENANT_ID", "")
+    client, tenant = _principal(env)
     principal = {"ARM_CLIENT_ID": client, "ARM_TENANT_ID": tenant}
-    if _of_sdk(env):
-        if secret := env.get("AZURE_CLIENT_SECRET"):
-            return {**principal, "ARM_CLIENT_SECRET": secret}
-        if path := env.get("AZURE_FEDERATED_TOKEN_FILE"):
+    match _of_arm(env):
+        case "default":
+            return {_USE_DEFAULT: "true"}
+        case "certificate" | "secret":
+            return _missing(env, principal)
+        case "oidc":
+            return {**_missing(env, principal), **_workload_variables(env)}
+        case "msi":
+            return {"ARM_USE_MSI": "true"}
+        case _:
+            return _variables_of_sdk(env)
+
+
+def _variables_of_sdk(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the `ARM_` variables of what DefaultAzureCredential finds."""
+    client = env.get("AZURE_CLIENT_ID", "")
+    principal = {"ARM_CLIENT_ID": client, "ARM_TENANT_ID": env.get("AZURE_TENANT_ID", "")}
+    match _of_sdk(env):
+        case "secret":
+            return {**principal, "ARM_CLIENT_SECRET": env["AZURE_CLIENT_SECRET"]}
+        case "certificate":
+            password = env.get("AZURE_CLIENT_CERTIFICATE_PASSWORD", "")
+            return {
+                **principal,
+                "ARM_CLIENT_CERTIFICATE_PATH": env["AZURE_CLIENT_CERTIFICATE_PATH"],
+                **({"ARM_CLIENT_CERTIFICATE_PASSWORD": password} if password else {}),
+            }
+        case "oidc":
+            path = env["AZURE_FEDERATED_TOKEN_FILE"]
             return {**principal, "ARM_USE_OIDC": "true", "ARM_OIDC_TOKEN_FILE_PATH": path}
-        password = env.get("AZURE_CLIENT_CERTIFICATE_PASSWORD", "")
-        path = env["AZURE_CLIENT_CERTIFICATE_PATH"]
-        return {
-            **principal,
-            "ARM_CLIENT_CERTIFICATE_PATH": path,
-            **({"ARM_CLIENT_CERTIFICATE_PASSWORD": password} if password else {}),
-        }
-    if _by_managed_identity(env):
-        return {"ARM_USE_MSI": "true", **({"ARM_CLIENT_ID": client} if client else {})}
-    return {}
+        case _ if _by_managed_identity(env):
+            return {"ARM_USE_MSI": "true", **({"ARM_CLIENT_ID": client} if client else {})}
+        case _:
+            return {}
 
 
-def _of_sdk(env: Mapping[str, str]) -> bool:
-    """Return True if the `AZURE_` variables are complete for a service principal."""
-    proofs = ("AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_CLIENT_CERTIFICATE_PATH")
-    complete = env.get("AZURE_CLIENT_ID") and env.get("AZURE_TENANT_ID")
-    return bool(complete) and any(env.get(name) for name in proofs)
+def _of_arm(env: Mapping[str, str]) -> str:
+    """Return what the `ARM_` variables sign in with, in azure-native's order; empty if nothing."""
+    if _is_set(env, _USE_DEFAULT):
+        return "default"
+    if all(_principal(env)):
+        if env.get("ARM_CLIENT_CERTIFICATE_PATH"):
+            return "certificate"
+        if env.get("ARM_CLIENT_SECRET"):
+            return "secret"
+        if _is_set(env, "ARM_USE_OIDC"):
+            return "oidc"
+    return "msi" if _is_set(env, "ARM_USE_MSI") else ""
 
 
-def _federated(env: Mapping[str, str]) -> bool:
-    return _is_set(env, "ARM_USE_OIDC") or (
-        not env.get("ARM_CLIENT_ID")
-        and not env.get("AZURE_CLIENT_SECRET")
-        and bool(env.get("AZURE_FEDERATED_TOKEN_FILE"))
+def _of_sdk(env: Mapping[str, str]) -> str:
+    """Return what the `AZURE_` variables sign in with, in the order of DefaultAzureCredential.
+
+    It is empty if they are not complete for a service principal.
+    """
+    if not env.get("AZURE_CLIENT_ID") or not env.get("AZURE_TENANT_ID"):
+        return ""
+    proofs = {
+        "secret": "AZURE_CLIENT_SECRET",
+        "certificate": "AZURE_CLIENT_CERTIFICATE_PATH",
+        "oidc": "AZURE_FEDERATED_TOKEN_FILE",
+    }
+    return next((proof for proof, name in proofs.items() if env.get(name)), "")
+
+
+def _principal(env: Mapping[str, str]) -> tuple[str, str]:
+    """Return client and tenant of the `ARM_` variables, each completed by the `AZURE_` one."""
+    return (
+        _first(env, "ARM_CLIENT_ID", "AZURE_CLIENT_ID"),
+        _first(env, "ARM_TENANT_ID", "AZURE_TENANT_ID"),
     )
+
+
+def _workload_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of workload identity under the names that azure-native reads."""
+    found = {name: _first(env, *names) for name, names in _WORKLOAD.items()}
+    return {"ARM_USE_OIDC": "true", **_missing(env, found)}
+
+
+def _missing(env: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in wanted.items() if value and env.get(name) != value}
+
+
+def _first(env: Mapping[str, str], *names: str) -> str:
+    return next((value for name in names if (value := env.get(name))), "")
 
 
 def _by_managed_identity(env: Mapping[str, str]) -> bool:
@@ -129,7 +195,7 @@ def _assertion(env: Mapping[str, str]) -> Callable[[], str]:
     def find() -> str:
         if token := env.get("ARM_OIDC_TOKEN"):
             return token
-        if path := env.get("ARM_OIDC_TOKEN_FILE_PATH") or env.get("AZURE_FEDERATED_TOKEN_FILE"):
+        if path := _first(env, *_WORKLOAD["ARM_OIDC_TOKEN_FILE_PATH"]):
             return Path(path).read_text(encoding="utf-8").strip()
         return _requested(env)
 
@@ -143,14 +209,15 @@ def _requested(env: Mapping[str, str]) -> str:
     """
     from azure.core.exceptions import ClientAuthenticationError
 
-    url = env.get("ARM_OIDC_REQUEST_URL") or env.get("ACTIONS_ID_TOKEN_REQUEST_URL")
-    token = env.get("ARM_OIDC_REQUEST_TOKEN") or env.get("ACTIONS_ID_TOKEN_REQUEST_TOKEN")
+    url = _first(env, *_WORKLOAD["ACTIONS_ID_TOKEN_REQUEST_URL"])
+    token = _first(env, *_WORKLOAD["ACTIONS_ID_TOKEN_REQUEST_TOKEN"])
     if not url or not token:
         raise ClientAuthenticationError(
             "ARM_USE_OIDC is set, but no token: set ARM_OIDC_TOKEN, ARM_OIDC_TOKEN_FILE_PATH, or "
             "give the workflow the permission id-token: write"
         )
-    joined = f"{url}{'&' if '?' in url else '?'}audience={_EXCHANGE}"
+    audience = quote(env.get("ARM_OIDC_AUDIENCE") or _EXCHANGE, safe=":/")
+    joined = f"{url}{'&' if '?' in url else '?'}audience={audience}"
     request = urllib.request.Request(joined, headers={"Authorization": f"Bearer {token}"})  # noqa: S310  the CI's own
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310

@@ -27,11 +27,7 @@ _OURS = {"ARM_CLIENT_ID": "c", "ARM_TENANT_ID": "t"}
     [
         ({}, "DefaultAzureCredential", "az login or managed identity"),
         ({**_ARM, "ARM_CLIENT_SECRET": "s"}, "ClientSecretCredential", "service principal"),
-        (
-            {**_ARM, "ARM_USE_OIDC": "true", "ARM_CLIENT_SECRET": "s"},
-            "ClientAssertionCredential",
-            "workload identity",
-        ),
+        ({**_ARM, "ARM_USE_OIDC": "1"}, "ClientAssertionCredential", "workload identity"),
         ({"ARM_USE_MSI": "true"}, "ManagedIdentityCredential", "managed identity"),
         ({"ARM_USE_MSI": "false"}, "DefaultAzureCredential", "az login or managed identity"),
         ({**_SDK, "AZURE_CLIENT_SECRET": "s"}, "DefaultAzureCredential", "service principal"),
@@ -40,6 +36,15 @@ _OURS = {"ARM_CLIENT_ID": "c", "ARM_TENANT_ID": "t"}
             "DefaultAzureCredential",
             "workload identity",
         ),
+        (
+            {
+                **_SDK,
+                "AZURE_CLIENT_CERTIFICATE_PATH": "/c",
+                "AZURE_FEDERATED_TOKEN_FILE": "/f",
+            },
+            "DefaultAzureCredential",
+            "service principal",
+        ),
     ],
 )
 def test_environment_chooses_the_credential(env: dict[str, str], kind: str, words: str) -> None:
@@ -47,13 +52,87 @@ def test_environment_chooses_the_credential(env: dict[str, str], kind: str, word
     assert describe_sign_in(env) == words
 
 
+def test_order_of_the_credentials_is_that_of_azure_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    class CertificateCredential:
+        def __init__(self, _tenant: str, _client: str, path: str, **_options: object) -> None:
+            read.append(path)
+
+    monkeypatch.setattr("azure.identity.CertificateCredential", CertificateCredential)
+    env = {
+        **_ARM,
+        "ARM_USE_DEFAULT_AZURE_CREDENTIAL": "true",
+        "ARM_CLIENT_CERTIFICATE_PATH": "/c",
+        "ARM_CLIENT_SECRET": "s",
+        "ARM_USE_OIDC": "true",
+        "ARM_USE_MSI": "true",
+    }
+    found: list[str] = []
+    for name in [*list(env)[len(_ARM) :], ""]:
+        found.append(type(make_credential(env)).__name__)
+        env.pop(name, None)
+    assert found == [
+        "DefaultAzureCredential",
+        "CertificateCredential",
+        "ClientSecretCredential",
+        "ClientAssertionCredential",
+        "ManagedIdentityCredential",
+        "DefaultAzureCredential",
+    ]
+    assert read == ["/c"]
+
+
 @pytest.mark.parametrize(
     ("env", "variables"),
     [
         ({**_ARM, "ARM_CLIENT_SECRET": "s"}, {}),
-        ({"ARM_USE_MSI": "true"}, {}),
+        ({"ARM_USE_MSI": "true"}, {"ARM_USE_MSI": "true"}),
+        ({"ARM_USE_MSI": "1"}, {"ARM_USE_MSI": "true"}),
+        (
+            {"ARM_USE_DEFAULT_AZURE_CREDENTIAL": "True", **_SDK, "AZURE_CLIENT_SECRET": "s"},
+            {"ARM_USE_DEFAULT_AZURE_CREDENTIAL": "true"},
+        ),
+        ({**_ARM, "ARM_USE_OIDC": "1", "ARM_OIDC_TOKEN": "t"}, {"ARM_USE_OIDC": "true"}),
+        (
+            {**_ARM, "ARM_USE_OIDC": "true", "AZURE_FEDERATED_TOKEN_FILE": "/f"},
+            {"ARM_USE_OIDC": "true", "ARM_OIDC_TOKEN_FILE_PATH": "/f"},
+        ),
+        (
+            {
+                **_ARM,
+                "ARM_USE_OIDC": "true",
+                "ARM_OIDC_REQUEST_URL": "https://ci",
+                "ARM_OIDC_REQUEST_TOKEN": "t",
+                "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of another",
+            },
+            {
+                "ARM_USE_OIDC": "true",
+                "ACTIONS_ID_TOKEN_REQUEST_URL": "https://ci",
+                "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "t",
+            },
+        ),
+        (
+            {**_SDK, "ARM_USE_OIDC": "true", "AZURE_FEDERATED_TOKEN_FILE": "/f"},
+            {**_OURS, "ARM_USE_OIDC": "true", "ARM_OIDC_TOKEN_FILE_PATH": "/f"},
+        ),
+        (
+            {**_SDK, "ARM_USE_OIDC": "false", "AZURE_CLIENT_SECRET": "s"},
+            {**_OURS, "ARM_CLIENT_SECRET": "s"},
+        ),
         ({**_SDK, "AZURE_CLIENT_SECRET": "s"}, {**_OURS, "ARM_CLIENT_SECRET": "s"}),
-        ({**_SDK, "AZURE_CLIENT_SECRET": "s", **_ARM}, {}),
+        (  # client and tenant alone choose nothing, so the clients use the AZURE_ variables
+            {**_SDK, "AZURE_CLIENT_SECRET": "s", **_ARM},
+            {**_OURS, "ARM_CLIENT_SECRET": "s"},
+        ),
+        (
+            {
+                **_SDK,
+                "AZURE_CLIENT_CERTIFICATE_PATH": "/c",
+                "AZURE_FEDERATED_TOKEN_FILE": "/f",
+            },
+            {**_OURS, "ARM_CLIENT_CERTIFICATE_PATH": "/c"},
+        ),
         (
             {**_SDK, "AZURE_CLIENT_CERTIFICATE_PATH": "/c"},
             {**_OURS, "ARM_CLIENT_CERTIFICATE_PATH": "/c"},
@@ -131,5 +210,7 @@ def test_token_of_a_workload_is_requested_from_the_ci_system(ci: str, prefix: st
     asked = {f"{prefix}_URL": ci, f"{prefix}_TOKEN": "of-the-job"}
     token = _assertion(asked)()
     assert token == "token for /token?api=2&audience=api://AzureADTokenExchange"
+    other = _assertion({**asked, "ARM_OIDC_AUDIENCE": "api://AzureADTokenExchangeUSGov"})()
+    assert other == "token for /token?api=2&audience=api://AzureADTokenExchangeUSGov"
     with pytest.raises(ClientAuthenticationError, match="gave no token"):
         _assertion({**asked, f"{prefix}_TOKEN": "of another"})()
