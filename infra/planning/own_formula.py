@@ -72,8 +72,12 @@ def check_formula(text: str, where: str) -> None:
         # Where the service ignores case, the node cap would not see such an assignment.
         if (name := meant(statement.target or "")) in _COUNTS:
             raise _error(where, f"'{statement.target}' sets no node count; case matters: {name}")
-    if not any(statement.target in _COUNTS for statement in statements):
+    assigned = {statement.target for statement in statements}
+    if not assigned & _COUNTS:
         raise _error(where, "it does not set a node count")
+    for alias, full in TARGET_ALIASES.items():
+        if {alias, full} <= assigned:
+            raise _error(where, f"it sets {alias} and {full}, two names of one target; use {full}")
     for day in (_IDLE, _BUSY):
         problem = _tried(text, day).problem
         # A window of more than a day lacks samples here, but not on the service.
@@ -114,7 +118,7 @@ def capped_formula(text: str, most: Sequence[tuple[str, int]], where: str) -> st
 
 
 def _assigned_name(target: str, assigned: Collection[str | None]) -> str:
-    """Return the name by which a formula sets a target; the full one wins over its alias (docs)."""
+    """Return the name by which a formula sets a target."""
     if target in assigned:
         return target
     aliases = (alias for alias, full in TARGET_ALIASES.items() if full == target)

@@ -99,7 +99,7 @@ def test_pool_of_fixed_size_has_no_formula() -> None:
         ("$TargetLowPriorityNodes = 50 // a comment at the end;", (2, 0)),
         ("$TargetLowPriorityNodes = 50; // no more", (2, 0)),
         ("$TargetLowPriority = 50;", (2, 0)),
-        ("$TargetLowPriority = 50; $TargetLowPriorityNodes = 40; $TargetDedicated = 9;", (2, 1)),
+        ("$TargetLowPriority = 50; $TargetDedicated = 9;", (2, 1)),
         ("$TargetLowPriorityNodes = 50; stop();", (2, 0)),
         (
             "$TargetLowPriorityNodes = 50; x = 1 > 0 ? stop() : 0; $TargetDedicatedNodes = 9;",
@@ -260,6 +260,14 @@ def test_cap_that_cannot_hold_is_an_error_with_its_fix(
         ('$TargetDedicatedNodes = "two";', "must be a double"),
         ("$targetDedicatedNodes = 1;", "case matters: $TargetDedicatedNodes"),
         ("$NodeDeallocationOption = requeue;", "does not set a node count"),
+        (
+            "$TargetDedicated = 1; $TargetDedicatedNodes = 2;",
+            "$TargetDedicated and $TargetDedicatedNodes, two names of one target",
+        ),
+        (
+            "x = 1; $TargetLowPriorityNodes = x; $TargetLowPriority = x;",
+            "use $TargetLowPriorityNodes",
+        ),
         ("$TargetDedicatedNodes = 1;" + " " * 9000, "9026 characters"),
         ("x = 1;" * 100 + "$TargetDedicatedNodes = x;", "100"),
         ("", "Line 1, Col 1"),
