@@ -76,6 +76,8 @@ def declare(
     plans = plan_pools(config, prices or load_price_table(None), now.date())
     for found in warnings(config):
         pulumi.log.warn(f"{found.what}: {found.fix}")
+    if text := _storage_warning(config, deployer):
+        pulumi.log.warn(text)
     return _Stack(config, deployer, now).declare(plans)
 
 
@@ -238,6 +240,24 @@ def _value(config: pulumi.Config, key: str) -> Any:
         return config.get_object(key)
     except pulumi.ConfigTypeError:
         return config.get(key)
+
+
+def _storage_warning(config: StackConfig, deployer: Deployer) -> str | None:
+    """Return a warning if people who use the storage account are not admitted, or None."""
+    if config.network is None or config.network.storage_from is not None:
+        return None
+    fix = "set network.storage_from to the ranges that need access, such as [203.0.113.0/24]"
+    if deployer.address is None:
+        return (
+            "the storage account admits only the pools' subnet, because the public IPv4 address "
+            f"of who deploys is unknown: {fix}"
+        )
+    if len(_operators(config, deployer.operator)) > 1:
+        return (
+            f"the storage account admits only the pools' subnet and {deployer.address}, which may "
+            f"exclude the operators: {fix}"
+        )
+    return None
 
 
 def _operators(config: StackConfig, deployer: Operator) -> list[Operator]:

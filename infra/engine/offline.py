@@ -22,8 +22,10 @@ from infra.config.stack import StackConfig
 from infra.program import declare
 from runner.core.pricing.prices import PriceTable
 
+# The address stands for the one that a sign-in tells. It is in no output.
 _NOBODY = Deployer(
-    Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER)
+    Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER),
+    address="192.0.2.1",
 )
 # Inputs that are not named after their type, the most specific first.
 _NAME_KEYS = (

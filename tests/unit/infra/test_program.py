@@ -12,7 +12,11 @@ import pytest
 from pulumi.runtime.settings import reset_options
 
 from infra.components.deployer import Deployer, find_deployer
-from infra.program import declare, program
+from infra.program import (
+    _selected_config,  # pyright: ignore[reportPrivateUsage]
+    declare,
+    program,
+)
 from runner.contract import StackOutputs, parse_stack_outputs
 from runner.protocol.errors import RunnerError
 from tests.unit.infra import cloud
@@ -29,6 +33,7 @@ from tests.unit.infra.stacks import (
     plain_stack,
 )
 
+_GROUP = EVERYTHING["operators"][0]
 _PROTECTED = {
     "resources:ResourceGroup",
     "storage:StorageAccount",
@@ -235,6 +240,32 @@ def test_storage_with_network_admits_the_subnet_and_who_deploys(
 def test_storage_with_network_admits_all_if_told_so(told: object) -> None:
     rules = rules_of(config_of("net", network={"storage_from": told}))
     assert (rules["defaultAction"], rules["ipRules"]) == ("Allow", [])
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "says"),
+    [
+        ({"network": {}}, None, ["only the pools' subnet, because"]),
+        ({"network": {}, "operators": [_GROUP]}, None, ["only the pools' subnet, because"]),
+        ({"network": {}, "operators": [_GROUP]}, "198.18.0.9", ["and 198.18.0.9, which may"]),
+        ({"network": {}, "operators": [{"id": cloud.DEPLOYER}]}, "198.18.0.9", []),
+        ({"network": {}}, "198.18.0.9", []),
+        ({"network": {"storage_from": "all"}, "operators": [_GROUP]}, None, []),
+        ({"network": {"storage_from": []}}, None, []),
+        ({"operators": [_GROUP]}, None, []),
+    ],
+)
+def test_people_whom_the_storage_account_may_not_admit_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], address: str | None, says: list[str]
+) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr("pulumi.log.warn", warned.append)
+    deployer = dataclasses.replace(DEPLOYER, address=address)
+    record(lambda: declare(config_of("net", **given), deployer, NOW), stack="net")
+    assert len(warned) == len(says)
+    for text, part in zip(warned, says, strict=True):
+        assert part in text
+        assert "set network.storage_from" in text
 
 
 @pytest.mark.parametrize(
@@ -462,6 +493,25 @@ def test_second_container_on_ubuntu_24_is_warned_of(
         deploy(config_of(pools=[{**T4, "mounts": mounts, "image": {"sku": sku}}]))
     assert len(said) == warnings
     assert all("issues/190" in text and "2204" in text for text in said)
+
+
+def test_section_that_is_null_in_the_file_is_off_in_plain_pulumi(tmp_path: Path) -> None:
+    """The engine hands `null` over as an empty text."""
+    reset_options(project="runner", stack="dev")
+    pulumi.runtime.set_all_config(
+        {
+            "azure-native:location": "westeurope",
+            "azure-native:subscriptionId": cloud.SUBSCRIPTION,
+            "runner:pools": json.dumps([T4]),
+            "runner:budget": "",
+        }
+    )
+    try:
+        config = _selected_config(tmp_path)
+    finally:
+        pulumi.runtime.set_all_config({})
+    assert config.budget is None
+    assert config.observability is not None
 
 
 @pytest.mark.parametrize("through", ["engine", "environment"])
