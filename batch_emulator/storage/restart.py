@@ -89,13 +89,16 @@ def load(
 
 
 def _repair(record: Json, name: str, type_name: str, kind: str) -> None:
-    """Remove values that an older emulator accepted and this one cannot read; say so in the log."""
+    """Remove values that an older emulator accepted and this one cannot read, or replace them by a
+    default where there must be one; say so in the log.
+    """
     if record.get(name) is None:
         return
     record[name], removed = repair(type_name, record[name])
     if removed:
         log.warning(
-            "%s %s: removed from its stored state, because the service refuses it: %s",
+            "%s %s: removed from its stored state or set to a default, because the service refuses "
+            "it: %s",
             kind,
             record["id"],
             ", ".join(removed),

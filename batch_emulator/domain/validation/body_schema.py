@@ -38,7 +38,14 @@ _COLLECTION = "TaskAddCollectionParameter"
 # These may repeat an auto pool as it was shown, without its secrets, which then stay [S].
 _REPEATING = frozenset({"Job_Patch", "Job_Update", "JobSchedule_Patch", "JobSchedule_Update"})
 _SECRETS = frozenset({"accountKey", "password"})
-_READ_WITHOUT_DEFAULT = frozenset({"InboundNATPool", "VMExtension"})
+_READ_WITHOUT_DEFAULT = frozenset({"InboundNATPool", "NetworkSecurityGroupRule", "VMExtension"})
+# what stands in for properties of a stored entity that are always read [S]
+_STAND_INS: Mapping[str, Any] = {
+    "vmSize": "standard_d2s_v3",
+    "poolLifetimeOption": "job",
+    "poolInfo": {},
+    "jobSpecification": {},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,8 @@ def repair(type_name: str, stored: Json) -> tuple[Json, list[str]]:
     """Return a stored body with the coercions of the service and without the values that could not
     be read, and the paths of those values.
 
-    Emulators before this schema stored what the service refuses.
+    Emulators before this schema stored what the service refuses. A property without which the
+    entity cannot be shown gets a default, and its path is among those returned.
     """
     body, removed = deepcopy(stored), list[str]()
     rule = _object(type_name, _Context("", stored=True))
@@ -121,16 +129,24 @@ def repair(type_name: str, stored: Json) -> tuple[Json, list[str]]:
             return rule(body), removed
         except _Problem as problem:
             way = list(reversed(problem.path))
-            if problem.code == "MissingRequiredProperty":
-                way.pop()  # an item without what it needs goes as a whole
-            _remove(body, way)
-            removed.append("/".join(way))
+            where = "/".join(way)
+            if problem.code == "MissingRequiredProperty" and way[-1] in _STAND_INS:
+                _parent(body, way)[way[-1]] = deepcopy(_STAND_INS[way[-1]])
+            else:
+                if problem.code == "MissingRequiredProperty":
+                    way.pop()  # an item without what it needs goes as a whole
+                    where = "/".join(way)
+                outer = _parent(body, way)
+                del outer[int(way[-1]) if isinstance(outer, list) else way[-1]]
+            if where not in removed:
+                removed.append(where)
 
 
-def _remove(body: Any, way: list[str]) -> None:
+def _parent(body: Any, way: list[str]) -> Any:
+    """Return the object or list that has the last step of a way."""
     for step in way[:-1]:
         body = body[int(step) if isinstance(body, list) else step]
-    del body[int(way[-1]) if isinstance(body, list) else way[-1]]
+    return body
 
 
 @lru_cache(maxsize=4096)  # the text of a version comes from clients
@@ -195,7 +211,7 @@ def _object(type_name: str, context: _Context) -> _Rule:
         name for name, one in properties.items() if one.get("required") and name not in given
     )
     if stored and type_name not in _READ_WITHOUT_DEFAULT:
-        required = ()
+        required = tuple(name for name in required if name in _STAND_INS)
 
     def check(value: Any) -> Json:
         if type(value) is not dict:

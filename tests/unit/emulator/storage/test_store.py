@@ -224,6 +224,29 @@ def test_numbers_that_an_older_emulator_kept_as_text_are_numbers_after_the_start
     again.close()
 
 
+def test_entities_without_what_is_always_read_get_a_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, world = AccountStore(tmp_path / "data"), World()
+    pool, job, schedule = world.pool(), world.job(), world.schedule()
+    store.write(world.account.take_journal())
+    store.close()
+    change(tmp_path, "UPDATE pools SET record=json_set(record, '$.spec.vmSize', 5)")
+    info = """json('{"autoPoolSpecification": {"poolLifetimeOption": 5, "pool": {}}}')"""
+    change(tmp_path, f"UPDATE jobs SET record=json_set(record, '$.spec.poolInfo', {info})")
+    path = "'$.spec.jobSpecification.poolInfo'"
+    change(tmp_path, f"UPDATE schedules SET record=json_remove(record, {path})")
+    again, account = reopened(AccountStore(tmp_path / "data"), tmp_path, world)
+    assert render.pool(account.pools[pool.key], "http://h")["vmSize"] == "standard_d2s_v3"
+    auto = render.job(account.jobs[job.key], "http://h")["poolInfo"]["autoPoolSpecification"]
+    assert (auto["poolLifetimeOption"], auto["pool"]["vmSize"]) == ("job", "standard_d2s_v3")
+    shown = render.job_schedule(account.schedules[schedule.key], "http://h")
+    assert shown["jobSpecification"]["poolInfo"] == {}
+    for name in ("vmSize", "poolLifetimeOption", "jobSpecification/poolInfo"):
+        assert name in caplog.text
+    again.close()
+
+
 def change(tmp_path: Path, statement: str) -> None:
     database = sqlite3.connect(tmp_path / "data" / "state.sqlite")
     database.execute(statement)
