@@ -63,7 +63,7 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.OURS, "Nodes unusable without errors, or for a full disk, reboot after a minute."),
             (AreaKind.OBSERVED, "Durations, sizes and most words are returned in canonical form: `PT600S` as PT10M, `Standard_D2s_v3` in lower case, `spread` as Spread."),
             (AreaKind.OBSERVED, "The listed images are those of an account in Batch service mode on 2026-02-03; pools of images that were listed before are accepted."),
-            (AreaKind.OURS, "A VM size is accepted if Batch lists it in some region; `--vm-size` adds names, `--any-machine` looks up neither sizes nor images."),
+            (AreaKind.OURS, "A VM size is accepted if Azure sells it and Batch is not known to refuse it; `--vm-size` adds names, `--any-machine` looks up neither sizes nor images."),
             (AreaKind.OURS, "Jobs of one priority are served in the order of their creation, whatever `jobDefaultOrder` says."),
             (AreaKind.OURS, "A metadata security protocol in Enforce mode answers 403 to Scheduled Events; with an access control profile they pass."),
             (AreaKind.OURS, "A subnet or an image of a gallery is accepted with a shared key; `--strict-pools` refuses it as Azure does."),
