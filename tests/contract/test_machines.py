@@ -59,6 +59,16 @@ def test_unknown_vm_size_is_refused(running: Running, things: Things, size: str)
     code, values = refused(running, {**POOL, "id": things.id(), "vmSize": size})
     assert (code, values["PropertyName"]) == ("InvalidPropertyValue", "vmSize")
     assert values["PropertyValue"] == size
+    assert "--vm-size" in values["Reason"]
+
+
+@pytest.mark.parametrize(
+    "size", ["Standard_NC8ads_A10_v4", "Standard_ND96ams_A100_v4", "Standard_ND96is_flex_H100_v5"]
+)
+def test_sizes_with_gpus_are_known(running: Running, things: Things, size: str) -> None:
+    pool_id = things.id()
+    running.client.create_pool(wire(**{**POOL, "id": pool_id, "vmSize": size}))
+    assert running.client.get_pool(pool_id).vm_size == size.lower()
 
 
 @pytest.mark.parametrize(
@@ -287,3 +297,67 @@ def test_what_was_accepted_before_can_still_be_changed_elsewhere(
         with pytest.raises(HttpResponseError) as caught:
             client.update_job_schedule("schedule", wire(jobSpecification=other))
         assert values_of(caught.value)["PropertyName"] == "vmSize"
+
+
+def nat_pool(number: int, *priorities: int, **changes: Any) -> dict[str, Any]:
+    """An endpoint that the service accepts, with rules of these priorities."""
+    start = 10000 + 100 * number
+    rules = [{"priority": one, "access": "deny", "sourceAddressPrefix": "*"} for one in priorities]
+    return {
+        "name": f"nat{number}",
+        "protocol": "tcp",
+        "backendPort": 8000 + number,
+        "frontendPortRangeStart": start,
+        "frontendPortRangeEnd": start + 39,
+        "networkSecurityGroupRules": rules,
+    } | changes
+
+
+def with_nat_pools(*nat_pools: dict[str, Any]) -> dict[str, Any]:
+    return {"networkConfiguration": {"endpointConfiguration": {"inboundNATPools": [*nat_pools]}}}
+
+
+@pytest.mark.parametrize(
+    ("nat_pools", "wrong"),
+    [
+        ([nat_pool(n) for n in range(6)], ""),
+        ([nat_pool(0, frontendPortRangeStart=0)], "/0/frontendPortRangeStart"),
+        ([nat_pool(0, frontendPortRangeEnd=65535)], "/0/frontendPortRangeEnd"),
+        ([nat_pool(0, frontendPortRangeEnd=10038)], "/0/frontendPortRangeEnd"),
+        ([nat_pool(0, frontendPortRangeEnd=9000)], "/0/frontendPortRangeEnd"),
+        ([nat_pool(0, frontendPortRangeStart=55000)], "/0/frontendPortRangeStart"),
+        ([nat_pool(0, frontendPortRangeEnd=50000)], "/0/frontendPortRangeEnd"),
+        ([nat_pool(0, frontendPortRangeEnd=60000)], "/0/frontendPortRangeEnd"),
+        ([nat_pool(0), nat_pool(1, frontendPortRangeStart=10039)], "/1/frontendPortRangeStart"),
+        ([nat_pool(0, backendPort=0)], "/0/backendPort"),
+        ([nat_pool(0, backendPort=65536)], "/0/backendPort"),
+        ([nat_pool(0, backendPort=29877)], "/0/backendPort"),
+        ([nat_pool(0), nat_pool(1, backendPort=8000)], "/1/backendPort"),
+        ([nat_pool(0, 149)], "/0/networkSecurityGroupRules/0/priority"),
+        ([nat_pool(0, 150, 4097)], "/0/networkSecurityGroupRules/1/priority"),
+        ([nat_pool(0, 150), nat_pool(1, 150)], "/1/networkSecurityGroupRules/0/priority"),
+        ([nat_pool(0, *range(150, 176))], ""),
+    ],
+)
+def test_endpoint_that_the_service_refuses_is_refused(
+    running: Running, things: Things, nat_pools: list[dict[str, Any]], wrong: str
+) -> None:
+    code, values = refused(running, {**POOL, "id": things.id(), **with_nat_pools(*nat_pools)})
+    where = "networkConfiguration/endpointConfiguration/inboundNATPools"
+    assert (code, values["PropertyName"]) == ("InvalidPropertyValue", f"{where}{wrong}")
+
+
+def test_endpoints_at_the_bounds_are_accepted(running: Running, things: Things) -> None:
+    bounds = [(1, 40), (41, 80), (49960, 49999), (55001, 55040), (65495, 65534)]
+    nat_pools = [
+        nat_pool(number, 150 + number, frontendPortRangeStart=start, frontendPortRangeEnd=end)
+        for number, (start, end) in enumerate(bounds)
+    ]
+    nat_pools[0]["networkSecurityGroupRules"][0]["priority"] = 4096
+    nat_pools[1]["backendPort"] = 65535
+    body = {**POOL, "id": things.id(), **with_nat_pools(*nat_pools)}
+    running.client.create_pool(wire(**body))
+    pool_id = things.pool()
+    with pytest.raises(HttpResponseError) as caught:
+        running.client.update_pool(pool_id, wire(**with_nat_pools(nat_pool(0, backendPort=29876))))
+    assert values_of(caught.value)["PropertyName"].endswith("/backendPort")

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from batch_emulator.domain.faults import Fault, bad_property
-from batch_emulator.domain.model import Json, part
+from batch_emulator.domain.model import Json, part, parts
 from batch_emulator.domain.validation.properties import require
 
 _FOLDER = files("batch_emulator.domain.validation")
@@ -104,11 +104,13 @@ def check_machine(pool: Json, choice: MachineChoice) -> None:
     if choice.strict:
         _check_shared_key(pool)
     _check_encryption(machine)
+    _check_inbound(pool)
 
 
 def _check_size(size: str, choice: MachineChoice) -> None:
     if size.lower() not in vm_sizes() | {name.lower() for name in choice.sizes}:
-        raise bad_property("vmSize", size, "The specified VM size is not supported by Batch")
+        reason = "The specified VM size is not supported by Batch (--vm-size NAME accepts another)"
+        raise bad_property("vmSize", size, reason)
 
 
 _RESOURCE = "/subscriptions/{subscriptionId}/resourceGroups/{resourceGroupName}/providers"
@@ -194,6 +196,66 @@ def _check_encryption(machine: Json) -> None:
     if not windows and wanted != {"temporarydisk"}:
         reason = "On Linux only temporarydisk is supported"
         raise bad_property("diskEncryptionConfiguration/targets", sorted(wanted), reason)
+
+
+# docs of BatchInboundNatPool and NetworkSecurityGroupRule in azure-batch 15.1
+_MAX_NAT_POOLS, _MAX_NAT_RULES, _MIN_FRONTEND_PORTS = 5, 25, 40
+_FRONTEND_PORTS, _RESERVED_FRONTEND = range(1, 65535), range(50000, 55001)
+_BACKEND_PORTS, _RESERVED_BACKEND = range(1, 65536), (29876, 29877)
+_RULE_PRIORITIES = range(150, 4097)
+_NAT_POOLS = "networkConfiguration/endpointConfiguration/inboundNATPools"
+
+
+def _check_inbound(pool: Json) -> None:
+    """Refuse ports and rules that the service refuses for endpoints of nodes."""
+    network = part(pool, "networkConfiguration")
+    nat_pools = parts(part(network, "endpointConfiguration"), "inboundNATPools")
+    if len(nat_pools) > _MAX_NAT_POOLS:
+        raise bad_property(_NAT_POOLS, len(nat_pools), f"at most {_MAX_NAT_POOLS} are allowed")
+    ranges: list[range] = []
+    backends: list[int] = []
+    for number, nat in enumerate(nat_pools):
+        where, port = f"{_NAT_POOLS}/{number}", nat["backendPort"]
+        if port not in _BACKEND_PORTS or port in (*_RESERVED_BACKEND, *backends):
+            reason = "1 to 65535 is allowed, without 29876 and 29877 and those of other NAT pools"
+            raise bad_property(f"{where}/backendPort", port, reason)
+        backends.append(port)
+        ports = _frontend_ports(where, nat)
+        if any(ports.start < other.stop and other.start < ports.stop for other in ranges):
+            reason = "the ranges of NAT pools may not overlap"
+            raise bad_property(f"{where}/frontendPortRangeStart", ports.start, reason)
+        ranges.append(ports)
+    _check_rules(nat_pools)
+
+
+def _frontend_ports(where: str, nat: Json) -> range:
+    for name in ("frontendPortRangeStart", "frontendPortRangeEnd"):
+        if nat[name] not in _FRONTEND_PORTS or nat[name] in _RESERVED_FRONTEND:
+            reason = "1 to 65534 is allowed, without 50000 to 55000"
+            raise bad_property(f"{where}/{name}", nat[name], reason)
+    ports = range(nat["frontendPortRangeStart"], nat["frontendPortRangeEnd"] + 1)
+    if len(ports) < _MIN_FRONTEND_PORTS:
+        reason = f"a range must contain at least {_MIN_FRONTEND_PORTS} ports"
+        raise bad_property(f"{where}/frontendPortRangeEnd", nat["frontendPortRangeEnd"], reason)
+    if ports.start < _RESERVED_FRONTEND.start < ports.stop:
+        reason = "50000 to 55000 are reserved"
+        raise bad_property(f"{where}/frontendPortRangeEnd", nat["frontendPortRangeEnd"], reason)
+    return ports
+
+
+def _check_rules(nat_pools: list[Json]) -> None:
+    """Refuse priorities out of range, and used twice in a pool."""
+    name, seen = "networkSecurityGroupRules", list[int]()
+    for number, nat in enumerate(nat_pools):
+        for place, rule in enumerate(parts(nat, name)):
+            priority = rule["priority"]
+            if priority not in _RULE_PRIORITIES or priority in seen:
+                reason = "150 to 4096 is allowed, each once in a pool"
+                where = f"{_NAT_POOLS}/{number}/{name}/{place}/priority"
+                raise bad_property(where, priority, reason)
+            seen.append(priority)
+    if len(seen) > _MAX_NAT_RULES:
+        raise bad_property(_NAT_POOLS, len(seen), f"at most {_MAX_NAT_RULES} rules in a pool")
 
 
 def check_auto_pool(job: Json, choice: MachineChoice, before: Json | None = None) -> None:
