@@ -7,6 +7,7 @@ their own. Elevated tasks (`elevationLevel` admin) run as the emulator's user in
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import pwd
@@ -91,8 +92,7 @@ class Isolation:
             return
         kill_node_members(earlier / "nodes")
         for name in _LASTING:
-            if (earlier / name).is_dir() and not (self.folder / name).exists():
-                shutil.move(earlier / name, self.folder / name)
+            _move(earlier / name, self.folder / name)
         for name in _OF_NODES:
             if not mounted_below(earlier / name):
                 remove_tree(earlier / name)
@@ -115,6 +115,27 @@ class Isolation:
         for path in data_dir.iterdir():
             if path.name not in _LASTING and path.name != "nodes":
                 path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a folder, unless the target exists; if we are killed, the next call goes on.
+
+    Between two file systems the copy is whole before the source loses its name.
+    """
+    copy, moved = (path.with_name(f".{path.name}.moving") for path in (target, source))
+    if source.is_dir() and not target.exists():
+        try:
+            source.rename(target)
+        except OSError as err:
+            if err.errno != errno.EXDEV:
+                raise
+            remove_tree(copy)
+            remove_tree(moved)
+            shutil.copytree(source, copy, symlinks=True)
+            source.rename(moved)
+    if moved.is_dir() and copy.is_dir() and not target.exists():
+        copy.rename(target)
+    remove_tree(moved)
 
 
 def _open_way(folder: Path) -> None:

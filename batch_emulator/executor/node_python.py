@@ -86,7 +86,7 @@ class BasePython:
     version: tuple[int, int]
 
     def make(self, folder: Path, owner: Owner | None) -> None:
-        """Make the environment at `folder`, unless it is there. Raises OSError."""
+        """Make the environment at `folder`, unless it is there; it is `owner`'s. Raises OSError."""
         settings = (
             f"home = {self.executable.parent}\n"
             "include-system-site-packages = false\n"
@@ -94,6 +94,8 @@ class BasePython:
         )
         written = folder / "pyvenv.cfg"
         if written.is_file() and written.read_text(encoding="utf-8") == settings:
+            if owner is not None and folder.stat().st_uid != owner.uid:  # of another mode
+                owner.give(folder)
             return
         remove_tree(folder)
         programs = folder / "bin"

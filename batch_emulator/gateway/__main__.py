@@ -75,17 +75,26 @@ def run(gateway: Gateway, command: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="azure-names-") as folder:
         bundle = Path(folder) / "authorities.pem"
         bundle.write_bytes(_system_authorities() + gateway.authority.pem)
+        process: subprocess.Popen[bytes] | None = None
+        asked_to_end = False
+
+        def end(_number: int, _frame: FrameType | None) -> None:
+            nonlocal asked_to_end
+            asked_to_end = True
+            if process is not None:
+                process.terminate()
+
+        # Before the command starts. A handler that does nothing, since the command would inherit
+        # that a signal is ignored: Ctrl-C reaches it as well, and it decides.
+        signal.signal(signal.SIGINT, lambda _number, _frame: None)
+        signal.signal(signal.SIGTERM, end)
         try:
             process = subprocess.Popen(command, env=environment_of(gateway, bundle, os.environ))
         except OSError as err:
             sys.stderr.write(f"error: cannot run {command[0]}: {err.strerror}\n")
             return _NOT_FOUND if isinstance(err, FileNotFoundError) else _NOT_EXECUTABLE
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command as well
-
-        def end(_number: int, _frame: FrameType | None) -> None:
+        if asked_to_end:
             process.terminate()
-
-        signal.signal(signal.SIGTERM, end)
         code = process.wait()
     return 128 - code if code < 0 else code
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -222,6 +224,47 @@ def test_shares_follow_a_change_of_isolation(tmp_path: Path) -> None:
     assert not (data / "outside").is_symlink()
 
 
+@pytest.mark.parametrize("steps", range(5))
+def test_shares_survive_a_kill_while_they_move_to_another_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    for number in range(3):
+        (data / "shares" / f"s{number}").mkdir(parents=True)
+    left = iter(range(steps))
+    rename, copy = os.rename, shutil.copytree
+
+    def step() -> None:
+        if next(left, None) is None:
+            raise _KilledError
+
+    def rename_on_one_disk(source: Any, target: Any) -> None:
+        step()
+        if Path(source).parent != Path(target).parent:
+            raise OSError(errno.EXDEV, "another disk")
+        rename(source, target)
+
+    def copy_in_part(source: Path, target: Path, **_: Any) -> None:
+        target.mkdir()
+        for one in sorted(source.iterdir()):
+            step()
+            copy(one, target / one.name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", rename_on_one_disk)
+        patched.setattr(shutil, "copytree", copy_in_part)
+        with pytest.raises(_KilledError):
+            Isolation(elsewhere).settle(data)
+    Isolation(elsewhere).settle(data)
+    assert sorted(path.name for path in (elsewhere / "shares").iterdir()) == ["s0", "s1", "s2"]
+    assert not any(data.glob("*shares*"))
+    assert not any(data.glob(".*"))
+
+
+class _KilledError(BaseException):
+    """Nothing runs any more."""
+
+
 def test_health_says_how_tasks_are_kept_apart(running: Running) -> None:
     answer = plain_http.get(f"{running.url}/_emulator/health").json()["isolation"]
     assert answer["mode"] == running.emulator.settings.isolation
@@ -248,6 +291,15 @@ def test_python_of_a_node_is_made_once(tmp_path: Path) -> None:
     kept.touch()
     own_python().make(layout.python, None)
     assert kept.exists()
+
+
+@root_only
+def test_python_of_a_node_goes_to_the_user_of_its_tasks(open_folder: Path) -> None:
+    owner, folder = _CHOSEN.owner, open_folder / "python"
+    assert owner is not None
+    own_python().make(folder, None)
+    own_python().make(folder, owner)
+    assert {path.lstat().st_uid for path in (folder, *folder.rglob("*"))} == {owner.uid}
 
 
 def _owner(running: Running) -> Owner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -81,4 +82,5 @@ def test_exec_without_names_gives_the_variables_of_env(cli: Cli) -> None:
     exports = cli.json("local", "env")
     assert {name: found[name] for name in exports} == exports
     assert cli.run("local", "exec", "--", "sh", "-c", "exit 7").returncode == 7
+    assert cli.run("local", "exec", "--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
     assert "cannot run no-such-program" in cli.run("local", "exec", "--", "no-such-program").stderr

@@ -133,9 +133,10 @@ def test_ctrl_c_after_the_task_was_added_tells_how_to_come_back(
 
 
 def test_second_submission_sends_eight_requests(
-    cli: Cli, folder: str, monkeypatch: pytest.MonkeyPatch
+    folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cli.ok("train", folder, "-d")  # uploads code and agent, and creates the job
+    # Uploads code and agent, and creates the job. Commands of `cli` submit another agent.
+    assert main(["train", folder, "-d"]) == 0
     sent: Counter[str] = Counter()
     seen: list[Any] = []
     send = RequestsTransport.send

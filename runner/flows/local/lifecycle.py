@@ -6,11 +6,12 @@ import dataclasses
 import importlib.util
 import os
 import shutil
-import subprocess
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NoReturn
 
 from runner.azure.auth.credentials import load_outputs
 from runner.contract import StackOutputs
@@ -142,9 +143,16 @@ def status(settings: Settings) -> LocalStatus:
         return LocalStatus(False, (), 0, 0, str(settings.home))
     found = tuple(_service_status(paths, state, name) for name in (BATCH, BLOB))
     running = all(service.state == "running" for service in found)
-    isolation = load_isolation(state) if running else None
-    kept_apart = "" if isolation is None else str(isolation)
+    kept_apart = _kept_apart(state) if running else ""
     return LocalStatus(running, found, state.nodes, state.slots, str(settings.home), kept_apart)
+
+
+def _kept_apart(state: LocalState) -> str:
+    try:
+        isolation = load_isolation(state)
+    except RunnerError:  # it has stopped since it was asked
+        return ""
+    return "" if isolation is None else str(isolation)
 
 
 def reset(settings: Settings, on_event: OnProgress) -> None:
@@ -201,8 +209,8 @@ def shell_env(settings: Settings) -> dict[str, str]:
     }
 
 
-def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool) -> int:
-    """Run a command with the variables of `shell_env` and return its exit code.
+def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool) -> NoReturn:
+    """Become a command with the variables of `shell_env`: signals and exit codes are its own.
 
     Args:
         settings: The settings of the target.
@@ -222,21 +230,19 @@ def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool
             *("--file", variables["AZURE_STORAGE_FILE_ENDPOINT"]),
         ]
         words = [sys.executable, "-m", "batch_emulator.gateway", *options, "--", *command]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ignored = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python's own, which it would inherit
     try:
-        process = subprocess.Popen(words, env={**os.environ, **variables})
+        os.execvpe(words[0], words, {**os.environ, **variables})  # noqa: S606 - no shell is needed
     except OSError as err:
+        signal.signal(signal.SIGPIPE, ignored)
         raise RunnerError(
             "R-LOCAL-EXEC",
             f"cannot run {words[0]}",
             why=err.strerror or str(err),
             fix="check the name of the program",
         ) from err
-    while True:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:  # the command got it as well, and decides
-            continue
-        return 128 - code if code < 0 else code
 
 
 def _all_answer(settings: Settings) -> bool:

@@ -177,18 +177,30 @@ class TaskIsolation:
 
 
 def load_isolation(state: LocalState) -> TaskIsolation | None:
-    """Return how the running emulator keeps tasks apart, or None if it does not answer."""
+    """Return how the running emulator keeps tasks apart, or None if it is too old to say.
+
+    Raises RunnerError if it does not answer: its tasks may have a user of their own.
+    """
     connection = http.client.HTTPConnection(
         "127.0.0.1", state.batch_port, timeout=_ANSWER_TIMEOUT_S
     )
     try:
         connection.request("GET", "/_emulator/health")
-        found: Any = json.loads(connection.getresponse().read())["isolation"]
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return None
+        answer: Any = json.loads(connection.getresponse().read())
+        if "isolation" not in answer:
+            return None
+        found = answer["isolation"]
+        return TaskIsolation(found["mode"], found["uid"], Path(found["folder"]), found["why"])
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as err:
+        raise RunnerError(
+            "R-LOCAL-DOWN",
+            "the Azure Batch emulator does not answer",
+            why=str(err),
+            fix="runner local status",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
     finally:
         connection.close()
-    return TaskIsolation(found["mode"], found["uid"], Path(found["folder"]), found["why"])
 
 
 def make_node_cache(paths: HomePaths, isolation: TaskIsolation | None) -> NodeCache:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import os
+import signal
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from batch_emulator.gateway.__main__ import environment_of
+from batch_emulator.gateway.__main__ import environment_of, run
 from batch_emulator.gateway.proxy import Gateway, LocalServices
 from batch_emulator.gateway.sign_in import NamedAccounts
 
@@ -83,6 +87,35 @@ def test_answer_that_is_cut_is_not_followed_by_another(
     with pytest.raises(http.client.IncompleteRead) as cut:
         answer.read()
     assert cut.value.partial == b"{}"
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_signal_before_the_command_has_started_ends_it(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+
+    def late(*given: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return start(*given, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", late)
+    assert run(gateway, ["sleep", "600"]) == 128 + signal.SIGTERM
+
+
+@pytest.mark.usefixtures("handlers")
+def test_ctrl_c_is_left_to_the_command(gateway: Gateway) -> None:
+    script = "import os, signal; os.kill(os.getppid(), 2); print(signal.getsignal(2))"
+    decides = "import signal; assert signal.getsignal(2) is signal.default_int_handler"
+    assert run(gateway, [sys.executable, "-c", f"{script}; {decides}"]) == 0
 
 
 def test_proxies_of_the_caller_do_not_count_for_the_command(gateway: Gateway) -> None:

@@ -95,7 +95,7 @@ def run_command(
     """Run a command with the variables of `runner local env`."""
     from runner.flows.local import lifecycle
 
-    raise typer.Exit(lifecycle.run_command(_settings(), command, azure_names=azure))
+    lifecycle.run_command(_settings(), command, azure_names=azure)
 
 
 @app.command()
@@ -206,7 +206,8 @@ def _show(out: Output, found: LocalStatus) -> None:
     if rows and out.as_text:
         out.note(f"pool local: {found.nodes} spot nodes of {found.slots} task slots", style="dim")
         if found.isolation:
-            out.note(f"isolation of tasks: {found.isolation}", style="dim")
+            user = "your user" if found.isolation == "environment" else found.isolation
+            out.note(f"tasks run as {user}", style="dim")
 
 
 def _seconds(flag: str, text: str | None) -> float | None:

@@ -34,6 +34,7 @@ from runner.flows.local.state import (
     ProcessRecord,
     ensure_keys,
     find_process,
+    load_isolation,
     load_state,
     make_node_cache,
     pool_spec,
@@ -399,3 +400,10 @@ def test_service_that_dies_while_starting_shows_the_end_of_its_log(tmp_path: Pat
         services.wait_ready(launch, record, LocalState(9, 9, 1, 1), start)
     assert caught.value.why == "no disk"
     assert str(log) in caught.value.fix
+
+
+def test_emulator_without_an_answer_does_not_count_as_an_old_one() -> None:
+    port = choose_port(())
+    with pytest.raises(RunnerError, match="does not answer") as raised:
+        load_isolation(LocalState(port, port, nodes=1, slots=1))
+    assert raised.value.fix == "runner local status"
