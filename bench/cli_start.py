@@ -18,7 +18,7 @@ from bench.report import Ratio
 from bench.services import RUNNER, local_services, storage_connection_string
 from runner.cli.main import VERBS
 
-ROUNDS = 21
+ROUNDS = 11
 RUNS = 200
 SCRIPT = Path(__file__).with_name("nothing.py")
 
