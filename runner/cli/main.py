@@ -156,6 +156,7 @@ VERBS: Mapping[str, Verb] = {
     "pool": Verb("Azure environment", "environment.pool", "app"),
     "skus": Verb("Azure environment", "environment.pool", "skus"),
     "image": Verb("Azure environment", "environment.image", "app"),
+    "selftest": Verb("Azure environment", "environment.selftest", "selftest"),
     "recipe": Verb("Recipes and settings", "recipe", "app"),
     "config": Verb("Recipes and settings", "client", "config_app"),
     "version": Verb("Recipes and settings", "client", "version"),

@@ -1,0 +1,1 @@
+"""Compare the real service with the emulator, and train for real. Start in `selftest`."""

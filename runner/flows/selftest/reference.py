@@ -1,0 +1,78 @@
+"""An emulator of its own for the comparison: another process, an empty account, a free port."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection
+from runner.flows.local.state import ACCOUNT, VM_SIZE, LocalState, local_outputs
+from runner.protocol.errors import ExitCode, RunnerError
+
+_STOPS_WITHIN_S = 30.0
+
+
+@contextmanager
+def reference_emulator() -> Generator[Connection]:
+    """Yield a connection to a new emulator, which ends with the block.
+
+    Raises:
+        RunnerError: it does not start.
+    """
+    key = base64.b64encode(secrets.token_bytes(64)).decode("ascii")
+    with tempfile.TemporaryDirectory(prefix="runner-selftest-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # tasks of root have a user of their own
+        log = folder / "emulator.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "batch_emulator", "--host", "127.0.0.1"),
+                    *("--account", ACCOUNT, "--data-dir", str(folder / "data")),
+                    *("--vm-size", VM_SIZE),
+                ],
+                env={**os.environ, "BATCH_EMULATOR_KEY": key},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for us, and we end it
+            )
+        try:
+            port = _port(process, log)
+            outputs = local_outputs(LocalState(port, 0, nodes=1, slots=1))
+            yield Connection(outputs, {"batch": key, "storage": key})
+        finally:
+            _stop(process)
+
+
+def _port(process: subprocess.Popen[str], log: Path) -> int:
+    """Return the port of `listening on http://127.0.0.1:PORT account NAME`."""
+    line = process.stdout.readline() if process.stdout else ""
+    words = line.split()
+    if words[:2] == ["listening", "on"]:
+        return int(words[2].rpartition(":")[2])
+    last = (log.read_text("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1]
+    raise RunnerError(
+        "R-SELFTEST-EMULATOR",
+        "the emulator for the comparison did not start",
+        why=last,
+        fix="run `runner local up`, which checks what the emulator needs",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.communicate(timeout=_STOPS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()

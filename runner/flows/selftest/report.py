@@ -1,0 +1,148 @@
+"""The report of a self-test, for programs (JSON) and for people (Markdown)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runner.core.home import not_writable
+from runner.flows.selftest.contract import Answer, Compared, Leftover
+from runner.flows.selftest.training import TrainingReport
+from runner.protocol.errors import RunnerError
+
+
+@dataclass(frozen=True, slots=True)
+class BillLine:
+    """Something that costs by its time; spot nodes cost at most `usd_per_hour`."""
+
+    what: str
+    seconds: float
+    usd_per_hour: float
+
+    @property
+    def usd(self) -> float:
+        """The cost."""
+        return self.seconds / 3600 * self.usd_per_hour
+
+
+@dataclass(slots=True)
+class SelftestReport:
+    """What a self-test has found so far: it is filled while the test runs.
+
+    Attributes:
+        target: The name of the account that is compared with the emulator.
+        usd_at_most: The bound that was computed before the start.
+        left: What could not be removed.
+        problem: The error that ended the test, or None.
+    """
+
+    target: str
+    usd_at_most: float
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    ended: datetime | None = None
+    steps: Sequence[Compared] = ()
+    training: TrainingReport | None = None
+    bill: list[BillLine] = field(default_factory=list[BillLine])
+    left: list[Leftover] = field(default_factory=list[Leftover])
+    problem: RunnerError | None = None
+
+    @property
+    def different(self) -> list[Compared]:
+        """The steps whose answers differ."""
+        return [step for step in self.steps if step.differences]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all answers are equal, the run succeeded, and nothing is left."""
+        ok = self.training is None or not self.training.problem
+        return ok and not (self.different or self.left or self.problem)
+
+    @property
+    def usd(self) -> float:
+        """The cost of everything."""
+        return sum(line.usd for line in self.bill)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document; bodies only of answers that differ."""
+        training = self.training
+        return {
+            "target": self.target,
+            "passed": self.passed,
+            "started": self.started.isoformat(),
+            "ended": self.ended.isoformat() if self.ended else None,
+            "equal": len(self.steps) - len(self.different),
+            "different": len(self.different),
+            "steps": [_step(step) for step in self.steps],
+            "training": dataclasses.asdict(training) if training else None,
+            "usd_at_most": self.usd_at_most,
+            "usd": self.usd,
+            "bill": [{**dataclasses.asdict(line), "usd": line.usd} for line in self.bill],
+            "left": [dataclasses.asdict(each) for each in self.left],
+            "problem": self.problem.summary if self.problem else None,
+        }
+
+    def to_markdown(self) -> str:
+        """Return the report as a page."""
+        started = f"{self.started:%Y-%m-%d %H:%M} UTC"
+        lines = [f"# Self-test of {self.target}, {started}", "", self.summary(), ""]
+        lines += [f"Ended by an error: {self.problem.summary}", ""] if self.problem else []
+        lines += _table(
+            ("request", self.target, "emulator", "difference"),
+            [
+                (step.step, said(step.target), said(step.emulator), "; ".join(step.differences))
+                for step in self.steps
+            ],
+        )
+        if self.training:
+            pairs = dataclasses.asdict(self.training).items()
+            rows = [(name, str(value)) for name, value in pairs]
+            lines += ["## Training", "", *_table(("", "value"), rows)]
+        bill = [(b.what, f"{b.seconds / 60:.0f}", f"{b.usd:.4f}") for b in self.bill]
+        bill.append(("sum", "", f"{self.usd:.4f}, bound {self.usd_at_most:.2f}"))
+        lines += ["## Bill", "", *_table(("for", "minutes", "USD at most"), bill)]
+        if self.left:
+            rows = [(each.what, f"`{each.command}`") for each in self.left]
+            lines += ["## Not removed", "", *_table(("what", "command"), rows)]
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """Return one sentence about the comparison."""
+        if not self.steps:
+            return "No answers were compared."
+        equal = len(self.steps) - len(self.different)
+        return f"{equal} of {len(self.steps)} answers equal those of the emulator."
+
+    def write(self, path: Path) -> Path:
+        """Write the JSON to `path` and the page beside it. Return the path of the page."""
+        page = path.with_suffix(".md")
+        try:
+            path.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+            page.write_text(self.to_markdown(), encoding="utf-8")
+        except OSError as err:
+            raise not_writable(path.parent, err) from err
+        return page
+
+
+def said(answer: Answer) -> str:
+    """Return status and code of an answer, or why there is none."""
+    return answer.outcome or f"{answer.status} {answer.code}".rstrip()
+
+
+def _step(step: Compared) -> dict[str, Any]:
+    document: dict[str, Any] = {"step": step.step, "differences": list(step.differences)}
+    for name, answer in (("target", step.target), ("emulator", step.emulator)):
+        found = dataclasses.asdict(answer)
+        dropped = {"step"} if step.differences else {"step", "body", "shape"}
+        document[name] = {key: value for key, value in found.items() if key not in dropped}
+    return document
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[text.replace("|", "\\|").replace("\n", " ") for text in row] for row in rows]
+    parts = [head, ["--"] * len(head), *cells]
+    return [*(f"| {' | '.join(row)} |" for row in parts), ""]

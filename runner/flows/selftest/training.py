@@ -1,0 +1,206 @@
+"""Train MNIST on one node, take the node away once, and download the exported model."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.raw import send_raw
+from runner.core.progress import OnProgress, Progress
+from runner.core.recipe.recipe import Recipe, load_recipe
+from runner.core.settings import Settings
+from runner.flows.local.evict import evict
+from runner.flows.models.register import settle_model
+from runner.flows.models.remove import find_to_remove, remove_versions
+from runner.flows.runs.cancel import cancel_run
+from runner.flows.runs.documents import load_attempts, runs_container
+from runner.flows.runs.events import MetricSeen, RunEnded, StageReported, StatusChanged
+from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.watch import WatchOptions, watch_run
+from runner.flows.selftest.contract import Leftover
+from runner.flows.session import start_run
+from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.models import ModelRequest
+from runner.protocol.results import SIDE_STAGES, StageEvent, StageState
+from runner.protocol.run_spec import RunSpec
+
+# The first epochs take seconds, and some are left when the node goes.
+_PARAMS = {"local": ("epochs=12", "subset=6000"), "azure": ("epochs=40",)}
+_MODEL_FILE = "model.keras"
+_NAME = "selftest"  # of the experiment and of the model
+_STAGE = "training"
+_ATTEMPTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """What the run showed; `problem` is empty if everything is as it should be."""
+
+    run_id: str
+    state: str
+    attempts: int
+    evicted_node: str
+    model: str
+    model_file: str
+    seconds: float
+    problem: str
+
+
+def check_training(settings: Settings, data: Path | None) -> CheckedRun:
+    """Return the run to submit. Raise RunnerError if it cannot be submitted."""
+    recipe: Recipe = load_recipe("mnist", cwd=Path.cwd())
+    recipe = replace(recipe, timeout_s=1800, model=ModelRequest(_NAME))
+    options = TrainOptions(_PARAMS[settings.target], experiment=_NAME, data=data)
+    return check_run(recipe, options)
+
+
+class EvictedTraining:
+    """One run whose node is taken away after its first metric.
+
+    Args:
+        checked: What `check_training` returned.
+        settings: The settings of the target.
+        limit_s: How long the run may take, with its time in the queue; it is cancelled then.
+        on_progress: Called with every stage.
+    """
+
+    def __init__(
+        self, checked: CheckedRun, settings: Settings, limit_s: float, on_progress: OnProgress
+    ) -> None:
+        self._checked = checked
+        self._settings = settings
+        self._limit_s = limit_s
+        self._on_progress = on_progress
+        self._evicted = ""
+        self._model = ""
+
+    def execute(self) -> TrainingReport:
+        """Submit the run, watch it to its end, and download its model.
+
+        Raises:
+            RunnerError: it could not be submitted, did not end in time, or has no model.
+        """
+        began = time.monotonic()
+        session, record = start_run(self._checked, self._settings, self._on_progress, self._warn)
+        self._say("start", f"run {record.run_id}")
+        try:
+            ended = self._watch(session.connection, record, began + self._limit_s)
+        except BaseException:  # also Ctrl-C
+            with suppress(RunnerError):
+                cancel_run(session.connection, record)
+            raise
+        attempts = len(load_attempts(runs_container(session.connection), record.run_id))
+        state = ended.status.state.value
+        file = self._fetch(session.connection, record) if state == "succeeded" else None
+        problem = _problem(state, ended.status.reason, attempts, file)
+        done = f"{state} after {attempts} attempts"
+        self._say("failed" if problem else "end", problem or done)
+        seconds = time.monotonic() - began
+        return TrainingReport(
+            record.run_id,
+            state,
+            attempts,
+            self._evicted,
+            self._model,
+            str(file or ""),
+            seconds,
+            problem,
+        )
+
+    def clean_up(self) -> list[Leftover]:
+        """Remove the version of the model that the run became. Return what is left."""
+        if self._settings.target != "local" or not self._model:
+            return []  # everything goes with the stack
+        from runner.azure.auth.credentials import connect  # noqa: PLC0415
+
+        try:
+            connection = connect(self._settings)
+            model, versions, _ = find_to_remove(connection, self._model)
+            remove_versions(connection, model, versions, force=True)
+        except RunnerError:
+            return [Leftover(f"model {self._model}", f"runner models rm {self._model} --yes")]
+        return []
+
+    def _watch(self, connection: Connection, record: RunSpec, deadline: float) -> RunEnded:
+        for event in watch_run(connection, record, WatchOptions(beats=True)):
+            if isinstance(event, RunEnded):
+                return event
+            if isinstance(event, StatusChanged):
+                self._say("progress", event.status.reason or event.status.state.value)
+            elif isinstance(event, StageReported):
+                self._show(event.event)
+            elif isinstance(event, MetricSeen) and not self._evicted:
+                self._evict(connection, record)
+            if time.monotonic() > deadline:
+                raise _too_late(record, self._limit_s)
+        raise AssertionError("watching ends with RunEnded")
+
+    def _evict(self, connection: Connection, record: RunSpec) -> None:
+        """Take away the node of the first attempt."""
+        [first, *_] = load_attempts(runs_container(connection), record.run_id)
+        self._evicted = first.node
+        if self._settings.target == "local":
+            evict(self._settings, node=first.node, notice_s=0)
+        else:
+            restart_node(connection, record.pool, first.node)
+        self._on_progress(Progress("eviction", "end", f"node {first.node} was taken away"))
+
+    def _fetch(self, connection: Connection, record: RunSpec) -> Path | None:
+        model = settle_model(connection, record, self._on_progress)
+        self._model = model.reference if model and model.version else ""
+        folder = self._settings.output_dir
+        file = (
+            fetch_outputs(connection, record, folder, self._on_progress, (_MODEL_FILE,)).folder
+            / _MODEL_FILE
+        )
+        return file if file.is_file() and file.stat().st_size else None
+
+    def _show(self, event: StageEvent) -> None:
+        if event.stage not in SIDE_STAGES:
+            name = f"{event.stage} {event.attempt}"
+            self._on_progress(Progress(name, event.state, event.message))
+
+    def _say(self, state: StageState, message: str) -> None:
+        self._on_progress(Progress(_STAGE, state, message))
+
+    def _warn(self, text: str) -> None:
+        self._say("progress", text)
+
+
+def restart_node(connection: Connection, pool_id: str, node_id: str) -> None:
+    """Reboot a node at once; its tasks return to the queue, as at an eviction.
+
+    Azure does not evict on request, and refuses to remove nodes of a pool with autoscale.
+    """
+    path = f"/pools/{pool_id}/nodes/{node_id}/reboot"
+    answer = send_raw(connection, "POST", path, {"nodeRebootOption": "requeue"})
+    if answer.code:
+        raise RunnerError(
+            "R-SELFTEST-EVICT",
+            f"cannot restart node {node_id}",
+            why=f"the service answered {answer.status} {answer.code}",
+            fix="run the self-test again",
+            exit_code=ExitCode.RUN_FAILED,
+        )
+
+
+def _problem(state: str, reason: str, attempts: int, file: Path | None) -> str:
+    if state != "succeeded":
+        return f"the run is {state}: {reason}" if reason else f"the run is {state}"
+    if attempts != _ATTEMPTS:
+        return f"{attempts} attempts, expected {_ATTEMPTS}: the eviction was not survived in one"
+    return "" if file else f"the run has no {_MODEL_FILE}"
+
+
+def _too_late(record: RunSpec, limit_s: float) -> RunnerError:
+    return RunnerError(
+        "R-SELFTEST-TIMEOUT",
+        f"run {record.run_id} did not end within {limit_s / 60:.0f} minutes",
+        why="the pool may have got no spot node, or the service is slow",
+        fix="run `runner check`, and try again later",
+        exit_code=ExitCode.CAPACITY,
+    )

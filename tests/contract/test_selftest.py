@@ -1,0 +1,109 @@
+"""The contract scenario of `runner selftest` against emulators that differ on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from batch_emulator.domain.account import Limits
+from batch_emulator.emulator import Emulator
+from batch_emulator.server import Server
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.raw import send_raw
+from runner.contract import StackOutputs
+from runner.core.progress import ignore_progress
+from runner.flows.local.state import LocalState, local_outputs
+from runner.flows.selftest.contract import Answer, ContractRun, compare
+
+# Changed answers; their length stays, which is sent before.
+_CHANGED = {b'"PoolExists"': b'"PoolIsHere"', b'"onAllTasksComplete"': b'"onAllTasksFinished"'}
+
+
+class _Changing(Server):
+    """An emulator that answers some requests differently."""
+
+    def application(self, emulator: Emulator) -> ASGIApp:
+        app = super().application(emulator)
+
+        async def changed(scope: Scope, receive: Receive, send: Send) -> None:
+            async def pass_on(message: Message) -> None:
+                for before, after in _CHANGED.items():
+                    if before in message.get("body", b""):
+                        message["body"] = message["body"].replace(before, after)
+                await send(message)
+
+            await app(scope, receive, pass_on)
+
+        return changed
+
+
+def connection(server: Server) -> Connection:
+    port = int(server.url.rpartition(":")[2])
+    outputs: StackOutputs = local_outputs(LocalState(port, 0, nodes=1, slots=1))
+    return Connection(outputs, {"batch": server.key, "storage": server.key})
+
+
+def contract_run(server: Server, limit_s: float = 120) -> ContractRun:
+    return ContractRun(connection(server), "target", "x", limit_s, ignore_progress)
+
+
+def answers_of(server: Server) -> list[Answer]:
+    run = contract_run(server)
+    found = run.answers()
+    assert run.clean_up() == []
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected() -> Generator[list[Answer]]:
+    with Server(account="runnerlocal") as server:
+        yield answers_of(server)
+        for kind in ("pools", "jobs"):
+            left = send_raw(connection(server), "GET", f"/{kind}").body["value"]
+            assert [each["id"] for each in left] == []
+
+
+def test_two_emulators_answer_the_scenario_alike(expected: list[Answer]) -> None:
+    with Server(account="runnerlocal") as server:
+        found = compare(answers_of(server), expected)
+    assert [(step.step, step.differences) for step in found if step.differences] == []
+    assert not [step.step for step in found if step.target.outcome]
+
+
+def test_changed_code_and_changed_property_are_reported(expected: list[Answer]) -> None:
+    with _Changing(account="runnerlocal") as server:
+        found = compare(answers_of(server), expected)
+    different = {step.step: step.differences for step in found if step.differences}
+    assert different["same pool again"] == ("409 PoolIsHere, the emulator 409 PoolExists",)
+    assert different["job"] == (
+        ".onAllTasksComplete: absent, the emulator string",
+        ".onAllTasksFinished: string, the emulator absent",
+    )
+    assert different.keys() == {
+        "same pool again", "job", "job is disabled", "job is completed",
+    }  # fmt: skip
+
+
+def test_steps_on_a_node_that_never_comes_are_skipped(tmp_path: Path) -> None:
+    with Server(tmp_path, account="runnerlocal", limits=Limits(boot_s=3600)) as server:
+        run = contract_run(server, limit_s=0.5)
+        found = {answer.step: answer for answer in run.answers()}
+        assert run.clean_up() == []
+    assert found["node is ready"].outcome.startswith("timed out: value.0.state")
+    assert found["file"].outcome == "skipped: no answer to 'node is ready'"
+    assert found["same job again"].code == "JobExists"
+
+
+def test_clean_up_names_what_a_dead_service_keeps(tmp_path: Path) -> None:
+    with Server(tmp_path, account="runnerlocal") as server:
+        run = contract_run(server)
+    left = run.clean_up()
+    assert [each.command for each in left] == [
+        "az batch job delete --job-id selftest-job-x --yes",
+        "az batch job delete --job-id selftest-stray-x --yes",
+        "az batch pool delete --pool-id selftest-pool-x --yes",
+        "az batch pool delete --pool-id selftest-work-x --yes",
+    ]
