@@ -70,6 +70,7 @@ def train(
     *,
     set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
     args: Sequence[str] = (),
+    entry: str | None = None,
     data: str | Path | None = None,
     inputs: Mapping[str, str] | None = None,
     experiment: str | None = None,
@@ -95,6 +96,7 @@ def train(
         recipe: name of a built-in recipe, or path of a folder or script.
         set: parameters of the recipe.
         args: arguments of the script.
+        entry: the script of a folder to run.
         data: file or folder with the data set.
         inputs: SPEC by NAME, as in train.yaml.
         experiment: experiment of the run; by default the recipe's name.
@@ -130,7 +132,8 @@ def train(
         insisted=where.resources,
     )
     settings = settings_of(target, stack, pool)
-    checked = check_run(with_flags(load_recipe(str(recipe), cwd=Path.cwd()), where), options)
+    loaded = load_recipe(str(recipe), cwd=Path.cwd(), entry=entry)
+    checked = check_run(with_flags(loaded, where), options)
     with live(on_progress) as view:
         session, record = start_run(checked, settings, view.on_progress, view.on_warning)
         submitted = Run(session, record)

@@ -156,6 +156,12 @@ RecipeArgument = Annotated[
         autocompletion=complete_recipe,
     ),
 ]
+EntryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--entry", metavar="SCRIPT", help="The script of a folder to run.", show_default=False
+    ),
+]
 ArgsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="-- ARGS", help="Arguments of the script.", show_default=False),

@@ -510,6 +510,57 @@ def _part(raw: Document, name: str) -> dict[str, Any]:
     return raw.get(name) or {}
 
 
+_REFERENCE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+_INTERPRETER = re.compile(r"(?:python[\d.]*|(?:ba|da|z|k|a)?sh)")
+_CODE_OPTION = re.compile(r"-[A-Za-z]*c")  # `sh -c CODE`, `bash -lc CODE`, `python -c CODE`
+
+
+def referenced_variables(command: Sequence[str]) -> list[str]:
+    """Return the variables that `expand_variables` looks up, in their order."""
+    code = _code_words(command)
+    return [
+        found[2] or found[3]
+        for number, word in enumerate(command)
+        if number not in code
+        for found in _REFERENCE.finditer(word)
+        if not found[1]
+    ]
+
+
+def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Replace `$NAME` and `${NAME}` by the values of variables, and `$$` by `$`.
+
+    A word that an interpreter runs as code, as after `sh -c`, is left as it is.
+
+    Raises:
+        KeyError: a variable is not in `environment`; its argument is the name.
+    """
+    code = _code_words(command)
+
+    def value(found: re.Match[str]) -> str:
+        return found[1] or environment[found[2] or found[3]]
+
+    return [
+        word if number in code else _REFERENCE.sub(value, word)
+        for number, word in enumerate(command)
+    ]
+
+
+def _code_words(command: Sequence[str]) -> set[int]:
+    """Return the positions of the words that an interpreter of the command runs as code."""
+    found: set[int] = set()
+    for number, word in enumerate(command):
+        if not _INTERPRETER.fullmatch(PurePosixPath(word).name):
+            continue
+        for option in range(number + 1, len(command)):
+            if not command[option].startswith("-"):
+                break
+            if _CODE_OPTION.fullmatch(command[option]):
+                found.add(option + 1)
+                break
+    return found
+
+
 def parse_run_spec(body: bytes) -> RunSpec:
     """Read run.json for the agent.
 

@@ -4,6 +4,7 @@ becomes a Recipe.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import shlex
@@ -18,6 +19,7 @@ from runner.core.recipe import keys
 from runner.core.recipe.recipe import (
     BUILTIN_FOLDER,
     RECIPE_FILE,
+    SENT_ALONE,
     Param,
     ParamValue,
     Recipe,
@@ -218,7 +220,11 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     description: str = ""
     command: Command | None = Field(
         None,
-        description="Words or a list; no shell. Defaults to train.py, main.py or the only .py.",
+        description="Words or a list; no shell. $NAME stands for the value of a variable. Defaults "
+        "to `python` and the entry.",
+    )
+    entry: RelativePath | None = Field(
+        None, description="The script. Defaults to train.py, main.py or the only .py."
     )
     requirements: RelativePath | None = Field(
         None,
@@ -281,17 +287,19 @@ _CODE = "R-RECIPE"
 _BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
-def load_recipe(ref: str, *, cwd: Path) -> Recipe:
+def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
     """Load a built-in recipe by name, or a folder or script by path; a built-in name wins."""
     if not ref.strip() or "\0" in ref:
         raise _unknown(ref)
     if _BUILTIN_NAME.fullmatch(ref) and ref in builtin_names():
-        return _from_folder(BUILTIN_FOLDER / ref, "builtin")
+        return _from_folder(BUILTIN_FOLDER / ref, "builtin", entry)
     path = _resolved(ref, cwd)
+    if path.is_file() and path.name == RECIPE_FILE:
+        path = path.parent
     if path.is_dir():
-        return _from_folder(path, "folder")
+        return _from_folder(path, "folder", entry)
     if path.is_file():
-        return _from_file(path)
+        return _from_file(path, entry)
     raise _unknown(ref)
 
 
@@ -332,9 +340,7 @@ def _unknown(ref: str) -> RunnerError:
     )
 
 
-def _from_file(path: Path) -> Recipe:
-    if path.name == RECIPE_FILE:
-        return _from_folder(path.parent, "folder")
+def _from_file(path: Path, entry: str | None) -> Recipe:
     if path.suffix != ".py":
         hint = "papermill runs a notebook" if path.suffix == ".ipynb" else "runner recipe new NAME"
         raise RunnerError(
@@ -345,6 +351,19 @@ def _from_file(path: Path) -> Recipe:
             if path.suffix in (".yaml", ".yml")
             else f"write a {RECIPE_FILE} with a command next to it: {hint}",
         )
+    if entry is not None:
+        raise RunnerError(
+            f"{_CODE}-ENTRY",
+            f"--entry {entry}: {path.name} is a script itself",
+            fix=f"runner train {shlex.quote(str(path.parent))} --entry {shlex.quote(entry)}",
+        )
+    if beside := imported_beside(path):
+        raise RunnerError(
+            SENT_ALONE,
+            f"{path.name} imports {', '.join(beside)}, which would be left behind",
+            why="a script is sent alone, with the requirements.txt beside it",
+            fix=f"runner train {shlex.quote(str(path.parent))} --entry {shlex.quote(path.name)}",
+        )
     files = [path.name]
     if (path.parent / "requirements.txt").is_file():
         files.append("requirements.txt")
@@ -353,13 +372,60 @@ def _from_file(path: Path) -> Recipe:
     )
 
 
-def _from_folder(folder: Path, source: RecipeSource) -> Recipe:
+def imported_beside(script: Path) -> list[str]:
+    """Return the files and packages beside a script that it imports, outside of any `try`."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []  # Python will say more about it
+    names: set[str] = set()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module.partition(".")[0])
+        elif not isinstance(node, ast.Try):
+            pending.extend(ast.iter_child_nodes(node))
+    found = [
+        f"{name}.py" if (script.parent / f"{name}.py").is_file() else f"{name}/"
+        for name in sorted(names)
+        if (script.parent / f"{name}.py").is_file()
+        or (script.parent / name / "__init__.py").is_file()
+    ]
+    return [name for name in found if name != script.name]
+
+
+def _entry(folder: Path, name: str) -> str:
+    """Return the script of a folder that --entry names. Raises RunnerError."""
+    known = [path.name for path in folder.glob("*.py")]
+    path = PurePosixPath(name)
+    if path.suffix != ".py" or path.is_absolute() or ".." in path.parts:
+        why, fix = "an entry is a .py file in the folder", f"for a program, write a {RECIPE_FILE}"
+    elif not (folder / path).is_file():
+        why, fix = f"no such file in {folder}", near(name, known) or "name one of its .py files"
+    else:
+        return str(path)
+    raise RunnerError(f"{_CODE}-ENTRY", f"--entry {name} is refused", why=why, fix=fix)
+
+
+def _from_folder(folder: Path, source: RecipeSource, entry: str | None = None) -> Recipe:
     file = folder / RECIPE_FILE
+    chosen = None if entry is None else _entry(folder, entry)
     if not file.is_file():
-        return _build(folder, source, RecipeFile.model_validate({}), script=_only_script(folder))
+        script = chosen or _only_script(folder)
+        return _build(folder, source, RecipeFile.model_validate({}), script=script)
     document = read_document(file, code=_CODE)
     parsed = check_document(document, RecipeFile, code=_CODE)
     _check_requirements(document, folder, parsed)
+    if parsed.entry is not None and parsed.command is not None:
+        problem = "`command` says what to run already"
+        raise field_error(document, ("entry",), problem, code=_CODE, fix="remove one of the two")
+    if parsed.entry is not None and not (folder / parsed.entry).is_file():
+        problem = f"no file {parsed.entry!r} in {folder}"
+        fix = near(parsed.entry, (path.name for path in folder.glob("*.py"))) or "create it"
+        raise field_error(document, ("entry",), problem, code=_CODE, fix=fix)
     if missing := missing_script(parsed.command or (), folder):
         problem = f"no file {missing!r} in {folder}"
         fix = near(missing, (path.name for path in folder.glob("*.py"))) or "create it"
@@ -368,7 +434,9 @@ def _from_folder(folder: Path, source: RecipeSource) -> Recipe:
         problem = "an image brings its own Python: no other one can be had in it"
         fix = f"drop this key, or choose an image with Python {parsed.python}"
         raise field_error(document, ("python",), problem, code=_CODE, fix=fix)
-    script = None if parsed.command else _only_script(folder)
+    script = chosen or parsed.entry
+    if script is None and parsed.command is None:
+        script = _only_script(folder)
     return _build(folder, source, parsed, script=script)
 
 
@@ -404,11 +472,15 @@ def _only_script(folder: Path) -> str:
     if len(scripts) == 1:
         return scripts[0]
     found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file"
+    imported = {name for script in scripts for name in imported_beside(folder / script)}
+    likely = [name for name in scripts if name not in imported] or scripts
     raise RunnerError(
         f"{_CODE}-COMMAND",
         f"cannot tell what to run in {folder}",
         why=f"no command in a {RECIPE_FILE}, no train.py, no main.py; {found}",
-        fix=f"name the script itself, or write a {RECIPE_FILE} with a command",
+        fix=f"runner train {shlex.quote(str(folder))} --entry {shlex.quote(likely[0])}"
+        if likely
+        else f"write a {RECIPE_FILE} with a command",
     )
 
 
@@ -428,7 +500,7 @@ def _build(
         description=parsed.description.strip(),
         folder=folder,
         source=source,
-        command=tuple(parsed.command or ("python", script or "train.py")),
+        command=("python", script) if script else tuple(parsed.command or ()),
         params=tuple(_param(name, param) for name, param in parsed.params.items()),
         requirements_file=requirements,
         python=parsed.python,

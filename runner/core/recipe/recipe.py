@@ -23,6 +23,7 @@ PRIORITIES = range(-1000, 1001)  # of a Batch job: Jobs - Create, Batch REST 202
 BUILTIN_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 TEMPLATE = "template"
 RECIPE_FILE = "train.yaml"
+SENT_ALONE = "R-RECIPE-ALONE"  # the code of an error: a script imports what is beside it
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -77,11 +78,20 @@ class Recipe(RecipeSpec):
     files: tuple[str, ...] | None = None
 
 
-def load_recipe(ref: str, *, cwd: Path) -> Recipe:
-    """Load a built-in recipe by name, or a folder or a single script by path relative to `cwd`."""
+def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
+    """Load a built-in recipe by name, or a folder or a single script by path relative to `cwd`.
+
+    Args:
+        ref: name or path.
+        cwd: where a relative path begins.
+        entry: the script of a folder, instead of the one that its train.yaml or names decide.
+
+    Raises:
+        RunnerError: no such recipe, or an invalid one; `SENT_ALONE` if a script needs its folder.
+    """
     from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
 
-    return file.load_recipe(ref, cwd=cwd)
+    return file.load_recipe(ref, cwd=cwd, entry=entry)
 
 
 def list_recipes() -> tuple[Recipe, ...]:

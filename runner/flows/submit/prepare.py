@@ -19,7 +19,7 @@ from runner.contract import StackOutputs
 from runner.core.planning.plan import RunInputs, RunRequest, to_arguments
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
-from runner.core.recipe.inputs import InputSpec, override_inputs
+from runner.core.recipe.inputs import InputSpec, input_variable, override_inputs
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_in_the_open
@@ -28,9 +28,18 @@ from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resol
 from runner.flows.submit.agent_archive import build_agent
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug
-from runner.protocol.run_spec import NO_RESOURCES, CodeRef, DataRef, Resources, data_prefix
+from runner.protocol.run_spec import (
+    NO_RESOURCES,
+    CodeRef,
+    DataRef,
+    Resources,
+    data_prefix,
+    referenced_variables,
+)
 
 T = TypeVar("T")
+_DATA_DIR = "RUNNER_DATA_DIR"
+_OF_SERVICES = ("AZ_BATCH", "AZUREML_")  # variables of Batch, Batch AI and Azure ML
 MAX_FILES = 50_000  # run.json lists every file of an input; more of them belong into an archive
 _UPLOADED = "inputs"  # the folder of local inputs in the `data` container
 _GIT_TIMEOUT_S = 5.0
@@ -87,7 +96,56 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
     arguments = (*recipe.command, *to_arguments(params), *options.script_args)
     refuse_in_the_open(values, [*arguments, *recipe.env.values()])
     recipe = replace(recipe, inputs=inputs)
+    _refuse_unknown_variables(recipe, arguments, has_data=options.data is not None)
     return CheckedRun(recipe, request, values, options.data, options.insisted)
+
+
+# What the agent sets for every script (docs/run-format.md), and what every node has.
+_ALWAYS_SET = (
+    "RUNNER_RUN_ID",
+    "RUNNER_ATTEMPT",
+    "RUNNER_OUTPUT_DIR",
+    "RUNNER_CHECKPOINT_DIR",
+    "RUNNER_METRICS_FILE",
+    "RUNNER_PARAMS",
+    "RUNNER_NODES",
+    "RUNNER_NODE_RANK",
+    "HOME",
+    "PATH",
+)
+
+
+def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_data: bool) -> None:
+    """Raise RunnerError if the command refers to a variable that no node will set.
+
+    What an image or a framework sets is not known here: the node checks such names.
+    """
+    known = {
+        *_ALWAYS_SET,
+        *(input_variable(one.name) for one in recipe.inputs),
+        *recipe.named_outputs,
+        *recipe.env,
+        *(secret.variable for secret in recipe.secrets),
+    }
+    if has_data or recipe.dataset:
+        known.add(_DATA_DIR)
+    if recipe.checkpoints:
+        known.add("RUNNER_CHECKPOINT_INTERVAL")
+    for name in referenced_variables(arguments):
+        if name in known or name.startswith(_OF_SERVICES):
+            continue
+        if name.startswith("RUNNER_") or not (recipe.image or recipe.nodes > 1):
+            from runner.core.yaml_files import near  # noqa: PLC0415  only a mistake needs it
+
+            raise RunnerError(
+                "R-COMMAND-VARIABLE",
+                f"the command refers to ${name}, which is not set on the node",
+                why="$NAME and ${NAME} stand for the values of variables of the node",
+                fix="name its data: --data PATH, or `dataset` in train.yaml"
+                if name == _DATA_DIR
+                else near(name, known)
+                or f"set {name} under `env`, or write $${name} for the text itself",
+            )
 
 
 @dataclass(frozen=True, slots=True)

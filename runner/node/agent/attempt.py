@@ -52,7 +52,7 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
-from runner.protocol.run_spec import RunSpec
+from runner.protocol.run_spec import RunSpec, expand_variables
 from runner.protocol.task import CODE_ARCHIVE
 
 logger = logging.getLogger(__name__)
@@ -257,9 +257,10 @@ class Attempt:
         write_shell_file(self._dirs.logs, environment, self._spec.secret_names)
         with self.events.stage("command", shlex.join(self._spec.command)):
             checkpoints = self._checkpoints
+            words = self._expanded_command(environment)
             try:
                 ended = command.run_command(
-                    self._spec.command,
+                    words,
                     cwd=self._dirs.code,
                     environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
                     stdout=self._dirs.stdout,
@@ -282,6 +283,22 @@ class Attempt:
             self._check_end(ended)
         if self.finished is not None:
             self.finished.save(self.number, Path(prepared["VIRTUAL_ENV"]))
+
+    def _expanded_command(self, environment: Mapping[str, str]) -> list[str]:
+        """Return the command with the values of variables; write the parameters likewise."""
+        try:
+            params = {
+                name: expand_variables([value], environment)[0] if isinstance(value, str) else value
+                for name, value in self._spec.params.items()
+            }
+            self._dirs.params.write_text(json.dumps(params), encoding="utf-8")
+            return expand_variables(self._spec.command, environment)
+        except KeyError as err:
+            raise StageFailedError(
+                command.COMMAND_STAGE,
+                "VariableMissing",
+                f"the command refers to ${err.args[0]}, which is not set on the node",
+            ) from None
 
     def _must_stop(self, others: NodeGroup | None) -> bool:
         if self._termination.requested or self._checkpoints.must_stop:
@@ -343,7 +360,6 @@ class Attempt:
     def _script_environment(
         self, inherited: Mapping[str, str], prepared: Mapping[str, str]
     ) -> dict[str, str]:
-        self._dirs.params.write_text(json.dumps(self._spec.params), encoding="utf-8")
         path = self._spec.env.get("PATH") or inherited.get("PATH", os.defpath)
         environment_dir = Path(prepared["VIRTUAL_ENV"])
         if not (environment_dir / "pyvenv.cfg").exists():  # an image's own Python

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def train(
     ref: options.RecipeArgument,
     script_args: options.ArgsArgument = None,
+    entry: options.EntryOption = None,
     set_: options.SetOption = None,
     data: options.DataOption = None,
     input_: options.InputOption = None,
@@ -47,7 +48,6 @@ def train(
 ) -> None:
     """Train a recipe, a folder or a script, and download its outputs."""
     from runner.core.recipe.overrides import with_flags
-    from runner.core.recipe.recipe import load_recipe
     from runner.flows.submit.prepare import TrainOptions, check_run
 
     out = Output(output)
@@ -56,7 +56,7 @@ def train(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
         retries=retries,
     )  # fmt: skip
-    recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), flags)
+    recipe = with_flags(_load(out, ref, entry), flags)
     request = TrainOptions(
         overrides=tuple(set_ or ()),
         script_args=_checked_args(script_args),
@@ -70,6 +70,21 @@ def train(
         _dry_run(out, checked, settings)
         return
     _train(out, checked, settings, detach=detach, download=download)
+
+
+def _load(out: Output, ref: str, entry: str | None) -> Recipe:
+    """Load the recipe; for a script that imports what is beside it, offer to send its folder."""
+    from runner.core.recipe.recipe import SENT_ALONE, load_recipe
+
+    try:
+        return load_recipe(ref, cwd=Path.cwd(), entry=entry)
+    except RunnerError as err:
+        if err.code != SENT_ALONE:
+            raise
+        script = Path(ref).expanduser()
+        if not out.confirm(f"{err.what}. Send the whole folder instead?"):
+            raise
+        return load_recipe(str(script.parent), cwd=Path.cwd(), entry=script.name)
 
 
 def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:

@@ -264,3 +264,71 @@ def test_schema_knows_the_short_forms() -> None:
     assert '"integer"' in params
     assert '"array"' in json.dumps(schema["properties"]["command"])
     assert '"string"' in json.dumps(schema["properties"]["command"])
+
+
+def folder_with(tmp_path: Path, **scripts: str) -> Path:
+    for name, text in scripts.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_entry_names_the_script_of_a_folder(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, run="", helpers="")
+    recipe = load_recipe(str(folder), cwd=tmp_path, entry="run.py")
+    assert (recipe.command, recipe.files, recipe.source) == (("python", "run.py"), None, "folder")
+
+
+def test_entry_of_train_yaml_is_overridden_by_the_option(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, run="", other="")
+    (folder / "train.yaml").write_text("entry: run.py\nparams: {epochs: 5}\n")
+    assert load_recipe(str(folder), cwd=tmp_path).command == ("python", "run.py")
+    chosen = load_recipe(str(folder), cwd=tmp_path, entry="other.py")
+    assert (chosen.command, len(chosen.params)) == (("python", "other.py"), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("entry: rum.py\n", "did you mean 'run.py'?"),
+        ("entry: run.py\ncommand: python run.py\n", "`command` says what to run already"),
+    ],
+)
+def test_wrong_entry_in_train_yaml_is_refused_with_its_line(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    (folder_with(tmp_path, run="") / "train.yaml").write_text(text)
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(str(tmp_path), cwd=tmp_path)
+    assert problem in str(caught.value) + caught.value.fix
+    assert ":1" in str(caught.value)
+
+
+@pytest.mark.parametrize("entry", ["rum.py", "../run.py", "/run.py", "run.sh"])
+def test_wrong_entry_option_is_refused(tmp_path: Path, entry: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(str(folder_with(tmp_path, run="")), cwd=tmp_path, entry=entry)
+    assert caught.value.code == "R-RECIPE-ENTRY"
+
+
+@pytest.mark.parametrize(
+    "text", ["import helpers\n", "from helpers.part import x\n", "def f():\n    import helpers\n"]
+)
+def test_script_that_imports_its_neighbour_is_not_sent_alone(tmp_path: Path, text: str) -> None:
+    folder = folder_with(tmp_path, run=text, helpers="")
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(str(folder / "run.py"), cwd=tmp_path)
+    assert caught.value.what == "run.py imports helpers.py, which would be left behind"
+    assert caught.value.fix == f"runner train {folder} --entry run.py"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import json, run\n",
+        "try:\n    import helpers\nexcept ImportError:\n    helpers = None\n",
+        "this is no Python\n",
+    ],
+)
+def test_script_that_needs_no_neighbour_is_sent_alone(tmp_path: Path, text: str) -> None:
+    folder = folder_with(tmp_path, run=text, helpers="")
+    assert load_recipe(str(folder / "run.py"), cwd=tmp_path).files == ("run.py",)

@@ -80,3 +80,37 @@ def test_missing_pool_is_named_before_code_is_packed(
     target = Target(settings("gpu"), outputs(pool("local")), None, preview=True)
     with pytest.raises(RunnerError, match="gpu"):
         plan_submission(checked, target, ignore_progress)
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "problem"),
+    [
+        ("command: python train.py $RUNER_OUTPUT_DIR\n", (), "did you mean 'RUNNER_OUTPUT_DIR'"),
+        ("{}", ("--lr", "${RATE}"), "write $$RATE for the text"),
+        ("{}", ("$RUNNER_DATA_DIR",), "--data PATH"),
+        ("{image: 'a/b:1'}", ("$RUNNER_OUT",), "RUNNER_OUT"),
+    ],
+)
+def test_command_with_an_unknown_variable_is_refused(
+    tmp_path: Path, text: str, typed: tuple[str, ...], problem: str
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        check_run(load_text(tmp_path / "a", text), TrainOptions(script_args=typed))
+    assert caught.value.code == "R-COMMAND-VARIABLE"
+    assert problem in caught.value.fix + caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("env: {RATE: '1'}\nnamed_outputs: {plots: p}\n", ("$RATE", "$RUNNER_OUTPUT_PLOTS")),
+        ("inputs: {words: ./train.py}\n", ("$RUNNER_INPUT_WORDS", "$AZ_BATCH_NODE_ID")),
+        ("command: [sh, -c, 'echo $anything']\n", ()),
+        ("{image: 'a/b:1'}", ("$CUDA_HOME",)),  # the image may set it
+    ],
+)
+def test_command_with_variables_that_nodes_set_is_accepted(
+    tmp_path: Path, text: str, typed: tuple[str, ...]
+) -> None:
+    checked = check_run(load_text(tmp_path / "a", text), TrainOptions(script_args=typed))
+    assert checked.request.script_args == typed

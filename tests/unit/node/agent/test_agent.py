@@ -39,6 +39,27 @@ def test_named_output_is_exported(task: Task) -> None:
     assert task.text("output/plots/a.svg") == "x"
 
 
+def test_command_and_parameters_get_the_values_of_variables(task: Task) -> None:
+    script = (
+        "import json, os, sys\n"
+        "print(sys.argv[1:] == [os.environ['RUNNER_OUTPUT_DIR'] + '/m', '1'])\n"
+        "print(json.load(open(os.environ['RUNNER_PARAMS'])))\n"
+    )
+    command = ["python", "train.py", "$RUNNER_OUTPUT_DIR/m", "${MY_SETTING}"]
+    task.submit(script, command=command, params={"setting": "$MY_SETTING"})
+    assert task.run() == 0, task.output
+    assert task.text("logs/stdout.txt") == "True\n{'setting': '1'}\n"
+
+
+def test_command_with_an_unset_variable_is_not_started(task: Task) -> None:
+    task.submit("print('started')", command=["python", "train.py", "$NOT_SET"])
+    assert task.run() == 1
+    result = task.json("result.json")
+    assert (result["step"], result["code"]) == ("command", "VariableMissing")
+    assert "$NOT_SET" in result["message"]
+    assert "logs/stdout.txt" not in task.service.blobs or not task.text("logs/stdout.txt")
+
+
 def test_run_that_succeeds_leaves_everything_in_blob(task: Task, service: FakeBlobs) -> None:
     script = (
         "import json, os, sys\n"
