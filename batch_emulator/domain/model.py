@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -117,12 +118,36 @@ def parts(body: Json, name: str) -> list[Json]:
     return body.get(name) or []
 
 
-def cores_of(vm_size: str) -> int:
-    """Return the cores of a VM size by its name (6 for Standard_NC6s_v3), 1 if it has no number
-    [S].
+# families whose names count sizes instead of cores (pages "Sizes for virtual machines in Azure")
+_CORES_BY_NUMBER: Mapping[str, Mapping[int, int]] = {
+    "a": {0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 2, 6: 4, 7: 8},
+    "d": {1: 1, 2: 2, 3: 4, 4: 8, 5: 16, 11: 2, 12: 4, 13: 8, 14: 16, 15: 20},
+    "g": {1: 2, 2: 4, 3: 8, 4: 16, 5: 32},
+}
+_SIZE = re.compile(r"(?:standard|basic)_([a-z]+)(\d+)[a-z]*(?:-(\d+))?[a-z]*(?:_(.*))?")
+
+
+def known_cores(vm_size: str) -> int | None:
+    """Return the cores of a VM size by its name, None if that does not say them.
+
+    Standard_NC6s_v3 has 6; Standard_D3_v2 is the third of its series and has 4; Standard_E8-2s_v5
+    is a size of 8 cores that is constrained to 2.
     """
-    match = re.search(r"standard_[a-z]+(\d+)", vm_size.lower())
-    return max(1, int(match.group(1))) if match else 1
+    match = _SIZE.match(vm_size.lower())
+    if match is None:
+        return None
+    family, number, constrained, version = match.groups()
+    if constrained:
+        return int(constrained)
+    counted = {"a": "a", "d": "d", "ds": "d", "g": "g", "gs": "g"}.get(family)
+    if counted and version in (None, *(("v2", "v2_promo") if counted == "d" else ())):
+        return _CORES_BY_NUMBER[counted].get(int(number))
+    return int(number) or None
+
+
+def cores_of(vm_size: str) -> int:
+    """Return the cores of a VM size, 1 if its name does not say them [S]."""
+    return known_cores(vm_size) or 1
 
 
 def key_of(entity_id: str) -> str:

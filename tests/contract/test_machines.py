@@ -78,9 +78,12 @@ def test_sizes_with_gpus_are_known(running: Running, things: Things, size: str) 
         (image("canonical", "ubuntu-24_04", "server", "batch.node.ubuntu 24.04"), "image"),
         (image("canonical", "ubuntu-24_04-lts", "desktop", "batch.node.ubuntu 24.04"), "image"),
         (image("redhat", "rhel", "9_5", "batch.node.el 9"), "image"),
+        (image("Canonical", "UbuntuServer", "18.04-LTS", "batch.node.ubuntu 18.04"), "image"),
+        (image("openlogic", "centos", "7_9", "batch.node.centos 7"), "image"),
         (image("canonical", "ubuntu-24_04-lts", "server", "batch.node.ubuntu 22.04"), "agent"),
         (image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 22.04"), "agent"),
         ({**OF_GALLERY, "nodeAgentSKUId": "batch.node.debian 12"}, "agent"),
+        ({**OF_GALLERY, "nodeAgentSKUId": "batch.node.ubuntu 20.04"}, "agent"),
     ],
 )
 def test_image_or_agent_that_does_not_fit_is_refused(
@@ -92,13 +95,117 @@ def test_image_or_agent_that_does_not_fit_is_refused(
     assert values["PropertyName"] == {"image": "imageReference", "agent": "nodeAgentSKUId"}[wrong]
 
 
+def test_unknown_image_is_refused_in_the_words_of_the_service(
+    running: Running, things: Things
+) -> None:
+    machine = image("Canonical", "UbuntuServer", "18.04-LTS", "batch.node.ubuntu 18.04")
+    _, values = refused(
+        running, {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    )
+    assert values["Reason"].startswith(
+        "The specified imageReference with publisher Canonical offer UbuntuServer sku 18.04-LTS "
+        "is not supported."
+    )
+
+
+CONTAINERS = {"containerConfiguration": {"type": "dockerCompatible"}}
+
+
+def test_image_without_a_container_engine_is_refused_for_containers(
+    running: Running, things: Things
+) -> None:
+    """The values are those of a recorded answer."""
+    machine = image(
+        "Canonical", "Ubuntu-24_04-LTS", "Server", "batch.node.ubuntu 24.04", **CONTAINERS
+    )
+    code, values = refused(
+        running, {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    )
+    assert (code, values) == (
+        "InvalidPropertyValue",
+        {
+            "PropertyName": "containerConfiguration",
+            "Reason": "The specified imageReference with publisher Canonical offer "
+            "Ubuntu-24_04-LTS sku Server does not support container feature.",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 24.04", **CONTAINERS),
+        {**OF_GALLERY, **CONTAINERS},
+    ],
+)
+def test_image_with_an_engine_or_of_a_gallery_is_accepted_for_containers(
+    running: Running, things: Things, machine: dict[str, Any]
+) -> None:
+    body = {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    running.client.create_pool(wire(**body))
+
+
+@pytest.mark.parametrize(
+    ("agent", "kind"),
+    [
+        ("batch.node.ubuntu 24.04", "windowsUserConfiguration"),
+        ("batch.node.windows amd64", "linuxUserConfiguration"),
+    ],
+)
+def test_user_of_another_system_is_refused(
+    running: Running, things: Things, agent: str, kind: str
+) -> None:
+    """The values are those of a recorded answer."""
+    user = {"name": "testaccount", "password": "kt#_gahr!@aGERDXA", kind: {}}
+    machine = {**OF_GALLERY, "nodeAgentSKUId": agent}
+    body = {**POOL, "virtualMachineConfiguration": machine, "userAccounts": [user]}
+    code, values = refused(running, {**body, "id": things.id()})
+    assert (code, values) == (
+        "InvalidPropertyValue",
+        {
+            "PropertyName": kind,
+            "Reason": "The user configuration for user account 'testaccount' has a mismatch with "
+            "the OS (Windows/Linux) configuration specified in VirtualMachineConfiguration",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "most"),
+    [
+        ("Standard_D2s_v3", 8),
+        ("Standard_D3_v2", 16),
+        ("Standard_E4-2s_v5", 8),
+        ("STANDARD_F1", 4),
+        ("Standard_M128s", 256),
+    ],
+)
+def test_nodes_have_at_most_four_slots_a_core(
+    running: Running, things: Things, size: str, most: int
+) -> None:
+    pool_id = things.id()
+    body = {**POOL, "id": pool_id, "vmSize": size}
+    code, values = refused(running, {**body, "taskSlotsPerNode": most + 1})
+    assert (code, values["PropertyName"]) == ("InvalidPropertyValue", "taskSlotsPerNode")
+    running.client.create_pool(wire(**body, taskSlotsPerNode=most))
+    with pytest.raises(HttpResponseError) as caught:
+        running.client.update_pool(pool_id, wire(taskSlotsPerNode=most + 1))
+    assert values_of(caught.value)["PropertyName"] == "taskSlotsPerNode"
+
+
+def test_size_without_known_cores_has_the_slots_of_any(strict: Running) -> None:
+    pool = {**POOL, "id": "p", "vmSize": "my_size", "taskSlotsPerNode": 256}
+    strict.client.create_pool(wire(**pool))
+    assert strict.client.get_pool("p").task_slots_per_node == 256
+
+
 @pytest.mark.parametrize(
     "machine",
     [
         image("Canonical", "Ubuntu-24_04-LTS", "Server", "Batch.Node.Ubuntu 24.04"),
         image("microsoft-dsvm", "ubuntu-hpc", "2204", "batch.node.ubuntu 22.04"),
         image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 24.04"),
-        image("Canonical", "UbuntuServer", "18.04-LTS", "batch.node.ubuntu 18.04"),
+        image("microsoft-dsvm", "ubuntu-hpc", "2204-v100", "batch.node.ubuntu 22.04"),
         image(
             "MicrosoftWindowsServer",
             "WindowsServer",

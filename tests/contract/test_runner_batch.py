@@ -22,8 +22,9 @@ from runner.azure.batch.jobs import (
     read_task_file,
     terminate_task,
 )
+from runner.azure.batch.pools import PoolSpec, ensure_pool
 from runner.protocol.errors import RunnerError
-from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, wire
+from tests.contract.server import ACCOUNT, KEY, POOL, Running, Things, eventually, wire
 from tests.loopback import listening
 from tests.unit.core.recipe_maker import outputs
 
@@ -51,6 +52,18 @@ def test_job_is_made_once_and_found_again(
     wanted = things.id("job")
     assert ensure_job(connection, wanted, pool) == wanted
     assert ensure_job(connection, wanted, pool) == wanted
+
+
+@pytest.mark.parametrize("containers", [False, True])
+def test_local_pool_has_an_image_that_the_service_accepts(
+    connection: Connection, things: Things, client: BatchClient, containers: bool
+) -> None:
+    spec = PoolSpec(things.id("pool"), POOL["vmSize"], 0, 1, "/bin/true", containers=containers)
+    assert ensure_pool(connection, spec) == "created"
+    assert ensure_pool(connection, spec) == "kept"
+    machine = client.get_pool(spec.id).virtual_machine_configuration
+    assert machine is not None
+    assert (machine.container_configuration is not None) == containers
 
 
 def test_closed_job_is_followed_by_a_numbered_one(

@@ -14,6 +14,7 @@ from batch_emulator.domain.validation.pool_rules import (
 )
 from batch_emulator.domain.validation.properties import (
     ID_PATTERN,
+    MAX_SLOTS,
     check_command,
     require,
     require_choice,
@@ -21,7 +22,6 @@ from batch_emulator.domain.validation.properties import (
     require_range,
 )
 from batch_emulator.domain.validation.task_rules import (
-    MAX_SLOTS,
     check_constraints,
     check_environment_settings,
     check_files,

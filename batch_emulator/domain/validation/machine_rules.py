@@ -1,7 +1,9 @@
 """Check what the nodes of a pool would be: VM size, image, node agent, network and disks.
 
 The tables are data beside this module, each with its source. Codes and the names of properties are
-those of recorded answers; the reasons are ours where no answer was recorded [S].
+those of recorded answers (among them the tests of the SDK for Java, `test-recordings` of
+microsoft-azure-batch, github.com/Azure/azure-sdk-for-java, read 2026-11-23); the reasons are ours
+where no answer was recorded [S].
 """
 
 from __future__ import annotations
@@ -15,16 +17,19 @@ from importlib.resources import files
 from typing import Any
 
 from batch_emulator.domain.faults import Fault, bad_property
-from batch_emulator.domain.model import Json, part, parts
-from batch_emulator.domain.validation.properties import require
+from batch_emulator.domain.model import Json, known_cores, part, parts
+from batch_emulator.domain.validation.properties import MAX_SLOTS, require, require_range
 
 _FOLDER = files("batch_emulator.domain.validation")
 _OTHER_MODE = "UserSubscriptionOnly"
+_UNLISTED = "unlisted"
 
 
 @dataclass(frozen=True, slots=True)
 class SupportedImage:
-    """A row of the table of images; `support` is empty while the service lists it."""
+    """A row of the table of images; `support` is empty while the service lists it, and `unlisted`
+    if it has never listed it.
+    """
 
     publisher: str
     offer: str
@@ -39,6 +44,11 @@ class SupportedImage:
     def listed(self) -> bool:
         """Return True if accounts of the mode of this one are shown the image."""
         return not self.support and _OTHER_MODE not in self.capabilities
+
+    @property
+    def retired(self) -> bool:
+        """Return True if the service creates no more pools of the image."""
+        return self.support not in ("", _UNLISTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,9 @@ def check_machine(pool: Json, choice: MachineChoice) -> None:
     require(machine, "imageReference", "nodeAgentSKUId")
     if not choice.any_machine:
         _check_size(str(pool["vmSize"]), choice)
+        _check_slots(pool)
         _check_image(machine)
+        _check_users(pool, windows="windows" in str(machine["nodeAgentSKUId"]).lower())
     if choice.strict:
         _check_shared_key(pool)
     _check_encryption(machine)
@@ -111,6 +123,25 @@ def _check_size(size: str, choice: MachineChoice) -> None:
     if size.lower() not in vm_sizes() | {name.lower() for name in choice.sizes}:
         reason = "The specified VM size is not supported by Batch (--vm-size NAME accepts another)"
         raise bad_property("vmSize", size, reason)
+
+
+def _check_slots(pool: Json) -> None:
+    """Refuse more than four slots a core (docs of taskSlotsPerNode), where the cores are known."""
+    cores = known_cores(str(pool["vmSize"]))
+    if cores is not None:
+        require_range(pool, "taskSlotsPerNode", 1, min(4 * cores, MAX_SLOTS))
+
+
+def _check_users(pool: Json, *, windows: bool) -> None:
+    """Refuse users of the other operating system (recorded)."""
+    other = "linuxUserConfiguration" if windows else "windowsUserConfiguration"
+    for user in parts(pool, "userAccounts"):
+        if other in user:
+            reason = (
+                f"The user configuration for user account '{user['name']}' has a mismatch with the "
+                "OS (Windows/Linux) configuration specified in VirtualMachineConfiguration"
+            )
+            raise Fault("InvalidPropertyValue", {"PropertyName": other, "Reason": reason})
 
 
 _RESOURCE = "/subscriptions/{subscriptionId}/resourceGroups/{resourceGroupName}/providers"
@@ -132,7 +163,7 @@ def _check_image(machine: Json) -> None:
     given = [name for name in _FROM_GALLERIES if reference.get(name)]
     if given:
         _check_gallery_image(reference, given)
-        if agent.lower() not in {image.agent for image in supported_images()}:
+        if agent.lower() not in {one.agent for one in supported_images() if not one.retired}:
             raise bad_property("nodeAgentSKUId", agent, "The specified node agent SKU is unknown")
         return
     require(reference, "publisher", "offer", "sku")
@@ -140,15 +171,21 @@ def _check_image(machine: Json) -> None:
     first, second, third = (name.lower() for name in names)
     image = _images().get((first, second, third))
     shown = " ".join(f"{key} {name}" for key, name in zip(_KEYS, names, strict=True))
-    if image is None:
-        reason = f"The specified image ({shown}) is not supported"
-        raise bad_property("imageReference", shown, reason)
+    said = f"The specified imageReference with {shown}"
+    if image is None or image.retired:
+        why = "" if image is None else " Its support has ended."
+        raise bad_property("imageReference", shown, f"{said} is not supported.{why}")
     if _OTHER_MODE in image.capabilities:
         reason = "The image requires an account in user subscription mode"
         raise bad_property("imageReference", shown, reason)
     if agent.lower() != image.agent:
         reason = f"The node agent SKU of the specified image ({shown}) is '{image.agent}'"
         raise bad_property("nodeAgentSKUId", agent, reason)
+    if "containerConfiguration" in machine and "DockerCompatible" not in image.capabilities:
+        reason = f"{said} does not support container feature."
+        raise Fault(
+            "InvalidPropertyValue", {"PropertyName": "containerConfiguration", "Reason": reason}
+        )
 
 
 _KEYS = ("publisher", "offer", "sku")

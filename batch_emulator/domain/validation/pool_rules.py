@@ -11,17 +11,14 @@ from batch_emulator.autoscale.values import FormulaError
 from batch_emulator.domain.faults import Fault, bad_property, not_implemented
 from batch_emulator.domain.model import Json, part, parts
 from batch_emulator.domain.validation.properties import (
+    MAX_SLOTS,
     check_containers,
     require,
     require_choice,
     require_id,
     require_range,
 )
-from batch_emulator.domain.validation.task_rules import (
-    MAX_SLOTS,
-    check_packages,
-    check_start_task,
-)
+from batch_emulator.domain.validation.task_rules import check_packages, check_start_task
 from batch_emulator.domain.values import parse_duration
 
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL = timedelta(minutes=5), timedelta(hours=168)  # docs

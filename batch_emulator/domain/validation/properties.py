@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from batch_emulator.domain.faults import Fault, bad_property, not_implemented
 from batch_emulator.domain.model import Json, part, parts
 
-if TYPE_CHECKING:
-    pass
-
-
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 
 
 def _property(body: Json, name: str) -> Any:

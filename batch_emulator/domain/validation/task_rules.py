@@ -15,6 +15,7 @@ from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Json, part, parts
 from batch_emulator.domain.validation.properties import (
     ID_PATTERN,
+    MAX_SLOTS,
     check_command,
     identity_problem,
     is_http_url,
@@ -68,8 +69,6 @@ def check_dependency_action(option: Json, job: Json) -> None:
         reason = "the job's usesTaskDependencies is false"
         raise bad_property("exitConditions/dependencyAction", option["dependencyAction"], reason)
 
-
-MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 
 # what the many tasks of a collection have; the checks of all else are not even called for them
 _PLAIN_PROPERTIES = frozenset({"id", "displayName", "commandLine", "requiredSlots"})

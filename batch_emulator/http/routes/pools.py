@@ -38,7 +38,13 @@ _OF_EMPTY_POOLS = (
     "upgradePolicy",
 )
 # what `check_machine` looks at; a pool that keeps all of it is not checked again
-_OF_MACHINES = ("vmSize", "virtualMachineConfiguration", "networkConfiguration")
+_OF_MACHINES = (
+    "vmSize",
+    "virtualMachineConfiguration",
+    "networkConfiguration",
+    "taskSlotsPerNode",
+    "userAccounts",
+)
 _FIXED = (
     "id",
     "targetDedicatedNodes",

@@ -137,11 +137,13 @@ def _same_start(pool: models.BatchPool, spec: PoolSpec) -> bool:
 
 
 def _create(client: BatchClient, spec: PoolSpec) -> None:
+    publisher, offer, sku = "canonical", "ubuntu-24_04-lts", "server"
+    containers = None
+    if spec.containers:  # the service refuses an image without a container engine
+        publisher, offer, sku = "microsoft-dsvm", "ubuntu-hpc", "2404"
+        containers = models.BatchContainerConfiguration(type="dockerCompatible")
     image = models.BatchVmImageReference(
-        publisher="canonical", offer="ubuntu-24_04-lts", sku="server", version="latest"
-    )
-    containers = (
-        models.BatchContainerConfiguration(type="dockerCompatible") if spec.containers else None
+        publisher=publisher, offer=offer, sku=sku, version="latest"
     )
     client.create_pool(
         models.BatchPoolCreateOptions(

@@ -66,7 +66,21 @@ def test_quota_is_shared_by_all_pools() -> None:
 
 @pytest.mark.parametrize(
     ("size", "cores"),
-    [("Standard_NC6s_v3", 6), ("STANDARD_D16s_v5", 16), ("small", 1), ("standard_a1", 1)],
+    [
+        ("Standard_NC6s_v3", 6),
+        ("STANDARD_D16s_v5", 16),
+        ("small", 1),
+        ("standard_a1", 1),
+        ("Standard_A4m_v2", 4),
+        ("Basic_A3", 4),
+        ("Standard_D15i_v2", 20),
+        ("Standard_DS12_v2_Promo", 4),
+        ("Standard_D2_v3", 2),
+        ("Standard_GS5-16", 16),
+        ("Standard_HB60-15rs", 15),
+        ("Standard_M416-208s_v2", 208),
+        ("Standard_ND96isr_H100_v5", 96),
+    ],
 )
 def test_cores_are_read_from_the_vm_size(size: str, cores: int) -> None:
     assert cores_of(size) == cores
