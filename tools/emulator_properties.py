@@ -288,9 +288,6 @@ refused: 400 `InvalidRequestBody`. *acts*: the emulator does what the service do
 checked, kept and shown again (secrets never are), without effect. *refused*: answered with the
 code. A property is known from the api-version in *since* on and until before the one in *until*.
 
-`authenticationTokenSettings` is accepted under 2025-06-01 too, which has removed it: the emulator
-issues tokens to the job manager tasks that start scheduled runs (our choice).
-
 | operation | body |
 |---|---|"""
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from batch_emulator.domain.validation.body_schema import route_key
+
 TARGET = (
     Path(__file__).parents[1] / "batch_emulator" / "domain" / "validation" / "request_schema.json"
 )
@@ -94,12 +96,15 @@ class Property:
 
 @dataclass(slots=True)
 class Source:
-    """The types and enumerations of one description or SDK, by name; bodies by operation."""
+    """The types and enumerations of one description or SDK, by name; bodies by operation, and
+    operations as `route_key` writes them.
+    """
 
     day: str
     types: dict[str, dict[str, Property]]
     enums: dict[str, list[str]]
     bodies: dict[str, str]
+    routes: set[str]
 
 
 def from_description(path: Path) -> Source:
@@ -130,7 +135,9 @@ def from_description(path: Path) -> Source:
         if "enum" not in one
     }
     bodies = dict(_bodies(document))
-    return Source(document["info"]["version"][:10], types, enums, bodies)
+    paths: Mapping[str, Mapping[str, Any]] = document["paths"]
+    routes = {route_key(method, path) for path, methods in paths.items() for method in methods}
+    return Source(document["info"]["version"][:10], types, enums, bodies, routes)
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:
@@ -176,7 +183,25 @@ def from_sdk(folder: Path) -> Source:
     enums = {node.name: _values(node) for node in classes if node.name not in types}
     operations = package / "_operations" / "_operations.py"
     bodies = dict(_bodies_of_sdk(operations)) if operations.is_file() else {}
-    return Source(day, types, {k: v for k, v in enums.items() if v}, bodies)
+    return Source(day, types, {k: v for k, v in enums.items() if v}, bodies, _routes(package))
+
+
+_CALL = re.compile(
+    # up to 14, and from 15 on
+    r"self\._client\.(get|put|post|patch|delete|head)\(url.*?metadata = \{'url': '([^']+)'\}"
+    r'|_url = "([^"]+)".*?HttpRequest\(\s*method="(\w+)"',
+    re.DOTALL,
+)
+
+
+def _routes(package: Path) -> set[str]:
+    """Return the operations that the methods of an SDK call."""
+    found = [
+        call
+        for path in package.glob("*operations/*operations.py")
+        for call in _CALL.findall(path.read_text(encoding="utf-8"))
+    ]
+    return {route_key(verb or method, old or new) for verb, old, new, method in found}
 
 
 def _values(node: ast.ClassDef) -> list[str]:
@@ -314,11 +339,16 @@ def compile_schema(description: Path, sdks: list[Path]) -> dict[str, Any]:
     known = {name: name for name in {**stable.types, **stable.enums}}
     schema = _merged(sources, bodies, first.aliases | known)
     days = sorted({source.day for source in sources})
+    finals = {source.day for name, source in releases if "b" not in name} | {stable.day}
+    routes = {
+        key: _versions(key, sources, days, finals) for source in sources for key in source.routes
+    }
     version = json.loads(description.read_text(encoding="utf-8"))["info"]["version"]
     sha256 = hashlib.sha256(description.read_bytes()).hexdigest()
     return {
         "description": {"api-version": version, "sha256": sha256},
         "sdks": {name: source.day for name, source in releases},
+        "routes": {key: found for key, found in sorted(routes.items()) if any(found)},
         "operations": dict(sorted(bodies.items())),
         "enums": dict(sorted(schema.enums.items())),
         "types": {
@@ -326,6 +356,16 @@ def compile_schema(description: Path, sdks: list[Path]) -> dict[str, Any]:
             for name, ours in sorted(schema.types.items())
         },
     }
+
+
+def _versions(key: str, sources: list[Source], days: list[str], finals: set[str]) -> list[str]:
+    """Return the first api-version that has an operation and the first that does not; "" if all do.
+
+    Previews of an SDK left out what the api-version still had.
+    """
+    having = sorted({source.day for source in sources if key in source.routes})
+    later = [day for day in days if day > having[-1] and day in finals]
+    return [having[0] if having[0] > days[0] else "", later[0] if later else ""]
 
 
 def _merged(sources: list[Source], bodies: Mapping[str, str], names: Mapping[str, str]) -> Schema:
@@ -337,9 +377,6 @@ def _merged(sources: list[Source], bodies: Mapping[str, str], names: Mapping[str
     return schema
 
 
-# The service no longer issues tokens to tasks; the emulator does, for job manager tasks under the
-# newest api-version (our choice).
-_KEPT = frozenset({"authenticationTokenSettings"})
 # The preview description of the same api-version has no certificates at all.
 _NOT_REQUIRED = frozenset({"certificateReferences"})
 
@@ -360,7 +397,7 @@ def _written(key: str, found: Property, visits: set[str], days: list[str]) -> di
     if any(day < first for day in visits):
         written["since"] = first
     later = [day for day in days if day > last and day in visits]
-    if later and key not in _KEPT:
+    if later:
         written["until"] = later[0]
     return written
 

@@ -40,13 +40,26 @@ def time_of(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
+# What the service's reader takes for a time: `ConvertStringToDateTime` of OData, which adds missing
+# seconds, and `XsdDateTime` of dotnet/runtime, both read 2026-11-23. A time of day alone, which it
+# takes for one of 1904, is refused [S].
+_TIME = re.compile(
+    r"\s*(\d{4}(?:-\d\d)?|\d{4}-\d\d-\d\d(?:T(\d\d:\d\d)(:\d\d)?(\.\d+)?)?)(Z|z|[+-]\d\d:\d\d)?\s*",
+    re.ASCII,
+)
+
+
 def parse_time(text: object) -> datetime:
     """Parse a time that a client sent; without an offset it is UTC. Raises ValueError."""
-    if not isinstance(text, str):
+    match = _TIME.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         raise ValueError(f"not an ISO 8601 time: {text!r}")
-    # the service sends seven digits behind the point, Python reads six
-    short = re.sub(r"(\.\d{6})\d+", r"\1", text.strip().upper())
-    moment = datetime.fromisoformat(short)
+    day, clock, seconds, fraction, zone = match.groups("")
+    whole = f"{day}-01-01"[:10] + f"T{clock or '00:00'}{seconds or ':00'}{fraction[:7]}"
+    try:
+        moment = datetime.fromisoformat(whole + zone.upper())
+    except ValueError:
+        raise ValueError(f"not an ISO 8601 time: {text!r}") from None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 

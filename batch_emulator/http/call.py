@@ -124,9 +124,7 @@ _SINCE: Mapping[str, date] = {
         NEWEST,
     ),
 }
-_UNTIL: Mapping[str, date] = dict.fromkeys(
-    ("currentNodeCommunicationMode", "authenticationTokenSettings"), NEWEST
-)
+_UNTIL: Mapping[str, date] = {"currentNodeCommunicationMode": NEWEST}
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from batch_emulator.domain.faults import bad_query
 from batch_emulator.domain.model import Json
+from batch_emulator.domain.values import parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +328,8 @@ def _value(token: _Token) -> _Value | None:
     if token.kind == "time":
         text = _unquoted(token.text[len("datetime") :])
         try:
-            return _aware(datetime.fromisoformat(text.upper()))
-        except ValueError as err:
+            return parse_time(text.upper())
+        except (ValueError, OverflowError) as err:
             raise FilterError(f"{token.text} is not an ISO 8601 time") from err
     return {"true": True, "false": False}.get(token.text.lower())
 

@@ -10,19 +10,25 @@ from typing import Any
 
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
-from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from steps import MANAGER, check, fresh, publish, resource, run, until
 
 MANY = 250
 QUICK: Any = {"polling_interval": 0.05}
 
-client = BatchClient(
-    os.environ["AZURE_BATCH_ENDPOINT"],
-    AzureNamedKeyCredential(
-        os.environ["AZURE_BATCH_ACCOUNT"], os.environ["AZURE_BATCH_ACCESS_KEY"]
-    ),
-    retry_total=0,
-)
+
+def client_of(**options):
+    return BatchClient(
+        os.environ["AZURE_BATCH_ENDPOINT"],
+        AzureNamedKeyCredential(
+            os.environ["AZURE_BATCH_ACCOUNT"], os.environ["AZURE_BATCH_ACCESS_KEY"]
+        ),
+        retry_total=0,
+        **options,
+    )
+
+
+client = client_of()
 
 
 def refused(kind, code, call, *args, **options):
@@ -251,9 +257,14 @@ def job_managers():
         "id": "manager",
         "commandLine": MANAGER,
         "killJobOnCompletion": False,
-        "authenticationTokenSettings": {"access": ["job"]},  # 15.1 has no model of it
+        "authenticationTokenSettings": {"access": ["job"]},
     }
-    name = job(job_manager_task=manager, all_tasks_complete_mode="terminatejob")
+    settings = {"job_manager_task": manager, "all_tasks_complete_mode": "terminatejob"}
+    refused(HttpResponseError, "InvalidRequestBody", job, **settings)  # 2025-06-01 has no tokens
+    name = fresh("job")
+    info = models.BatchPoolInfo(pool_id=pool())
+    old = client_of(api_version="2024-02-01.19.0")
+    old.create_job(models.BatchJobCreateOptions(id=name, pool_info=info, **settings))
     check(wait_job(name).termination_reason == "AllTasksComplete", "all done")
     found = {t.id: t.execution_info.exit_code for t in client.list_tasks(name)}
     check(found == {"manager": 0, "child": 0}, found)

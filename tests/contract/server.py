@@ -98,8 +98,8 @@ class _Recorded(Server):
         return Recorder(App(emulator))
 
 
-def client_for(url: str, key: str = KEY, account: str = ACCOUNT) -> BatchClient:
-    return BatchClient(url, AzureNamedKeyCredential(account, key), retry_total=0)
+def client_for(url: str, key: str = KEY, account: str = ACCOUNT, **options: Any) -> BatchClient:
+    return BatchClient(url, AzureNamedKeyCredential(account, key), retry_total=0, **options)
 
 
 def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:

@@ -104,3 +104,24 @@ def test_what_the_newest_version_removed_is_refused_under_it(
     body = {**POOL, "id": things.id("pool"), name: value}
     assert call(running, "POST", "/pools", "2025-06-01", body).status_code == 400
     assert call(running, "POST", "/pools", "2024-02-01.19.0", body).status_code == 201
+
+
+NODE = "/pools/none/nodes/none"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "before", "since"),
+    [
+        ("GET", "/supportedimages", "2018-12-01.8.0", "2019-06-01.9.0"),
+        ("GET", f"{NODE}/extensions", "2020-09-01.12.0", "2021-06-01.14.0"),
+        ("GET", f"{NODE}/extensions/x", "2020-09-01.12.0", "2021-06-01.14.0"),
+        ("POST", f"{NODE}/start", "2024-02-01.19.0", "2024-07-01.20.0"),
+        ("POST", f"{NODE}/deallocate", "2024-02-01.19.0", "2024-07-01.20.0"),
+    ],
+)
+def test_operation_that_a_version_added_is_unknown_to_older_ones(
+    running: Running, method: str, path: str, before: str, since: str
+) -> None:
+    answer = call(running, method, path, before)
+    assert (answer.status_code, answer.json()["code"]) == (400, "InvalidUri")
+    assert call(running, method, path, since).status_code in (200, 404)

@@ -252,6 +252,52 @@ def test_schedule_shows_times_without_needless_zeros(running: Running, things: T
     }
 
 
+def test_words_have_the_spelling_of_the_service_however_they_were_sent(
+    running: Running, things: Things
+) -> None:
+    rule = {"priority": 150, "access": "ALLOW", "sourceAddressPrefix": "*"}
+    nat_pool = {
+        "name": "nat",
+        "protocol": "TCP",
+        "backendPort": 80,
+        "frontendPortRangeStart": 10000,
+        "frontendPortRangeEnd": 10100,
+        "networkSecurityGroupRules": [rule],
+    }
+    shown = shown_pool(
+        running,
+        things,
+        taskSchedulingPolicy={"nodeFillType": "PACK", "jobDefaultOrder": "CreationTime"},
+        startTask={
+            "commandLine": "x",
+            "userIdentity": {"autoUser": {"scope": "Task", "elevationLevel": "NonAdmin"}},
+        },
+        upgradePolicy={"mode": "Automatic"},
+        networkConfiguration={
+            "endpointConfiguration": {"inboundNATPools": [nat_pool]},
+            "publicIPAddressConfiguration": {"ipFamilies": ["ipv4"]},
+        },
+        virtualMachineConfiguration={
+            "imageReference": {"publisher": "microsoft-dsvm", "offer": "ubuntu-hpc", "sku": "2404"},
+            "nodeAgentSKUId": "batch.node.ubuntu 24.04",
+            "containerConfiguration": {"type": "DockerCompatible"},
+        },
+    )
+    assert shown["taskSchedulingPolicy"] == {
+        "nodeFillType": "Pack",
+        "jobDefaultOrder": "creationtime",
+    }
+    user = {"autoUser": {"scope": "task", "elevationLevel": "nonadmin"}}
+    assert shown["startTask"]["userIdentity"] == user
+    assert shown["upgradePolicy"]["mode"] == "automatic"
+    network = shown["networkConfiguration"]
+    [nat] = network["endpointConfiguration"]["inboundNATPools"]
+    assert (nat["protocol"], nat["networkSecurityGroupRules"][0]["access"]) == ("tcp", "allow")
+    assert network["publicIPAddressConfiguration"]["ipFamilies"] == ["IPv4"]
+    machine = shown["virtualMachineConfiguration"]
+    assert machine["containerConfiguration"]["type"] == "dockerCompatible"
+
+
 def test_upload_condition_has_the_case_of_the_service(running: Running, things: Things) -> None:
     job = shown_job(running, things)["id"]
     output = {

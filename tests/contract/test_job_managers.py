@@ -12,7 +12,7 @@ from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
 from tests import plain_http
-from tests.contract.server import Running, Things, code_of, eventually
+from tests.contract.server import Running, Things, client_for, code_of, eventually, values_of, wire
 
 ADD_A_TASK = """
 import json, os, urllib.request
@@ -24,6 +24,17 @@ request = urllib.request.Request(url + "?api-version=2024-02-01.19.0", body, hea
 print(urllib.request.urlopen(request).status)
 """
 TOKEN: Any = {"access": ["job"]}  # the newest SDK has no model of it any more
+WITH_TOKENS = "2024-02-01.19.0"  # 2025-06-01 has no tokens of tasks
+
+
+@pytest.fixture(scope="module")
+def client(running: Running) -> BatchClient:
+    return client_for(running.url, api_version=WITH_TOKENS)
+
+
+@pytest.fixture(scope="module")
+def things(client: BatchClient) -> Things:
+    return Things(client)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +102,7 @@ def test_token_opens_one_job_while_its_task_runs(
     token = eventually(lambda: things.text(job_id, "t").strip() or None)
 
     def status(path: str, given: str = token) -> tuple[int, str]:
-        url = f"{running.url}{path}?api-version=2024-02-01.19.0"
+        url = f"{running.url}{path}?api-version={WITH_TOKENS}"
         headers = {"Authorization": f"Bearer {given}"}
         answer = plain_http.get(url, headers=headers)
         return answer.status_code, json.loads(answer.text).get("code", "")
@@ -133,6 +144,19 @@ def test_access_is_to_the_job_only(things: Things, pool: str, access: Any, code:
     with pytest.raises(HttpResponseError) as caught:
         things.client.create_task(job_id, task)
     assert code_of(caught.value) == code
+
+
+def test_newest_version_knows_no_tokens_of_tasks(running: Running, things: Things) -> None:
+    job_id = things.job("none")
+    with pytest.raises(HttpResponseError) as caught:
+        running.client.create_task(job_id, with_token("x", id="t"))
+    assert code_of(caught.value) == "InvalidRequestBody"
+    manager = with_token("x", id="m")
+    with pytest.raises(HttpResponseError) as caught:
+        running.client.create_job(
+            wire(id=things.id(), poolInfo={"poolId": "none"}, jobManagerTask=manager)
+        )
+    assert values_of(caught.value)["PropertyName"] == "jobManagerTask/authenticationTokenSettings"
 
 
 def test_affinity_and_priority_are_taken_and_given_back(

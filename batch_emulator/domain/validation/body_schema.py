@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import date
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -38,9 +39,31 @@ _COLLECTION = "TaskAddCollectionParameter"
 # These may repeat an auto pool as it was shown, without its secrets, which then stay [S].
 _REPEATING = frozenset({"Job_Patch", "Job_Update", "JobSchedule_Patch", "JobSchedule_Update"})
 _SECRETS = frozenset({"accountKey", "password"})
-_READ_WITHOUT_DEFAULT = frozenset({"InboundNATPool", "NetworkSecurityGroupRule", "VMExtension"})
+_READ_WITHOUT_DEFAULT = frozenset(
+    {
+        "ApplicationPackageReference",
+        "AffinityInformation",
+        "AzureBlobFileSystemConfiguration",
+        "AzureFileShareConfiguration",
+        "CIFSMountConfiguration",
+        "EnvironmentSetting",
+        "ExitCodeMapping",
+        "ExitCodeRangeMapping",
+        "HttpHeader",
+        "InboundNATPool",
+        "NFSMountConfiguration",
+        "NetworkSecurityGroupRule",
+        "OutputFile",
+        "OutputFileBlobContainerDestination",
+        "TaskContainerSettings",
+        "TaskIdRange",
+        "VMExtension",
+    }
+)
 # what stands in for properties of a stored entity that are always read [S]
 _STAND_INS: Mapping[str, Any] = {
+    "commandLine": "/bin/false",
+    "coordinationCommandLine": "/bin/false",
     "vmSize": "standard_d2s_v3",
     "poolLifetimeOption": "job",
     "poolInfo": {},
@@ -170,6 +193,20 @@ def _schema() -> Mapping[str, Any]:
 def _days() -> list[str]:
     """Return the days of the api-versions that the schema tells apart."""
     return sorted(set(_schema()["sdks"].values()))
+
+
+def route_key(method: str, path: str) -> str:
+    """Return an operation as the schema names it, whatever the names of its parameters."""
+    return f"{method.upper()} {re.sub(r'[(].*[)]|[{][a-z]+[}]', '{}', path.lower())}"
+
+
+def versions_of_route(method: str, path: str) -> tuple[date, date]:
+    """Return the first api-version that has an operation and the first that has it no more."""
+    since, until = _schema()["routes"].get(route_key(method, path), ("", ""))
+    return (
+        date.fromisoformat(since) if since else date.min,
+        date.fromisoformat(until) if until else date.max,
+    )
 
 
 @lru_cache(maxsize=64)
@@ -358,15 +395,19 @@ def _display_name(value: Any) -> str:
 
 
 def _choice(values: tuple[str, ...]) -> _Rule:
-    """Return the rule of an enumeration: compared without case, and kept as the client wrote it."""
-    lower = frozenset(value.lower() for value in values)
+    """Return the rule of an enumeration: compared without case, and stored in the spelling of the
+    description, in which recorded answers have it (`dockerCompatible`). `http.defaults` knows the
+    words that the service answers in another one.
+    """
+    spelling = {value.lower(): value for value in values}
 
     def check(value: Any) -> str:
         if type(value) is not str:
             raise _unconvertible(value, "Edm.String")
-        if value.lower() not in lower:
+        found = spelling.get(value.lower())
+        if found is None:
             raise _Problem("InvalidPropertyValue", f"one of {', '.join(values)}", value)
-        return value
+        return found
 
     return check
 

@@ -13,7 +13,8 @@ from typing import Generic, Protocol, TypeVar
 from urllib.parse import unquote
 
 from batch_emulator.domain.faults import Fault
-from batch_emulator.http.call import NEWEST, Handler
+from batch_emulator.domain.validation.body_schema import versions_of_route
+from batch_emulator.http.call import Handler
 from batch_emulator.http.routes import applications, files, jobs, nodes, pools, tasks
 
 
@@ -91,30 +92,9 @@ _CERTIFICATE = "/certificates({certificate})"
 _TASK_FILE = _TASK + "/files/{filePath}"
 _NODE_FILE = _NODE + "/files/{filePath}"
 
-# azure-batch 7.0 (2019-06-01.9.0) replaced list_node_agent_skus by list_supported_images, 14.0
-# (2023-05-01) removed lifetime statistics, 15.0 (2025-06-01) certificates and remote desktop files
-_IMAGES_SINCE = date(2019, 6, 1)
-_REMOVED = {
-    "Pool_GetAllLifetimeStatistics": date(2023, 5, 1),
-    "Job_GetAllLifetimeStatistics": date(2023, 5, 1),
-    "ComputeNode_GetRemoteDesktop": NEWEST,
-}
-
 _ROUTES: tuple[Route, ...] = (
-    Route(
-        "GET",
-        "/supportedimages",
-        "Account_ListSupportedImages",
-        pools.supported_images,
-        since=_IMAGES_SINCE,
-    ),
-    Route(
-        "GET",
-        "/nodeagentskus",
-        "Account_ListNodeAgentSkus",
-        pools.node_agent_skus,
-        until=_IMAGES_SINCE,
-    ),
+    Route("GET", "/supportedimages", "Account_ListSupportedImages", pools.supported_images),
+    Route("GET", "/nodeagentskus", "Account_ListNodeAgentSkus", pools.node_agent_skus),
     Route("GET", "/nodecounts", "Account_ListPoolNodeCounts", pools.node_counts),
     Route("GET", "/applications", "Application_List", applications.list_all),
     Route("GET", "/applications/{applicationId}", "Application_Get", applications.get),
@@ -237,11 +217,10 @@ _ROUTES: tuple[Route, ...] = (
 )
 
 
-def _until(operation: str) -> date:
-    removed = NEWEST if operation.startswith("Certificate_") else date.max
-    return _REMOVED.get(operation, removed)
+def _in_versions(route: Route) -> Route:
+    """Return the route with the api-versions that have it, as the SDKs of each do."""
+    since, until = versions_of_route(route.method, route.path)
+    return replace(route, since=since, until=until)
 
 
-ROUTES: tuple[Route, ...] = tuple(
-    replace(route, until=min(route.until, _until(route.operation))) for route in _ROUTES
-)
+ROUTES: tuple[Route, ...] = tuple(map(_in_versions, _ROUTES))

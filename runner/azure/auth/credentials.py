@@ -166,6 +166,8 @@ def storage_transport(**options: Any) -> Any:
 
 
 COPY_LIFETIME = timedelta(hours=1)
+TASK_TOKEN = "authenticationTokenSettings"  # noqa: S105 - the name of a property
+TOKENS_API_VERSION = "2024-02-01.19.0"  # 2025-06-01 does not have them
 # Permissions of a task. It deletes old checkpoints, and never a model.
 _NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
 
@@ -181,9 +183,9 @@ class Connection:
         self.outputs = outputs
         self._keys = keys
 
-    def batch_client(self) -> BatchClient:
-        """Return the data-plane client of the Batch account."""
-        return self._batch
+    def batch_client(self, api_version: str | None = None) -> BatchClient:
+        """Return the data-plane client of the Batch account, of the SDK's api-version if None."""
+        return self._batch if api_version is None else self._batch_client(api_version=api_version)
 
     def blob_service(self) -> BlobServiceClient:
         """Return the client of the storage account."""
@@ -229,13 +231,13 @@ class Connection:
         """Return the settings with which a task may add tasks to its job.
 
         Azure has retired the authentication tokens of tasks; there the identity of the nodes needs
-        a role, which the stack assigns if it is configured.
+        a role, which the stack assigns if it is configured. Send them with TOKENS_API_VERSION.
 
         Raises:
             RunnerError: the stack does not assign it.
         """
         if self._keys is not None:
-            return {"authenticationTokenSettings": {"access": ["job"]}}
+            return {TASK_TOKEN: {"access": ["job"]}}
         if not self.outputs.nodes_add_tasks:
             raise RunnerError(
                 "R-STACK-NODES-ADD",
@@ -272,6 +274,9 @@ class Connection:
 
     @cached_property
     def _batch(self) -> BatchClient:
+        return self._batch_client()
+
+    def _batch_client(self, **options: Any) -> BatchClient:
         from azure.batch import BatchClient
 
         credential: Any = self._token
@@ -281,7 +286,7 @@ class Connection:
             name = self.outputs.batch_account
             credential = AzureNamedKeyCredential(name, self._keys["batch"])
         return BatchClient(
-            self.outputs.batch_endpoint, credential, **batch_options(), **self._direct
+            self.outputs.batch_endpoint, credential, **batch_options(), **self._direct, **options
         )
 
     @cached_property

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
+from runner.azure.auth.credentials import TASK_TOKEN, TOKENS_API_VERSION, Connection
 from runner.azure.batch.translate import (
     agent_files,
     agent_settings,
@@ -31,10 +32,6 @@ from runner.protocol.task import (
     SCHEDULE_TASKS_VARIABLE,
     SCHEDULE_VARIABLE,
 )
-
-if TYPE_CHECKING:
-    from runner.azure.auth.credentials import Connection
-
 
 # So that other modules can name it without the SDK.
 JobSpecification: TypeAlias = models.BatchJobSpecification
@@ -210,9 +207,11 @@ def create_schedule(
         job_specification=job,
         metadata=[models.BatchMetadataItem(name=_METADATA_NAME, value=place)],
     )
+    has_token = TASK_TOKEN in (job.job_manager_task or {})
+    client = connection.batch_client(TOKENS_API_VERSION if has_token else None)
     with service_errors(f"creating schedule {schedule_id}"):
         try:
-            connection.batch_client().create_job_schedule(body)
+            client.create_job_schedule(body)
         except HttpResponseError as err:
             if error_code(err) not in ("JobScheduleExists", "JobWithSameIdExists"):
                 raise

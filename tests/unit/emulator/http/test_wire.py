@@ -12,7 +12,7 @@ import pytest
 
 from batch_emulator.domain.clock import SystemClock
 from batch_emulator.domain.faults import FAULTS, Fault
-from batch_emulator.domain.values import etag_text, parse_duration, time_of, time_text
+from batch_emulator.domain.values import etag_text, parse_duration, parse_time, time_of, time_text
 from batch_emulator.emulator import inherited_environment
 from batch_emulator.http import bodies, odata
 from batch_emulator.http.routes.table import ROUTES, Matcher
@@ -51,6 +51,58 @@ def test_durations_are_read(text: str, expected: timedelta | None) -> None:
 def test_wrong_durations_are_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-03-01T12:30:45Z", "2026-03-01T12:30:45.000000Z"),
+        ("2026-03-01T12:30:45.1234567z", "2026-03-01T12:30:45.123456Z"),
+        (" 2026-03-01T12:30:45.12345678901+02:00 ", "2026-03-01T10:30:45.123456Z"),
+        ("2026-03-01T12:30", "2026-03-01T12:30:00.000000Z"),
+        ("2026-03-01T12:30.5-01:30", "2026-03-01T14:00:00.500000Z"),
+        ("2026-03-01", "2026-03-01T00:00:00.000000Z"),
+        ("2026-03-01+01:00", "2026-02-28T23:00:00.000000Z"),
+        ("2026-03", "2026-03-01T00:00:00.000000Z"),
+        ("2026", "2026-01-01T00:00:00.000000Z"),
+    ],
+)
+def test_times_are_read_as_the_service_reads_them(text: str, expected: str) -> None:
+    assert time_text(parse_time(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "20260301",
+        "20260301T123045Z",
+        "2026-W09-7",
+        "2026-060",
+        "2026-03-01 12:30:45Z",
+        "2026-03-01t12:30:45Z",
+        "2026-03-01T12",
+        "2026-03-01T12:30:45,5Z",
+        "2026-03-01T12:30:45.Z",
+        "2026-03-01T12:30:45+0100",
+        "2026-03-01T12:30:45+01",
+        "2026-03-01T12:30:45+01:00:00",
+        "2026-03-01T24:00:00Z",
+        "2026-03-01T12:30:60Z",
+        "2026-02-29",
+        "2026-13",
+        "2026-03T12:30:45Z",
+        "0000-01-01",
+        "12:30:45",
+        "Sun, 01 Mar 2026 12:30:45 GMT",
+        "\u0662026-03-01",
+        "",
+        5,
+        None,
+    ],
+)
+def test_times_that_the_service_cannot_read_are_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="ISO 8601"):
+        parse_time(text)
 
 
 def test_times_survive_the_wire() -> None:
