@@ -53,6 +53,9 @@ CREATE INDEX IF NOT EXISTS finished ON tasks (job, result, slots) WHERE state = 
 # Raised with every change of the tables above or of what records.py writes: no version reads the
 # state of another.
 FORMAT = 2
+# `application_id` of a state whose bodies of tasks passed the schema, when they came or later. They
+# are too many to check them at each start.
+_CHECKED = 1
 
 
 ERASED_AT_ONCE = 1000  # rows; 5 to 10 ms
@@ -170,6 +173,15 @@ class AccountStore:
         self._db.executescript(SCHEMA + SCHEDULE_SCHEMA)
         self._db.execute(f"PRAGMA user_version={FORMAT}")
         _finish_erasure(self._db)
+
+    @property
+    def tasks_are_checked(self) -> bool:
+        """Return True unless an emulator that did not check bodies may have stored tasks."""
+        return bool(self._db.execute("PRAGMA application_id").fetchone()[0] == _CHECKED)
+
+    def mark_tasks_checked(self) -> None:
+        """Remember that the bodies of all tasks have been checked."""
+        self._db.execute(f"PRAGMA application_id={_CHECKED}")
 
     def close(self) -> None:
         """Commit, unless a write failed half-way, and release the data dir."""

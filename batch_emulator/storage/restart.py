@@ -72,6 +72,8 @@ def load(
         account.restore_counters(0, schedule.etag)
         account.schedules[schedule.key] = schedule
         account.dirty_schedules[schedule.key] = schedule
+    if not store.tasks_are_checked:
+        _repair_tasks(store)
     for _, record in store.records("jobs"):
         _repair(record, "spec", "JobAddParameter", "job")
         job = job_from(record)
@@ -103,6 +105,17 @@ def _repair(record: Json, name: str, type_name: str, kind: str) -> None:
             record["id"],
             ", ".join(removed),
         )
+
+
+def _repair_tasks(store: AccountStore) -> None:
+    changed: list[tuple[str, str, Json]] = []
+    for job, task, body in store.tasks.bodies():
+        record: Json = {"id": f"{job}/{task}", "body": body}
+        _repair(record, "body", "TaskAddParameter", "task")
+        if record["body"] != body:
+            changed.append((job, task, record["body"]))
+    store.tasks.replace_bodies(changed)
+    store.mark_tasks_checked()
 
 
 def _revive(account: Account, node: Node, now: datetime, has_disk: Callable[[Node], bool]) -> None:

@@ -202,6 +202,18 @@ class TaskTable:
         ).fetchall()
         return [_task_row(row) for row in rows]
 
+    def bodies(self) -> Iterator[tuple[str, str, Json]]:
+        """Yield job key, task key and body of every task."""
+        for job, task, body in self._database.execute("SELECT job, task, body FROM tasks"):
+            yield job, task, json.loads(body)
+
+    def replace_bodies(self, changed: Iterable[tuple[str, str, Json]]) -> None:
+        """Write the bodies of tasks, by the keys of job and task."""
+        self._database.executemany(
+            "UPDATE tasks SET body=? WHERE job=? AND task=?",
+            ((dump(body), job, task) for job, task, body in changed),
+        )
+
     def live(self, job: Job) -> Iterator[tuple[str, int, int, Json]]:
         """Yield id, slots, order and record of the tasks that are not completed, in queue order."""
         rows = self._database.execute(
