@@ -141,8 +141,10 @@ def test_image_without_a_container_engine_is_refused_for_containers(
 def test_image_with_an_engine_or_of_a_gallery_is_accepted_for_containers(
     running: Running, things: Things, machine: dict[str, Any]
 ) -> None:
-    body = {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    pool_id = things.id()
+    body = {**POOL, "id": pool_id, "virtualMachineConfiguration": machine}
     running.client.create_pool(wire(**body))
+    assert running.client.get_pool(pool_id).state == "active"
 
 
 @pytest.mark.parametrize(
