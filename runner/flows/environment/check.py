@@ -1,4 +1,4 @@
-"""Check everything that can be known before money is spent: the stack's file first, then Azure."""
+"""Check a stack before its deployment: first its file, then the subscription."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _SOON_DAYS = 180
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The stack's file, read or not."""
+    """The result of reading the stack's file; `stack` is None if it is missing or invalid."""
 
     check: Check
     stack: StackConfig | None
 
 
 def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
-    """Read the stack's file, once; what is wrong with it is a failed check."""
+    """Read the stack's file. An error in it is a failed check."""
     found: list[StackConfig] = []
 
-    def look() -> str:
+    def read() -> str:
         if not file.is_file():
             raise _no_file(file)
         from infra.config.stack_file import load_stack_config  # noqa: PLC0415  pydantic, YAML
@@ -47,19 +47,20 @@ def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
         pools = f"{count} pool" if count == 1 else f"{count} pools"
         return f"{file.name}: {pools} in {stack.location}"
 
-    check = run_check("config", look)
+    check = run_check("config", read)
     return Config(check, found[0] if found else None)
 
 
 def _api_check() -> Check:
-    """Versions before 2025-06-01 are on Azure's list of retirements, without a date.
+    """Return a check that names the version of the Batch API.
 
-    github.com/Azure/Batch/issues/140 (read 2026-11-20)
+    Azure lists versions before 2025-06-01 as retiring, without a date:
+    github.com/Azure/Batch/issues/140 (read 2026-11-20).
     """
     from infra.planning.pool_plan import BATCH_API  # noqa: PLC0415  pydantic, YAML
 
-    detail = f"pools are declared with Batch API {BATCH_API}, the newest in azure-native's SDK; "
-    return passed("batch-api", f"{detail}Azure has announced the end of those before 2025-06-01")
+    detail = f"pools use Batch API {BATCH_API}, the newest in azure-native's SDK; "
+    return passed("batch-api", f"{detail}Azure will retire versions before 2025-06-01")
 
 
 def _config_warnings(stack: StackConfig) -> Iterator[Check]:
@@ -72,9 +73,9 @@ def _config_warnings(stack: StackConfig) -> Iterator[Check]:
 def check_pools(
     stack: StackConfig, prices: PriceTable, today: date
 ) -> tuple[Sequence[PoolPlan], Sequence[Check]]:
-    """Return the plans of the pools that can be declared, and the checks of all pools.
+    """Return the plans of the valid pools, and the checks of all pools.
 
-    Pools are planned one at a time, so an error in one does not hide an error in the next.
+    Pools are planned one at a time, so that an error in one does not hide an error in another.
     """
     from infra.planning.pool_plan import plan_pools  # noqa: PLC0415  pydantic, YAML
 
@@ -107,34 +108,34 @@ def _pool_checks(name: str, plan: PoolPlan, today: date) -> Iterator[Check]:
 
 
 def _agent_check(name: str, agent: str, today: date) -> Check:
-    """Announced ends of the operating systems' support in Batch."""
+    """Check when Batch ends the support of an operating system."""
     if agent not in OS_END_OF_LIFE:
-        return skipped(name, f"no end of life is known here for {agent}")
+        return skipped(name, f"unknown end of life: {agent}")
     end = OS_END_OF_LIFE[agent]
     if end is None:
-        return passed(name, f"{agent} is current")
+        return passed(name, f"{agent} is supported")
     if end <= today:
         return failed(
             name,
             RunnerError(
                 "R-IMAGE-ENDED",
-                f"{agent} ended on {end}",
-                why="Batch takes no pool with it",
+                f"support for {agent} ended on {end}",
+                why="Batch does not create pools with it",
                 fix="use an image of Ubuntu 24.04",
                 exit_code=ExitCode.PREFLIGHT,
             ),
         )
     if (end - today).days < _SOON_DAYS:
-        return warned(name, f"{agent} ends on {end}", "use an image of Ubuntu 24.04")
+        return warned(name, f"support for {agent} ends on {end}", "use an image of Ubuntu 24.04")
     return passed(name, f"{agent} is supported until {end}")
 
 
 def _no_file(file: Path) -> RunnerError:
     return RunnerError(
         "R-STACK-CONFIG-READ",
-        f"there is no {file.name} in {file.parent}",
-        why="a stack is described by the file of its name, beside Pulumi.yaml",
-        fix="run this where Pulumi.yaml is, or choose another stack with --stack",
+        f"{file.name} not found in {file.parent}",
+        why="each stack has a file Pulumi.<stack>.yaml next to Pulumi.yaml",
+        fix="run the command in the folder of Pulumi.yaml, or choose another stack with --stack",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -153,19 +154,19 @@ _AZURE_CHECKS = (
 
 @dataclass
 class _Checklist:
-    """Checks as they come, told to whoever draws them."""
+    """The checks so far. Each new one is also reported as progress."""
 
     on_progress: OnProgress
     found: list[Check]
 
     def add(self, *checks: Check) -> bool:
-        """Keep the outcomes; whether none of them failed."""
+        """Store and report checks. Return True if none of them failed."""
         for each in checks:
             self.found.append(each)
             if each.state != "skipped":
-                told = f"warning: {each.detail}" if each.state == "warning" else each.detail
+                text = f"warning: {each.detail}" if each.state == "warning" else each.detail
                 state = "failed" if each.state == "failed" else "end"
-                self.on_progress(Progress(each.name, state, told))
+                self.on_progress(Progress(each.name, state, text))
         return all(each.state != "failed" for each in checks)
 
 
@@ -177,9 +178,9 @@ def run_checks(
     today: date,
     on_progress: OnProgress,
 ) -> Sequence[Check]:
-    """Look at configuration, sign-in, subscription and quotas; nothing is created or changed.
+    """Check configuration, sign-in, subscription and quotas. Create and change nothing.
 
-    What needs Azure is skipped, with the reason, where nobody is signed in.
+    Without a sign-in, the checks that need Azure are skipped.
     """
     checklist = _Checklist(on_progress, [])
     config = load_config(folder / f"Pulumi.{settings.stack}.yaml", env=env)
@@ -192,7 +193,7 @@ def run_checks(
         checklist.add(*checks, _api_check())
     management = _signed_in(checklist, config.stack.subscription_id if config.stack else "", env)
     if management is None or config.stack is None:
-        why = "not signed in" if management is None else "the configuration is not readable"
+        why = "not signed in" if management is None else "the configuration is invalid"
         checklist.add(*(skipped(name, why) for name in _AZURE_CHECKS))
         return checklist.found
     from runner.flows.environment.check_azure import AzureChecks  # noqa: PLC0415  azure-core
@@ -202,35 +203,35 @@ def run_checks(
         why = "the subscription cannot be used"
         checklist.add(*(skipped(name, why) for name in _AZURE_CHECKS[1:]))
         return checklist.found
-    for look in (
+    for check in (
         *(azure.budget, azure.providers, azure.permissions),
         *(azure.names, azure.sizes, azure.images, azure.quotas),
     ):
-        checklist.add(*look())
+        checklist.add(*check())
     return checklist.found
 
 
 def _signed_in(
     checklist: _Checklist, subscription_id: str, env: Mapping[str, str]
 ) -> ArmClient | None:
-    from runner.azure.arm.client import ArmClient, arm_endpoint  # noqa: PLC0415  when needed
+    from runner.azure.arm.client import ArmClient, arm_endpoint  # noqa: PLC0415  azure-core
     from runner.azure.auth.sign_in import describe_sign_in  # noqa: PLC0415
 
     management: list[ArmClient] = []
 
-    def look() -> str:
-        made = ArmClient(subscription_id, endpoint=arm_endpoint(env))
-        made.sign_in()
-        management.append(made)
-        return f"a token for {made.endpoint}, by {describe_sign_in(env)}"
+    def sign_in() -> str:
+        client = ArmClient(subscription_id, endpoint=arm_endpoint(env))
+        client.sign_in()
+        management.append(client)
+        return f"token for {client.endpoint} from {describe_sign_in(env)}"
 
-    checklist.on_progress(Progress("sign-in", "start", "looking for a sign-in"))
-    ok = checklist.add(run_check("sign-in", look))
+    checklist.on_progress(Progress("sign-in", "start", "signing in"))
+    ok = checklist.add(run_check("sign-in", sign_in))
     return management[0] if ok else None
 
 
 def first_failure(checks: Sequence[Check]) -> RunnerError | None:
-    """The first failure as an error, for commands that must not go on."""
+    """Return the first failed check as an error, or None."""
     for each in checks:
         if each.state == "failed":
             return RunnerError(each.code, each.detail, fix=each.fix, exit_code=each.exit_code)

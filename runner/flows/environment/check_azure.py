@@ -1,4 +1,4 @@
-"""Check against Azure before deploying: rights, names, sizes, images, node agents and quotas."""
+"""Check a stack against its subscription: access, names, VM sizes, images and quotas."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _AGENT_SOON_DAYS = 180
 
 
 def check_agents(settings: Settings, pools: Sequence[PoolPlan], today: date) -> Iterator[Check]:
-    """Ask the account, where there is one: its list is newer than any table."""
+    """Check images and node agents against the list of the deployed Batch account."""
     if not outputs_path(settings).is_file():
-        yield skipped("images", "the account's own list is asked for once the stack is deployed")
+        yield skipped("images", "the account lists its images after the first deployment")
         return
     from runner.azure.batch.pools import list_supported_images  # noqa: PLC0415  the Batch SDK
 
@@ -49,23 +49,23 @@ def _agent_verdict(
     name = f"{image.offer}/{image.sku} with {agent}"
     fix = "choose another image: az batch pool supported-images list -o table"
     if not known or (end is not None and end <= today):
-        what = f"Batch does not support {name}" if not known else f"{name} ended on {end}"
+        what = f"support for {name} ended on {end}" if known else f"Batch does not support {name}"
         error = RunnerError("R-IMAGE-ENDED", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
         return failed("images", error)
     if end is not None and (end - today).days < _AGENT_SOON_DAYS:
-        return warned("images", f"{name} ends on {end}", fix)
+        return warned("images", f"support for {name} ends on {end}", fix)
     return passed("images", f"{name} is supported{f' until {end}' if end else ''}")
 
 
-_ASK = "portal, the Batch account's Quotas, Request quota increase"
-# An account of Batch's own allocation has a dedicated quota for each family and one for all of
-# them, and one for all spot nodes together.
+_ASK = "request more in the portal (Batch account, Quotas, Request quota increase)"
+# With the allocation mode BatchService, an account has one dedicated quota per family and one for
+# all families, and one quota for all spot nodes.
 # https://learn.microsoft.com/azure/batch/batch-quota-limit, "Core quotas" (read 2026-11-21)
 _OWN = "UserSubscription"
 
 
 def account_room(accounts: Sequence[BatchAccountInfo], limit: int, location: str) -> Check:
-    """Whether one more Batch account fits into the region."""
+    """Check that the region has room for one more Batch account."""
     here = sum(each.location.lower() == location.lower() for each in accounts)
     if here < limit:
         return passed("quotas", f"{here} of {limit} Batch accounts in {location} are used")
@@ -74,34 +74,34 @@ def account_room(accounts: Sequence[BatchAccountInfo], limit: int, location: str
         _short(
             f"all {limit} Batch accounts of the subscription in {location} are used",
             "",
-            "use another region, or ask for more: portal, Help + support, "
-            "Service and subscription limits, Batch",
+            "use another region, or request more in the portal (Help + support, "
+            "Service and subscription limits, Batch)",
         ),
     )
 
 
 def pool_room(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
-    """Whether the account takes so many pools."""
+    """Check the quota of pools."""
     if account.pool_quota is not None and account.pool_quota < len(pools):
         fix = f"{_ASK}: {len(pools)} pools; or declare fewer"
-        what = f"the Batch account takes {account.pool_quota} pools, and {len(pools)} are declared"
+        what = f"the stack has {len(pools)} pools, the quota of the account is {account.pool_quota}"
         yield failed("quotas", _short(what, "", fix))
 
 
 def builder_quota(size: Machine, free: int | None, location: str) -> Check:
-    """Cores for the machine that builds the VM image; a deployment does without."""
+    """Check the cores for building the VM image. Too few are a warning: a deployment needs none."""
     if free is None:
-        return skipped("quotas", f"Azure lists no quota of {size.vm_size}'s family in {location}")
+        return skipped("quotas", f"Azure lists no quota for the family of {size.vm_size}")
     if free < size.vcpus:
-        detail = f"the VM image cannot be built: {size.vm_size} has {size.vcpus} cores, and "
+        detail = f"the VM image cannot be built: {size.vm_size} needs {size.vcpus} cores, "
         detail += f"{free} of its family are free in {location}"
-        fix = f"portal, Quotas, Compute, {size.family} in {location}: {size.vcpus} cores more"
+        fix = f"request {size.vcpus} cores of {size.family} in the portal (Quotas, Compute)"
         return warned("quotas", detail, fix)
     return passed("quotas", f"image build: {size.vcpus} of {free} free cores of {size.family}")
 
 
 def spot_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
-    """One number for all spot nodes of the account."""
+    """Check the spot quota, one number for all pools."""
     wanted = [
         (plan.pool.id, plan.caps.spot, plan.machine.vcpus) for plan in pools if plan.caps.spot
     ]
@@ -114,7 +114,7 @@ def spot_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator
 
 
 def dedicated_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
-    """A number for each family, where the account has them, beside the one for all."""
+    """Check the dedicated quota of the account, and of each family if it has such quotas."""
     groups: dict[str, list[tuple[str, int, int]]] = {}
     for plan in pools:
         if plan.caps.dedicated:
@@ -128,9 +128,9 @@ def dedicated_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Ite
             yield _quota_verdict("dedicated", account.dedicated_quota or 0, wanted)
         elif not family:
             ids = ", ".join(pool_id for pool_id, _, _ in wanted)
-            yield skipped("quotas", f"the quota family of pool {ids} is not known")
+            yield skipped("quotas", f"unknown quota family: pool {ids}")
         else:
-            # A family that the account does not list has no cores in it.
+            # The account has no cores of a family that it does not list.
             quota = account.family_quotas.get(family_key(family), 0)
             yield _quota_verdict(f"dedicated {family}", quota, wanted)
     if groups and account.family_quotas is not None and account.dedicated_quota is not None:
@@ -139,7 +139,7 @@ def dedicated_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Ite
 
 
 def _quota_verdict(kind: str, quota: int, wanted: Sequence[tuple[str, int, int]]) -> Check:
-    """`wanted`: pool, nodes, cores of a node."""
+    """Compare a quota with `wanted`: pool id, nodes, cores per node."""
     smallest = min(cores for _, _, cores in wanted)
     largest = max(cores for _, _, cores in wanted)
     everything = sum(nodes * cores for _, nodes, cores in wanted)
@@ -149,13 +149,13 @@ def _quota_verdict(kind: str, quota: int, wanted: Sequence[tuple[str, int, int]]
             "quotas",
             _short(
                 f"the {kind} quota of the Batch account is {quota} cores",
-                f"a node of pool {ids} has {smallest}",
+                f"a node of pool {ids} needs {smallest}",
                 f"{_ASK}: {everything} {kind} cores",
             ),
         )
     if quota < largest or quota < everything:
         detail = f"the {kind} quota is {quota} cores; pool {ids} may use {everything}"
-        return warned("quotas", detail, f"{_ASK}, or lower the pools' maxima")
+        return warned("quotas", detail, f"{_ASK}, or lower max_spot and max_dedicated")
     return passed("quotas", f"{kind}: {everything} of {quota} cores")
 
 
@@ -181,8 +181,8 @@ _ACTIONS = (
 )
 
 
-# Quota ids of the offers that Cost Management does not support. A subscription of a cloud solution
-# provider with an Azure plan has another one, and is supported.
+# Quota ids of the offers that Cost Management does not support. CSP subscriptions with an Azure
+# plan have another id and are supported.
 # https://learn.microsoft.com/azure/cost-management-billing/costs/understand-cost-mgt-data
 # (read 2026-11-22)
 _WITHOUT_COST_MANAGEMENT = frozenset(
@@ -198,7 +198,7 @@ _WITHOUT_COST_MANAGEMENT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AzureChecks:
-    """The checks of one stack, against one subscription."""
+    """The checks of one stack against one subscription."""
 
     management: ArmClient
     stack: StackConfig
@@ -213,9 +213,9 @@ class AzureChecks:
         return Names(self.stack.stack, self.stack.subscription_id)
 
     def subscription(self) -> Check:
-        """It can be seen, and is enabled."""
+        """Check that the subscription is visible and enabled."""
 
-        def look() -> str:
+        def load() -> str:
             found = ask.load_subscription(self.management)
             if found.state not in ("Enabled", "PastDue", "Warned"):
                 raise RunnerError(
@@ -226,12 +226,12 @@ class AzureChecks:
                 )
             return f"{found.name} ({found.id})"
 
-        return run_check("subscription", look)
+        return run_check("subscription", load)
 
     def budget(self) -> Iterator[Check]:
-        """The subscription's offer has Cost Management, which a budget needs."""
+        """Check that the subscription has Cost Management, which a budget needs."""
         if self.stack.budget is None:
-            yield skipped("budget", "runner:budget is null: nothing watches the costs")
+            yield skipped("budget", "runner:budget is null: no budget watches the costs")
             return
         yield run_check("budget", self._budget)
 
@@ -239,7 +239,7 @@ class AzureChecks:
         offer = ask.load_subscription(self.management).quota_id
         usd = f"{self.stack.budget.usd_per_month:g} USD a month" if self.stack.budget else ""
         if not offer:
-            return skipped("budget", "Azure does not tell the subscription's offer")
+            return skipped("budget", "unknown offer of the subscription")
         if offer in _WITHOUT_COST_MANAGEMENT:
             raise RunnerError(
                 "R-AZURE-BUDGET",
@@ -251,13 +251,13 @@ class AzureChecks:
         return f"{usd}; the offer {offer} has Cost Management"
 
     def providers(self) -> Iterator[Check]:
-        """Each namespace that the stack uses is registered."""
+        """Check that the resource providers of the stack are registered."""
         wanted = list(_PROVIDERS)
         wanted += _IMAGE_PROVIDERS if self.stack.image else ()
         if self.stack.observability:
             wanted += _WATCH_PROVIDERS
         elif self.stack.budget is not None and not self.stack.budget.emails:
-            # The budget then notifies the owners through an action group.
+            # Without addresses, the budget notifies the owners through an action group.
             wanted += _WATCH_PROVIDERS[:1]
         wanted += ("Microsoft.ContainerRegistry",) if self.stack.registry else ()
         good = 0
@@ -268,7 +268,7 @@ class AzureChecks:
             else:
                 yield check
         if good == len(wanted):
-            yield passed("providers", f"{good} are registered")
+            yield passed("providers", f"{good} registered")
 
     def _provider(self, namespace: str) -> str | Check:
         state = ask.load_provider_state(self.management, namespace)
@@ -285,7 +285,7 @@ class AzureChecks:
         return namespace
 
     def permissions(self) -> Iterator[Check]:
-        """What a deployment does is allowed: role assignments are what usually is not."""
+        """Check that the signed-in identity may deploy, including role assignments."""
         yield run_check("permissions", self._permissions)
 
     def _permissions(self) -> str:
@@ -300,10 +300,10 @@ class AzureChecks:
                 "Administrator on the subscription",
                 exit_code=ExitCode.ACCESS,
             )
-        return "resource groups, accounts and role assignments can be made"
+        return "resource groups, accounts and role assignments may be created"
 
     def names(self) -> Iterator[Check]:
-        """The storage account's name is free in all of Azure, the Batch account's in the region."""
+        """Check the names of the storage account (global) and the Batch account (per region)."""
         name = self.stack.storage.account_name or self._name.storage_account
         yield run_check("names", lambda: self._storage_name(name))
         yield run_check("names", self._batch_name)
@@ -311,18 +311,18 @@ class AzureChecks:
     def _storage_name(self, name: str) -> str:
         answer = ask.check_storage_name(self.management, name)
         if answer.available:
-            return f"storage account {name} is free"
+            return f"storage account name {name} is available"
         if self._is_ours(f"Microsoft.Storage/storageAccounts/{name}", "2023-05-01"):
-            return f"storage account {name} is the stack's own"
+            return f"storage account {name} belongs to the stack"
         raise _taken("storage account", name, answer, "storage.account_name in the stack's file")
 
     def _batch_name(self) -> str:
         name = self._name.batch_account
         answer = ask.check_batch_name(self.management, self.stack.location, name)
         if answer.available:
-            return f"Batch account {name} is free"
+            return f"Batch account name {name} is available"
         if ask.find_batch_account(self.management, self._name.resource_group, name):
-            return f"Batch account {name} is the stack's own"
+            return f"Batch account {name} belongs to the stack"
         raise _taken("Batch account", name, answer, "the stack's name")
 
     def _is_ours(self, resource: str, version: str) -> bool:
@@ -330,9 +330,9 @@ class AzureChecks:
         return self.management.find(f"{group}/providers/{resource}", version) is not None
 
     def sizes(self) -> Iterator[Check]:
-        """Batch offers each VM size in the region, and this subscription may have it."""
+        """Check that Batch offers each VM size in the region to this subscription."""
         if not self.pools:
-            yield skipped("sizes", "no pool is right so far")
+            yield skipped("sizes", "no valid pool")
             return
         try:
             offered = ask.load_batch_sizes(self.management, self.stack.location)
@@ -351,7 +351,7 @@ class AzureChecks:
         yield from self._trusted_launch()
 
     def _trusted_launch(self) -> Iterator[Check]:
-        """Nodes of the stack's own image start with trusted launch."""
+        """Check that sizes support trusted launch where a pool uses the stack's own image."""
         own = [plan for plan in self.pools if plan.image is None]
         if not own:
             return
@@ -365,13 +365,13 @@ class AzureChecks:
                 yield failed("sizes", _no_trusted_launch(plan))
 
     def _builder_size(self, size: str, restrictions: Mapping[str, str]) -> Check:
-        """The machine that builds the VM image: a deployment does without."""
+        """Check the size that builds the VM image. A problem is a warning."""
         where = self.stack.location
         found = restrictions.get(size.lower())
         if found == "":
-            return passed("sizes", f"{size}, which builds the VM image, is offered in {where}")
+            return passed("sizes", f"{size} (builds the VM image) is offered in {where}")
         why = "is not offered" if found is None else f"is restricted ({found})"
-        fix = "set image.build_vm_size to another size with a GPU: runner skus"
+        fix = "set image.build_vm_size to another size with a GPU (runner skus lists them)"
         return warned("sizes", f"the VM image cannot be built: {size} {why} in {where}", fix)
 
     def _size(
@@ -379,7 +379,7 @@ class AzureChecks:
     ) -> str | Check:
         found = offered.get(size.lower())
         where = self.stack.location
-        fix = "use another VM size or region: runner skus"
+        fix = "use another VM size or region (runner skus lists sizes)"
         if found is None or size.lower() not in restrictions:
             what = f"{size} is not offered in {where}"
             raise RunnerError("R-AZURE-REGION", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
@@ -388,19 +388,19 @@ class AzureChecks:
                 "R-AZURE-CAPACITY",
                 f"{size} is restricted in {where}",
                 why=restrictions[size.lower()],
-                fix="ask for access with a support request (Service and subscription limits), "
-                "or use another VM size or region: runner skus",
+                fix="request access in the portal (Help + support, Service and subscription "
+                "limits), or use another VM size or region (runner skus lists sizes)",
                 exit_code=ExitCode.CAPACITY,
             )
         if found.end_of_life is not None and found.end_of_life <= self.today:
-            what = f"Batch stopped to offer {size} on {found.end_of_life}"
+            what = f"Batch retired {size} on {found.end_of_life}"
             raise RunnerError("R-MACHINE-RETIRED", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
         if found.end_of_life is not None:
             return warned("sizes", f"Batch offers {size} until {found.end_of_life}", fix)
         return f"{size} is offered in {where}"
 
     def images(self) -> Iterator[Check]:
-        """The image versions exist, and Batch takes them."""
+        """Check that the image versions exist and that Batch supports them."""
         asked = {(plan.image, plan.pool.image.version) for plan in self.pools}
         for image, version in sorted(asked, key=str):
             if image is None:
@@ -416,12 +416,12 @@ class AzureChecks:
             self.management, where, image.publisher, image.offer, image.sku
         )
         if not versions:
-            what = f"there is no image {name} in {where}"
+            what = f"image {name} not found in {where}"
             fix = "choose another image or region"
             raise RunnerError("R-IMAGE-VERSION", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
         if image.version != "latest" and image.version not in versions:
             raise _no_version(f"image {name}", image.version, versions)
-        return f"{name} {image.version} is in {where}"
+        return f"{name} {image.version} is available in {where}"
 
     def _gallery_image(self, version: str) -> str:
         group, gallery = self._name.resource_group, self._name.gallery
@@ -435,9 +435,10 @@ class AzureChecks:
         if not found:
             raise RunnerError(
                 "R-IMAGE-VERSION",
-                "the stack's gallery has no image yet",
-                why=f"a pool boots from version {version}",
-                fix="runner image build, or image.source: marketplace for the first deployment",
+                "the gallery of the stack has no image",
+                why=f"a pool uses version {version} of it",
+                fix="run runner image build, or set image.source: marketplace for the first "
+                "deployment",
                 exit_code=ExitCode.PREFLIGHT,
             )
         if version != "latest" and version not in found:
@@ -445,7 +446,7 @@ class AzureChecks:
         return f"{gallery} has {version}"
 
     def quotas(self) -> Iterator[Check]:
-        """Cores for a node of each pool, spot and dedicated; room for one more account."""
+        """Check the quotas of pools and cores, or of accounts if the stack has none yet."""
         group, name = self._name.resource_group, self._name.batch_account
         if self.stack.image is not None:
             size = machine(self.stack.image.build_vm_size, self.today)
@@ -458,7 +459,7 @@ class AzureChecks:
                     ask.load_account_limit(self.management, self.stack.location),
                     self.stack.location,
                 )
-                why = "quotas are known once the account exists: check again after the first up"
+                why = "the account does not exist yet: check again after the first runner up"
                 yield skipped("quotas", why)
                 return
         except RunnerError as err:
@@ -476,7 +477,7 @@ class AzureChecks:
 def _never_spot(plan: PoolPlan) -> RunnerError:
     return RunnerError(
         "R-MACHINE-SPOT",
-        f"{plan.machine.vm_size} of pool {plan.pool.id} is never offered as spot",
+        f"pool {plan.pool.id}: {plan.machine.vm_size} has no spot nodes",
         fix="set max_spot to 0 and max_dedicated to 1 or more, or use another VM size",
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -485,8 +486,8 @@ def _never_spot(plan: PoolPlan) -> RunnerError:
 def _no_trusted_launch(plan: PoolPlan) -> RunnerError:
     return RunnerError(
         "R-POOL-IMAGE",
-        f"{plan.machine.vm_size} of pool {plan.pool.id} cannot use the stack's own image",
-        why="nodes of that image start with trusted launch, which the size does not support",
+        f"pool {plan.pool.id}: {plan.machine.vm_size} cannot use the stack's own image",
+        why="the image needs trusted launch, which the VM size does not support",
         fix="remove image from the pool, or use another VM size",
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -495,7 +496,7 @@ def _no_trusted_launch(plan: PoolPlan) -> RunnerError:
 def _taken(kind: str, name: str, answer: ask.NameAvailability, where: str) -> RunnerError:
     return RunnerError(
         "R-NAME-TAKEN",
-        f"the {kind} cannot be called {name}",
+        f"the name {name} is not available for the {kind}",
         why=f"{answer.reason}: {answer.message}",
         fix=f"change {where}",
         exit_code=ExitCode.PREFLIGHT,

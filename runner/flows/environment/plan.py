@@ -1,6 +1,6 @@
-"""The Azure environment: what it would be, deploying it, and taking it down.
+"""Plan the Azure environment: configuration, pools and costs, without a call to Azure.
 
-Pulumi is imported inside the functions that need the engine: everything before that works without.
+Only the functions that need Pulumi import it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PROJECT = "Pulumi.yaml"
 _NAME = "runner"
-# A preview without Azure shows names and prices of an example where the stack says nothing yet.
+# An offline preview uses these values if the environment sets none.
 EXAMPLE = {
     "ARM_LOCATION": "eastus",
     "ARM_SUBSCRIPTION_ID": "00000000-0000-0000-0000-000000000000",
@@ -37,14 +37,12 @@ EXAMPLE = {
 
 @dataclass(frozen=True, slots=True)
 class PoolCost:
-    """What one pool costs an hour: at most `usd_per_hour_max`, and `idle_usd_per_hour` if idle.
+    """The cost of one pool per hour.
 
-    A spot price that is not known is bounded by the dedicated one, which it never passes
-    (learn.microsoft.com/azure/batch/batch-spot-vms, "a reduced price", read
-    2026-11-21); `bounded` says so. Where neither is
-    known the sum is None. `as_of` is the older date. `idle_spot` and `idle_dedicated` are the nodes
-    that the pool keeps without tasks: always with `fixed`, in office hours, or as a user's own
-    formula decides.
+    An unknown spot price is replaced by the dedicated price, which it never exceeds
+    (learn.microsoft.com/azure/batch/batch-spot-vms, "a reduced price", read 2026-11-21). Without
+    either price a sum is None. `idle_spot` and `idle_dedicated` are the nodes that the pool keeps
+    without tasks: always with `fixed`, in office hours, or as a user's formula decides.
     """
 
     pool: str
@@ -60,22 +58,22 @@ class PoolCost:
 
     @property
     def bounded(self) -> bool:
-        """The sum uses the dedicated price for spot nodes: it will be less."""
+        """Whether the sums use the dedicated price for spot nodes, and are upper bounds."""
         return bool(self.max_spot) and self.spot is None and self.dedicated is not None
 
     @property
     def usd_per_hour_max(self) -> float | None:
-        """All nodes that the caps allow, at these prices."""
+        """The cost of all nodes that the caps allow, or None if a price is unknown."""
         return self._sum(self.max_spot, self.max_dedicated)
 
     @property
     def idle_usd_per_hour(self) -> float | None:
-        """The nodes that the pool keeps without tasks, at these prices."""
+        """The cost of the nodes that the pool keeps without tasks, or None."""
         return self._sum(self.idle_spot, self.idle_dedicated)
 
     @property
     def as_of(self) -> date | None:
-        """When the prices that are used were so."""
+        """The date of the oldest price in use."""
         used = self._used(self.max_spot, self.max_dedicated)
         return min((price.as_of for _, price in used if price), default=None)
 
@@ -92,7 +90,7 @@ class PoolCost:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One stack, read and decided; nothing was sent anywhere."""
+    """The configuration of one stack, its pools and their costs."""
 
     folder: Path
     config: StackConfig
@@ -104,7 +102,11 @@ class Plan:
 def plan_environment(
     settings: Settings, *, cwd: Path, env: Mapping[str, str], now: datetime
 ) -> Plan:
-    """Read the stack's file and decide its pools. Raises RunnerError with file, line and fix."""
+    """Read the stack's file and plan its pools.
+
+    Raises:
+        RunnerError: an invalid line, with file, line and fix.
+    """
     folder = find_project(cwd)
     config = load_stack_config(folder / f"Pulumi.{settings.stack}.yaml", environment=env)
     prices = load_price_table(settings.home)
@@ -116,36 +118,36 @@ def plan_environment(
 def refuse_changed(
     plan: Plan, settings: Settings, *, env: Mapping[str, str], now: datetime
 ) -> None:
-    """Raise RunnerError where the stack's file is no longer what was shown: the engine reads it."""
+    """Raise RunnerError if the stack changed after its preview: the engine reads it again."""
     found = plan_environment(settings, cwd=plan.folder, env=env, now=now)
     if (found.config, found.pools) == (plan.config, plan.pools):
         return
     raise RunnerError(
         "R-UP-CHANGED",
-        "nothing was deployed: the stack has changed since its preview",
-        why=f"Pulumi.{settings.stack}.yaml (or a script or price of it) is not what was shown",
-        fix="run it again, and look at what would change now",
+        "nothing was deployed: the stack changed after its preview",
+        why=f"Pulumi.{settings.stack}.yaml or one of its scripts or prices changed",
+        fix="run the command again and review the new preview",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def find_project(cwd: Path) -> Path:
-    """The folder of our `Pulumi.yaml`: this one or the nearest above it."""
+    """Return the folder of our `Pulumi.yaml`: this folder or the nearest parent."""
     for folder in (cwd, *cwd.parents):
         file = folder / _PROJECT
         if file.is_file() and read_document(file, code="R-PROJECT").data.get("name") == _NAME:
             return folder
     raise RunnerError(
         "R-PROJECT-MISSING",
-        f"no {_PROJECT} of project {_NAME!r} here or above",
-        why=f"looked from {cwd} upwards",
-        fix="cd to the folder that holds Pulumi.yaml and Pulumi.<stack>.yaml",
+        f"no {_PROJECT} of project {_NAME!r} found",
+        why=f"searched {cwd} and its parents",
+        fix="cd to the folder that contains Pulumi.yaml and Pulumi.<stack>.yaml",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def offline_preview(plan: Plan, now: datetime) -> list[DeclaredStack]:
-    """Everything a first deployment would create, without Azure and without the engine."""
+    """Return what a first deployment would create, without Azure and without the engine."""
     need_pulumi()
     from infra.engine.offline import declared  # noqa: PLC0415  pulumi takes half a second to import
 
@@ -153,7 +155,7 @@ def offline_preview(plan: Plan, now: datetime) -> list[DeclaredStack]:
 
 
 def never_deployed(settings: Settings, env: Mapping[str, str]) -> bool:
-    """Whether it is plain without the engine that the stack has no state at all."""
+    """Return whether the stack has no state, as far as the backend shows without the engine."""
     return has_stack(state_backend(settings.home, env), settings.stack) is False
 
 
@@ -163,9 +165,9 @@ def need_pulumi() -> None:
         if importlib.util.find_spec(package) is None:
             raise RunnerError(
                 "R-INFRA-MISSING",
-                f"the package {package} is not installed",
-                why="only up, preview and down need Pulumi: it is an extra",
-                fix=f"{install_command('infra')}, or make preview in a clone",
+                f"package {package} is not installed",
+                why="up, preview and down need Pulumi, which is an extra",
+                fix=f"{install_command('infra')}, or run make preview in a clone",
                 exit_code=ExitCode.PREFLIGHT,
             )
 

@@ -323,7 +323,7 @@ def test_names_of_the_stack_itself_are_right(project: Project):
     project.server.state.resources[resource_id(NAMES.resource_group, storage)] = {"name": "x"}
     code, found = project.check()
     assert code == 0, found
-    assert sum("the stack's own" in each["detail"] for each in found) == 2
+    assert sum("belongs to the stack" in each["detail"] for each in found) == 2
 
 
 def test_azure_that_cannot_be_reached_is_a_failure(
@@ -350,7 +350,7 @@ def test_an_image_that_no_quota_lets_anybody_build_is_a_warning(project: Project
     code, found = project.check()
     (warning,) = [each for each in found if each["state"] == "warning"]
     assert (code, warning["check"]) == (0, "quotas")
-    assert "has 4 cores, and 2 of its family are free" in warning["detail"]
+    assert "needs 4 cores, 2 of its family are free" in warning["detail"]
     project.server.state.usages = [_usage("Standard NCASv3_T4 Family", 4, 8)]
     _, found = project.check()
     assert "warning" not in {each["state"] for each in found}
@@ -370,7 +370,7 @@ def test_more_pools_than_the_account_takes_are_refused(project: Project):
     project.server.add_batch_account(
         NAMES.resource_group, NAMES.batch_account, "eastus", poolQuota=1
     )
-    assert "takes 1 pools, and 2" in project.only_failure(5)["detail"]
+    assert "has 2 pools, the quota of the account is 1" in project.only_failure(5)["detail"]
 
 
 def test_the_check_finds_the_project_from_a_folder_within(

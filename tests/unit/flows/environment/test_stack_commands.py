@@ -146,11 +146,11 @@ def test_a_stack_that_changed_after_it_was_shown_is_not_deployed(home: Path) -> 
     file.write_text(file.read_text() + "encryptionsalt: v1:abc\n")
     refuse_changed(shown, settings, env=where, now=NOW)
     script.write_text("#!/bin/sh\nrm -rf /\n")
-    with pytest.raises(RunnerError, match="changed since its preview"):
+    with pytest.raises(RunnerError, match="changed after its preview"):
         refuse_changed(shown, settings, env=where, now=NOW)
     script.write_text("#!/bin/sh\n")
     file.write_text(file.read_text().replace("id: t4", "id: t5"))
-    with pytest.raises(RunnerError, match="changed since its preview"):
+    with pytest.raises(RunnerError, match="changed after its preview"):
         refuse_changed(shown, settings, env=where, now=NOW)
 
 
