@@ -44,7 +44,7 @@ _Location = Annotated[
     TextField(
         r"^[a-z0-9]+$",
         "the name of a region",
-        "small letters and digits; az account list-locations prints all",
+        "lower-case letters and digits; az account list-locations prints all",
         "westeurope",
     ),
 ]

@@ -1,8 +1,8 @@
 """The model registry: immutable versions of models, each created once by a conditional write.
 
-It is pure over `ModelStore`, so the agent and the client share it. One run never becomes two
-versions: numbers are dense and never reused, so a writer whose listing missed the version of
-its run starts counting below that number and finds the version on the way up.
+It depends only on `ModelStore`, so that the agent and the client share it. A run never becomes two
+versions: numbers have no gaps and are never reused, so a writer whose listing missed the version of
+its run starts below that number, and finds the version when it counts up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runner.protocol.models import (
 )
 
 _ALIAS_TRIES = 50
-_COPY_TRIES = 4  # removals may take what was just copied
+_COPY_TRIES = 4  # a concurrent removal may delete the copy
 
 MapFunction = Callable[[Callable[[Any], Any], Iterable[Any]], "list[Any]"]
 
@@ -43,70 +43,70 @@ class StoredModelBlob:
 
 
 class ModelStore(Protocol):
-    """The `models` container, as much as the registry needs; the outputs of runs can be copied in.
+    """The operations of the `models` container that the registry needs.
 
-    A write that is sent again after its answer was lost may report that it was not the first.
+    A write that is repeated after its response was lost may return False.
     """
 
     def read(self, name: str) -> tuple[bytes, str] | None:
-        """Content and ETag, or None where there is no blob."""
+        """Return content and ETag, or None if the blob does not exist."""
         ...
 
     def create(self, name: str, body: bytes, summary: str = "") -> bool:
-        """Write unless the blob exists; whether this call surely wrote it."""
+        """Write a blob unless it exists. Return True if this call certainly wrote it."""
         ...
 
     def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
-        """Write over the version with this ETag; whether this call surely did."""
+        """Replace the version with this ETag. Return True if this call certainly did."""
         ...
 
     def list(self, prefix: str) -> list[StoredModelBlob]:
-        """All blobs below a prefix, with the summaries they were written with."""
+        """Return all blobs below a prefix, with their summaries."""
         ...
 
     def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
-        """Copy a blob of the `runs` container; False where there is no such source."""
+        """Copy a blob of the `runs` container. Return False if the source does not exist."""
         ...
 
     def digest(self, name: str) -> tuple[int, str] | None:
-        """Size and SHA-256 of what lies there, read back; None where there is nothing."""
+        """Read a blob and return its size and SHA-256, or None if it does not exist."""
         ...
 
     def touch(self, name: str) -> bool:
-        """Give the blob a new ETag; False where there is none."""
+        """Give the blob a new ETag. Return False if it does not exist."""
         ...
 
 
 @dataclass(frozen=True)
 class CommittedVersion:
-    """The version of a run; `new` when this call made it."""
+    """The version of a run; `new` if this call created it."""
 
     document: ModelDocument
     new: bool
 
     @property
     def version(self) -> int:
-        """Its number."""
+        """The number of the version."""
         return int(self.document["version"])
 
     @property
     def deleted(self) -> bool:
-        """Whether it was removed since."""
+        """True if it was removed."""
         return is_deleted_version(self.document)
 
 
 def is_deleted_version(document: Mapping[str, Any]) -> bool:
-    """Whether only the tombstone is left of a version."""
+    """Return True if only the tombstone of a version remains."""
     return bool(document.get("deleted"))
 
 
 def map_serially(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """The simplest `Each`."""
+    """Return `function` of every item in order."""
     return [function(item) for item in items]
 
 
 class ModelRegistry:
-    """One model. `each` maps a function over items, in parallel where the caller likes."""
+    """One model. `each` maps a function over items; the client does so in parallel."""
 
     def __init__(self, store: ModelStore, name: str, each: MapFunction = map_serially) -> None:
         self._store = store
@@ -114,20 +114,20 @@ class ModelRegistry:
         self._each = each
 
     def numbers(self) -> list[int]:
-        """All version numbers that were given, tombstones too, ascending."""
+        """Return all version numbers, including tombstones, ascending."""
         found = self._store.list(self._blobs.versions)
         return sorted(n for blob in found if (n := self._blobs.number(blob.name)) is not None)
 
     def load(self, number: int) -> ModelDocument | None:
-        """The document of a version, or None where that number was not given yet."""
+        """Return the document of a version, or None if the number is not in use."""
         blob = self._blobs.version(number)
         found = self._store.read(blob)
         return None if found is None else parse_version(found[0], blob)
 
     def summaries(self) -> dict[int, ModelDocument | ModelError]:
-        """All versions as far as a list needs them, from one listing.
+        """Return the summaries of all versions, from one listing.
 
-        The document itself stands for a version that was written without a summary.
+        A version without a summary has its document instead.
         """
         found: dict[int, ModelDocument | ModelError] = {}
         unknown: list[int] = []
@@ -144,7 +144,7 @@ class ModelRegistry:
         return dict(sorted(found.items()))
 
     def load_each(self) -> dict[int, ModelDocument | ModelError]:
-        """All versions; for one that cannot be read, why."""
+        """Return the documents of all versions, or the error for one that cannot be read."""
         return dict(self._each(lambda n: (n, self._try_load(n)), self.numbers()))
 
     def _try_load(self, number: int) -> ModelDocument | ModelError:
@@ -162,10 +162,15 @@ class ModelRegistry:
         anew: bool = False,
         on_bytes: Callable[[int], None] = lambda _: None,
     ) -> CommittedVersion:
-        """Make the run's version, or find it; whatever is missing of it is completed.
+        """Create the version of a run, or find it and complete its files and aliases.
 
-        `source` gives the blob in `runs` of an output's path. With `anew` a removed version of the
-        run does not count. Raises ModelError.
+        Args:
+            draft: the document without a number.
+            source: returns the blob in `runs` of an output's path.
+            anew: create a new version if that of the run was removed.
+            on_bytes: receives the number of copied bytes.
+
+        Raises ModelError.
         """
         known = self.summaries()
         mine = [n for n, short in known.items() if _is_of_run(_readable(short), draft, anew)]
@@ -178,8 +183,8 @@ class ModelRegistry:
         if found.deleted:
             return found
         _check_same(found.document, draft)
-        # A removal that did not see this version may have taken a file that both have. It deletes
-        # by the ETag it saw before it looked: a touched file stays, and a missing one is copied.
+        # A concurrent removal that did not see this version may delete a file of both. It deletes
+        # by ETag, so a touched file stays; a file that is missing is copied again.
         for file in _contents(found.document):
             if not self._store.touch(file["blob"]):
                 self._place(file, source, on_bytes)
@@ -198,7 +203,7 @@ class ModelRegistry:
                 return CommittedVersion(document, new=True)
             there = self.load(number)
             if there is None:
-                continue  # storage that crashed forgot it: the number is free
+                continue  # storage lost it in a crash: the number is free
             if _is_of_run(there, draft, anew):
                 return CommittedVersion(there, new=there["created"] == document["created"])
             number += 1
@@ -206,7 +211,7 @@ class ModelRegistry:
     def _place(
         self, file: ModelDocument, source: Callable[[str], str], on_bytes: Callable[[int], None]
     ) -> None:
-        """Have the file's content there, read back and right."""
+        """Copy the file unless it is stored, and verify it by reading it back."""
         blob, wanted = file["blob"], (int(file["size_bytes"]), file["sha256"])
         found = self._store.digest(blob)
         for _ in range(_COPY_TRIES):
@@ -223,18 +228,18 @@ class ModelRegistry:
             return
         raise ModelError(
             "R-MODEL-CHANGED",
-            f"{file['path']} is not what the run exported",
+            f"{file['path']} differs from the file that the run exported",
             "it was changed or deleted in storage after the run",
             "train again",
         )
 
     def aliases(self) -> dict[str, int]:
-        """The aliases that are set, with their versions."""
+        """Return the versions of all aliases that are set."""
         entries = self._aliases()[0]
         return {alias: int(e["version"]) for alias, e in entries.items() if e.get("version")}
 
     def set_alias(self, alias: str, number: int | None) -> int | None:
-        """Point an alias at a version, or at none; returns where it pointed before."""
+        """Point an alias at a version, or at none. Return the version it pointed at before."""
         before: list[int | None] = []
 
         def change(entries: ModelDocument) -> None:
@@ -247,7 +252,7 @@ class ModelRegistry:
         return before[0]
 
     def drop_aliases(self, numbers: Iterable[int]) -> None:
-        """Take away the aliases of versions that are removed."""
+        """Remove the aliases of these versions."""
         gone = set(numbers)
 
         def change(entries: ModelDocument) -> None:
@@ -258,7 +263,7 @@ class ModelRegistry:
         self._change_aliases(change)
 
     def apply_aliases(self, number: int, aliases: Iterable[str]) -> None:
-        """Point the aliases a version asked for at it, once: later changes by people stand."""
+        """Point the requested aliases at a version, once: later changes by users are kept."""
 
         def change(entries: ModelDocument) -> None:
             for alias in aliases:
@@ -285,8 +290,8 @@ class ModelRegistry:
                 return
         raise ModelError(
             "R-MODEL-BUSY",
-            f"the aliases of {self._blobs.name} change all the time",
-            f"{_ALIAS_TRIES} tries found them changed in between",
+            f"the aliases of {self._blobs.name} are being changed by others",
+            f"{_ALIAS_TRIES} attempts to write them failed",
             "try again",
         )
 
@@ -312,9 +317,9 @@ def _check_same(document: ModelDocument, draft: ModelDocument) -> None:
     name, version, run_id = document["name"], document["version"], document["run_id"]
     raise ModelError(
         "R-MODEL-OTHER-FILES",
-        f"run {run_id} is {name}@{version} already, with other files",
-        f"it holds {', '.join(file['path'] for file in document['files'][:5])}",
-        f"register under another name, or first: runner models rm {name}@{version}",
+        f"run {run_id} is already registered as {name}@{version}, with other files",
+        f"the version contains {', '.join(file['path'] for file in document['files'][:5])}",
+        f"register under another name, or run runner models rm {name}@{version} first",
     )
 
 
@@ -323,15 +328,11 @@ def _entry(entries: ModelDocument, alias: str) -> ModelDocument:
 
 
 def _contents(document: ModelDocument) -> list[ModelDocument]:
-    """Its files, of equal contents one."""
+    """Return one file of each content."""
     return list({file["blob"]: file for file in document["files"]}.values())
 
 
-# Put Block From URL takes 4,000 MiB; smaller ones lose less to a cut connection.
+# Put Block From URL accepts 4,000 MiB; after a lost connection, smaller blocks repeat less.
 COPY_BLOCK_BYTES = 64 * 1024 * 1024
-
-
 DIGEST_READ_BYTES = 8 * 1024 * 1024
-
-
-SUMMARY_METADATA = "summary"  # the metadata of a version that a listing brings along
+SUMMARY_METADATA = "summary"  # the metadata of a version that listings contain

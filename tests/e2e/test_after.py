@@ -133,7 +133,7 @@ def test_waiting_for_runs_of_two_jobs_is_refused_with_the_reason(cli: Cli, gated
     assert f"{first} is in job one_local, {second} in job two_local" in refused.stderr
     refused = cli.run("train", runs.folder, "--after", first, "--priority", "9", "--", runs.gate)
     assert "R-AFTER-JOB" in refused.stderr
-    wait = f"wait here: runner attach {first} && runner train ..."
+    wait = f"wait on this machine: runner attach {first} && runner train ..."
     assert f"fix: --priority 0, or {wait}" in refused.stderr
     (runs.folder / "train.yaml").write_text("image: python:3.12")
     refused = cli.run("train", runs.folder, "--after", first, "--dry-run")
@@ -155,7 +155,7 @@ def test_pool_that_does_not_fit_is_refused_and_a_named_one_is_taken(
     assert "local has no GPUs, 1 wanted" in refused.stderr
     done = cli.run("train", folder, "--pool", "local", "-o", "json")
     assert done.returncode == 0, done.stderr
-    assert "warning: pool local is not what" in done.stderr
+    assert "warning: pool local does not satisfy `resources`" in done.stderr
     assert cli.ok("train", folder, "--gpu", "0")
     assert cli.json("show")["run"]["batch"]["job_id"] == "project_local_p3"
 

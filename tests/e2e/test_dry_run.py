@@ -160,7 +160,7 @@ def test_dry_run_knows_what_the_services_know(
     assert [file["name"] for file in named["cat"]["files"]] == ["cat"]
     assert named["model"] == {"kind": "run", "run_id": RUN_ID, "path": "*.bin"}
     assert found.run.plan.after == (RUN_ID,)
-    assert list(found.notes) == ["input old: there is no no/such on the file share now"]
+    assert list(found.notes) == ["input old: no/such does not exist on the file share yet"]
     assert found.unanswered_json() == [{"what": "input web", "why": "the node fetches it"}]
     assert all_there(connection, settings) <= before
 

@@ -98,10 +98,10 @@ def test_unchanged_input_is_not_uploaded_again(cli: Cli, script: Write) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("x=blob:no-such-container/a", "there is no container 'no-such-container'"),
-        ("x=blob:runs/no/such/prefix", "there is no blob of that name"),
+        ("x=blob:no-such-container/a", "container 'no-such-container' does not exist"),
+        ("x=blob:runs/no/such/prefix", "no blob has that name or prefix"),
         ("x=run:no-such-run", "no-such-run"),
-        ("x=./no-such-file", "there is no"),
+        ("x=./no-such-file", "no-such-file does not exist"),
     ],
 )
 def test_input_that_is_not_there_stops_before_anything_is_sent(

@@ -157,7 +157,7 @@ def test_triggered_group_fails_and_blocks_like_any_other_with_secrets_of_the_day
     cli.ok("submit", graph("-b", code=3), env={"MY_WORD": "of-creation"})
     refused = cli.run("schedule", "trigger", "graph-b")
     assert "error[R-SECRET-MISSING]" in refused.stderr
-    assert "for its own tasks alone" in refused.stderr
+    assert "only to the scheduled tasks" in refused.stderr
     text = cli.ok("schedule", "trigger", "graph-b", "-o", "json", env={"MY_WORD": "of-the-day"})
     group = json.loads(text)["group"]
 

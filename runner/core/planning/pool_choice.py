@@ -13,9 +13,10 @@ from runner.protocol.run_spec import NO_RESOURCES, Resources
 
 
 def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> StackOutputs:
-    """The stack with the pools that take the run. A pool that does not say takes all of them.
+    """Return the stack with only the pools that can run `image` (None: no container).
 
-    Raises RunnerError where none is left, or where the one that is `wanted` is not among them.
+    Raises:
+        RunnerError: no pool can, or the pool `wanted` cannot.
     """
     fitting = tuple(pool for pool in outputs.pools if _fits(pool, image))
     named = next(
@@ -31,9 +32,10 @@ def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> S
 def pools_for_all(
     images: Mapping[str, str | None], wanted: str | None, outputs: StackOutputs
 ) -> StackOutputs:
-    """The stack with the pools that take every task, by whose name `images` are.
+    """Return the stack with only the pools that can run all tasks; `images` are by task.
 
-    Raises RunnerError where a pool takes only some of them, as for a single run otherwise.
+    Raises:
+        RunnerError: no pool can, or the pool `wanted` cannot.
     """
     if not is_mixed(images):
         return pools_for(next(iter(images.values())), wanted, outputs)
@@ -41,27 +43,27 @@ def pools_for_all(
     named = next(
         (pool for pool in outputs.pools if pool.id.lower() == (wanted or "").lower()), None
     )
-    if named is None and (fitting or wanted is not None):  # one that is not there is told later
+    if named is None and (fitting or wanted is not None):  # an unknown pool is refused later
         return replace(outputs, pools=fitting or outputs.pools)
     if named is not None and named in fitting:
         return outputs
     inside = next(name for name, image in images.items() if image is not None)
     outside = next(name for name, image in images.items() if image is None)
-    takes = "no pool of this stack takes" if named is None else f"pool {named.id} does not take"
+    runs = "no pool of this stack can run" if named is None else f"pool {named.id} cannot run"
     raise RunnerError(
         "R-POOL-CONTAINERS",
-        f"{takes} every task",
+        f"{runs} every task",
         why=f"{inside} has an image and {outside} has none: tasks of one file share a pool, "
-        "and a pool runs containers only, or none",
+        "and a pool runs either containers only or none",
         fix=f"--pool {fitting[0].id}"
         if fitting
-        else f"give {outside} an image, or submit the tasks in files of their own",
+        else f"add an image to {outside}, or submit the tasks in separate files",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def is_mixed(images: Mapping[str, str | None]) -> bool:
-    """Whether some tasks are for a container, and others for none."""
+    """Return True if some tasks have an image and others have none."""
     return len({image is None for image in images.values()}) > 1
 
 
@@ -71,13 +73,13 @@ def _fits(pool: PoolOutput, image: str | None) -> bool:
 
 def _unsuitable(what: str, image: str | None, fitting: tuple[PoolOutput, ...]) -> RunnerError:
     if image is None:
-        problem, fix = "runs containers only", "give the recipe an `image`"
+        problem, fix = "runs containers only", "add `image` to the recipe"
     else:
         problem, fix = "runs no containers", "add a pool with `containers: true` and deploy"
     return RunnerError(
         "R-POOL-CONTAINERS",
         f"{what} {problem}",
-        why=f"the run is for the image {image}" if image else "the recipe names no image",
+        why=f"the run uses image {image}" if image else "the recipe has no image",
         fix=f"--pool {fitting[0].id}" if fitting else fix,
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -89,7 +91,7 @@ _FALLBACK = "spot-then-dedicated"
 
 @dataclass(frozen=True, slots=True)
 class PoolChoice:
-    """The pool, and what a named pool lacks of what the recipe asks for."""
+    """A pool, with a warning if it was named but does not have the resources of the recipe."""
 
     pool: PoolOutput
     warnings: tuple[str, ...] = ()
@@ -101,15 +103,15 @@ def choose_pool(
     asked: Resources = NO_RESOURCES,
     insisted: Resources = NO_RESOURCES,
 ) -> PoolChoice:
-    """The pool that is named, else the first that fits; of GPUs, the fewest that do.
+    """Return the pool `wanted`, else the first that fits, preferring fewer GPUs.
 
-    A named pool is taken although the recipe (`asked`) wants another: a recipe written for a GPU
-    runs on the local pool so. What was typed beside the name (`insisted`) is refused instead.
+    A named pool is used even if it lacks resources of the recipe (`asked`): in this way a recipe
+    for a GPU runs on the local pool. It must have the resources of the command (`insisted`).
     """
     if not outputs.pools:
         raise RunnerError(
             "R-POOL-NONE",
-            "this stack has no pool",
+            "this stack has no pools",
             fix="add a pool to the stack's configuration and deploy it",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -124,7 +126,7 @@ def choose_pool(
 
 
 def lacks(pool: PoolOutput, asked: Resources) -> str:
-    """What of `asked` a pool does not have, in words; empty where it fits."""
+    """Return the resources that a pool lacks, as text; empty if it fits."""
     missing: list[str] = []
     if asked.gpus is not None and pool.gpus < asked.gpus:
         plural = "" if pool.gpus == 1 else "s"
@@ -141,7 +143,7 @@ def lacks(pool: PoolOutput, asked: Resources) -> str:
 
 def _memory(pool: PoolOutput, wanted_bytes: int) -> list[str]:
     machine = find_machine(pool.vm_size)
-    if machine is None:  # this machine, or a size the table lacks: the node will tell
+    if machine is None:  # this machine, or an unknown size: only the node knows
         return []
     if machine.memory_gib * _GIB >= wanted_bytes:
         return []
@@ -152,12 +154,12 @@ def _capacity(pool: PoolOutput, wanted: str) -> list[str]:
     has = pool.capacity or ("spot" if pool.spot else "dedicated")
     if has == wanted:
         return []
-    # A pool that falls back begins with spot nodes and may end on dedicated ones: it is neither.
+    # A pool with a fallback is neither spot nor dedicated: it may use both.
     return [f"{has} nodes"]
 
 
 def _nodes(pool: PoolOutput, wanted: int) -> list[str]:
-    """A task for more nodes than the pool can give it would wait for ever."""
+    """Return the missing nodes: a task for more nodes than a pool can have would wait forever."""
     if wanted == 1 or pool.task_nodes is None or pool.task_nodes >= wanted:
         return []
     if pool.task_nodes > 1:
@@ -167,11 +169,11 @@ def _nodes(pool: PoolOutput, wanted: int) -> list[str]:
 
 
 def check_nodes(pool: PoolOutput, wanted: int) -> None:
-    """Raise RunnerError where a pool, named or not, cannot take a run over so many nodes."""
+    """Raise RunnerError if a pool, named or not, cannot run a task on so many nodes."""
     if missing := _nodes(pool, wanted):
         raise RunnerError(
             "R-POOL-NODES",
-            f"pool {pool.id!r} cannot take a run on {wanted} nodes",
+            f"pool {pool.id!r} cannot run a task on {wanted} nodes",
             why=f"it has {missing[0]}",
             fix=_nodes_fix(wanted),
             exit_code=ExitCode.PREFLIGHT,
@@ -192,10 +194,10 @@ def _named(pool: PoolOutput, asked: Resources, insisted: Resources) -> PoolChoic
             "R-POOL-FIT",
             f"pool {pool.id!r} does not fit",
             why=f"it has {missing}",
-            fix="leave out --pool, or what it does not have",
+            fix="remove --pool, or the option that it does not satisfy",
         )
     missing = lacks(pool, asked)
-    warning = f"pool {pool.id} is not what `resources` asks for: it has {missing}"
+    warning = f"pool {pool.id} does not satisfy `resources`: it has {missing}"
     return PoolChoice(pool, (warning,) if missing else ())
 
 
@@ -206,25 +208,25 @@ def _by_name(wanted: str, outputs: StackOutputs) -> PoolOutput:
     near = difflib.get_close_matches(wanted.lower(), by_id, n=1)
     raise RunnerError(
         "R-POOL-UNKNOWN",
-        f"there is no pool {wanted!r}",
-        why=f"this stack has: {', '.join(pool.id for pool in outputs.pools)}",
+        f"unknown pool {wanted!r}",
+        why=f"pools of this stack are: {', '.join(pool.id for pool in outputs.pools)}",
         fix=f"--pool {by_id[near[0]].id if near else outputs.pools[0].id}",
     )
 
 
 def _none_fits(pools: Sequence[PoolOutput], asked: Resources) -> RunnerError:
     reasons = "; ".join(f"{pool.id} has {lacks(pool, asked)}" for pool in pools)
-    fix = f"--pool {pools[0].id} takes it all the same, or add a pool to the stack"
+    fix = f"--pool {pools[0].id} to use it nevertheless, or add a pool to the stack"
     if all(_nodes(pool, asked.nodes) for pool in pools):
         fix = _nodes_fix(asked.nodes)
     if asked.capacity == _FALLBACK:
         fix = (
-            "give a pool of the stack `scenario: spot_first_with_dedicated_fallback` and "
-            f"`max_dedicated: 1`, or --pool {pools[0].id}"
+            "set `scenario: spot_first_with_dedicated_fallback` and `max_dedicated: 1` of a pool, "
+            f"or use --pool {pools[0].id}"
         )
     return RunnerError(
         "R-POOL-FIT",
-        "no pool of this stack has what the run needs",
+        "no pool of this stack satisfies the resources of the run",
         why=reasons,
         fix=fix,
         exit_code=ExitCode.PREFLIGHT,
@@ -234,7 +236,7 @@ def _none_fits(pools: Sequence[PoolOutput], asked: Resources) -> RunnerError:
 def choose_common_pool(
     wanted: str | None, outputs: StackOutputs, asked: Mapping[str, Resources]
 ) -> PoolOutput:
-    """The pool of tasks that share one Batch job, which has one pool: it fits all of them."""
+    """Return the pool for tasks of one Batch job: the pool `wanted`, else one that fits all."""
     if wanted is not None or not outputs.pools:
         pool = choose_pool(wanted, outputs).pool
         check_nodes(pool, max((one.nodes for one in asked.values()), default=1))
@@ -247,7 +249,7 @@ def choose_common_pool(
             "no pool of this stack fits every task",
             why="tasks of one file share a Batch job, and so a pool; "
             + "; ".join(f"{pool} {misfit}" for pool, misfit in misfits.items()),
-            fix=f"--pool {outputs.pools[0].id}, or submit the tasks in files of their own",
+            fix=f"--pool {outputs.pools[0].id}, or submit the tasks in separate files",
             exit_code=ExitCode.PREFLIGHT,
         )
     if any(one.gpus is not None for one in asked.values()):

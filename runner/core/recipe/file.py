@@ -137,7 +137,7 @@ _DatasetName = Annotated[
     TextField(
         r"^[a-z0-9][a-z0-9_-]{0,62}$",
         "the name of a data set",
-        "small letters, digits, _ and -, 63 at most, and begins with a letter or digit",
+        "lower-case letters, digits, _ and -, 63 at most, and begins with a letter or digit",
         "mnist",
     ),
 ]

@@ -104,8 +104,10 @@ OutputName = Annotated[
 check_named_outputs = AfterValidator(_check_outputs)
 
 
-_MODEL_NAME_RULE = "small letters, digits, _ and -, 63 at most, and begins with a letter or digit"
-_ALIAS_RULE = "small letters, digits, _ and -, 63 at most, and begins with a letter"
+_MODEL_NAME_RULE = (
+    "lower-case letters, digits, _ and -, 63 at most, and begins with a letter or digit"
+)
+_ALIAS_RULE = "lower-case letters, digits, _ and -, 63 at most, and begins with a letter"
 
 
 def _check_alias(alias: str) -> str:

@@ -1,6 +1,4 @@
-"""When a schedule fires: from a cron expression or an interval to what a Batch job schedule
-keeps.
-"""
+"""When a schedule fires: convert a cron expression or an interval for a Batch job schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
 
 _DAY = 24 * 60
-_FIELDS = {  # cronsim's name of each field, in order; ours, and what it may be
+_FIELDS = {  # cronsim's name of each field, in order; our name and its values
     "minute": ("minute", "0 to 59"),
     "hour": ("hour", "0 to 23"),
     "day-of-month": ("day of month", "1 to 31"),
@@ -34,7 +32,7 @@ _ALIASES = {
 
 
 class CronError(Exception):
-    """Not an expression, or none that Batch can keep; `nearest` is one that works, or empty."""
+    """An expression is invalid, or has no even interval; `nearest` is a valid one, or empty."""
 
     def __init__(self, problem: str, nearest: str = "") -> None:
         super().__init__(problem)
@@ -43,14 +41,14 @@ class CronError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """An expression that fires at one even `interval`."""
+    """An expression that fires at an even `interval`."""
 
     expression: str
     interval: timedelta
 
     def first_after(self, moment: datetime, zone: tzinfo) -> datetime:
-        """Return the first firing at or after `moment`, by the clocks of `zone`."""
-        # CronSim drops what is below a second, and begins with the next one.
+        """Return the first firing at or after `moment`, in the time zone `zone`."""
+        # CronSim ignores fractions of a second and starts with the next second.
         before = (moment - timedelta(microseconds=1)).astimezone(zone)
         return next(CronSim(self.expression, before))
 
@@ -59,7 +57,7 @@ def parse_cron(text: str) -> Cron:
     """Return the expression with its interval.
 
     Raises:
-        CronError: It is not five fields of cron, never fires, or is not even.
+        CronError: the text is not a cron expression, never fires, or has no even interval.
     """
     expression = _ALIASES.get(text.strip().lower(), text)
     fields = expression.split()
@@ -87,20 +85,20 @@ def _refused(fields: list[str], err: CronSimError) -> CronError:
         except CronSimError:
             pass
         else:
-            return CronError("it never fires: no such month has such a day", "every: 30d")
+            return CronError("it never fires: the month has no such day", "every: 30d")
     name, allowed = _FIELDS[place]
     written = fields[list(_FIELDS).index(place)]
-    return CronError(f"{name} {written!r} is not in {allowed}, nor a-b, a,b, *, */n or a/n of them")
+    return CronError(f"{name} {written!r} must be {allowed}, or a-b, a,b, *, */n or a/n")
 
 
 def _interval(found: CronSim, fields: list[str]) -> timedelta:
-    """Return what lies between two firings. Raises CronError where that differs."""
+    """Return the time between two firings. Raise CronError if it is not constant."""
     if len(found.months) < 12:
-        raise CronError("months are not an even interval, and Batch has no calendar", "every: 30d")
+        raise CronError("months are not an even interval", "every: 30d")
     weekdays = {day % 7 if isinstance(day, int) else day for day in found.weekdays}
     every_date, every_weekday = found.days.issuperset(range(1, 32)), weekdays.issuperset(range(7))
     times = [60 * hour + minute for hour in sorted(found.hours) for minute in sorted(found.minutes)]
-    # Debian's rule: a day has to match both, unless neither field begins with a star.
+    # Debian's rule: a day must match both fields, unless neither of them begins with a star.
     if (every_date and every_weekday) or (not found.day_and and (every_date or every_weekday)):
         return _daily(times)
     if not every_date:
@@ -135,12 +133,12 @@ def _daily(times: list[int]) -> timedelta:
 
 
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d{2}))?")
-_AHEAD = timedelta(days=2 * 366)  # so far ahead clocks are looked at
+_AHEAD = timedelta(days=2 * 366)  # the period that is checked for clock changes
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSpec:
-    """What was written or typed; `every` instead of `cron`. Naive times are of `timezone`."""
+    """A schedule as requested, with `cron` or `every`. Naive times are in `timezone`."""
 
     cron: str | None = None
     every: timedelta | None = None
@@ -160,7 +158,11 @@ class Recurrence:
 
 
 def plan_recurrence(spec: ScheduleSpec, now: datetime) -> Recurrence:
-    """What Batch is told. Raises RunnerError for what it cannot keep, and what never fires."""
+    """Return the recurrence for Batch.
+
+    Raises:
+        RunnerError: Batch does not support it, or it never fires.
+    """
     zone = _zone(spec.timezone)
     start = _aware(spec.start, zone)
     until = _aware(spec.until, zone)
@@ -176,10 +178,10 @@ def plan_recurrence(spec: ScheduleSpec, now: datetime) -> Recurrence:
             "R-SCHEDULE-NEVER",
             "the schedule would never fire",
             why=f"it ends {until.isoformat()}, and its first run is {begins.isoformat()}",
-            fix="a later `until`, or none",
+            fix="use a later `until`, or none",
         )
     if spec.max_runs is not None:
-        # Batch counts no jobs: half an interval after the last one there is none left to come.
+        # Batch does not count jobs: end half an interval after the last one.
         enough = begins + (spec.max_runs - 1) * interval + interval / 2
         until = min(until, enough) if until is not None else enough
     return Recurrence(interval, _utc(first), _utc(until))
@@ -206,7 +208,7 @@ def _of_cron(
 def _check_clock(
     zone: tzinfo, interval: timedelta, first: datetime, until: datetime | None
 ) -> None:
-    """An even interval does not follow a clock that is put forward and back."""
+    """Raise RunnerError if clock changes would shift the times: the interval is fixed."""
     offset = first.utcoffset() or timedelta()
     end = min(first + _AHEAD, until or first + _AHEAD)
     moment = first
@@ -220,9 +222,9 @@ def _check_clock(
             raise RunnerError(
                 "R-SCHEDULE-CLOCK",
                 f"the clocks of {zone} change before {local:%Y-%m-%d}",
-                why="Batch keeps one interval: from then on it would fire "
+                why="Batch uses a fixed interval, so it would then fire "
                 f"{format_duration(abs(moved))} {'late' if moved > timedelta() else 'early'}",
-                fix=f"--timezone {fixed}, or --until a day before",
+                fix=f"use --timezone {fixed}, or --until with an earlier date",
             )
         moment += timedelta(days=1)
 
@@ -240,7 +242,7 @@ def _zone(name: str) -> tzinfo:
         raise RunnerError(
             "R-SCHEDULE-ZONE",
             f"unknown time zone {name!r}",
-            fix="UTC, UTC+01:00, or a name such as Europe/Berlin",
+            fix="use UTC, UTC+01:00, or a name such as Europe/Berlin",
         ) from err
 
 

@@ -1,4 +1,4 @@
-"""The file of `runner submit`: its tasks, which comes after which, and its schedule."""
+"""The file of `runner submit`: its tasks, their dependencies, and its schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _moment(value: object) -> object:
     if not isinstance(value, str | date):
         return value
     try:
-        # As text and back: what YAML makes of a time is a class of its own.
+        # Convert via text: the YAML parser has its own class for times.
         return datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
     except ValueError as err:
         fix = "write 2026-12-31 or 2026-12-31T06:00+01:00"
@@ -48,19 +48,19 @@ Every = Annotated[int, Amount("duration", "1m", "366d")]
 
 
 class ScheduleFile(StrictModel, json_schema_extra=one_of("cron", "every")):
-    """When a run begins again and again."""
+    """The times at which runs start."""
 
-    cron: str | None = Field(None, description="Five fields that make an even interval: 0 3 * * *")
+    cron: str | None = Field(None, description="Five fields with an even interval: 0 3 * * *")
     every: Every | None = Field(None, description="Instead of cron: 6h, 1d12h, 90m.")
-    timezone: str = Field("UTC", description="Of cron: UTC, Europe/Berlin, UTC+05:30.")
-    start: Moment | None = Field(None, description="No run begins before.")
-    until: Moment | None = Field(None, description="No run begins later.")
-    max_runs: int | None = Field(None, ge=1, description="At most so many runs.")
+    timezone: str = Field("UTC", description="Time zone: UTC, Europe/Berlin, UTC+05:30.")
+    start: Moment | None = Field(None, description="Earliest start of a run.")
+    until: Moment | None = Field(None, description="Latest start of a run.")
+    max_runs: int | None = Field(None, ge=1, description="Maximum number of runs.")
 
     @model_validator(mode="after")
     def _one_source(self) -> ScheduleFile:
         if (self.cron is None) == (self.every is None):
-            problem = f"a schedule has cron or every, got {'both' if self.cron else 'neither'}"
+            problem = f"expected cron or every, got {'both' if self.cron else 'neither'}"
             raise key_error(problem, 'cron: "0 3 * * *", or every: 6h')
         return self
 
@@ -72,16 +72,16 @@ TaskName = Annotated[
     TextField(
         r"^[a-z0-9][a-z0-9_-]{0,29}$",
         "the name of a task",
-        "small letters, digits, _ and -, 30 at most, and begins with a letter or digit",
+        "lower-case letters, digits, _ and -, 30 at most, and begins with a letter or digit",
         "train-2",
     ),
 ]
 
 
 class DefaultsFile(StrictModel):
-    """What holds for every task that does not say otherwise."""
+    """Defaults of all tasks."""
 
-    env: EnvFile = Field(default_factory=dict, description="Beside what the task itself sets.")
+    env: EnvFile = Field(default_factory=dict, description="In addition to those of the task.")
     timeout: Duration | None = None
     retries: int | None = Field(None, ge=0, le=100)
     resources: ResourcesFile | None = None
@@ -95,18 +95,18 @@ class TaskFile(StrictModel, json_schema_extra=one_of("recipe", "command")):
     )
     command: Command | None = Field(None, description="Words or a list; no shell.")
     folder: str | None = Field(
-        None, description="The code of a command; the folder of this file if not given."
+        None, description="Folder with the code of a command; defaults to the folder of this file."
     )
-    requirements: RelativePath | None = Field(None, description="Of a command's folder.")
-    after: list[str] = Field(default_factory=list, description="Tasks that come before this one.")
+    requirements: RelativePath | None = Field(None, description="Requirements of a command.")
+    after: list[str] = Field(default_factory=list, description="Tasks that run before this one.")
     on_failure: Literal["block", "satisfy"] = Field(
-        "block", description="What a failure of this task means for those after it."
+        "block", description="Effect of a failure on the tasks after this one."
     )
     params: dict[Identifier, Scalar] = Field(default_factory=dict)
     args: list[str] = Field(default_factory=list, description="Arguments of the script.")
     data: str | None = Field(None, description="File or folder with the recipe's data set.")
     inputs: Inputs = Field(
-        default_factory=dict, description="As in train.yaml; {run: TASK} is what a task wrote."
+        default_factory=dict, description="As in train.yaml; {run: TASK}: outputs of a task."
     )
     outputs: list[RelativePath] | None = None
     env: EnvFile = Field(default_factory=dict)
@@ -118,35 +118,35 @@ class TaskFile(StrictModel, json_schema_extra=one_of("recipe", "command")):
     def _one_source(self) -> TaskFile:
         if (self.recipe is None) == (self.command is None):
             found = "both" if self.recipe else "neither"
-            problem = f"a task has a recipe or a command, got {found}"
+            problem = f"expected recipe or command, got {found}"
             raise key_error(problem, "recipe: ./folder, or command: python prepare.py")
         for key in ("folder", "requirements"):
             if self.recipe is not None and getattr(self, key) is not None:
-                raise key_error(f"{key} goes with command: a recipe has its own", f"remove {key}")
+                raise key_error(f"{key} is not allowed with recipe", f"remove {key}")
         return self
 
 
 class JobFile(StrictModel):
-    """Of the Batch job that holds the tasks."""
+    """Settings of the Batch job of the tasks."""
 
-    max_parallel: int | None = Field(None, ge=1, description="Tasks that run at the same time.")
+    max_parallel: int | None = Field(None, ge=1, description="Maximum number of parallel tasks.")
 
 
 class SubmitFile(StrictModel, title="file of runner submit"):
-    """Tasks of one Batch job."""
+    """Several tasks in one Batch job."""
 
     name: RecipeName | None = Field(None, description="Defaults to the name of the file.")
     experiment: str | None = None
     tasks: dict[TaskName, TaskFile] = Field(min_length=1, max_length=MAX_TASKS)
     defaults: DefaultsFile = Field(DefaultsFile.model_validate({}))
     priority: Priority = 0
-    pool: str | None = Field(None, description="One pool for all; else the first that fits all.")
-    schedule: ScheduleFile | None = Field(None, description="When the tasks run, again and again.")
+    pool: str | None = Field(None, description="Pool of all tasks; else the first that fits all.")
+    schedule: ScheduleFile | None = Field(None, description="Times at which the tasks run.")
     job: JobFile = Field(JobFile.model_validate({}))
 
 
 def load_submit_file(path: Path) -> tuple[SubmitFile, Document]:
-    """Read and check the file. Raises RunnerError with file, line and field."""
+    """Read and validate the file. Raise RunnerError with file, line and field."""
     if path.is_dir() or path.suffix == ".py":
         raise _no_tasks(path)
     document = read_document(path, code=CODE)
@@ -161,8 +161,8 @@ def load_submit_file(path: Path) -> tuple[SubmitFile, Document]:
         raise RunnerError(
             f"{CODE}-CYCLE",
             f"{path}:{document.line(('tasks', err.path[0]))}: tasks wait for one another",
-            why=" -> ".join(err.path) + "   (-> means: comes after)",
-            fix="remove one of these from an `after`, or from an input of `run:`",
+            why=" -> ".join(err.path) + "   (-> means: runs after)",
+            fix="remove one of these dependencies from `after` or from an input `run:`",
         ) from err
     return parsed, document
 
@@ -171,13 +171,13 @@ def _no_tasks(path: Path) -> RunnerError:
     return RunnerError(
         f"{CODE}-RECIPE",
         f"{path} has no tasks to submit",
-        why="a folder, a script and a train.yaml are recipes",
-        fix=f"runner train {path.name}, or name a file with tasks",
+        why="a folder, a script or a train.yaml is a recipe",
+        fix=f"runner train {path.name}, or use a file with tasks",
     )
 
 
 def edges(file: SubmitFile) -> dict[str, tuple[str, ...]]:
-    """What each task comes after: what it says, and the tasks whose outputs it reads."""
+    """Return the predecessors of each task: its `after`, and the tasks whose outputs it reads."""
     return {
         name: tuple(dict.fromkeys([*task.after, *reads(task, file)]))
         for name, task in file.tasks.items()
@@ -185,13 +185,13 @@ def edges(file: SubmitFile) -> dict[str, tuple[str, ...]]:
 
 
 def reads(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
-    """Tasks of the same file whose outputs a task reads."""
+    """Return the tasks of the file whose outputs a task reads."""
     runs = (source.run for source in task.inputs.values())
     return tuple(dict.fromkeys(run for run in runs if run is not None and run in file.tasks))
 
 
 def must_succeed(name: str, file: SubmitFile) -> tuple[str, ...]:
-    """Tasks without whose success this one does not start; a failure of others satisfies it."""
+    """Return the predecessors that must succeed; of others, a failure is sufficient."""
     needed = reads(file.tasks[name], file)
     return tuple(
         before
@@ -204,34 +204,34 @@ def _check_after(document: Document, name: str, task: TaskFile, known: tuple[str
     for number, before in enumerate(task.after):
         where = ("tasks", name, "after", number)
         if before == name:
-            problem, fix = f"{name!r} comes after itself", "remove it"
+            problem, fix = f"{name!r} depends on itself", "remove it"
         elif before not in known:
-            problem = f"there is no task {before!r}"
+            problem = f"unknown task {before!r}"
             fix = near(before, known) or f"tasks are: {', '.join(known)}"
             if is_run_id(before) or before == "@last":
-                problem = f"{before!r} is a run, and tasks wait for tasks of the same file"
+                problem = f"{before!r} is a run, but tasks can only wait for tasks of this file"
                 file = document.path.name
-                fix = f"wait for it here: runner attach {before} && runner submit {file}"
+                fix = f"wait on this machine: runner attach {before} && runner submit {file}"
         elif before in task.after[:number]:
-            problem, fix = f"{before!r} is named twice", "remove one of them"
+            problem, fix = f"duplicate {before!r}", "remove one of them"
         else:
             continue
         raise field_error(document, where, problem, code=CODE, fix=fix)
 
 
 def in_order(after: Edges) -> tuple[str, ...]:
-    """Every task behind those it comes after; equals as they stand in the file.
+    """Return the tasks after their predecessors, otherwise in the order of the file.
 
-    Raises CyclicError. Names that are no task are the caller's to find.
+    Unknown names are not checked. Raises CyclicError.
     """
     return tuple(name for level in levels(after) for name in level)
 
 
-_NAMED = 3  # predecessors that one line of the picture names; more say nothing
+_NAMED = 3  # predecessors that one line of the tree names
 
 
 def draw(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """A tree, each task once: below the last of those it comes after, which it names if several."""
+    """Return a tree in which each task is below its last predecessor, and names the others."""
     order = in_order(after)
     place = {name: number for number, name in enumerate(order)}
     children: dict[str | None, list[str]] = {}
@@ -239,7 +239,7 @@ def draw(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...
         parents = sorted(set(after[name]), key=place.__getitem__)
         children.setdefault(parents[-1] if parents else None, []).append(name)
     lines: list[str] = []
-    # Explicit stack: a chain of tasks is as deep as it is long.
+    # An explicit stack, because a chain of tasks can be deeper than Python's recursion limit.
     stack = [(name, "", "", "") for name in reversed(children.get(None, []))]
     while stack:
         name, lead, mark, below = stack.pop()
@@ -255,7 +255,7 @@ def draw(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...
 
 
 def _few(names: Sequence[str]) -> str:
-    """`a, b and 97 more`: the last one is named where it alone would be left."""
+    """Return `a, b and 97 more`."""
     if len(names) <= _NAMED:
         return ", ".join(names)
     shown = names[: _NAMED - 1]

@@ -31,7 +31,7 @@ from runner.protocol.paths import SUFFIX_ALPHABET, slug
 from runner.protocol.run_spec import FORMAT
 from runner.protocol.schedules import group_template_blob, template_blob
 
-# Nodes of Azure sign in with their identity. The local services give them a signature, which ends.
+# Nodes of Azure use their managed identity. Local nodes get a SAS token, which expires.
 _LOCAL_LIFETIME = timedelta(days=3 * 366)
 
 
@@ -60,14 +60,14 @@ class ScheduleRequest:
         """Return when it fires, as text."""
         first, last = self.recurrence.first, self.recurrence.last
         until = f", until {last.isoformat()}" if last else ""
-        begin = f"first {first.isoformat()}" if first else "the first at once"
+        begin = f"first {first.isoformat()}" if first else "first now"
         return f"every {format_duration(self.recurrence.interval)}, {begin}{until}"
 
 
 def create_schedule(
     connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
 ) -> ScheduleRecord:
-    """Create a schedule of the runs of a plan. If it is refused, nothing is left of it."""
+    """Create a schedule of the runs of a plan. A refused schedule leaves nothing behind."""
     upload_runs(connection, plan, on_progress)
     first = next(iter(plan.runs.values()))
     if first.plan.group is None:
@@ -147,7 +147,7 @@ def _create(
             container.create(name, template)
         service.create_schedule(connection, schedule_id, made.place, request.recurrence, job())
     except RunnerError as err:
-        if err.code != SERVICES_DOWN:  # else it may be there
+        if err.code != SERVICES_DOWN:  # otherwise it may exist
             forget(container, made)
         raise
     except KeyboardInterrupt:
@@ -164,7 +164,7 @@ def plan_schedule(
     target: Target,
     on_progress: OnProgress,
 ) -> SubmissionPlan:
-    """Plan the templates of a schedule. Raises RunnerError if it cannot be created."""
+    """Plan the templates of a schedule. Raise RunnerError if it cannot be created."""
 
     def check(connection: Connection) -> None:
         if isinstance(submission, CheckedFile) and not submission.is_single:
@@ -183,8 +183,8 @@ def _check_one_node(recipe: Recipe) -> None:
         raise RunnerError(
             "R-SCHEDULE-NODES",
             f"this schedule cannot run {recipe.name} on {nodes} nodes",
-            why="what a Batch schedule starts is a job manager task, which has one instance",
-            fix="a file with `schedule:` and this as its task, for runner submit",
+            why="a Batch schedule starts a job manager task, which uses one node",
+            fix="make it a task of a file with `schedule:`, and run runner submit",
             exit_code=ExitCode.PREFLIGHT,
         )
 
@@ -211,7 +211,7 @@ OnWarning = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFlags:
-    """The flags; None where one was not typed."""
+    """Flags of `runner schedule create`; None if not set."""
 
     cron: str | None = None
     every: str | None = None
@@ -235,7 +235,7 @@ def make_schedule(
     on_progress: OnProgress,
     on_warning: OnWarning,
 ) -> ScheduleRecord:
-    """Create a schedule of a recipe, or of a file of tasks. Raises RunnerError if it is refused."""
+    """Create a schedule of a recipe, or of a file of tasks. Raise RunnerError if it is refused."""
     path = Path(ref).expanduser().absolute()
     if path.suffix in (".yml", ".yaml") and path.name != "train.yaml" and path.is_file():
         file, _ = load_submit_file(path)
@@ -248,7 +248,7 @@ def make_schedule(
         if recipe.after:
             raise RunnerError(
                 "R-SCHEDULE-AFTER",
-                f"{recipe.name} has `after`, and a schedule has no runs to wait for",
+                f"recipe {recipe.name} has `after`, which schedules do not support",
                 fix="remove `after` from its train.yaml",
             )
         request = _request(None, flags, recipe.name)
@@ -263,7 +263,7 @@ def submit_schedule(
     on_progress: OnProgress,
     on_warning: OnWarning,
 ) -> ScheduleRecord:
-    """Create the schedule of a submission that was checked; local services are started."""
+    """Create the schedule of a validated submission; start the local services if needed."""
     connection, target = open_target(settings, on_progress)
     plan = plan_schedule(submission, request, target, on_progress)
     for text in plan.warnings:
@@ -272,12 +272,12 @@ def submit_schedule(
 
 
 def file_schedule(submission: CheckedFile, flags: ScheduleFlags = NO_FLAGS) -> ScheduleRequest:
-    """Return when the tasks of a file run. Raises RunnerError if they never would."""
+    """Return the name and times of the schedule of a file. Raise RunnerError if it never fires."""
     return _request(submission.file.schedule, flags, submission.name)
 
 
 def _named(overrides: tuple[str, ...], file: SubmitFile) -> tuple[str, ...]:
-    """Return overrides by task: in a file with one task, the name of the task may be left out."""
+    """Return overrides with the task's name, which may be omitted if the file has one task."""
     if len(file.tasks) > 1:
         return overrides
     [task] = file.tasks
@@ -295,7 +295,9 @@ def _spec(written: ScheduleFile | None, flags: ScheduleFlags) -> ScheduleSpec:
         parse_duration_flag("every", flags.every, "1m", "366d") if flags.every is not None else None
     )
     if flags.cron and every:
-        raise RunnerError("R-SCHEDULE", "--cron and --every are two schedules", fix="one of them")
+        raise RunnerError(
+            "R-SCHEDULE", "--cron and --every cannot be combined", fix="use one of them"
+        )
     spec = ScheduleSpec()
     if written is not None:
         spec = ScheduleSpec(
@@ -326,7 +328,7 @@ def _moment(flag: str, text: str | None) -> datetime | None:
         raise RunnerError(
             "R-FLAG-VALUE",
             f"--{flag} {text!r} is not a date or time",
-            fix=f"--{flag} 2026-12-31, or 2026-12-31T06:00+01:00",
+            fix=f"write --{flag} 2026-12-31 or 2026-12-31T06:00+01:00",
         ) from err
 
 

@@ -1,4 +1,4 @@
-"""Schedules: found by id, what they made, and their end."""
+"""Find, pause, resume and delete schedules, and list their firings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.protocol.schedules import SCHEDULES_FOLDER
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRecord:
-    """One schedule: what was written, and what the service says; `view` None where it is gone."""
+    """A schedule: its document and its state in Batch; `view` is None if Batch does not have it."""
 
     schedule_id: str
     document: Mapping[str, Any]
@@ -32,13 +32,13 @@ class ScheduleRecord:
 
     @property
     def state(self) -> str:
-        """`active`, `paused`, `completed`, or `gone` where the service does not have it."""
+        """`active`, `paused`, `completed`, or `gone` if Batch does not have it."""
         state = self.view.state if self.view else "gone"
         return "paused" if state == "disabled" else state
 
     @property
     def when(self) -> str:
-        """Its cron expression, or how often it fires."""
+        """Its cron expression, or its interval."""
         if self.document["cron"]:
             zone = "" if self.document["timezone"] == "UTC" else f" {self.document['timezone']}"
             return f"{self.document['cron']}{zone}"
@@ -46,19 +46,19 @@ class ScheduleRecord:
 
     @property
     def place(self) -> str:
-        """Where its template and its firings lie, below `schedules/`."""
+        """The folder of its template and its firings, below `schedules/`."""
         return f"{self.schedule_id}/{self.document['instance']}"
 
     @property
     def tasks(self) -> Mapping[str, tuple[str, ...]]:
-        """Of several tasks, which comes after which; nothing where it makes single runs."""
+        """The predecessors of each task; empty if it creates single runs."""
         found: Mapping[str, list[str]] = self.document.get("tasks") or {}
         return {name: tuple(before) for name, before in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """What a schedule made at one time: a run, or a group of several."""
+    """The result of one firing of a schedule: a run, or a group of runs."""
 
     created: str
     job_id: str
@@ -67,7 +67,7 @@ class Firing:
 
 
 def list_schedules(connection: Connection) -> list[ScheduleRecord]:
-    """Every schedule of this stack, by id."""
+    """Return all schedules of the stack, by ID."""
     container = runs_container(connection)
     views = {view.schedule_id: view for view in service.list_schedules(connection)}
     names = sorted(
@@ -78,7 +78,7 @@ def list_schedules(connection: Connection) -> list[ScheduleRecord]:
 
 
 def find_schedule(connection: Connection, schedule_id: str) -> ScheduleRecord:
-    """The schedule of that id. Raises R-SCHEDULE-UNKNOWN."""
+    """Return the schedule of an ID. Raise R-SCHEDULE-UNKNOWN if it does not exist."""
     container = runs_container(connection)
     view = service.get_schedule(connection, schedule_id)
     found = _load(container, schedule_id, {schedule_id: view} if view else {})
@@ -87,14 +87,14 @@ def find_schedule(connection: Connection, schedule_id: str) -> ScheduleRecord:
     known = [name.removeprefix(SCHEDULES_FOLDER) for name in container.folders(SCHEDULES_FOLDER)]
     raise RunnerError(
         "R-SCHEDULE-UNKNOWN",
-        f"there is no schedule {schedule_id!r}",
-        why=f"there are: {', '.join(known)}" if known else "there is none at all",
-        fix=near(schedule_id, known) or "runner schedule ls",
+        f"unknown schedule {schedule_id!r}",
+        why=f"schedules are: {', '.join(known)}" if known else "there are no schedules",
+        fix=near(schedule_id, known) or "list them with runner schedule ls",
     )
 
 
 def firings(connection: Connection, schedule: ScheduleRecord) -> list[Firing]:
-    """What it made so far, the newest last."""
+    """Return the firings so far, newest last."""
     container = runs_container(connection)
     names = [blob.name for blob in container.list(f"{SCHEDULES_FOLDER}{schedule.place}/firings/")]
     bodies = [body for body in in_parallel(container.read, names) if body]
@@ -109,7 +109,7 @@ def _firing(raw: dict[str, Any]) -> Firing:
 
 
 def trouble(connection: Connection, schedule: ScheduleRecord, made: Sequence[Firing]) -> str | None:
-    """Why the newest job of a schedule has made nothing yet; None where it has."""
+    """Return why the newest job of a schedule has created no run, or None if it has."""
     job_id = schedule.view.recent_job if schedule.view else None
     if job_id is None or any(one.job_id == job_id for one in made):
         return None
@@ -117,20 +117,20 @@ def trouble(connection: Connection, schedule: ScheduleRecord, made: Sequence[Fir
     task = get_task(connection, job_id, task_id)
     if task is None or task.phase != "completed":
         return f"job {job_id} waits for a node"
-    said = read_task_file(connection, job_id, task_id, "stdout.txt") or b""
-    lines = said.decode(errors="replace").splitlines()
+    output = read_task_file(connection, job_id, task_id, "stdout.txt") or b""
+    lines = output.decode(errors="replace").splitlines()
     last = lines[-1] if lines else task.failure_message or f"exit code {task.exit_code}"
-    return f"job {job_id} made nothing: {last}"
+    return f"job {job_id} created no run: {last}"
 
 
 def pause_schedule(connection: Connection, schedule: ScheduleRecord) -> None:
-    """Let no run begin until it is resumed. Raises R-SCHEDULE-OVER for one that has ended."""
+    """Start no runs until the schedule is resumed. Raise R-SCHEDULE-OVER if it has ended."""
     _check_goes_on(schedule)
     service.pause_schedule(connection, schedule.schedule_id)
 
 
 def resume_schedule(connection: Connection, schedule: ScheduleRecord) -> None:
-    """Let runs begin again; what was missed is not made up for. Raises R-SCHEDULE-OVER."""
+    """Start runs again; missed runs are not started. Raise R-SCHEDULE-OVER if it has ended."""
     _check_goes_on(schedule)
     service.resume_schedule(connection, schedule.schedule_id)
 
@@ -139,17 +139,17 @@ def _check_goes_on(schedule: ScheduleRecord) -> None:
     if schedule.state not in ("active", "paused"):
         raise RunnerError(
             "R-SCHEDULE-OVER",
-            f"schedule {schedule.schedule_id!r} is over: {schedule.state}",
-            fix=f"runner schedule rm {schedule.schedule_id}, and create it again",
+            f"schedule {schedule.schedule_id!r} has ended: {schedule.state}",
+            fix=f"runner schedule rm {schedule.schedule_id}, then create it again",
         )
 
 
 def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[str]:
-    """Delete the schedule and return its ID. Batch deletes its jobs, which cancels active runs."""
+    """Delete the schedule and cancel its active runs. Return the IDs of the cancelled runs."""
     container = runs_container(connection)
     service_knows = schedule.view is not None
     if service_knows:
-        _let_none_begin(connection, schedule)
+        _stop_firing(connection, schedule)
     made = [run_id for one in firings(connection, schedule) for run_id in reversed(one.runs)]
 
     def cancel(run_id: str) -> bool:
@@ -163,12 +163,12 @@ def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[st
     return cancelled
 
 
-def _let_none_begin(connection: Connection, schedule: ScheduleRecord) -> None:
+def _stop_firing(connection: Connection, schedule: ScheduleRecord) -> None:
     view = schedule.view
     if view is not None and view.state == "active":
         service.pause_schedule(connection, schedule.schedule_id)
     if schedule.tasks and view is not None and view.recent_job is not None:
-        terminate_task(connection, view.recent_job, GROUP_TASK_ID)  # it may be about to make runs
+        terminate_task(connection, view.recent_job, GROUP_TASK_ID)  # it may create runs
 
 
 def _cancel(connection: Connection, container: BlobContainer, run_id: str) -> bool:
@@ -177,7 +177,7 @@ def _cancel(connection: Connection, container: BlobContainer, run_id: str) -> bo
 
 
 def schedule_blob(schedule_id: str) -> str:
-    """What was asked for."""
+    """Return the blob of the schedule's document."""
     return f"{SCHEDULES_FOLDER}{schedule_id}/schedule.json"
 
 
@@ -192,7 +192,7 @@ def _load(
 
 
 def forget(container: BlobContainer, schedule: ScheduleRecord) -> None:
-    """Delete its documents; `schedule.json` last: as long as it is there, `rm` may be repeated."""
+    """Delete its documents. `schedule.json` is the last one, so that `rm` can be repeated."""
     names = [blob.name for blob in container.list(f"{SCHEDULES_FOLDER}{schedule.schedule_id}/")]
     last = schedule_blob(schedule.schedule_id)
     in_parallel(container.delete, [name for name in names if name != last])

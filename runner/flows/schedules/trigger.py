@@ -1,4 +1,4 @@
-"""A firing of a schedule now, by the client: in a job of its own, beside the schedule's times."""
+"""Trigger a schedule now, from the client, in a separate job."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from runner.protocol.schedules import (
     template_blob,
 )
 
-# Of the local services' signatures: what a group may take in all.
+# The lifetime of SAS tokens of the local services: the longest duration of a group.
 _LIFETIME = timedelta(days=90)
 
 
 def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGroup:
-    """A run of the schedule now, or a group of them; the next ones stay as planned.
+    """Start a run of the schedule, or a group of runs, now. Return it.
 
-    Secrets from variables are read again from this machine's: Batch hands out none that it keeps.
+    Secrets from variables are read on this machine again: Batch does not return stored values.
     """
     container = runs_container(connection)
     if schedule.tasks:
@@ -59,8 +59,8 @@ def _template(container: BlobContainer, schedule: ScheduleRecord, blob: str) -> 
     if body is None:
         raise RunnerError(
             "R-SCHEDULE-BROKEN",
-            f"the template of {schedule.schedule_id} is gone",
-            fix=f"runner schedule rm {schedule.schedule_id}, and create it again",
+            f"schedule {schedule.schedule_id} has lost its template",
+            fix=f"runner schedule rm {schedule.schedule_id}, then create it again",
             exit_code=ExitCode.RUN_FAILED,
         )
     template: dict[str, Any] = json.loads(body)
@@ -110,8 +110,8 @@ def _secrets(schedule: ScheduleRecord, refs: tuple[SecretRef, ...]) -> SecretVal
         raise RunnerError(
             err.code,
             err.what,
-            why=f"{err.why}; the value that {schedule.schedule_id} was made with is in Batch, "
-            "for its own tasks alone",
+            why=f"{err.why}; the value given to {schedule.schedule_id} is stored in Batch, which "
+            "passes it only to the scheduled tasks",
             fix=err.fix,
             exit_code=err.exit_code,
         ) from err

@@ -10,15 +10,15 @@ import sys
 import zipfile
 from pathlib import Path
 
-# Zip knows no earlier date; a fixed one makes equal sources equal bytes.
+# The earliest date of the zip format. It is fixed, so that equal sources give equal bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 MAIN = "from runner.node.agent.main import start\n\nstart()\n"
 
 
 def build_agent() -> bytes:
-    """The agent as a `.pyz`: identical bytes for identical sources, on every machine.
+    """Return the agent as a `.pyz` whose bytes depend on the sources only.
 
-    Stored, not deflated: compressed bytes differ between zlib versions, and start-up is quicker.
+    It is not compressed: compressed bytes differ between zlib versions, and start-up is quicker.
     """
     root = Path(__file__).parents[2]
     packed = io.BytesIO()
@@ -41,7 +41,7 @@ def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
 
 
 def main() -> None:
-    """Write the agent to the path given."""
+    """Write the agent to the path on the command line."""
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m runner.flows.submit.agent_archive OUT")
     Path(sys.argv[1]).write_bytes(build_agent())

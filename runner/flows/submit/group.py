@@ -1,4 +1,4 @@
-"""The tasks of a file: their recipes, validated, and the group that they are submitted as."""
+"""Validate the tasks of a file, and make the group in which they are submitted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.protocol.run_spec import NO_RESOURCES
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """What was typed beside the file; `overrides` are `task.param=value`."""
+    """The options of a submission, in addition to its file; `overrides` are `task.param=value`."""
 
     overrides: tuple[str, ...] = ()
     experiment: str | None = None
@@ -47,7 +47,7 @@ class CheckedFile:
 
 
 def check_file(file: SubmitFile, path: Path, request: GroupRequest) -> CheckedFile:
-    """Validate the recipe and options of every task. Raises RunnerError; writes nothing."""
+    """Validate the recipe and options of every task. Raise RunnerError. Write nothing."""
     recipes = load_tasks(file, path.parent)
     overrides = _by_task(request.overrides, recipes)
     name = slug(file.name or path.stem)
@@ -62,7 +62,7 @@ def check_file(file: SubmitFile, path: Path, request: GroupRequest) -> CheckedFi
 
 
 def load_tasks(file: SubmitFile, base: Path) -> dict[str, Recipe]:
-    """Load the recipe of every task, with what the file sets. Errors name the task."""
+    """Load the recipe of every task, with the values that the file sets. Errors name the task."""
     memo = Memo()
     return {name: _recipe(name, task, file, base, memo) for name, task in file.tasks.items()}
 
@@ -70,7 +70,7 @@ def load_tasks(file: SubmitFile, base: Path) -> dict[str, Recipe]:
 def _options(
     task: TaskFile, base: Path, overrides: Sequence[str], experiment: str | None
 ) -> TrainOptions:
-    """Return what the file sets beside the recipe; parameters are checked as those of `--set`."""
+    """Return the options that the file sets; parameters are validated like those of `--set`."""
     return TrainOptions(
         overrides=(*(f"{name}={value}" for name, value in task.params.items()), *overrides),
         script_args=tuple(task.args),
@@ -95,7 +95,7 @@ def new_group(submission: CheckedFile, pool: PoolOutput, created: datetime) -> R
 
 
 def resolve_task_input(document: Mapping[str, Any], group: RunGroup) -> Mapping[str, Any]:
-    """Return an input `{run: TASK}` as that task's run; another name is a run of its own."""
+    """Return an input `{run: TASK}` with the ID of that task's run; return others unchanged."""
     if document["kind"] == "run" and document.get("run") in group.runs:
         run_id = group.runs[document["run"]]
         return {"kind": "run", "run_id": run_id, "path": document.get("path")}
@@ -103,7 +103,7 @@ def resolve_task_input(document: Mapping[str, Any], group: RunGroup) -> Mapping[
 
 
 def _run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str, str]:
-    """Return a unique `<name>-<task>-…` for each task; a long name is cut, a task's never is."""
+    """Return a unique run ID `<name>-<task>-…` for each task; only `name` is shortened."""
     found: dict[str, str] = {}
     for task in tasks:
         short = name[: MAX_ID - STAMP_LENGTH - len(task) - 1].rstrip("-_")
@@ -122,8 +122,8 @@ def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path, memo: Memo)
         raise RunnerError(
             "R-SUBMIT-AFTER",
             f"task {name}: its train.yaml has `after: {list(recipe.after)}`",
-            why="within a file, order is between the tasks of the file",
-            fix=f"write `after` at task {name} of the file, and remove it from train.yaml",
+            why="the order of tasks is set in the file",
+            fix=f"move `after` from train.yaml to task {name} of the file",
         )
     defaults = file.defaults
     retries = (task.retries, recipe.retries or None, defaults.retries, 0)
@@ -148,8 +148,8 @@ def of_task(name: str) -> Generator[None]:
         yield
     except RunnerError as err:
         fix = err.fix
-        if err.code == "R-SET-UNKNOWN" and "after --" in fix:  # there are no such words in a file
-            fix = f"write it under `params` of {name}, or among its `args`"
+        if err.code == "R-SET-UNKNOWN" and "after --" in fix:  # not possible in a file
+            fix = f"use `params` or `args` of task {name}"
         raise RunnerError(
             err.code, f"task {name}: {err.what}", why=err.why, fix=fix, exit_code=err.exit_code
         ) from err
@@ -161,15 +161,17 @@ def _loaded(name: str, task: TaskFile, base: Path, memo: Memo) -> Recipe:
         return memo(ref, lambda: load_recipe(ref, cwd=base))
     folder = (base / Path(task.folder or ".").expanduser()).resolve()
     if not folder.is_dir():
-        raise RunnerError("R-SUBMIT-FOLDER", f"there is no folder {folder}", fix="correct `folder`")
+        raise RunnerError("R-SUBMIT-FOLDER", f"no such folder: {folder}", fix="correct `folder`")
     requirements = task.requirements
     if requirements is not None and not (folder / requirements).is_file():
         raise RunnerError(
-            "R-SUBMIT-FOLDER", f"there is no {requirements} in {folder}", fix="correct it"
+            "R-SUBMIT-FOLDER",
+            f"{requirements} not found in {folder}",
+            fix="correct `requirements`",
         )
     if missing := missing_script(task.command or (), folder):
         raise RunnerError(
-            "R-SUBMIT-FOLDER", f"there is no {missing} in {folder}", fix="correct `command`"
+            "R-SUBMIT-FOLDER", f"{missing} not found in {folder}", fix="correct `command`"
         )
     return Recipe(
         name=name,
@@ -194,7 +196,7 @@ def _by_task(texts: Sequence[str], recipes: Mapping[str, Recipe]) -> dict[str, l
         if task not in recipes:
             raise RunnerError(
                 "R-SET-UNKNOWN",
-                f"--set {text!r}: there is no task {task!r}",
+                f"--set {text!r}: unknown task {task!r}",
                 why=f"tasks are: {', '.join(recipes)}",
                 fix=near(task, recipes) or "use one of these",
             )

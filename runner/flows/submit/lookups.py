@@ -1,7 +1,7 @@
-"""What a submission asks the services before it is planned: inputs, runs to wait for, the job.
+"""Ask the services about the inputs, predecessors and job of a submission before it is planned.
 
-A submission and a preview (`--dry-run`) ask the same questions in the same order. What is refused
-is refused in both; a preview lists the questions that nobody could answer.
+A submission and a preview (`--dry-run`) ask the same questions in the same order, and refuse the
+same answers. A preview lists the questions that were not answered.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _FAILED = "R-AFTER-FAILED"
 
 @dataclass(slots=True)
 class Lookups:
-    """The questions of one submission: raises what the services refuse.
+    """The questions of one submission to the services. Raises what the services refuse.
 
-    With `preview`, an unanswered question is listed in `unknown` as (what, why), and nothing more
-    is asked once a service is away; `notes` are worth a warning.
+    With `preview`, an unanswered question is listed in `unknown` as (what, why). After a service
+    did not respond, no further question is asked. `notes` are warnings.
     """
 
     connection: Connection | None
@@ -50,7 +50,7 @@ class Lookups:
     notes: list[str] = field(default_factory=list[str])
 
     def ask(self, what: str, question: Callable[[Connection], T], otherwise: T) -> T:
-        """Return the answer to a question, or `otherwise` where a preview gets none."""
+        """Return the answer to a question, or `otherwise` if a preview gets none."""
         if self.connection is not None:
             try:
                 return question(self.connection)
@@ -73,19 +73,19 @@ class Lookups:
         )
 
     def _share(self, connection: Connection, what: str, document: Mapping[str, Any]) -> None:
-        """Only noted: a run before this one may write it, and a pool may mount more than this."""
+        """Note a missing path: an earlier run may still write it, or the pool may mount it."""
         path = str(document["path"])
         with open_store(connection, SHARE) as store:
-            # With the name of the mount, or without it.
+            # The path may begin with the name of the mount.
             for place in filter(None, (path, path.partition("/")[2])):
                 if store.find(place) or next(iter(store.list(place)), None):
                     return
-        self.notes.append(f"{what}: there is no {path} on the file share now")
+        self.notes.append(f"{what}: {path} does not exist on the file share yet")
 
     def note_unfinished(
         self, named: Mapping[str, Mapping[str, Any]], awaited: Collection[str], whose: str, fix: str
     ) -> None:
-        """Note, in a preview, inputs of runs that have not ended and that nothing waits for."""
+        """Note, in a preview, inputs of active runs that are not predecessors."""
         for name, document in named.items():
             run_id = str(document.get("run_id") or "")
             if not self.preview or document["kind"] != "run" or not run_id or run_id in awaited:
@@ -97,7 +97,7 @@ class Lookups:
     def leave_to_node(
         self, recipe: Recipe, named: Mapping[str, Mapping[str, Any]], whose: str
     ) -> None:
-        """List what only a node finds out."""
+        """List the inputs, secrets and image that only a node can check."""
         for name, document in named.items():
             if document["kind"] == "url":
                 self.unknown.append((f"input {name}{whose}", "the node fetches it"))
@@ -133,13 +133,13 @@ def resolve_input(
 
 
 def _check_outputs(connection: Connection, spec: InputSpec, path: str) -> None:
-    """Refuse what the node would refuse: an outcome never changes. A run may still go on."""
+    """Refuse outputs that the node would refuse. An active run is accepted."""
     result = load_result(runs_container(connection), spec.source)
     if result is None:
         return
     if result.status != "succeeded":
         how = f"{'was ' if result.status == 'cancelled' else ''}{result.status}"
-        fix = f"name a run that succeeded: runner retry {spec.source}, or runner ps"
+        fix = f"use a run that succeeded (runner ps), or runner retry {spec.source}"
         raise refused_input(spec, f"run {spec.source} {how}, so it has no outputs", fix)
     names = [file.path for file in result.outputs]
     if not any(is_selected_output(name, path) for name in names):
@@ -161,22 +161,20 @@ def _listed(connection: Connection, name: str, source: str) -> dict[str, Any]:
     except RunnerError as err:
         if err.code != "R-CONTAINER-MISSING":
             raise
-        fix = "write container/prefix; runner local env, or the portal, knows the account"
-        raise refused_input(spec, f"there is no container {container!r}", fix) from err
+        fix = "write container/prefix of the storage account of the target"
+        raise refused_input(spec, f"container {container!r} does not exist", fix) from err
     single = next((blob for blob in blobs if blob.name == prefix), None)
     if single is not None:
         folder, _, last = prefix.rpartition("/")
         return _blob_document(source, container, folder, [single], last)
     if not blobs:
-        raise refused_input(
-            spec, "there is no blob of that name, or below it", "check the spelling"
-        )
+        raise refused_input(spec, "no blob has that name or prefix", "check the spelling")
     _refuse_nested(spec, {blob.name for blob in blobs})
     return _blob_document(source, container, prefix, blobs, None)
 
 
 def _belongs(blob: str, prefix: str) -> bool:
-    """Below the folder, or the blob itself; a marker of an empty folder is neither."""
+    """Return True for the blob itself and blobs below the folder, but not for folder markers."""
     return (not prefix or blob == prefix or blob.startswith(f"{prefix}/")) and blob[-1:] != "/"
 
 
@@ -201,22 +199,22 @@ def _blob_document(
 
 
 def _refuse_nested(spec: InputSpec, names: set[str]) -> None:
-    """In blob `a` and `a/b` can both be; in a folder they cannot."""
+    """Refuse blobs `a` and `a/b`, which cannot both be files of one folder."""
     for name in names:
         parents = (name[:at] for at, char in enumerate(name) if char == "/")
         if both := next((parent for parent in parents if parent in names), None):
-            what = f"{both!r} is a blob, and so is {name!r}: no folder can hold both"
-            raise refused_input(spec, what, "name a prefix below which that is not so")
+            what = f"{both!r} and {name!r} are blobs, but a folder cannot contain both"
+            raise refused_input(spec, what, "use a prefix without such blobs")
 
 
-# Batch has dependencies only between tasks of one job. So a run joins the job of those it waits
-# for; runs that have ended are only checked. An agent that waited on a node of its own would be
-# paid for waiting, and on a pool of one node it would wait for ever.
+# Batch supports dependencies only between tasks of one job. A run therefore joins the job of its
+# active predecessors; runs that have ended are only checked. An agent that waited on a node would
+# cost money meanwhile, and on a pool of one node it would wait forever.
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a run waits for: runs, and the tasks among them that have not ended, in their job."""
+    """The predecessors of a run, the tasks of the active ones, and the job of these."""
 
     after: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
@@ -225,7 +223,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRun:
-    """A run that is to wait for others: where it goes, and the command that submits it."""
+    """A run with predecessors: its pool, priority and image, and the command that submits it."""
 
     pool: PoolOutput
     priority: int
@@ -235,7 +233,7 @@ class WaitingRun:
 
 
 def resolve_after(connection: Connection, references: Sequence[str], run: WaitingRun) -> Waiting:
-    """Return the runs that a run waits for. Raises RunnerError where Batch cannot make it wait."""
+    """Return the predecessors of a run. Raise RunnerError if Batch cannot make it wait for them."""
     records = [find_run(connection, reference) for reference in references]
     found = {record.run_id: record for record in records}
     waiting = [record for record in found.values() if not _succeeded(connection, record)]
@@ -246,10 +244,13 @@ def resolve_after(connection: Connection, references: Sequence[str], run: Waitin
 
 
 def after_again(connection: Connection, record: RunSpec, *, began: bool) -> dict[str, str]:
-    """What a run waits for when it is run again, by what it waited for.
+    """Return the predecessors of a repetition, by those of the original run.
 
-    The same runs; in the place of one that failed, the newest that repeats it and may succeed.
-    Raises RunnerError where there is none. A run that `began` had nothing to wait for any more.
+    A failed predecessor is replaced by its newest repetition that may succeed. If the original run
+    has started (`began`), its predecessors are not checked.
+
+    Raises:
+        RunnerError: a predecessor failed and has no such repetition.
     """
     found: dict[str, str] = {}
     for run_id in record.after:
@@ -276,7 +277,7 @@ def _may_succeed(connection: Connection, before: RunSpec, waiting: RunSpec) -> R
                 return _may_succeed(connection, repeats, waiting)
         raise RunnerError(
             _FAILED,
-            f"{before.run_id} did not succeed: {waiting.run_id} would never start",
+            f"{waiting.run_id} would never start: {before.run_id} did not succeed",
             why=err.why,
             fix=f"runner retry {before.run_id}, then runner retry {waiting.run_id}",
             exit_code=ExitCode.PREFLIGHT,
@@ -285,7 +286,7 @@ def _may_succeed(connection: Connection, before: RunSpec, waiting: RunSpec) -> R
 
 
 def _repetitions(connection: Connection, record: RunSpec) -> list[RunSpec]:
-    """Runs that are this one again, newest first."""
+    """Return the repetitions of a run, newest first."""
     entries = load_index(runs_container(connection)).values()
     made = [
         entry.record
@@ -313,8 +314,8 @@ def _never(record: RunSpec, result: RunResult | None) -> RunnerError:
     how = f"it {'was ' if result.status == 'cancelled' else ''}{result.status}" if result else ""
     return RunnerError(
         _FAILED,
-        f"{record.run_id} did not succeed: a run after it would never start",
-        why=how or "its task is gone and it left no result",
+        f"the run would never start: {record.run_id} did not succeed",
+        why=how or "its task was deleted and it has no result",
         fix="use a run that succeeded or is active, or omit --after",
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -332,13 +333,13 @@ def _common_job(connection: Connection, run: WaitingRun, waiting: Sequence[RunSp
         why = f"{first.run_id} has priority {first.priority}, this run {run.priority}"
         raise _cannot_wait(run, first, why, f"--priority {first.priority}")
     if not takes_dependent_tasks(connection, first.job_id):
-        why = f"job {first.job_id} of {first.run_id} takes no task that depends on others"
+        why = f"job {first.job_id} of {first.run_id} does not accept tasks with dependencies"
         raise _cannot_wait(run, first, why)
     return first.job_id
 
 
 def _pool_option(run: WaitingRun, pool_id: str) -> str:
-    """`--pool`, if the run could use that pool: those for containers take nothing else."""
+    """Return `--pool ID` if the run can use that pool, else an empty text."""
     try:
         pools_for(run.image, pool_id, run.outputs)
     except RunnerError:
@@ -348,10 +349,10 @@ def _pool_option(run: WaitingRun, pool_id: str) -> str:
 
 
 def _cannot_wait(run: WaitingRun, first: RunSpec, why: str, option: str = "") -> RunnerError:
-    here = f"wait here: runner attach {first.run_id} && runner {run.command}"
+    here = f"wait on this machine: runner attach {first.run_id} && runner {run.command}"
     return RunnerError(
         "R-AFTER-JOB",
-        "Batch cannot make this run wait: dependencies are between tasks of one job",
+        "Batch cannot make this run wait: a task can only depend on tasks of its job",
         why=f"{why}; a job has one pool and one priority",
         fix=f"{option}, or {here}" if option else here,
     )

@@ -1,15 +1,15 @@
 """The submission pipeline: validate, connect, prepare, plan, submit.
 
-Every submission takes this way: `train`, `submit`, schedules, repetitions, and `--dry-run`.
+`train`, `submit`, schedules, repetitions and `--dry-run` all use it:
 
-1. `check_run` or `check_file` validates what was typed, and touches nothing.
-2. `open_target` starts local services if need be and connects; `preview_target` does neither.
+1. `check_run` or `check_file` validates the request, without side effects.
+2. `open_target` starts the local services if needed and connects; `preview_target` does neither.
 3. `plan_submission` reads local files, asks the services, downloads data, and plans.
-4. `submit_run`, `submit_group` and `create_schedule` write what the plan contains.
+4. `submit_run`, `submit_group` and `create_schedule` execute the plan.
 
-A preview downloads nothing and records the questions that nobody could answer; otherwise its plan
-is made by the same code as the plan that is submitted. A plan is never changed. A job that was
-closed after the plan was made is replaced by planning again, with the same run ID.
+A preview downloads nothing and lists the questions that no service answered; otherwise its plan
+is made by the same code as the plan that is submitted. A plan is never changed. If its job is
+closed before it is submitted, it is planned again with the same run ID.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _PENDING = "decided when the run is submitted"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a submission goes; a preview may be without a connection."""
+    """The target of a submission; a preview may have no connection."""
 
     settings: Settings
     outputs: StackOutputs
@@ -85,7 +85,7 @@ class Target:
 
 
 def open_target(settings: Settings, on_progress: OnProgress) -> tuple[Connection, Target]:
-    """Connect to the target of a submission; local services that do not run are started."""
+    """Connect to the target of a submission; start local services that do not run."""
     if settings.target == "local":
         ensure_running(settings, on_progress)
     connection = connect(settings)
@@ -107,14 +107,14 @@ def open_and_plan(
 
 
 def preview_target(settings: Settings) -> Target:
-    """Return the target of a dry run: nothing is started."""
+    """Return the target of a dry run, without starting services."""
     outputs = expected_outputs(settings)
     return Target(settings, outputs, connect(settings) if is_reachable(settings) else None, True)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """The plan of a run, and what is sent with it; of secrets only the names are shown."""
+    """The plan of a run, its files and its secrets, of which only the names are shown."""
 
     plan: RunPlan
     files: RunFiles
@@ -123,7 +123,7 @@ class PlannedRun:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return what a person should know, and nothing is refused for."""
+        """Return problems that do not prevent the submission."""
         code, dataset = self.files.code, self.files.dataset
         short = ", ".join(self.secrets.short())
         secrets = f"{short}: too short to be hidden in logs" if short else None
@@ -145,9 +145,9 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionPlan:
-    """Everything that submitting writes; `runs` are in an order in which they may run.
+    """Everything that a submission writes; `runs` are in an order in which they may run.
 
-    `home` is that of local services whose pool for containers must be created first.
+    `home` is set if the local pool for containers must be created first.
     """
 
     runs: Mapping[str, PlannedRun]
@@ -178,7 +178,7 @@ class SubmissionPlan:
         return (*dict.fromkeys(texts), *self.notes)
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """Return run.json of every run; of data that is still to be fetched, the name."""
+        """Return run.json of every run; data that is not downloaded yet has only its name."""
         found: dict[str, dict[str, Any]] = {}
         for name, run in self.runs.items():
             document = found[name] = run.plan.to_spec().to_json()
@@ -194,13 +194,13 @@ class SubmissionPlan:
         return "; ".join(f"{', '.join(what)}: {why}" for why, what in by_why.items())
 
     def unanswered_json(self) -> list[dict[str, str]]:
-        """Return the same for programs."""
+        """Return the unanswered questions for programs."""
         return [{"what": what, "why": why} for what, why in self.unanswered]
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A run on its way to a plan; `placement` gets its job last."""
+    """A run while it is being planned; `placement` gets its job last."""
 
     run: CheckedRun
     identity: RunIdentity
@@ -220,12 +220,12 @@ def plan_submission(
 ) -> SubmissionPlan:
     """Plan the runs of a recipe or a file.
 
-    With `scheduled`, these are the templates of a schedule, which belong to no job. `checks` are
-    further questions to the services, as (what, question).
+    With `scheduled`, the plans are templates of a schedule, which have no job. `checks` are further
+    questions to the services, as (what, question).
 
     Raises:
-        RunnerError: No pool fits, or the services refuse an input, a run to wait for, or the job.
-            Nothing has been downloaded then.
+        RunnerError: no pool fits, or the services refuse an input, a predecessor or the job.
+            Nothing has been downloaded.
     """
     memo, lookups = Memo(), Lookups(target.connection, target.preview)
     if isinstance(submission, CheckedFile):
@@ -279,7 +279,7 @@ def _read_group(
     file, runs = submission.file, submission.runs
     settings = replace(target.settings, pool=target.settings.pool or file.pool)
     images = {name: run.recipe.image for name, run in runs.items()}
-    # Where others have none, a pool for containers would take them as little.
+    # A pool for containers does not help if other tasks have no image.
     image = None if is_mixed(images) else next(filter(None, images.values()), None)
     outputs = with_container_pool(image, settings, target.outputs)
     outputs = pools_for_all(images, settings.pool, outputs)
@@ -308,7 +308,7 @@ def _read_group(
 def _look_up(
     draft: _Draft, name: str, group: RunGroup | None, target: Target, lookups: Lookups
 ) -> _Draft:
-    """Return the draft with the inputs and the runs to wait for that only the services know."""
+    """Return the draft with the inputs and predecessors that only the services know."""
     recipe, placement = draft.run.recipe, draft.placement
     whose = f" of {name}" if group else ""
     named = {key: lookups.input(key, one, whose) for key, one in draft.inputs.named.items()}
@@ -353,15 +353,15 @@ def _find_job(
     except RunnerError as err:
         if err.code != "R-POOL-MISSING" or not is_made_on_demand(target.settings, pool):
             raise
-        lookups.unknown.append((f"pool {pool.id}", "made when a run first needs it"))
+        lookups.unknown.append((f"pool {pool.id}", "created for the first run that needs it"))
         return absent
 
 
 def find_job(
     connection: Connection, placement: Placement, priority: int, *, in_group: bool = False
 ) -> JobPlan:
-    """Return the job that takes a task: an open one, or one that is to be created."""
-    if placement.depends_on and not in_group:  # that of the runs it waits for
+    """Return the job for a task: an open one, or one that is to be created."""
+    if placement.depends_on and not in_group:  # the job of its predecessors
         return JobPlan(placement.job_id, True, placement.pool.id, priority)
     job_id, exists = find_open_job(connection, placement.job_id, placement.pool.id)
     return JobPlan(job_id, exists, placement.pool.id, priority)
@@ -391,7 +391,7 @@ def _plan(draft: _Draft, job_id: str, target: Target) -> PlannedRun:
 
 
 def _preview(runs: Mapping[str, PlannedRun], lookups: Lookups, *, in_group: bool) -> None:
-    """Check the tasks that a submission would add, and list what is left to the nodes."""
+    """Check the tasks that a submission would add, and list what only nodes can check."""
     for name, run in runs.items():
         whose = f" of {name}" if in_group else ""
         if lookups.connection is not None:
@@ -405,9 +405,9 @@ def _preview(runs: Mapping[str, PlannedRun], lookups: Lookups, *, in_group: bool
 
 @dataclass(frozen=True, slots=True)
 class RepeatRequest:
-    """A run once more: `retry`, `resume`, `reproduce`, or a run of a schedule now.
+    """The request to repeat a run (`retry`, `resume`, `reproduce`), or to trigger a schedule.
 
-    A run of a schedule is named after it, has the agent of the template, and no origin.
+    A triggered run is named after the schedule, has the agent of the template, and no origin.
     """
 
     record: RunSpec
@@ -419,11 +419,11 @@ class RepeatRequest:
 def plan_repetition(
     connection: Connection, request: RepeatRequest, checks: Sequence[Check] = ()
 ) -> SubmissionPlan:
-    """Plan a run again from its run.json; code and data are stored already.
+    """Plan a run again from its run.json; its code and data are stored already.
 
     Raises:
-        RunnerError: The pool or a secret is missing, a changed parameter is unknown, or the
-            services refuse the job or a run to wait for.
+        RunnerError: the pool or a secret is missing, a changed parameter is unknown, or the
+            services refuse the job or a predecessor.
     """
     record, asked, outputs = request.record, request.asked, connection.outputs
     change_params(record.params, asked.overrides)

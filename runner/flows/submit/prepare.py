@@ -1,7 +1,6 @@
-"""What a submission takes from this machine: checked options, packed code, hashed data.
+"""Prepare a submission on this machine: validate options, pack code, hash data.
 
-Nothing is sent, and nothing is downloaded before `fetch_files`. `Memo` lets the runs of one
-submission share what they read.
+Nothing is sent, and only `fetch_files` downloads. The runs of one submission share a `Memo`.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from runner.protocol.run_spec import (
 T = TypeVar("T")
 _DATA_DIR = "RUNNER_DATA_DIR"
 _OF_SERVICES = ("AZ_BATCH", "AZUREML_")  # variables of Batch, Batch AI and Azure ML
-MAX_FILES = 50_000  # run.json lists every file of an input; more of them belong into an archive
+MAX_FILES = 50_000  # run.json lists every file of an input
 _UPLOADED = "inputs"  # the folder of local inputs in the `data` container
 _GIT_TIMEOUT_S = 5.0
 
 
 class Memo:
-    """A cache of what one submission has read, by its source."""
+    """A cache of everything that one submission has read, by source."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, Any] = {}
 
     def __call__(self, source: Hashable, read: Callable[[], T]) -> T:
-        """Return what `read` returned for this source; a read that fails is not stored."""
+        """Return the result of `read` for this source, from the cache if possible."""
         if source not in self._values:
             self._values[source] = read()
         return self._values[source]
@@ -60,7 +59,7 @@ class Memo:
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """What was typed beside the recipe."""
+    """The options of a run, in addition to its recipe."""
 
     overrides: tuple[str, ...] = ()
     script_args: tuple[str, ...] = ()
@@ -82,12 +81,12 @@ class CheckedRun:
 
 
 def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
-    """Validate what was typed against the recipe. Raises RunnerError; writes nothing."""
+    """Validate options against the recipe. Raise RunnerError. Write nothing."""
     if options.data is not None and not options.data.exists():
         raise RunnerError(
             "R-DATA-MISSING",
-            f"--data {options.data}: there is no such file or folder",
-            fix="give the folder that holds the data set's files",
+            f"--data {options.data}: no such file or folder",
+            fix="use the folder that contains the files of the data set",
         )
     inputs = override_inputs(recipe.inputs, options.inputs, Path.cwd())
     values = read_secrets(recipe.secrets, os.environ)
@@ -150,7 +149,7 @@ def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_d
 
 @dataclass(frozen=True, slots=True)
 class NamedInput:
-    """One input: its entry in run.json, and the local files that go with it."""
+    """An input: its entry in run.json, and its local files."""
 
     name: str
     document: Mapping[str, Any]
@@ -159,7 +158,7 @@ class NamedInput:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """What is uploaded for a run; None where it is stored already, or is still to be fetched."""
+    """The uploads of a run; None for parts that are stored, or not downloaded yet."""
 
     code: CodeArchive | None
     agent: bytes | None
@@ -170,7 +169,7 @@ class RunFiles:
 def read_files(
     run: CheckedRun, settings: Settings, outputs: StackOutputs, memo: Memo, on_progress: OnProgress
 ) -> tuple[RunFiles, RunInputs]:
-    """Pack the code and hash the data on this machine. Data that must be fetched is left out."""
+    """Pack the code and hash the data on this machine. Do not download missing data."""
     recipe = run.recipe
     apart = local_paths(recipe.inputs, recipe.folder)
     excluded = (settings.output_dir, settings.home, *apart)
@@ -219,7 +218,7 @@ def fetch_files(
 def _read_dataset(
     run: CheckedRun, settings: Settings, memo: Memo, on_progress: OnProgress, *, fetch: bool
 ) -> Dataset | None:
-    """Return the data set of a run: that of --data, the cached one, else one to be fetched."""
+    """Return the data set of --data or the cached one; with `fetch`, download a missing one."""
     name, data, home = run.recipe.dataset, run.data, settings.home
     folder = run.recipe.folder if name else None
     if data is not None:
@@ -259,9 +258,9 @@ def prepare_inputs(
     on_progress: OnProgress,
     memo: Memo | None = None,
 ) -> tuple[NamedInput, ...]:
-    """Describe inputs without the services; hashes local files. Raises RunnerError.
+    """Describe inputs without the services, and hash local files. Raise RunnerError.
 
-    Of a data set that is not cached, the document names it and lists no files.
+    The entry of a data set that is not cached has its name, but no files.
     """
     memo = memo or Memo()
     return tuple(_prepare(spec, outputs, home, on_progress, memo) for spec in specs)
@@ -276,8 +275,8 @@ def _prepare(
         try:
             dataset = _stored_dataset(spec.source, home, memo, on_progress, fetch=False)
         except RunnerError as err:
-            fix = "use dataset:mnist; name others by path, blob: or https://"
-            raise refused_input(spec, "runner has no download for this data set", fix) from err
+            fix = "use dataset:mnist, or a path, blob: or https:// for other data"
+            raise refused_input(spec, "runner cannot download this data set", fix) from err
         if dataset is not None:
             return _uploaded(spec, dataset, dataset.name, single=None)
     if spec.kind == "url":
@@ -285,9 +284,9 @@ def _prepare(
     if spec.kind == "share":
         if outputs.file_share is None:
             problem = "this stack has no file share"
-            raise refused_input(spec, problem, "blob:container/prefix, or a path")
+            raise refused_input(spec, problem, "use blob:container/prefix or a path")
         return NamedInput(spec.name, {"kind": "share", "path": spec.source})
-    # The services, or a download, complete the rest.
+    # The services or a download complete these entries later.
     part = {"path": spec.part} if spec.kind == "run" else {}
     return NamedInput(spec.name, {"kind": spec.kind, spec.kind: spec.source, **part})
 
@@ -296,7 +295,7 @@ def _from_path(spec: InputSpec) -> NamedInput:
     path = Path(spec.source).expanduser()
     path = (spec.base or Path.cwd()) / path
     if not path.exists():
-        raise refused_input(spec, f"there is no {path}", "give a file or folder of this machine")
+        raise refused_input(spec, f"{path} does not exist", "use a file or folder of this machine")
     dataset = from_path(_UPLOADED, path)
     return _uploaded(spec, dataset, _UPLOADED, single=path.name if path.is_file() else None)
 
@@ -315,7 +314,7 @@ def _uploaded(spec: InputSpec, dataset: Dataset, folder: str, *, single: str | N
 
 
 def local_paths(specs: Sequence[InputSpec], folder: Path) -> tuple[Path, ...]:
-    """Inputs that lie below the recipe's folder: they travel as inputs, not as code."""
+    """Return the inputs below the recipe's folder, which are uploaded as inputs, not as code."""
     root = folder.resolve()
     paths = (
         ((spec.base or Path.cwd()) / Path(spec.source).expanduser()).resolve()
@@ -328,7 +327,7 @@ def local_paths(specs: Sequence[InputSpec], folder: Path) -> tuple[Path, ...]:
 def check_file_count(spec: InputSpec, files: int) -> None:
     """Raise RunnerError for an input with more files than run.json can list."""
     if files > MAX_FILES:
-        what = f"it has more than {MAX_FILES} files"
+        what = f"more than {MAX_FILES} files"
         raise refused_input(spec, what, "pack them into archives, or mount the container")
 
 
@@ -345,14 +344,14 @@ def refused_input(spec: InputSpec, problem: str, fix: str) -> RunnerError:
 
 @dataclass(frozen=True, slots=True)
 class GitRevision:
-    """HEAD of the checkout a folder lies in; `dirty` when the folder differs from it."""
+    """The HEAD of a folder's checkout; `dirty` if the folder differs from it."""
 
     revision: str
     dirty: bool
 
 
 def git_revision(folder: Path) -> GitRevision | None:
-    """The revision of a folder, or None outside of git, without git, or when git is slow."""
+    """Return the revision of a folder, or None outside of git, without git, or if git is slow."""
     head = _git(folder, "rev-parse", "HEAD")
     if head is None:
         return None
@@ -405,5 +404,5 @@ def _requirements_sha256(recipe: Recipe) -> str | None:
 
 
 def run_id_suffix() -> str:
-    """Return four random letters or digits, which distinguish runs of one second."""
+    """Return four random letters or digits, which distinguish runs of the same second."""
     return "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))

@@ -1,9 +1,9 @@
 """Submit the runs of a group as one Batch job: all of them, or none.
 
-A note in blob precedes the job. Whoever submits or lists later finishes what a killed process left:
-a job is told to end with its tasks once they have been added, and not before, since one without
-tasks would end at once (REST docs "Add Job", onAllTasksComplete, read 2026-11-21). A process killed
-in between leaves the job open, and an open job counts in the account's quota.
+A note is written to blob before the job is created, so that a later submission can finish the work
+of a killed process. A job is set to end with its tasks only after they were added: without tasks it
+would end at once (REST docs "Add Job", onAllTasksComplete, read 2026-11-21). A process killed in
+between leaves the job open, and open jobs count in the account's quota.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from runner.protocol.run_spec import FORMAT
 
 logger = logging.getLogger(__name__)
 
-_ABANDONED_AFTER = timedelta(minutes=15)  # nobody adds tasks for so long
+_ABANDONED_AFTER = timedelta(minutes=15)  # longer than any submission takes
 
 
 def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> RunGroup:
-    """Submit all runs of a plan. Raises RunnerError after removing those already submitted."""
+    """Submit all runs of a plan. Raise RunnerError after removing those already submitted."""
     group, job = plan.members, plan.job
     finish_interrupted(connection)
     tasks = [to_task(run.plan, connection, run.secrets) for run in plan.runs.values()]
@@ -63,9 +63,9 @@ def place_group(
     documents: Sequence[Mapping[str, Any]],
     add: Callable[[], object],
 ) -> None:
-    """Write what describes a group, add its tasks to their new job, and let it end with them.
+    """Write the documents of a group, add its tasks to the new job, and let the job end with them.
 
-    Refused or interrupted, nothing of it stays, and the job is deleted.
+    If this is refused or interrupted, the documents and the job are deleted.
     """
     container = runs_container(connection)
     blob = group_blob(str(group["group_id"]))
@@ -73,7 +73,7 @@ def place_group(
         container.create(blob, group)
         in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)
         add()
-        # Not before: an empty job would be complete at once.
+        # Not earlier: an empty job would complete at once.
         close_when_done(connection, job_id)
     except (RunnerError, KeyboardInterrupt) as err:
         if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
@@ -86,10 +86,10 @@ def place_group(
 
 @contextmanager
 def submitting(connection: Connection, group_id: str) -> Generator[None]:
-    """Around what makes a job of the group's name and adds its tasks.
+    """Keep a note in blob while the block creates the group's job and adds its tasks.
 
-    The note goes when that is done, or was refused and taken back; it stays when storage or Batch
-    went away, or this process did.
+    The note is deleted when the block has ended or was refused. It remains if the services become
+    unreachable, or if this process is killed.
     """
     container, blob = runs_container(connection), f"{SUBMITTING_FOLDER}{group_id}.json"
     begun = datetime.now(UTC).isoformat()
@@ -104,9 +104,10 @@ def submitting(connection: Connection, group_id: str) -> Generator[None]:
 
 
 def finish_interrupted(connection: Connection, now: datetime | None = None) -> None:
-    """Finish what was begun long ago. Jobs with all of their tasks are told to end with them.
+    """Finish interrupted submissions: a job that has all its tasks is set to end with them.
 
-    Of all other groups every run that has not ended is cancelled: all of them, or none.
+    The active runs of other groups are cancelled, since a group is submitted completely or not at
+    all.
     """
     container = runs_container(connection)
     before = (now or datetime.now(UTC)) - _ABANDONED_AFTER
@@ -116,20 +117,20 @@ def finish_interrupted(connection: Connection, now: datetime | None = None) -> N
             raw = parse_json(content or b"")
             group_id, begun = str(raw["group_id"]), datetime.fromisoformat(raw["begun"])
         except (ValueError, OverflowError, KeyError, TypeError):
-            continue  # of another runner, or gone meanwhile
+            continue  # written by another version, or deleted meanwhile
         if begun >= before:
             continue
         try:
             _finish(connection, container, group_id)
-        except RunnerError as err:  # the old group's trouble, and not that of who came by
-            logger.warning("the submission of %s stays unfinished: %s", group_id, err.what)
+        except RunnerError as err:  # a problem of the old group must not stop this submission
+            logger.warning("cannot finish the submission of %s: %s", group_id, err.what)
             continue
         _forget(container, note.name)
 
 
 def _finish(connection: Connection, container: BlobContainer, group_id: str) -> None:
     content = container.read(group_blob(group_id))
-    if content is None:  # written before the first task: there can be none
+    if content is None:  # it is written before the first task, so there are no tasks
         delete_job(connection, group_id)
         return
     group = parse_group(content, group_id)
@@ -140,6 +141,6 @@ def _finish(connection: Connection, container: BlobContainer, group_id: str) -> 
 
 
 def _forget(container: BlobContainer, blob: str) -> None:
-    """One that stays is gone through again, and nothing is left to do."""
+    """Delete a note. If that fails, the next submission finds the note, and nothing left to do."""
     with suppress(RunnerError):
         container.delete(blob)

@@ -1,6 +1,6 @@
-"""Submit the plan of one run: upload what changed, write `run.json`, add the task.
+"""Submit the plan of one run: upload changes, write `run.json`, add the task.
 
-A second call with the same plan finds the run, and adds nothing.
+A second call with the same plan finds the run and adds nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REPLANS = 2  # how often a job that was closed after the plan is replaced
 
 @dataclass(frozen=True, slots=True)
 class _BlobUpload:
-    """One blob to make sure of; `content` is bytes in memory or a file."""
+    """A blob to upload if it is missing; `content` is bytes in memory or a file."""
 
     container: BlobContainer
     blob: str
@@ -47,10 +47,10 @@ class _BlobUpload:
 
 
 def submit_run(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> RunSpec:
-    """Submit a plan of one run, and return the run, which may be in another job than planned.
+    """Submit a plan of one run. Return the run, which may be in another job than planned.
 
     Raises:
-        RunnerError: The services refuse it; nothing of the run is left then.
+        RunnerError: the services refused it; nothing of the run remains.
     """
     planned = plan.run
     runs = runs_container(connection)
@@ -82,7 +82,7 @@ def _submit_new(
         try:
             return _submit_in_job(connection, plan, planned.secrets, job, runs)
         except JobClosedError:
-            if not replans_left or plan.depends_on:  # those it waits for are in that job
+            if not replans_left or plan.depends_on:  # its predecessors are in that job
                 raise
         name = job_id_for(plan.experiment, job.pool_id, job.priority)
         job = find_job(connection, Placement(plan.pool, name), job.priority)
@@ -100,7 +100,7 @@ def _submit_in_job(
         runs.create(path, document)
         _add_with_retries(connection, plan, secrets, plan.job_id)
     except RunnerError as err:
-        if err.code != SERVICES_DOWN:  # refused for good: nothing is left half-done
+        if err.code != SERVICES_DOWN:  # refused permanently
             runs.delete(path)
         raise
     except KeyboardInterrupt:
@@ -132,14 +132,14 @@ def _same_run(record: RunSpec, plan: RunPlan) -> RunSpec:
     if (record.code, record.command, record.created) == same:
         return record
     raise RunnerError(
-        "R-RUN-EXISTS", f"another run is named {plan.run_id}", fix="run the same command again"
+        "R-RUN-EXISTS", f"run {plan.run_id} exists already", fix="run the same command again"
     )
 
 
 def upload_runs(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> None:
-    """Upload what is not stored yet of the code and the data of a plan, each thing once.
+    """Upload the code and data of a plan that are not stored yet, each once.
 
-    A pool for containers of the local services is created first: it needs a container engine.
+    The local pool for containers is created first, because it fails without a container engine.
     """
     if plan.preview:
         raise ValueError("the plan of a dry run cannot be submitted")
@@ -161,7 +161,7 @@ def upload_runs(connection: Connection, plan: SubmissionPlan, on_progress: OnPro
 def _send(upload: _BlobUpload, on_bytes: Callable[[int], None]) -> None:
     if isinstance(upload.content, Path):
         try:
-            with contextlib.suppress(ChangedError):  # sent by another process meanwhile
+            with contextlib.suppress(ChangedError):  # uploaded by another process meanwhile
                 upload.container.upload_file(
                     upload.blob, upload.content, on_bytes, sha256=upload.sha256
                 )
@@ -169,8 +169,8 @@ def _send(upload: _BlobUpload, on_bytes: Callable[[int], None]) -> None:
             raise RunnerError(
                 "R-DATA-UNSTABLE",
                 f"{upload.content} changed before it was uploaded",
-                why="it is not what was hashed for this run: nothing of it counts",
-                fix="let the program that writes it finish, then submit again",
+                why="its content differs from the hash in the plan of the run",
+                fix="wait until the program that writes it has finished, then submit again",
                 exit_code=ExitCode.PREFLIGHT,
             ) from err
     else:
@@ -193,7 +193,7 @@ def _missing_code(prepared: Iterable[PlannedRun], runs: BlobContainer) -> list[_
 
 
 def _missing_data(connection: Connection, prepared: Iterable[PlannedRun]) -> list[_BlobUpload]:
-    """What is not there yet of the data sets and of the inputs that lie on this machine."""
+    """Return the files of data sets and local inputs that are not stored yet."""
     local: dict[str, Dataset] = {}
     for run in prepared:
         local |= {one.document["prefix"]: one.dataset for one in run.files.inputs if one.dataset}

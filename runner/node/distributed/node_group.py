@@ -196,7 +196,7 @@ class NodeGroup:
             raise first.failure
 
     def gather(self, order: Callable[[int], dict[str, Any]], report: Report) -> list[int]:
-        """PrimaryOrder the workers to export their outputs, and wait for them.
+        """Order the workers to export their outputs, and wait for them.
 
         Args:
             order: returns the further fields of the order for a rank.

@@ -23,7 +23,7 @@ NAMES = {
 
 
 class DataError(ValueError):
-    """The data set cannot be used; the message names the file and what is wrong with it."""
+    """The data set cannot be used; the message names the file and the problem."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def load_digits(folder: Path, split: str) -> Digits:
 
 
 def find_file(folder: Path, name: str) -> Path:
-    """`name.gz` or `name` in the folder. Raises DataError."""
+    """Return the path of `name.gz` or `name` in the folder. Raises DataError."""
     for candidate in (folder / f"{name}.gz", folder / name):
         if candidate.is_file():
             return candidate
@@ -66,7 +66,7 @@ def find_file(folder: Path, name: str) -> Path:
 
 
 def read_idx(path: Path, dimensions: int) -> tuple[tuple[int, ...], bytes]:
-    """Shape and values of a file of unsigned bytes. Raises DataError."""
+    """Return shape and values of a file of unsigned bytes. Raises DataError."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, gzip.BadGzipFile, zlib.error) as err:
@@ -79,13 +79,13 @@ def read_idx(path: Path, dimensions: int) -> tuple[tuple[int, ...], bytes]:
             f"(IDX, unsigned bytes, {dimensions} dimensions)"
         )
     if len(raw) < header_size:
-        raise DataError(f"{path.name}: cut short in its header")
+        raise DataError(f"{path.name}: incomplete header")
     shape = struct.unpack(f">{dimensions}I", raw[4:header_size])
     values = raw[header_size:]
     if len(values) != math.prod(shape):
         shown = " x ".join(map(str, shape))
         raise DataError(
-            f"{path.name}: its header says {shown} = {math.prod(shape)} bytes, "
-            f"it holds {len(values)}"
+            f"{path.name}: expected {shown} = {math.prod(shape)} bytes after the header, "
+            f"got {len(values)}"
         )
     return shape, values

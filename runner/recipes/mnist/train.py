@@ -1,7 +1,7 @@
 """Trains a small convolutional network on MNIST with Keras on JAX.
 
-It knows nothing of who runs it: `python train.py --data DIR --output DIR` is all it needs. Without
-these options it takes the folders from $RUNNER_DATA_DIR and $RUNNER_OUTPUT_DIR.
+It also runs without the runner: `python train.py --data DIR --output DIR`. The defaults of these
+options are $RUNNER_DATA_DIR and $RUNNER_OUTPUT_DIR.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from idx import CLASSES, SIDE, DataError, Digits, load_digits
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
-# The split must not move with the seed: runs with different seeds stay comparable.
+# The split does not depend on the seed, so that runs with different seeds are comparable.
 SPLIT_SEED = 20_000
 EVALUATION_BATCH = 500
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; every parameter also works with dashes for underscores."""
+    """Parse the command line; every parameter is also accepted with dashes for underscores."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     environment = os.environ.get
     parser.add_argument("--data", type=Path, default=environment("RUNNER_DATA_DIR"))
@@ -35,10 +35,10 @@ def parse_arguments() -> argparse.Namespace:
         ("batch_size", int, 128, 1, "images per step"),
         ("learning_rate", float, 0.004, 0, "highest learning rate"),
         ("weight_decay", float, 0.01, 0, "of AdamW"),
-        ("dropout", float, 0.3, 0, "share of the dense layer that is dropped"),
-        ("shift", int, 2, 0, "move training images by up to so many pixels"),
-        ("subset", int, 0, 0, "train on so many images only; 0 takes all"),
-        ("validation", int, 5000, 1, "images held back, a tenth at most"),
+        ("dropout", float, 0.3, 0, "dropout rate of the dense layer"),
+        ("shift", int, 2, 0, "shift training images by up to this many pixels"),
+        ("subset", int, 0, 0, "number of training images; 0 uses all"),
+        ("validation", int, 5000, 1, "validation images, at most a tenth of all"),
         ("seed", int, 0, 0, "of weights, order and shifts"),
     ):
         options = [f"--{name}"] + ([f"--{name.replace('_', '-')}"] if "_" in name else [])
@@ -50,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def at_least(least: int, kind: type):
-    """An argument type: a number of that kind, not below `least`."""
+    """Return an argument type: a number of that kind, at least `least`."""
 
     def number(text: str):
         value = kind(text)
@@ -58,12 +58,12 @@ def at_least(least: int, kind: type):
             raise argparse.ArgumentTypeError(f"{text} is less than {least}")
         return value
 
-    number.__name__ = kind.__name__  # argparse shows it for what is no number
+    number.__name__ = kind.__name__  # argparse shows it in errors
     return number
 
 
 def main() -> int:
-    """Train, evaluate, export; returns the exit code."""
+    """Train, evaluate and export. Return the exit code."""
     arguments = parse_arguments()
     try:
         train, test = load_digits(arguments.data, "train"), load_digits(arguments.data, "test")
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 class Training:
-    """One training, from the digits to the files in the output folder."""
+    """One training run, from the digits to the files in the output folder."""
 
     def __init__(self, arguments: argparse.Namespace, train: Digits, test: Digits) -> None:
         import numpy as np
@@ -92,7 +92,7 @@ class Training:
         self.test = self._arrays(test)
 
     def run(self) -> int:
-        """Train, then measure on the test images and write the files."""
+        """Train, evaluate on the test images, and write the files."""
         started = time.perf_counter()
         import jax
         import keras
@@ -179,9 +179,9 @@ class Training:
 
 
 def build_model(dropout: float):
-    """Two strided convolutions and a dense layer: the strides keep it quick without a GPU.
+    """Return a network with two strided convolutions and a dense layer, fast without a GPU.
 
-    It takes grey values from 0 to 255 and answers with a probability for each digit.
+    Its inputs are grey values from 0 to 255, its outputs the probability of each digit.
     """
     import keras
     from keras import layers
@@ -211,21 +211,21 @@ def build_model(dropout: float):
 
 
 def checkpoints() -> tuple[int, list]:
-    """The epoch to begin with, and what saves the training where there is a folder for it."""
+    """Return the first epoch, and the callback that saves the training if checkpoints are on."""
     if not os.environ.get("RUNNER_CHECKPOINT_DIR"):
-        return 0, []  # by hand: the runner need not be installed
+        return 0, []  # without the runner, which may not be installed
     from runner.hooks.keras import Checkpoint
 
     hook = Checkpoint()
     if hook.epoch or hook.step:
-        print(f"going on in epoch {hook.epoch + 1} after {hook.step} of its steps")
+        print(f"resuming in epoch {hook.epoch + 1} after {hook.step} of its steps")
     return hook.epoch, [hook]
 
 
 def shifted_batches(images, labels, batch_size: int, shift: int, seed: int, first_epoch: int):
-    """Batches without end, reshuffled every epoch, each image moved by up to `shift` pixels.
+    """Yield batches forever, reshuffled every epoch, each image shifted by up to `shift` pixels.
 
-    An epoch's batches follow from the seed and its number, so that any epoch can be the first.
+    The batches of an epoch depend only on the seed and its number, so that any epoch can be first.
     """
     import numpy as np
 
@@ -245,7 +245,7 @@ def shifted_batches(images, labels, batch_size: int, shift: int, seed: int, firs
 
 
 def progress(arguments: argparse.Namespace):
-    """A callback that prints a line an epoch and writes the metrics."""
+    """Return a callback that prints a line per epoch and writes the metrics."""
     import keras
 
     class Progress(keras.callbacks.Callback):
@@ -263,13 +263,13 @@ def progress(arguments: argparse.Namespace):
                 **{name: float(value) for name, value in logs.items()},
             )
             if math.isnan(logs["loss"]):
-                sys.exit("error: the loss is not a number any more: lower --learning_rate")
+                sys.exit("error: the loss is not a number: lower --learning_rate")
 
     return Progress()
 
 
 def write_metrics(path: Path | None, step: int | None, **values: float) -> None:
-    """Append one JSON line, if somebody wants metrics."""
+    """Append one JSON line, unless `path` is None."""
     if path is not None:
         with path.open("a", encoding="utf-8") as out:
             out.write(json.dumps({"step": step, **values} if step else values) + "\n")

@@ -1,7 +1,7 @@
-"""Logistic regression by gradient descent on points this script makes itself.
+"""Logistic regression by gradient descent on generated points.
 
-An ordinary script: arguments in, prints and files out. `python train.py` runs it by hand. When the
-node it runs on goes away, it goes on elsewhere at the epoch it was at.
+It is an ordinary script, which also runs with `python train.py`. If its node is lost, it resumes
+at the same epoch on another one.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 
 try:
     from runner.hooks import load_state, save_state
-except ImportError:  # by hand, where the runner is not installed
+except ImportError:  # the runner is not installed
 
     def load_state():
-        """Nothing was saved."""
+        """Return no state."""
 
     def save_state(state):
-        """Save nothing."""
+        """Do nothing."""
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--learning_rate", type=float, default=0.5)
@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def make_points(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two overlapping clouds, labelled 0 and 1."""
+    """Return the points of two overlapping clouds, and their labels 0 and 1."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 2, samples)
     centres = np.array([[-1.0, 0.5], [1.0, -0.5]])
@@ -46,12 +46,12 @@ def make_points(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def measure(points: np.ndarray, labels: np.ndarray, weights: np.ndarray, bias: float) -> float:
-    """The share of points on their own side of the line."""
+    """Return the share of points that are classified correctly."""
     return float(((points @ weights + bias > 0) == labels).mean())
 
 
 def main() -> None:
-    """Train on four fifths of the points, measure on the rest, write the model."""
+    """Train on four fifths of the points, evaluate on the rest, and write the model."""
     arguments = parse_arguments()
     points, labels = make_points(arguments.samples, arguments.seed)
     split = arguments.samples * 4 // 5

@@ -119,7 +119,12 @@ def test_field_error_has_file_and_line(
         ("params: {a: {type: bool, default: no}}", "'no' is not of type bool", "", "write true or"),
         ("params: {a: {type: int, default: 1, max: 0}}", "1 is above max 0", "", "lower it, or"),
         ("inputs: {a: 'http://x'}", "only https:// is fetched", "", "write ./folder, https://"),
-        ("model: Cats", "model: 'Cats' is not the name of a model", "small letters", "cats-v2"),
+        (
+            "model: Cats",
+            "model: 'Cats' is not the name of a model",
+            "lower-case letters",
+            "cats-v2",
+        ),
         ("metrics: {goal: maxx}", "metrics.goal: got 'maxx'", "allowed: 'max' or", "mean 'max'"),
         ("params: {a: [1]}", "params.a: [1] is no value of a parameter", "", "{type: int}"),
         ("params:\n  a:", ":2: params.a: nothing is said of the parameter", "", "{type: int}"),

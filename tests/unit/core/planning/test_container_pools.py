@@ -44,10 +44,12 @@ def test_tasks_of_one_file_go_to_a_pool_that_takes_all_of_them() -> None:
         pools_for_all(mixed, None, outputs(PLAIN, BOXES))
     assert caught.value.why.startswith("train has an image and fetch has none")
     for wanted, pools, fix in (
-        ("A", (PLAIN, BOXES), "give fetch an image"),
+        ("A", (PLAIN, BOXES), "add an image to fetch"),
         ("b", (PLAIN, BOXES, UNKNOWN), "--pool c"),
     ):
-        with pytest.raises(RunnerError, match=f"pool {wanted.lower()} does not take") as caught:
+        with pytest.raises(
+            RunnerError, match=f"pool {wanted.lower()} cannot run every task"
+        ) as caught:
             pools_for_all(mixed, wanted, outputs(*pools))
         assert caught.value.fix.startswith(fix), "a pool that takes the others is no help"
     assert pools_for_all(mixed, "c", stack) == stack

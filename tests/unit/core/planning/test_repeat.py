@@ -112,7 +112,7 @@ def test_resumed_run_may_have_another_number_of_nodes() -> None:
     asked = Repetition("resume", nodes=1)
     assert again(asked, resources=resources)["resources"] == {"gpus": 1, "nodes": 1}
     assert again(Repetition("resume"), resources={"nodes": 1})["resources"] == {"nodes": 1}
-    with pytest.raises(RunnerError, match="cannot take a run on 3 nodes"):
+    with pytest.raises(RunnerError, match="cannot run a task on 3 nodes"):
         choose_same_pool(None, record(), OUTPUTS, 3)
 
 

@@ -101,7 +101,7 @@ def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
         ("outputs: ['../x']\n", 1, "outputs.0", "leaves the folder"),
         ("requirements: ../r.txt\n", 1, "requirements", "leaves the folder"),
         ("\n\nrequirements: r.txt\n", 3, "requirements", "no file"),
-        ("dataset: ../mnist\n", 1, "dataset", "small letters"),
+        ("dataset: ../mnist\n", 1, "dataset", "lower-case letters"),
     ],
 )
 def test_wrong_key_names_file_line_field_and_what_fits(

@@ -78,7 +78,7 @@ def test_even_expressions_become_an_interval_and_a_first_time(
         ("0 3 * *", "4 fields", ""),
         ("0 0 3 * * *", "6 fields", ""),
         ("", "0 fields", ""),
-        ("60 * * * *", "minute '60' is not in 0 to 59", ""),
+        ("60 * * * *", "minute '60' must be 0 to 59", ""),
         ("0 24 * * *", "hour '24'", ""),
         ("0 0 0 * *", "day of month '0'", ""),
         ("0 0 * 13 *", "month '13'", ""),

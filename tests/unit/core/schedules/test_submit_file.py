@@ -168,24 +168,27 @@ def test_reading_a_tasks_outputs_needs_its_success_whatever_it_says(write: Write
         ("tasks: {}", "1: tasks"),
         ("tasks:\n  a: {command: x}\n  a: {command: y}", ":3: "),
         ("tasks:\n  A: {command: x}", "tasks.A"),
-        ("tasks:\n  a: {}", "2: tasks.a: a task has a recipe or a command, got neither"),
+        ("tasks:\n  a: {}", "2: tasks.a: expected recipe or command, got neither"),
         ("tasks:\n  a: {command: x, recipe: y}", "got both"),
         ("tasks:\n  a: {command: x, aftr: [b]}", "tasks.a.aftr: unknown key"),
-        ("tasks:\n  a: {command: x, after: [a]}", "'a' comes after itself"),
-        ("tasks:\n  a: {command: x, after: [b]}", "there is no task 'b'"),
+        ("tasks:\n  a: {command: x, after: [a]}", "'a' depends on itself"),
+        ("tasks:\n  a: {command: x, after: [b]}", "unknown task 'b'"),
         ("tasks:\n  ab: {command: x}\n  b: {command: x, after: [abc]}", "did you mean 'ab'"),
-        ("tasks:\n  a: {command: x}\n  b: {command: x, after: [a, a]}", "named twice"),
+        ("tasks:\n  a: {command: x}\n  b: {command: x, after: [a, a]}", "duplicate 'a'"),
         ("tasks:\n  a: {command: x}\npriority: 2000", "3: priority"),
-        ("tasks:\n  a: {recipe: x, folder: y}", "folder goes with command"),
+        ("tasks:\n  a: {recipe: x, folder: y}", "folder is not allowed with recipe"),
         ("tasks:\n  a: {command: 'x | y'}", "is not run by a shell"),
         (
             "tasks:\n  a: {command: x, after: [mnist-20261121-143005-k3f9]}",
-            "is a run, and tasks wait for tasks of the same file",
+            "is a run, but tasks can only wait for tasks of this file",
         ),
-        ("tasks:\n  a: {command: x, after: ['@last']}", "'@last' is a run, and tasks wait"),
+        ("tasks:\n  a: {command: x, after: ['@last']}", "'@last' is a run, but tasks"),
         ("tasks:\n  a: {command: x, on_failure: ignore}", "tasks.a.on_failure: got 'ignore'"),
         ("tasks:\n  a: {command: x}\njob: {max_parallel: 0}", "job.max_parallel"),
-        ("tasks:\n  a: {command: x}\nschedule: {}", "schedule: a schedule has cron or every"),
+        (
+            "tasks:\n  a: {command: x}\nschedule: {}",
+            "schedule: expected cron or every, got neither",
+        ),
         ("tasks: [a]", "1: tasks: expected"),
     ],
 )
@@ -277,7 +280,7 @@ def test_schema_file_is_what_make_schema_writes() -> None:
 def test_error_of_one_task_names_it_and_says_what_to_write_in_the_file(write: Write) -> None:
     path = write("tasks:\n  a: {command: python prepare.py}\n  b: {recipe: ./model}\n")
     for override, what, fix in (
-        ("a.n=3", "task a: parameter 'n' is not declared", "under `params` of a"),
+        ("a.n=3", "task a: parameter 'n' is not declared", "use `params` or `args` of task a"),
         ("b.epoch=3", "task b: parameter 'epoch' is not declared", "did you mean epochs?"),
         ("b.epochs=10", "task b: ", ""),
     ):
