@@ -75,12 +75,19 @@ class Cli:
 
 
 def until(condition: Callable[[], T], *, timeout_s: float = 120, every_s: float = 0.1) -> T:
-    """Poll until the condition is truthy, or fail."""
+    """Poll until the condition is truthy, or fail.
+
+    Most conditions run a command. The pause is twice as long as the poll took, so that polling
+    leaves the processors to the services that it waits for.
+    """
     deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(every_s)
-    return value
+    while True:
+        began = time.monotonic()
+        if value := condition():
+            return value
+        now = time.monotonic()
+        assert now < deadline, "did not happen in time"
+        time.sleep(max(every_s, 2 * (now - began)))
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -94,6 +101,14 @@ def write_whole(path: Path, text: str) -> None:
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
+
+
+def show_ended(cli: Cli, run_id: str) -> dict[str, Any]:
+    """Wait until a run has ended, however it does, and return what `show` prints of it."""
+    cli.run("attach", run_id)
+    shown = cli.json("show", run_id)
+    assert shown["state"] in ("succeeded", "failed", "cancelled", "lost"), shown["state"]
+    return shown
 
 
 def known_runs(cli: Cli) -> set[str]:

@@ -13,7 +13,7 @@ from azure.batch import models
 
 from runner.azure.auth.credentials import connect
 from runner.core.settings import load_settings
-from tests.e2e.conftest import Cli, until, write_whole
+from tests.e2e.conftest import Cli, show_ended, write_whole
 
 Write = Callable[..., Path]
 # The first run decides how it ends when somebody says so.
@@ -31,13 +31,8 @@ def row(cli: Cli, run_id: str) -> dict[str, Any]:
 
 
 def ended(cli: Cli, run_id: str) -> dict[str, Any]:
-    final = ("succeeded", "failed", "cancelled", "lost")
-
-    def look() -> dict[str, Any] | None:
-        found = row(cli, run_id)
-        return found if found["state"] in final else None
-
-    return until(look) or {}
+    show_ended(cli, run_id)
+    return row(cli, run_id)
 
 
 @dataclass(frozen=True)

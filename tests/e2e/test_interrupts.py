@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from runner.cli.main import main
 from runner.cli.ui.terminal import StageView
 from runner.core.progress import Progress
 from runner.flows.submit import pipeline, submit_run
-from tests.e2e.conftest import Cli, known_runs, until
+from tests.e2e.conftest import Cli, known_runs, show_ended
 
 Press = Callable[[str, str], int]
 
@@ -55,7 +56,7 @@ def test_ctrl_c_right_after_the_submission_tells_how_to_come_back(
     assert "was not submitted" not in said
     found = re.search(r"To attach: runner attach (\S+)", said)
     assert found, said
-    until(lambda: cli.json("show", found[1])["state"] == "succeeded")
+    assert show_ended(cli, found[1])["state"] == "succeeded"
 
 
 def test_ctrl_c_before_the_submission_leaves_nothing(
@@ -90,33 +91,23 @@ def interrupted(*_: object, **__: object) -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    "step",
-    ["ensure_running", "connect", "read_files", "find_job", "fetch_files", "plan_run"],
+    ("module", "step"),
+    [
+        *((pipeline, step) for step in ("ensure_running", "connect", "read_files")),
+        *((pipeline, step) for step in ("find_job", "fetch_files", "plan_run")),
+        *((submit_run, step) for step in ("upload_runs", "create_job", "add_task")),
+    ],
 )
-def test_ctrl_c_at_a_stage_before_the_submission_leaves_nothing(
+def test_ctrl_c_before_the_run_exists_leaves_nothing_of_it(
     cli: Cli,
     folder: str,
+    module: ModuleType,
     step: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = known_runs(cli)
-    monkeypatch.setattr(pipeline, step, interrupted)
-    assert main(["train", folder]) == 130
-    assert "interrupted: the run was not submitted" in capsys.readouterr().err
-    assert known_runs(cli) == before
-
-
-@pytest.mark.parametrize("step", ["upload_runs", "create_job", "add_task"])
-def test_ctrl_c_while_submitting_takes_the_run_back(
-    cli: Cli,
-    folder: str,
-    step: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    before = known_runs(cli)
-    monkeypatch.setattr(submit_run, step, interrupted)
+    monkeypatch.setattr(module, step, interrupted)
     assert main(["train", folder, "--experiment", f"interrupted-{step.replace('_', '-')}"]) == 130
     assert "interrupted: the run was not submitted" in capsys.readouterr().err
     assert known_runs(cli) == before
@@ -129,7 +120,7 @@ def test_ctrl_c_after_the_task_was_added_tells_how_to_come_back(
     assert main(["train", folder]) == 130
     found = re.search(r"To attach: runner attach (\S+)", capsys.readouterr().err)
     assert found
-    until(lambda: cli.json("show", found[1])["state"] == "succeeded")
+    assert show_ended(cli, found[1])["state"] == "succeeded"
 
 
 def test_second_submission_sends_eight_requests(

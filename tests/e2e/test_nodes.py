@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, new_home, until
+from tests.e2e.conftest import Cli, new_home, show_ended, until
 from tests.processes import alive
 from tests.unit.node.distributed.test_node_group import SUM
 
@@ -128,6 +128,6 @@ def test_schedule_of_a_file_begins_runs_over_several_nodes(
     file.write_text("schedule: {every: 1d}\ntasks:\n  sum: {recipe: ./project}\n")
     three.ok("submit", file)
     [run_id] = until(lambda: three.json("schedule", "show", "sums")["runs"])
-    until(lambda: three.json("show", run_id)["state"] == "succeeded")
+    assert show_ended(three, run_id)["state"] == "succeeded"
     assert "rank 0 sum 111" in three.ok("logs", run_id)
     three.ok("schedule", "rm", "sums")

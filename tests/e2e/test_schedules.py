@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Cli, until
+from tests.e2e.conftest import Cli, show_ended, until
 
 Write = Callable[..., Path]
 SCRIPT = """
@@ -22,16 +22,6 @@ print("args", sys.argv[1:])
 
 def runs_of(cli: Cli, schedule: str) -> list[str]:
     return cli.json("schedule", "show", schedule)["runs"]
-
-
-def ended(cli: Cli, run_id: str) -> dict[str, Any]:
-    final = ("succeeded", "failed", "cancelled", "lost")
-
-    def look() -> dict[str, Any] | None:
-        found = cli.json("show", run_id)
-        return found if found["state"] in final else None
-
-    return until(look) or {}
 
 
 @pytest.mark.slow
@@ -49,7 +39,7 @@ def test_two_firings_make_two_runs_that_are_listed_like_any_other(
     first, second = runs_of(own_cli, "often")[:2]
     assert first != second
     for run_id in (first, second):
-        found = ended(own_cli, run_id)
+        found = show_ended(own_cli, run_id)
         assert found["state"] == "succeeded"
         assert found["run"]["schedule"] == "often"
         assert found["run"]["params"] == {"epochs": 7}
@@ -60,12 +50,12 @@ def test_two_firings_make_two_runs_that_are_listed_like_any_other(
     [row] = own_cli.json("schedule", "ls")
     assert row["state"] == "paused"
     triggered = own_cli.json("schedule", "trigger", "often")["run_id"]
-    assert ended(own_cli, triggered)["state"] == "succeeded"
+    assert show_ended(own_cli, triggered)["state"] == "succeeded"
     own_cli.ok("schedule", "resume", "often")
     assert own_cli.json("schedule", "ls")[0]["state"] == "active"
     assert own_cli.json("schedule", "rm", "often")["state"] == "gone"
     assert own_cli.json("schedule", "ls") == []
-    assert ended(own_cli, first)["state"] == "succeeded", "what ran stays"
+    assert show_ended(own_cli, first)["state"] == "succeeded", "what ran stays"
 
 
 def test_removing_a_schedule_cancels_the_run_that_goes_on(cli: Cli, script: Write) -> None:
@@ -74,7 +64,7 @@ def test_removing_a_schedule_cancels_the_run_that_goes_on(cli: Cli, script: Writ
     [run_id] = until(lambda: runs_of(cli, "long"))
     until(lambda: cli.json("show", run_id)["state"] == "running")
     cli.ok("schedule", "rm", "long")
-    assert ended(cli, run_id)["state"] == "cancelled"
+    assert show_ended(cli, run_id)["state"] == "cancelled"
     assert cli.run("schedule", "show", "long").returncode == 2
 
 

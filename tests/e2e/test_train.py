@@ -13,7 +13,7 @@ import pytest
 
 from runner.protocol.errors import ExitCode
 from runner.protocol.paths import RunPaths
-from tests.e2e.conftest import Cli, known_runs, until
+from tests.e2e.conftest import Cli, known_runs, show_ended
 from tests.e2e.test_inputs import blob_service
 
 Write = Callable[..., Path]
@@ -178,7 +178,7 @@ def test_logs_follow_a_run_from_another_terminal(cli: Cli, script: Write) -> Non
         f"line {n}" for n in range(40)
     ]
     assert cli.ok("logs", run_id, "--tail", "2").splitlines() == ["line 38", "line 39"]
-    until(lambda: cli.json("show", run_id)["state"] == "succeeded")
+    assert show_ended(cli, run_id)["state"] == "succeeded"
 
 
 def test_script_that_failed_without_a_word_says_where_its_trace_is(cli: Cli, script: Write) -> None:

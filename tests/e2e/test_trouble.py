@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from runner.protocol.paths import RunPaths
-from tests.e2e.conftest import Cli, interrupt, known_runs, new_home, until
+from tests.e2e.conftest import Cli, interrupt, known_runs, new_home, show_ended, until
 from tests.processes import alive
 
 Write = Callable[..., Path]
@@ -189,8 +189,7 @@ def test_terminated_task_is_not_a_success(cli: Cli, script: Write) -> None:
     client = BatchClient(endpoint, AzureNamedKeyCredential(account, key))
     batch = cli.json("show", run_id)["run"]["batch"]
     client.terminate_task(batch["job_id"], batch["task_id"])
-    until(lambda: cli.json("show", run_id)["state"] != "running")
-    assert cli.json("show", run_id)["state"] == "failed"
+    assert show_ended(cli, run_id)["state"] == "failed"
 
 
 def test_ctrl_c_detaches_and_the_run_goes_on(cli: Cli, script: Write, tmp_path: Path) -> None:

@@ -35,11 +35,19 @@ from pathlib import Path
 _PACKAGES = ("runner.core", "runner.azure", "runner.flows", "runner.cli")
 # What commands import within functions; the others come with the packages above.
 _LATE = (
+    "_strptime",
     "azure.batch.models",
+    "azure.core.rest._http_response_impl",
+    "azure.core.rest._requests_basic",
     "azure.core.pipeline.transport",
     "azure.storage.blob",
+    "platformdirs.unix",
+    "pydantic.type_adapter",
+    "rich._emoji_codes",
     "rich.live",
     "rich.table",
+    "typer._adapters",
+    "typer._click.decorators",
     "typer.rich_utils",
 )
 _MESSAGE_BYTES = 200_000

@@ -17,7 +17,7 @@ from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs, etag
 from tests.unit.node.file_server import Web, serve_file
 
-WORDS = b"".join(b"word %d\n" % number for number in range(500_000))
+WORDS = b"word of 16 bytes\n" * 350_000
 
 Take = Callable[..., Path]
 
