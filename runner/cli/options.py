@@ -249,12 +249,42 @@ MaxTimeOption = Annotated[
     str | None,
     typer.Option("--max-time", metavar="TIME", help="Time limit: 90m, 2h, 1d.", show_default=False),
 ]
+FailIfStuckOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-if-stuck",
+        metavar="TIME",
+        help="Cancel the run and exit with 5 if it is stuck for this time: 15m, 1h.",
+        show_default=False,
+    ),
+]
 RetriesOption = Annotated[
     int | None,
     typer.Option(
         "--retries", help="Maximum number of attempts after a failure.", show_default=False
     ),
 ]
+
+
+def to_stuck_limit_s(fail_if_stuck: str | None, *, detach: bool = False) -> float | None:
+    """Return the seconds of `--fail-if-stuck`.
+
+    Raises:
+        RunnerError: it is not a duration, or the run is detached.
+    """
+    from runner.core.units import parse_duration_flag
+    from runner.protocol.errors import RunnerError
+
+    if fail_if_stuck is None:
+        return None
+    if detach:
+        raise RunnerError(
+            "R-STUCK-DETACHED",
+            "--fail-if-stuck and --detach exclude each other",
+            why="only a command that watches the run can see that it is stuck",
+            fix=f"leave out --detach, or run `runner attach @last --fail-if-stuck {fail_if_stuck}`",
+        )
+    return parse_duration_flag("fail-if-stuck", fail_if_stuck, "0s", "30d").total_seconds()
 
 
 def to_flags(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -163,7 +164,7 @@ _PREPARING_STAGES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """The Batch task of a run, with the codes of the service."""
+    """The Batch task of a run, with the codes of the service; `since` is when its phase began."""
 
     phase: TaskPhase
     node: str | None = None
@@ -172,6 +173,34 @@ class TaskView:
     failure_message: str | None = None
     requeues: int = 0
     retries: int = 0
+    slots: int = 1
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCause:
+    """Why a queued run has no node.
+
+    Attributes:
+        code: Name of the cause, such as `StartTaskFailed`.
+        message: One sentence.
+        fix: The next step; empty if there is none.
+        evidence: What the service reports, in lines: errors, the end of a log.
+        since: When the service reported it.
+        stuck: True if the run waits until somebody acts, False if it only has to wait.
+    """
+
+    code: str
+    message: str
+    fix: str = ""
+    evidence: tuple[str, ...] = ()
+    since: datetime | None = None
+    stuck: bool = True
+
+    def to_json(self) -> dict[str, object]:
+        """Return the cause as `-o json` prints it."""
+        since = self.since.isoformat() if self.since else None
+        return {**asdict(self), "evidence": list(self.evidence), "since": since}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +210,21 @@ class RunStatus:
     state: RunState
     reason: str = ""
     node: str | None = None
-    fix: str = ""  # the next step after a failure, if it is known
+    fix: str = ""  # the next step after a failure, or of a run that is stuck, if it is known
+    cause: WaitCause | None = None  # of a queued run, if the state of its pool explains it
+
+    @property
+    def stuck(self) -> bool:
+        """True if the run waits until somebody acts."""
+        return self.cause is not None and self.cause.stuck
+
+    @property
+    def label(self) -> str:
+        """The state for people: `queued, stuck` is not a state of its own."""
+        return f"{self.state.value}, stuck" if self.stuck else self.state.value
+
+
+WAITING = "waiting for a node"
 
 
 def decide_status(
@@ -220,9 +263,9 @@ def count_evicted(began: int, ends: Iterable[AttemptEnd], *, waiting: bool) -> i
 
 def _why_waiting(task: TaskView, attempts: int) -> str:
     if attempts == 0:
-        return "waiting for a node"
+        return WAITING
     why = "it is retried" if task.retries else "its node was lost"
-    return f"attempt {attempts} ended, {why}; waiting for a node"
+    return f"attempt {attempts} ended, {why}; {WAITING}"
 
 
 def _ended_without_result(task: TaskView, attempts: int) -> RunStatus:

@@ -15,14 +15,13 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import (
     add_task,
     add_tasks,
-    count_nodes,
     create_job,
     find_open_job,
     get_task,
     read_task_file,
     terminate_task,
 )
-from runner.azure.batch.pools import PoolSpec, ensure_pool
+from runner.azure.batch.pools import PoolSpec, ensure_pool, list_pool_nodes
 from runner.protocol.errors import RunnerError
 from tests.contract.server import ACCOUNT, KEY, POOL, Running, Things, eventually, wire
 from tests.loopback import listening
@@ -133,7 +132,7 @@ def test_what_is_gone_is_none_and_not_an_error(connection: Connection, things: T
     assert get_task(connection, things.id("job"), "task") is None
     assert read_task_file(connection, things.id("job"), "task", "stdout.txt") is None
     assert terminate_task(connection, things.id("job"), "task") is False
-    assert count_nodes(connection, things.id("pool")) == {}
+    assert list_pool_nodes(connection, things.id("pool")) == ()
 
 
 def test_waiting_task_can_be_terminated(connection: Connection, things: Things) -> None:
@@ -144,12 +143,6 @@ def test_waiting_task_can_be_terminated(connection: Connection, things: Things) 
     view = get_task(connection, job_id, "waits")
     assert view is not None
     assert view.phase == "completed"
-
-
-def test_nodes_are_counted_by_state(connection: Connection, pool: str) -> None:
-    counts = eventually(lambda: count_nodes(connection, pool))
-    assert sum(counts.values()) == 1
-    assert set(counts) <= {"idle", "running"}
 
 
 def test_many_tasks_are_added_in_chunks_and_a_repetition_adds_none(

@@ -290,22 +290,27 @@ def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOp
         return True
 
 
+_TASK_PARTS = [
+    *("id", "state", "stateTransitionTime", "executionInfo", "nodeInfo", "requiredSlots"),
+]
+
+
 def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | None:
     """Return a task, or None if it or its job does not exist."""
-    select = ["id", "state", "executionInfo", "nodeInfo"]
     with service_errors(f"reading task {task_id}"):
         try:
-            return to_task_view(connection.batch_client().get_task(job_id, task_id, select=select))
+            return to_task_view(
+                connection.batch_client().get_task(job_id, task_id, select=_TASK_PARTS)
+            )
         except ResourceNotFoundError:
             return None
 
 
 def list_tasks(connection: Connection, job_id: str) -> dict[str, TaskView]:
     """Return all tasks of a job by ID; none if the job does not exist."""
-    select = ["id", "state", "executionInfo", "nodeInfo"]
     with service_errors(f"listing the tasks of job {job_id}"):
         try:
-            tasks = connection.batch_client().list_tasks(job_id, select=select)
+            tasks = connection.batch_client().list_tasks(job_id, select=_TASK_PARTS)
             return {str(task.id): to_task_view(task) for task in tasks}
         except ResourceNotFoundError:
             return {}
@@ -339,24 +344,6 @@ def read_task_file(connection: Connection, job_id: str, task_id: str, path: str)
             if err.status_code in {404, 409}:
                 return None
             raise
-
-
-def count_nodes(connection: Connection, pool_id: str) -> dict[str, int]:
-    """Return the number of nodes of a pool by state, in the names of the service.
-
-    Empty if the pool does not exist: while it is replaced, its tasks wait for the new one.
-    """
-    counts: dict[str, int] = {}
-    with service_errors(f"listing the nodes of pool {pool_id}"):
-        try:
-            for node in connection.batch_client().list_nodes(pool_id, select=["id", "state"]):
-                state = wire_text(node.state)
-                counts[state] = counts.get(state, 0) + 1
-        except HttpResponseError as err:
-            if error_code(err) not in {"PoolNotFound", "PoolBeingDeleted"}:
-                raise
-            return {}
-    return counts
 
 
 # 404: no such task or file; 409: the node or its files do not exist; 416: beyond the end.

@@ -13,12 +13,15 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import wire_text
-from runner.azure.faults import service_errors
+from runner.azure.faults import error_code, service_errors
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
 _DELETE_TIMEOUT_S = 60.0
 _POLL_S = 0.1
+_LOG_LINES = 8
+_LOG_BYTES = 16_384
+BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,10 @@ class PoolAutoscale:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool; `spot` includes preempted nodes, as in the service."""
+    """A pool; `spot` includes preempted nodes, as in the service.
+
+    `since` is when its allocation state began.
+    """
 
     id: str
     vm_size: str
@@ -244,6 +250,7 @@ class PoolView:
     node_agent: str
     mounts: tuple[str, ...]
     inter_node: bool
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +265,15 @@ class NodeView:
     since: datetime | None
     trouble: PoolProblem | None
     exit_code: int | None
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot run tasks, in words; empty if the service reports nothing."""
+        found = self.trouble
+        text = ": ".join(part for part in (found.code, found.message) if part) if found else ""
+        if self.state == "starttaskfailed" and self.exit_code is not None:
+            return f"start task exited with {self.exit_code}" + (f"; {text}" if text else "")
+        return text
 
 
 def list_pools(connection: Connection) -> tuple[PoolView, ...]:
@@ -286,9 +302,14 @@ def count_node_states(connection: Connection) -> Mapping[str, Mapping[bool, Mapp
 
 
 def list_pool_nodes(connection: Connection, pool_id: str) -> tuple[NodeView, ...]:
-    """Return the nodes of a pool."""
+    """Return the nodes of a pool; none if it does not exist."""
     with service_errors(f"listing the nodes of pool {pool_id!r}"):
-        return tuple(_node(node) for node in connection.batch_client().list_nodes(pool_id))
+        try:
+            return tuple(_node(node) for node in connection.batch_client().list_nodes(pool_id))
+        except HttpResponseError as err:
+            if error_code(err) not in {"PoolNotFound", "PoolBeingDeleted"}:
+                raise
+            return ()
 
 
 def read_node_file(connection: Connection, pool_id: str, node_id: str, path: str) -> bytes | None:
@@ -305,6 +326,18 @@ def read_node_file(connection: Connection, pool_id: str, node_id: str, path: str
             if err.status_code in {404, 409}:
                 return None
             raise
+
+
+def start_task_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[str, ...]:
+    """Return the last lines of the start task's output; none unless the node is broken."""
+    if node.state not in BROKEN_STATES:
+        return ()
+    for name in ("startup/stderr.txt", "startup/stdout.txt"):
+        content = read_node_file(connection, pool_id, node.id, name)
+        if content and content.strip():
+            text = content[-_LOG_BYTES:].decode(errors="replace")
+            return tuple(text.rstrip().splitlines()[-_LOG_LINES:])
+    return ()
 
 
 def resize_pool(connection: Connection, pool_id: str, *, spot: int, dedicated: int) -> None:
@@ -342,6 +375,7 @@ def _pool(pool: models.BatchPool) -> PoolView:
         node_agent=machine.node_agent_sku_id if machine else "",
         mounts=tuple(_mount_text(each) for each in pool.mount_configuration or ()),
         inter_node=bool(pool.enable_inter_node_communication),
+        since=pool.allocation_state_transition_time,
     )
 
 

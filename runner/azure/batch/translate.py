@@ -195,6 +195,8 @@ def to_task_view(task: models.BatchTask) -> TaskView:
         failure_message=_why(failure) if failure else None,
         requeues=(info.requeue_count or 0) if info else 0,
         retries=(info.retry_count or 0) if info else 0,
+        slots=task.required_slots or 1,
+        since=task.state_transition_time,
     )
 
 

@@ -163,5 +163,5 @@ def _ended_badly(row: RunRow) -> bool:
 def _text(row: RunRow) -> str:
     if row.status is None:
         return f"unreadable: {row.problem}"
-    state, reason = row.status.state.value, row.status.reason
+    state, reason = row.status.label, row.status.reason
     return f"{state}: {reason}" if reason else state

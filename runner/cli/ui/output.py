@@ -219,7 +219,8 @@ def _line_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
 def _pair_lines(pairs: Mapping[str, str], stream: TextIO) -> Generator[str]:
     width = max((len(name) for name in pairs), default=0)
     for name, value in pairs.items():
-        yield f"{styled(f'{_visible(name):<{width}}', 'dim', stream)}  {value}".rstrip()
+        below = value.replace("\n", f"\n{' ' * (width + 2)}")
+        yield f"{styled(f'{_visible(name):<{width}}', 'dim', stream)}  {below}".rstrip()
 
 
 def _heading(column: str) -> str:

@@ -8,11 +8,12 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.ui.output import Output
+from runner.cli.ui.output import Output, local_time
 from runner.cli.ui.terminal import StageView
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
+    from runner.core.states import WaitCause
     from runner.flows.models.register import RunModel
     from runner.flows.runs.events import LogText, RunEnded, StatusChanged, WatchEvent
     from runner.protocol.results import RunResult, StageEvent, StageState
@@ -33,6 +34,7 @@ class RunDisplay:
         self._log_to_stderr = log_to_stderr
         self._rest = {"stdout": "", "stderr": ""}
         self._booting = False
+        self._cause: WaitCause | None = None
         self._attempt = 1
         self._metrics: dict[str, str] = {}
         self._command_runs = False
@@ -47,7 +49,8 @@ class RunDisplay:
             case events.StatusChanged():
                 self._status(event)
             case events.NodesSeen(counts):
-                self._boot("progress", _nodes(dict(counts)))
+                if self._cause is None:
+                    self._boot("progress", _nodes(dict(counts)))
             case events.StageReported(stage):
                 self._boot("end", "")
                 self._stage_reported(stage)
@@ -73,8 +76,15 @@ class RunDisplay:
         if status.state is RunState.QUEUED:
             self._booting = True
             self._boot("start", status.reason)
+            if status.cause not in (None, self._cause):
+                self._explain(status.cause)
+            self._cause = status.cause
         elif self._booting and status.reason:
             self._boot("progress", status.reason)
+
+    def _explain(self, cause: WaitCause) -> None:
+        for line in cause_lines(cause):
+            self._print(line)
 
     def _boot(self, state: StageState, message: str) -> None:
         from runner.core.progress import Progress
@@ -152,6 +162,15 @@ def _last_redraw(line: str) -> str:
     return text.rsplit("\r", 1)[-1] + line[len(text) : len(text) + 1]
 
 
+def cause_lines(cause: WaitCause) -> list[str]:
+    """Return why a run waits, in lines: the cause, and if it is stuck, evidence and fix."""
+    if not cause.stuck:
+        return [cause.message]
+    since = f" (since {local_time(cause.since)})" if cause.since else ""
+    lines = [f"stuck: {cause.message}{since}", *(f"  {line}" for line in cause.evidence)]
+    return [*lines, f"  fix: {cause.fix}"] if cause.fix else lines
+
+
 def _nodes(counts: dict[str, int]) -> str:
     if not counts:
         return "the pool has no nodes yet"
@@ -179,7 +198,8 @@ def result_document(
         "run_id": record.run_id,
         "status": ended.status.state.value,
         "message": ended.status.reason or None,
-        "fix": ended.status.fix or None,
+        "fix": (ended.gave_up or ended.status).fix or None,
+        "cause": ended.gave_up.to_json() if ended.gave_up else None,
         "experiment": record.experiment,
         "job_id": record.job_id,
         "pool": record.pool,
@@ -208,6 +228,8 @@ def print_summary(
         pairs |= _result_pairs(record, ended.result)
         if view:
             pairs |= _in_all(ended.result, view)
+    if ended.gave_up and ended.gave_up.fix:
+        pairs["fix"] = ended.gave_up.fix
     if ended.result and ended.result.outputs:
         pairs["in blob"] = output_url(connection, record.run_id, ended.result)
     if folder is not None:

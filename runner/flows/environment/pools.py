@@ -14,20 +14,17 @@ from runner.azure.batch.pools import (
     find_pool,
     list_pool_nodes,
     list_pools,
-    read_node_file,
     resize_pool,
+    start_task_log,
 )
 from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
 from runner.protocol.errors import ExitCode, RunnerError
 
 _MOST_NODES = 100_000
-_LOG_LINES = 8
-_LOG_BYTES = 16_384
 # Azure does not charge for these: a preempted node has no machine.
 # https://learn.microsoft.com/azure/batch/batch-spot-vms (read 2026-11-21)
 _FREE_STATES = frozenset({"preempted", "deallocated"})
-_BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def pool_nodes(settings: Settings, pool_id: str) -> Sequence[NodeStatus]:
     connection = connect(settings)
     pool = _found(connection, pool_id)
     nodes = sorted(list_pool_nodes(connection, pool.id), key=lambda node: node.id)
-    return [NodeStatus(node, _start_log(connection, pool.id, node)) for node in nodes]
+    return [NodeStatus(node, start_task_log(connection, pool.id, node)) for node in nodes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +183,6 @@ def _found(connection: Connection, pool_id: str) -> PoolView:
         fix="runner pool ls",
         exit_code=ExitCode.PREFLIGHT,
     )
-
-
-def _start_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[str, ...]:
-    if node.state not in _BROKEN_STATES:
-        return ()
-    for name in ("startup/stderr.txt", "startup/stdout.txt"):
-        content = read_node_file(connection, pool_id, node.id, name)
-        if content and content.strip():
-            text = content[-_LOG_BYTES:].decode(errors="replace")
-            return tuple(text.rstrip().splitlines()[-_LOG_LINES:])
-    return ()
 
 
 def _autoscaled(pool: PoolView, settings: Settings) -> RunnerError:

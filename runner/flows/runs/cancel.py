@@ -28,10 +28,13 @@ class Cancelled:
     changed: bool
 
 
-def cancel_run(connection: Connection, record: RunSpec) -> Cancelled:
+def cancel_run(
+    connection: Connection, record: RunSpec, why: str = "cancelled with runner cancel"
+) -> Cancelled:
     """Cancel a run unless it has ended: the first to create `result.json` decides.
 
-    Repeating it is safe, and terminates a task that a lost connection left running.
+    Repeating it is safe, and terminates a task that a lost connection left running. `why` is the
+    message of the result.
     """
     container = runs_container(connection)
     task = get_task(connection, record.job_id, record.task_id)
@@ -42,7 +45,7 @@ def cancel_run(connection: Connection, record: RunSpec) -> Cancelled:
     began = attempts[-1].attempt if attempts else 0
     ends = load_attempt_ends(container, record.run_id) if began else ()
     waiting = task is not None and task.phase == "active"
-    outcome = _result(attempts, count_evicted(began, ends, waiting=waiting))
+    outcome = _result(attempts, count_evicted(began, ends, waiting=waiting), why)
     document = outcome.to_json(record.run_id)
     committed = container.create(RunPaths(record.run_id).result, document)
     if committed:
@@ -62,7 +65,7 @@ def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState |
     return status.state if status.state.final else None
 
 
-def _result(attempts: tuple[AttemptStart, ...], evicted: int) -> RunResult:
+def _result(attempts: tuple[AttemptStart, ...], evicted: int, why: str) -> RunResult:
     started = attempts[0].started if attempts else ""
     return RunResult(
         status="cancelled",
@@ -71,7 +74,7 @@ def _result(attempts: tuple[AttemptStart, ...], evicted: int) -> RunResult:
         exit_code=None,
         step=None,
         code="Cancelled",
-        message="cancelled with runner cancel",
+        message=why,
         started=datetime.fromisoformat(started) if started else None,
         ended=datetime.now(UTC),
         stages_s={},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.core.states import RunStatus
+from runner.core.states import RunStatus, WaitCause
 from runner.protocol.metrics import MetricPoint
 from runner.protocol.results import RunResult, StageEvent
 
@@ -77,11 +77,15 @@ class StillWatching:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The last event; `task_output` is the task's own output if the agent could not report."""
+    """The last event; `task_output` is the task's own output if the agent could not report.
+
+    `gave_up` is why the run was cancelled because it was stuck, see `WatchOptions`.
+    """
 
     status: RunStatus
     result: RunResult | None
     task_output: str = ""
+    gave_up: WaitCause | None = None
 
 
 WatchEvent = (

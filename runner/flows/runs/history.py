@@ -6,9 +6,11 @@ unfinished runs Batch is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
@@ -24,6 +26,9 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, newest_first, slug, submission_time
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec, parse_run
+
+if TYPE_CHECKING:
+    from runner.flows.runs.stuck import PoolReader
 
 _INDEX_FROM = 40  # below it, reading the documents of the runs is faster than the index
 _PAGE = 20
@@ -115,13 +120,15 @@ class _Listing:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._lock = Lock()
+        self._pools: PoolReader | None = None
         self._index: dict[str, IndexEntry] | None = None
 
     def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
         """Return one row for each id, in order."""
         found = self._indexed(ids) if len(ids) >= _INDEX_FROM else {}
         missing = [run_id for run_id in ids if run_id not in found]
-        rows = in_parallel(lambda run_id: _row(self._connection, run_id), missing)
+        rows = in_parallel(lambda run_id: _row(self._connection, run_id, self._reader), missing)
         found |= dict(zip(missing, rows, strict=True))
         return [found[run_id] for run_id in ids]
 
@@ -137,7 +144,15 @@ class _Listing:
             return rows
         from runner.flows.runs.watch import live_rows  # noqa: PLC0415  loads the Batch SDK
 
-        return rows | live_rows(self._connection, unfinished)
+        return rows | live_rows(self._connection, unfinished, self._reader())
+
+    def _reader(self) -> PoolReader:
+        """Return the reader that all rows share, made when the first one needs it."""
+        from runner.flows.runs.stuck import PoolReader  # noqa: PLC0415  loads the Batch SDK
+
+        with self._lock:
+            self._pools = self._pools or PoolReader(self._connection)
+            return self._pools
 
 
 def _finished(record: RunSpec, result: RunResult) -> RunRow:
@@ -147,7 +162,7 @@ def _finished(record: RunSpec, result: RunResult) -> RunRow:
     )
 
 
-def _row(connection: Connection, run_id: str) -> RunRow | None:
+def _row(connection: Connection, run_id: str, reader: Callable[[], PoolReader]) -> RunRow | None:
     """Return one run, or None if it was deleted or its submission did not complete."""
     container = runs_container(connection)
     content = container.read(RunPaths(run_id).run)
@@ -166,4 +181,4 @@ def _row(connection: Connection, run_id: str) -> RunRow | None:
         return RunRow(run_id, None, None, None, problem=f"{err.what}: {err.why}")
     from runner.flows.runs.watch import live_row  # noqa: PLC0415  loads the Batch SDK
 
-    return live_row(connection, record)
+    return live_row(connection, record, reader())

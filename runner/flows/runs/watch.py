@@ -11,12 +11,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import count_nodes, get_task, is_disabled, list_tasks, read_task_file
+from runner.azure.batch.jobs import get_task, is_disabled, list_tasks, read_task_file
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import in_parallel
-from runner.core.states import RunState, RunStatus, TaskView, count_evicted, decide_status
+from runner.core.states import (
+    RunState,
+    RunStatus,
+    TaskView,
+    WaitCause,
+    count_evicted,
+    decide_status,
+)
+from runner.core.units import format_duration
+from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import (
     count_attempts,
     last_stage,
@@ -41,48 +51,18 @@ from runner.flows.runs.events import (
 )
 from runner.flows.runs.history import RunRow
 from runner.flows.runs.logs import LineCursor, TextCursor, tail_offset
+from runner.flows.runs.stuck import (
+    PoolFacts,
+    PoolReader,
+    ReadPool,
+    explain_queue_reason,
+    load_pool_facts,
+)
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import parse_metric_line
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import SIDE_STAGES, AttemptStart, RunResult, parse_event_line
 from runner.protocol.run_spec import RunSpec
-
-
-def explain_queue_reason(
-    connection: Connection,
-    record: RunSpec,
-    status: RunStatus,
-    attempts: int,
-    *,
-    disabled: bool | None = None,
-) -> RunStatus:
-    """Return the status of a queued run with its reason: a disabled job, or other runs.
-
-    `disabled` is the state of its job, if the caller has read it.
-    """
-    if status.state is not RunState.QUEUED:
-        return status
-    if is_disabled(connection, record.job_id) if disabled is None else disabled:
-        command = f"az batch job enable --job-id {record.job_id}"
-        return replace(status, reason=f"its job {record.job_id} is disabled: {command}")
-    return status if attempts else _dependency_reason(connection, record, status)
-
-
-def _dependency_reason(connection: Connection, record: RunSpec, status: RunStatus) -> RunStatus:
-    if not record.after:
-        together = f"waiting for {record.nodes} nodes at once"
-        return status if record.nodes == 1 else replace(status, reason=together)
-    container = runs_container(connection)
-    results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
-    for run_id, result in zip(record.after, results, strict=True):
-        if result is not None and result.status != "succeeded":
-            how = "failed" if result.status == "failed" else "was cancelled"
-            return replace(status, reason=f"blocked by {run_id}, which {how}")
-    waiting = [run for run, result in zip(record.after, results, strict=True) if result is None]
-    if not waiting:
-        return status
-    more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
-    return replace(status, reason=f"after {waiting[0]}{more}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +76,13 @@ class RunView:
     attempts: tuple[AttemptStart, ...]
 
 
-def load_view(connection: Connection, record: RunSpec) -> RunView:
-    """Return the run as it is now; the task is read before the result, see `decide_status`."""
+def load_view(
+    connection: Connection, record: RunSpec, read_pool: ReadPool | None = None
+) -> RunView:
+    """Return the run as it is now; the task is read before the result, see `decide_status`.
+
+    `read_pool` may share what it reads between the runs of a list.
+    """
     container = runs_container(connection)
     result = load_result(container, record.run_id)
     task = None
@@ -107,24 +92,27 @@ def load_view(connection: Connection, record: RunSpec) -> RunView:
     attempts = load_attempts(container, record.run_id)
     stage = None if result else last_stage(container, record.run_id, len(attempts))
     status = decide_status(result, task, len(attempts), stage)
-    status = explain_queue_reason(connection, record, status, len(attempts))
+    read = read_pool or partial(load_pool_facts, connection)
+    status = explain_queue_reason(connection, record, status, task, len(attempts), read)
     return RunView(record, status, result, task, attempts)
 
 
 _LIST_TASKS_FROM = 4  # runs of one job; below it, each task is read on its own
 
 
-def live_row(connection: Connection, record: RunSpec) -> RunRow:
+def live_row(connection: Connection, record: RunSpec, pools: PoolReader) -> RunRow:
     """Return one run as it is now."""
     try:
-        return _live_row(connection, load_view(connection, record))
+        return _live_row(connection, load_view(connection, record, pools.read))
     except RunnerError as err:
         if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
             raise
         return RunRow(record.run_id, None, None, None, problem=f"{err.what}: {err.why}")
 
 
-def live_rows(connection: Connection, records: Sequence[RunSpec]) -> dict[str, RunRow | None]:
+def live_rows(
+    connection: Connection, records: Sequence[RunSpec], pools: PoolReader
+) -> dict[str, RunRow | None]:
     """Return runs by ID. Tasks are read before results, as `decide_status` requires."""
     counts = Counter(record.job_id for record in records)
     jobs = [job for job, count in counts.items() if count >= _LIST_TASKS_FROM]
@@ -136,23 +124,30 @@ def live_rows(connection: Connection, records: Sequence[RunSpec]) -> dict[str, R
     def row(record: RunSpec) -> RunRow:
         if record.job_id in tasks:
             paused = record.job_id in disabled
-            known = _row_of_task(connection, record, tasks[record.job_id], disabled=paused)
+            known = _row_of_task(connection, record, tasks[record.job_id], pools, disabled=paused)
             if known is not None:
                 return known
-        return live_row(connection, record)
+        return live_row(connection, record, pools)
 
     rows = in_parallel(row, records)
     return {found.run_id: found for found in rows}
 
 
 def _row_of_task(
-    connection: Connection, record: RunSpec, tasks: dict[str, TaskView], *, disabled: bool
+    connection: Connection,
+    record: RunSpec,
+    tasks: dict[str, TaskView],
+    pools: PoolReader,
+    *,
+    disabled: bool,
 ) -> RunRow | None:
     """Return a run that its task describes, or None if it has started or ended."""
     task = tasks.get(record.task_id)
     if task is not None and task.phase == "active" and not task.requeues and not task.retries:
         status = decide_status(None, task, 0, None)
-        status = explain_queue_reason(connection, record, status, 0, disabled=disabled)
+        status = explain_queue_reason(
+            connection, record, status, task, 0, pools.read, disabled=disabled
+        )
         return RunRow(record.run_id, record, status, None)
     if task is None and load_result(runs_container(connection), record.run_id) is None:
         began = count_attempts(runs_container(connection), record.run_id)
@@ -169,7 +164,7 @@ def _live_row(connection: Connection, view: RunView) -> RunRow:
     if result is None and (attempts > 1 or (attempts and waiting)):
         ends = load_attempt_ends(runs_container(connection), record.run_id)
         evicted = count_evicted(attempts, ends, waiting=waiting)
-    status = RunStatus(view.status.state, view.status.reason, view.status.node)
+    status = replace(view.status, fix="") if view.status.state.final else view.status
     return RunRow(record.run_id, record, status, result, attempts=attempts, evicted=evicted)
 
 
@@ -199,7 +194,10 @@ class PollIntervals:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What to watch; `tail` limits the output printed before to so many lines, None shows all."""
+    """What to watch; `tail` limits the output printed before to so many lines, None shows all.
+
+    A run that has been stuck for `fail_if_stuck_s` is cancelled; None waits without limit.
+    """
 
     tail: int | None = None
     streams: tuple[LogStream, ...] = ("stdout", "stderr")
@@ -207,6 +205,7 @@ class WatchOptions:
     contact_timeout_s: float = CONTACT_TIMEOUT_S
     beats: bool = False
     node: int = 0  # the rank whose log is read
+    fail_if_stuck_s: float | None = None
 
 
 def watch_run(
@@ -230,6 +229,7 @@ def watch_run(
                     lost_since = None
                     yield ContactRestored()
                 yield event
+            watcher.give_up_if_stuck()
         except RunnerError as err:
             now = time.monotonic()
             watcher.contact_was_lost = True
@@ -309,6 +309,9 @@ class _RunWatcher:
         self._stage: str | None = None
         self._leaving = False  # the agent's last stage has ended: the result follows
         self._status: RunStatus | None = None
+        self._facts: PoolFacts | None = None
+        self._stuck_since: float | None = None
+        self._gave_up: WaitCause | None = None
         self._timers: dict[str, _Timer] = {}
 
     def poll(self) -> Generator[WatchEvent]:
@@ -327,6 +330,27 @@ class _RunWatcher:
             yield from self._retrying("task", self._poll_task)
         if self._waiting() and self._due("nodes", intervals.nodes):
             yield from self._retrying("nodes", self._poll_nodes)
+
+    def give_up_if_stuck(self) -> None:
+        """Cancel the run if it has been stuck for too long; the next poll reads its end."""
+        limit, since, status = self._options.fail_if_stuck_s, self._stuck_since, self._status
+        if limit is None or since is None or status is None or status.cause is None:
+            return
+        if self.ended or time.monotonic() - since < limit:
+            return
+        why = f"it was stuck for {format_duration(limit)}: {status.cause.message}"
+        if cancel_run(self._connection, self._record, why).changed:
+            self._gave_up = status.cause
+        self._stuck_since = None
+        self._timers.setdefault("task", _Timer()).soon()
+
+    def _time_stuck(self, status: RunStatus) -> None:
+        """Keep the time since when it is stuck; a resize without any node does not end it."""
+        helped = self._facts is not None and self._facts.hopeful
+        if status.stuck:
+            self._stuck_since = self._stuck_since or time.monotonic()
+        elif status.state is not RunState.QUEUED or helped:
+            self._stuck_since = None
 
     def _due(self, name: str, interval_s: float) -> bool:
         return self._timers.setdefault(name, _Timer()).due(interval_s)
@@ -427,7 +451,8 @@ class _RunWatcher:
                 log.begin_attempt()
 
     def _poll_nodes(self) -> Generator[WatchEvent]:
-        yield NodesSeen(count_nodes(self._connection, self._record.pool))
+        self._facts = load_pool_facts(self._connection, self._record.pool, self._facts)
+        yield NodesSeen(self._facts.counts)
 
     def _poll_task(self) -> Generator[WatchEvent]:
         task: TaskView | None = None
@@ -437,7 +462,10 @@ class _RunWatcher:
         if result is None and (task is None or task.phase == "completed"):
             result = load_result(self._container, self._record.run_id)
         status = decide_status(result, task, self._attempt, self._stage)
-        status = explain_queue_reason(self._connection, self._record, status, self._attempt)
+        status = explain_queue_reason(
+            self._connection, self._record, status, task, self._attempt, lambda _: self._facts
+        )
+        self._time_stuck(status)
         if status.state.final:
             yield from self._end(status, result, task)
             return
@@ -453,7 +481,7 @@ class _RunWatcher:
         yield from self._poll_metrics()
         output = "" if result or task is None else self._task_output()
         self.ended = True
-        yield RunEnded(status, result, output)
+        yield RunEnded(status, result, output, self._gave_up)
 
     def _task_output(self) -> str:
         """Return the output of the task itself: a problem of the agent or of Batch."""

@@ -168,7 +168,7 @@ def test_control_characters_are_escaped(
     out.panel("run", {"d\x1b[0m": "1"})
     shown = capsys.readouterr()
     assert shown.out.splitlines()[1] == "a\\nb\\x1b[2J  ü 💥"
-    assert "one\ntwo\\x07" in shown.out
+    assert "lines   one\n        two\\x07" in shown.out
     assert "\x1b" not in shown.out + shown.err
 
 

@@ -246,11 +246,6 @@ def _node_row(found: NodeStatus, *, as_text: bool) -> dict[str, Any]:
 
     node = found.node
     since = node.since
-    problem = ""
-    if node.trouble is not None:
-        problem = ": ".join(part for part in (node.trouble.code, node.trouble.message) if part)
-    if node.state == "starttaskfailed" and node.exit_code is not None:
-        problem = f"start task exited with {node.exit_code}" + (f"; {problem}" if problem else "")
     row: dict[str, Any] = {
         "node": node.id,
         "state": node.state,
@@ -258,7 +253,7 @@ def _node_row(found: NodeStatus, *, as_text: bool) -> dict[str, Any]:
         "running_tasks": node.running_tasks,
         "tasks_run": node.tasks_run,
         "since": since.isoformat() if since else None,
-        "problem": problem or None,
+        "problem": node.problem or None,
         "log": list(found.log),
     }
     if as_text:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runner.cli.ui.run_view import RunDisplay
     from runner.flows.models.register import RunModel
     from runner.flows.runs.events import RunEnded
+    from runner.flows.runs.watch import WatchOptions
     from runner.protocol.run_spec import RunSpec
 
 
@@ -46,16 +47,18 @@ def attach(
     ] = None,
     download: options.DownloadOption = False,
     output_dir: options.OutputDirOption = None,
+    fail_if_stuck: options.FailIfStuckOption = None,
 ) -> None:
     """Watch a run until it ends; Ctrl-C leaves it running."""
     from runner.flows.runs.documents import find_run
 
     out = call.out
+    stuck_s = options.to_stuck_limit_s(fail_if_stuck)
     settings, connection = call.open(output_dir=output_dir)
     record = find_run(connection, run)
     with out.stages() as view:
         folder = settings.output_dir if download else None
-        followed = follow(out, view, connection, record, folder, tail=tail)
+        followed = follow(out, view, connection, record, folder, tail=tail, fail_if_stuck_s=stuck_s)
     report(out, connection, record, followed)
 
 
@@ -67,18 +70,23 @@ def follow(
     output_dir: Path | None,
     *,
     tail: int | None = None,
+    fail_if_stuck_s: float | None = None,
 ) -> Followed:
     """Watch a run to its end, and download its outputs to `output_dir` if given.
+
+    A run that is stuck for `fail_if_stuck_s` is cancelled.
 
     Raises:
         typer.Exit: 130 after Ctrl-C; the run stays active.
     """
     from runner.cli.ui.run_view import RunDisplay
+    from runner.flows.runs.watch import WatchOptions
 
     to_stderr = not out.as_text
     display = RunDisplay(view, record.run_id, log_to_stderr=to_stderr)
     try:
-        ended = _watch(connection, record, display, tail)
+        watched = WatchOptions(tail=tail, fail_if_stuck_s=fail_if_stuck_s)
+        ended = _watch(connection, record, display, watched)
         folder, problem = None, None
         try:
             folder = _fetch(connection, record, ended, output_dir, view)
@@ -104,7 +112,7 @@ def report(
     followed: Followed,
     view: StageView | None = None,
 ) -> None:
-    """Print how the run ended; exit with 1 unless it succeeded.
+    """Print how the run ended; exit with 1 unless it succeeded, 5 if it was stuck for too long.
 
     `view` has the times of the stages on this machine.
     """
@@ -120,15 +128,15 @@ def report(
     if followed.problem:
         raise followed.problem
     if ended.status.state is not RunState.SUCCEEDED:
-        raise typer.Exit(ExitCode.RUN_FAILED)
+        raise typer.Exit(ExitCode.CAPACITY if ended.gave_up else ExitCode.RUN_FAILED)
 
 
 def _watch(
-    connection: Connection, record: RunSpec, display: RunDisplay, tail: int | None
+    connection: Connection, record: RunSpec, display: RunDisplay, watched: WatchOptions
 ) -> RunEnded:
-    from runner.flows.runs.watch import WatchOptions, watch_run
+    from runner.flows.runs.watch import watch_run
 
-    for event in watch_run(connection, record, WatchOptions(tail=tail)):
+    for event in watch_run(connection, record, watched):
         if ended := display.show(event):
             return ended
     raise AssertionError("watching ends with RunEnded")

@@ -151,6 +151,7 @@ def _row(row: RunRow) -> dict[str, Any]:
         "run_id": row.run_id,
         "state": status.state.value if status else "unreadable",
         "reason": row.problem or (status.reason if status else ""),
+        "cause": status.cause.to_json() if status and status.cause else None,
         "recipe": record.recipe if record else None,
         "experiment": record.experiment if record else None,
         "pool": record.pool if record else None,
@@ -174,7 +175,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
     record, status = row.record, row.status
     ended = status is None or status.state.final
     reason = row.problem or (status.reason if status else "")
-    state = status.state.value if status else "unreadable"
+    state = status.label if status else "unreadable"
     metrics = dict(row.result.metrics) if row.result else {}
     primary = record.primary_metric if record else None
     name = primary if primary in metrics else next(iter(metrics), None)

@@ -52,9 +52,12 @@ def lines(shown: RunDetails) -> dict[str, str]:
 def state(shown: RunDetails) -> dict[str, str]:
     """State, recipe, and place."""
     record, status = shown.view.record, shown.view.status
-    shown_state = status.state.value
+    shown_state = status.label
+    since = status.cause.since if status.cause and status.cause.stuck else None
     return {
         "state": f"{shown_state}: {status.reason}" if status.reason else shown_state,
+        "since": local_time(since) if since else "",
+        "because": "\n".join(status.cause.evidence) if status.cause else "",
         "fix": status.fix,
         "recipe": record.recipe,
         "experiment": record.experiment,
@@ -287,6 +290,7 @@ def _document(shown: RunDetails) -> dict[str, Any]:
         "state": view.status.state.value,
         "reason": view.status.reason,
         "fix": view.status.fix,
+        "cause": view.status.cause.to_json() if view.status.cause else None,
         "node": view.status.node,
         "metrics": [dataclasses.asdict(metric) for metric in shown.metrics],
         "attempts": [dataclasses.asdict(attempt) for attempt in shown.attempts],

@@ -44,6 +44,7 @@ def train(
     dry_run: options.DryRunOption = False,
     download: options.DownloadOption = True,
     output_dir: options.OutputDirOption = None,
+    fail_if_stuck: options.FailIfStuckOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Train a recipe, a folder or a script, and download its outputs."""
@@ -52,6 +53,7 @@ def train(
 
     out = Output(output)
     settings = options.open_settings(target, stack, pool=pool, output_dir=output_dir)
+    stuck_s = options.to_stuck_limit_s(fail_if_stuck, detach=detach)
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
         retries=retries,
@@ -69,7 +71,7 @@ def train(
     if dry_run:
         _dry_run(out, checked, settings)
         return
-    _train(out, checked, settings, detach=detach, download=download)
+    _train(out, checked, settings, detach=detach, download=download, fail_if_stuck_s=stuck_s)
 
 
 def _load(out: Output, ref: str, entry: str | None) -> Recipe:
@@ -157,7 +159,13 @@ def _limits(recipe: Recipe) -> str:
 
 
 def _train(
-    out: Output, checked: CheckedRun, settings: Settings, *, detach: bool, download: bool
+    out: Output,
+    checked: CheckedRun,
+    settings: Settings,
+    *,
+    detach: bool,
+    download: bool,
+    fail_if_stuck_s: float | None,
 ) -> None:
     from runner.cli.commands.runs.attach import follow, report
     from runner.cli.commands.runs.repeat import show_submitted
@@ -172,7 +180,9 @@ def _train(
             if not detach:
                 view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)
                 output_dir = settings.output_dir if download else None
-                followed = follow(out, view, connection, record, output_dir)
+                followed = follow(
+                    out, view, connection, record, output_dir, fail_if_stuck_s=fail_if_stuck_s
+                )
         except KeyboardInterrupt:
             raise _interrupted(view, connection, plan.run.plan.run_id) from None
     if followed:

@@ -15,8 +15,9 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.states import RunState, TaskView
 from runner.flows.local.state import LocalState, local_outputs
-from runner.flows.runs import history, watch
+from runner.flows.runs import history, stuck, watch
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
+from runner.flows.runs.stuck import PoolFacts
 from runner.protocol.results import LIMIT_BYTES, index_blob, index_metadata, parse_result
 from runner.protocol.run_spec import parse_run
 
@@ -103,6 +104,8 @@ class Store:
         monkeypatch.setattr(watch, "get_task", lambda _, job, task: self.tasks.get(task))
         monkeypatch.setattr(watch, "list_tasks", lambda _, job: self.tasks)
         monkeypatch.setattr(watch, "is_disabled", lambda _, job: False)
+        self.pools: list[str] = []
+        monkeypatch.setattr(stuck, "load_pool_facts", self._pool)
 
     def add(self, number: int, *, indexed: bool, over: bool, **changes: Any) -> str:
         run_id = f"mnist-20261120-12{number:04d}-abcd"
@@ -117,6 +120,11 @@ class Store:
     def _read(self, blob: str) -> bytes | None:
         self.read.append(blob)
         return self.documents.get(blob)
+
+    def _pool(self, _: Connection, pool_id: str, *, log: bool) -> PoolFacts:
+        assert not log, "a list has no logs"
+        self.pools.append(pool_id)
+        return PoolFacts(pool_id, None, ())
 
     def _ids(self) -> list[str]:
         return sorted({name.split("/")[0] for name in self.documents}, reverse=True)
@@ -191,6 +199,9 @@ def test_runs_that_wait_are_known_from_their_job_alone(
     assert states.pop(ids[0]) is RunState.LOST
     assert set(states.values()) == {RunState.QUEUED}
     assert store.read == [f"{ids[0]}/result.json"], "only a task that is gone may have ended"
+    assert store.pools == ["local"], "one look at the pool serves all rows"
+    reasons = {row.status.reason for run, row in rows.items() if row.status and run != ids[0]}
+    assert reasons == {"pool local does not exist"}
 
 
 def test_result_that_the_index_missed_is_found_when_the_task_is_gone(

@@ -1,0 +1,443 @@
+"""Explain why a queued run has no node: it only has to wait, or it is stuck until somebody acts.
+
+`explain_queue_reason` names what holds a run back: its job, other runs, or its pool. Of the pool,
+`explain_wait` decides from what `load_pool_facts` has read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import is_disabled
+from runner.azure.batch.pools import (
+    BROKEN_STATES,
+    NodeView,
+    PoolAutoscale,
+    PoolView,
+    find_pool,
+    list_pool_nodes,
+    start_task_log,
+)
+from runner.azure.storage.blobs import in_parallel
+from runner.core.states import WAITING, RunState, RunStatus, TaskView, WaitCause
+from runner.core.units import format_duration
+from runner.flows.runs.documents import load_result, runs_container
+from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import RunSpec
+
+_LOCAL_POOL = "local"  # the pool that `runner local up` creates
+_WORKING = frozenset({"idle", "running"})
+_CLOSED = frozenset({"offline", "deallocating", "deallocated"})
+_BOOT_LIMIT = timedelta(minutes=30)  # our choice: GPU drivers and preloaded data take up to 15
+_CHARGED = "Azure charges for {} until they are removed"
+_NO_SAMPLES = "InsufficientSampleData"  # of a new pool: it has them a minute later
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """A pool (None if it does not exist) and its nodes.
+
+    `most_nodes` is its maximum in the stack's outputs, None if they do not name it. `charged` is
+    False on this machine. `log` is the end of the start task's output if no node works.
+    """
+
+    id: str
+    pool: PoolView | None
+    nodes: tuple[NodeView, ...]
+    most_nodes: int | None = None
+    charged: bool = True
+    log: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of nodes by state."""
+        return Counter(node.state for node in self.nodes)
+
+    @property
+    def broken(self) -> tuple[NodeView, ...]:
+        """The nodes, if none of them can ever run a task in its present state."""
+        staying = tuple(node for node in self.nodes if node.state != "leavingpool")
+        dead = all(node.state in BROKEN_STATES | _CLOSED for node in staying)
+        return staying if dead else ()
+
+    @property
+    def hopeful(self) -> bool:
+        """True if a node works or may come to work."""
+        return bool(self.nodes) and not self.broken
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNeed:
+    """What a queued run waits for, and since when no other run holds it back."""
+
+    run_id: str
+    nodes: int = 1
+    slots: int = 1
+    since: datetime | None = None
+
+
+def load_pool_facts(
+    connection: Connection, pool_id: str, before: PoolFacts | None = None, *, log: bool = True
+) -> PoolFacts:
+    """Read a pool and its nodes, and with `log` the output of a failed start task if none works.
+
+    The log of `before` is used again if its nodes have not changed.
+    """
+    pool = find_pool(connection, pool_id)
+    nodes = list_pool_nodes(connection, pool_id) if pool else ()
+    caps = [each.max_nodes for each in connection.outputs.pools if each.id == pool_id]
+    charged = connection.outputs.location != "local"
+    facts = PoolFacts(pool_id, pool, nodes, caps[0] if caps else None, charged)
+    if not log or not facts.broken:
+        return facts
+    known = before is not None and before.nodes == nodes
+    return replace(facts, log=before.log if before and known else _read_log(connection, facts))
+
+
+def _read_log(connection: Connection, facts: PoolFacts) -> tuple[str, ...]:
+    shown = _example(facts.broken)
+    if shown.state != "starttaskfailed":  # a node without contact answers after long retries
+        return ()
+    try:
+        return start_task_log(connection, facts.id, shown)
+    except RunnerError:  # the cause is known without it
+        return ()
+
+
+class PoolReader:
+    """Reads each pool once, for the many runs of a list; without logs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = Lock()
+        self._locks: dict[str, Lock] = {}
+        self._facts: dict[str, PoolFacts] = {}
+
+    def read(self, pool_id: str) -> PoolFacts:
+        """Return the facts of a pool; threads that ask for the same pool wait for one reading."""
+        with self._lock:
+            lock = self._locks.setdefault(pool_id, Lock())
+        with lock:
+            if pool_id not in self._facts:
+                self._facts[pool_id] = load_pool_facts(self._connection, pool_id, log=False)
+            return self._facts[pool_id]
+
+
+ReadPool = Callable[[str], PoolFacts | None]
+
+
+def explain_queue_reason(
+    connection: Connection,
+    record: RunSpec,
+    status: RunStatus,
+    task: TaskView | None,
+    attempts: int,
+    read_pool: ReadPool,
+    *,
+    disabled: bool | None = None,
+) -> RunStatus:
+    """Return the status of a queued run with its reason: its job, other runs, or its pool.
+
+    Args:
+        connection: the services.
+        record: the run.
+        status: what its task says.
+        task: its task.
+        attempts: how many have started.
+        read_pool: returns the facts of a pool, None if they are not known yet; it is called only
+            if nothing else explains the wait.
+        disabled: the state of its job, if the caller has read it.
+    """
+    if status.state is not RunState.QUEUED:
+        return status
+    if is_disabled(connection, record.job_id) if disabled is None else disabled:
+        fix = f"az batch job enable --job-id {record.job_id}"
+        cause = WaitCause("JobDisabled", f"its job {record.job_id} is disabled", fix)
+        return replace(status, reason=f"{cause.message}: {cause.fix}", cause=cause)
+    since = task.since if task and task.since else record.created
+    if record.after and not attempts:
+        reason, over = _await_others(connection, record)
+        if reason:
+            return replace(status, reason=reason)
+        since = max(since, over) if over else since
+    facts = read_pool(record.pool)
+    need = NodeNeed(record.run_id, record.nodes, task.slots if task else 1, since)
+    cause = explain_wait(need, facts, datetime.now(UTC)) if facts else None
+    if cause is not None:
+        before = status.reason.removesuffix(WAITING)
+        return replace(status, reason=before + cause.message, fix=cause.fix, cause=cause)
+    together = f"{WAITING.replace('a node', f'{record.nodes} nodes')} at once"
+    return status if record.nodes == 1 or attempts else replace(status, reason=together)
+
+
+def _await_others(connection: Connection, record: RunSpec) -> tuple[str, datetime | None]:
+    """Return why the runs before it hold it back, else when the last of them ended."""
+    container = runs_container(connection)
+    results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
+    for run_id, result in zip(record.after, results, strict=True):
+        if result is not None and result.status != "succeeded":
+            how = "failed" if result.status == "failed" else "was cancelled"
+            return f"blocked by {run_id}, which {how}", None
+    waiting = [run for run, result in zip(record.after, results, strict=True) if result is None]
+    if waiting:
+        more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+        return f"after {waiting[0]}{more}", None
+    return "", max((r.ended for r in results if r and r.ended), default=None)
+
+
+def explain_wait(need: NodeNeed, facts: PoolFacts, now: datetime) -> WaitCause | None:
+    """Return why the run has no node, or None if a node is about to take it.
+
+    The resize errors of a pool stay until its next resize, so they count only if the pool is steady
+    with fewer nodes than its targets and none of them works.
+    """
+    pool = facts.pool
+    if pool is None or pool.state == "deleting":
+        return _no_pool(need, facts)
+    if need.slots > pool.slots:
+        message = (
+            f"its task needs {need.slots} slots, and a node of pool {pool.id} has {pool.slots}"
+        )
+        return WaitCause("SlotsTooMany", message, _move(need))
+    if facts.broken:
+        growing = pool.allocation != "steady" and len(facts.nodes) < _target(pool)
+        return None if growing else _broken(need, facts, pool)
+    explained = (_too_few(need, facts, pool), _no_nodes(need, facts, pool), _nodes(facts, now))
+    return next((cause for cause in explained if cause is not None), None)
+
+
+def _no_pool(need: NodeNeed, facts: PoolFacts) -> WaitCause:
+    how = "is being deleted" if facts.pool else "does not exist"
+    since = facts.pool.since if facts.pool else None
+    fix = "runner local up" if facts.id == _LOCAL_POOL and not facts.charged else _move(need)
+    return WaitCause("PoolMissing", f"pool {facts.id} {how}", fix, since=since)
+
+
+def _move(need: NodeNeed) -> str:
+    """Return the commands for another pool: the task of a run cannot leave its job."""
+    return f"`runner cancel {need.run_id}`, then `runner retry {need.run_id} --pool POOL`"
+
+
+def _target(pool: PoolView) -> int:
+    return pool.spot_target + pool.dedicated_target
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%H:%M} UTC"
+
+
+# -- nodes that cannot run tasks
+
+
+def _example(nodes: Sequence[NodeView]) -> NodeView:
+    """Return the node whose problem is shown: one with a failed start task, if there is one."""
+    return min(nodes, key=lambda node: (node.state != "starttaskfailed", node.state, node.id))
+
+
+def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
+    nodes, shown = facts.broken, _example(facts.broken)
+    counts = Counter(node.state for node in nodes)
+    every = "the only node" if len(nodes) == 1 else f"all {len(nodes)} nodes"
+    code, fix = "NodesUnusable", _replace_nodes(need, pool)
+    if set(counts) == {"starttaskfailed"}:
+        code, message = "StartTaskFailed", f"the start task failed on {every} of pool {pool.id}"
+        where = "`start_script` in the stack's file and run `runner up`" if facts.charged else "it"
+        fix = f"correct {where}, then replace the nodes: {fix}"
+    elif set(counts) <= _CLOSED:
+        code, message = "NodesOffline", f"{every} of pool {pool.id} takes no tasks: {shown.state}"
+        fix = f"az batch node scheduling enable --pool-id {pool.id} --node-id {shown.id}"
+    else:
+        states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+        message = f"no node of pool {pool.id} can run tasks: {states}"
+        fix = f"replace the nodes: {fix}"
+    exited = shown.state == "starttaskfailed" and shown.exit_code is not None
+    problem = f"start task exited with {shown.exit_code}" if exited else shown.problem
+    evidence = [f"node {shown.id}: {problem or shown.state}"]
+    evidence += [f"  {line}" for line in facts.log]
+    if facts.charged and set(counts) & BROKEN_STATES:
+        evidence.append(_CHARGED.format("such nodes"))
+    return WaitCause(code, message, fix, tuple(evidence), shown.since)
+
+
+def _replace_nodes(need: NodeNeed, pool: PoolView) -> str:
+    if pool.autoscale is not None:
+        return (
+            f"`runner cancel {need.run_id}`; the formula removes nodes without tasks, "
+            f"and `runner retry {need.run_id}` gets new ones"
+        )
+    none, same = "0", str(pool.spot_target)
+    if pool.dedicated_target:
+        none, same = "0 --dedicated 0", f"{same} --dedicated {pool.dedicated_target}"
+    resize = f"runner pool resize {pool.id}"
+    return f"`{resize} {none}`, then `{resize} {same}`"
+
+
+# -- too few nodes, or none
+
+
+def _too_few(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | None:
+    if need.nodes == 1:
+        return None
+    fixed = pool.autoscale is None and pool.allocation == "steady"
+    most = _target(pool) if fixed else facts.most_nodes
+    if not pool.inter_node:
+        message = f"the nodes of pool {pool.id} cannot reach one another, and the run needs several"
+        return WaitCause("NoInterNode", message, _move(need))
+    if most is None or most >= need.nodes:
+        return None
+    message = f"the run needs {need.nodes} nodes, and pool {pool.id} has at most {most}"
+    fix = f"runner pool resize {pool.id} {need.nodes}" if fixed else _move(need)
+    return WaitCause("TooFewNodes", message, fix)
+
+
+def _no_nodes(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | None:
+    """Explain a pool whose last resize is over and has left too few nodes."""
+    here = sum(node.state in _WORKING for node in facts.nodes)
+    enough = need.nodes == 1 and facts.hopeful
+    if pool.allocation != "steady" or enough or here >= need.nodes:
+        return None
+    if pool.resize_errors and pool.spot + pool.dedicated < _target(pool):
+        return _resize_failed(need, pool)
+    if facts.nodes:
+        return None
+    if pool.autoscale is not None:
+        return _formula(need, pool, pool.autoscale)
+    if _target(pool) == 0:
+        message = f"pool {pool.id} has no node, and its target is 0"
+        return WaitCause("NoNodesWanted", message, f"runner pool resize {pool.id} {need.nodes}")
+    return None
+
+
+def _resize_failed(need: NodeNeed, pool: PoolView) -> WaitCause:
+    error = pool.resize_errors[0]
+    evidence = tuple(f"{each.code}: {each.message}" for each in pool.resize_errors)
+    if "Quota" in error.code:
+        code, message = "QuotaReached", f"a core quota is used up: {error.code}"
+        fix = (
+            f"request more cores for {pool.vm_size} in the Azure portal (Quotas of the Batch "
+            f"account), or {_move(need)}"
+        )
+    elif error.code in ("AllocationFailed", "AllocationTimedout"):
+        code = "AllocationFailed"
+        message = f"Azure has no {pool.vm_size} node for pool {pool.id} now"
+        fix = f"{_again(pool)}; or {_move(need)}"
+    else:
+        code, message = "ResizeFailed", f"the resize of pool {pool.id} failed: {error.code}"
+        fix = _again(pool)
+    return WaitCause(code, message, fix, evidence, pool.since)
+
+
+def _again(pool: PoolView) -> str:
+    if (scale := pool.autoscale) is not None:
+        return f"the formula tries again{_next_evaluation(scale)}"
+    dedicated = f" --dedicated {pool.dedicated_target}" if pool.dedicated_target else ""
+    return f"try again with `runner pool resize {pool.id} {pool.spot_target}{dedicated}`"
+
+
+def _next_evaluation(scale: PoolAutoscale) -> str:
+    if scale.evaluated is None:
+        return f" within {format_duration(scale.interval_s)}"
+    return f" at {_clock(scale.evaluated + timedelta(seconds=scale.interval_s))}"
+
+
+# -- formulas
+
+
+def _formula(need: NodeNeed, pool: PoolView, scale: PoolAutoscale) -> WaitCause:
+    """Explain a pool without nodes that scales by a formula."""
+    evaluated, interval = scale.evaluated, timedelta(seconds=scale.interval_s)
+    fix = f"correct the formula of the pool (`runner pool show {pool.id}`), or {_move(need)}"
+    # Samples arrive up to a minute late, so the evaluation after the task came may not see it.
+    saw_it = bool(evaluated and need.since and evaluated - need.since >= interval)
+    if (error := scale.error) is not None and (saw_it or error.code != _NO_SAMPLES):
+        message = f"the formula of pool {pool.id} failed: {error.code}"
+        return WaitCause("FormulaFailed", message, fix, (error.message,), evaluated)
+    never = gives_no_node(scale.formula, pool.spot_target, pool.dedicated_target)
+    if never or (saw_it and _target(pool) == 0):
+        message = f"the formula of pool {pool.id} asks for no node"
+        found = "; ".join(f"{name}={value}" for name, value in scale.results.items())
+        return WaitCause("FormulaGivesNone", message, fix, (found,) if found else (), evaluated)
+    message = f"no node yet; the formula is evaluated next{_next_evaluation(scale)}"
+    return WaitCause("NextEvaluation", message, stuck=False)
+
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_ASSIGNMENT = re.compile(r"\s*(\$?\w+)\s*=(?!=)\s*(.*?)\s*", re.DOTALL)
+
+
+def gives_no_node(formula: str, spot: int = 0, dedicated: int = 0) -> bool:
+    """Return True if a formula sets its node counts to zero whatever the pool's tasks are.
+
+    Only constants, names of constants, and `min` with one of them are understood; a formula of
+    anything else may give a node. `spot` and `dedicated` are the current targets.
+    """
+    if "stop(" in formula:
+        return False
+    most = {"$TargetLowPriorityNodes": float(spot), "$TargetDedicatedNodes": float(dedicated)}
+    targets: dict[str, float | None] = {}
+    for statement in _COMMENT.sub("", formula).split(";"):
+        match = _ASSIGNMENT.fullmatch(statement)
+        if match is None:
+            continue
+        name, value = match[1], _upper_bound(match[2], most)
+        most.pop(name, None)
+        if value is not None:
+            most[name] = value
+        if name.startswith("$Target"):
+            targets[name] = value
+    return bool(targets) and all(bound is not None and bound < 1 for bound in targets.values())
+
+
+def _upper_bound(text: str, most: Mapping[str, float]) -> float | None:
+    """Return the most that an expression can be, None if it is not known."""
+    if text.startswith("min("):
+        found = [_upper_bound(part, most) for part in _arguments(text.removeprefix("min("))]
+        return min((bound for bound in found if bound is not None), default=None)
+    try:
+        return float(text)
+    except ValueError:
+        return most.get(text)
+
+
+def _arguments(text: str) -> list[str]:
+    """Return the arguments of a call, after its parenthesis; none if more follows the call."""
+    parts, depth = [""], 1
+    for place, char in enumerate(text):
+        depth += (char in "([") - (char in ")]")
+        if depth == 0:
+            return [part.strip() for part in parts] if not text[place + 1 :].strip() else []
+        if char == "," and depth == 1:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return []
+
+
+# -- nodes that may still take the run
+
+
+def _nodes(facts: PoolFacts, now: datetime) -> WaitCause | None:
+    states = set(facts.counts)
+    if states & _WORKING:
+        busy = any(node.running_tasks for node in facts.nodes)
+        message = f"waiting for a free slot on pool {facts.id}"
+        return WaitCause("Busy", message, stuck=False) if busy else None
+    dead = {"preempted", "leavingpool", *BROKEN_STATES, *_CLOSED}
+    booting = [node for node in facts.nodes if node.state not in dead]
+    if "preempted" in states and not booting:
+        message = f"the spot nodes of pool {facts.id} were evicted, and Azure has no others yet"
+        return WaitCause("Preempted", message, stuck=False)
+    times = [node.since for node in booting if node.since]
+    newest = max(times, default=None)
+    if newest is None or now - newest <= _BOOT_LIMIT:
+        return None
+    limit = format_duration(_BOOT_LIMIT.total_seconds())
+    message = f"no node of pool {facts.id} has started in {limit}: {booting[0].state}"
+    evidence = (_CHARGED.format("these nodes"),) if facts.charged else ()
+    return WaitCause("BootTooLong", message, f"runner pool nodes {facts.id}", evidence, newest)

@@ -1,0 +1,213 @@
+"""What a pool and its nodes say about a run that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from runner.azure.batch.pools import NodeView, PoolAutoscale, PoolProblem, PoolView
+from runner.flows.runs.stuck import NodeNeed, PoolFacts, explain_wait, gives_no_node
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+SINCE = NOW - timedelta(minutes=2)
+NEED = NodeNeed("run-1", since=SINCE)
+POOL = PoolView(
+    id="t4", vm_size="standard_nc4as_t4_v3", state="active", allocation="steady", slots=1,
+    spot=0, spot_target=0, dedicated=0, dedicated_target=0, autoscale=None, resize_errors=(),
+    image="", node_agent="", mounts=(), inter_node=True, since=SINCE,
+)  # fmt: skip
+WANTS_TWO = replace(POOL, spot_target=2)
+QUOTA = (PoolProblem("AccountLowPriorityCoreQuotaReached", "no cores left"),)
+NO_CAPACITY = (PoolProblem("AllocationFailed", "could not be allocated"),)
+FORMULA = "$TargetLowPriorityNodes = min(2, $PendingTasks.GetSample(1));"
+
+
+def nodes(*states: str, **changes: Any) -> tuple[NodeView, ...]:
+    blank = NodeView("", "", True, 0, 0, SINCE, None, None)
+    return tuple(
+        replace(blank, id=f"tvm-{number}", state=state, **changes)
+        for number, state in enumerate(states)
+    )
+
+
+def scale(formula: str = FORMULA, *, minutes_ago: float = 1, **changes: Any) -> PoolAutoscale:
+    evaluated = NOW - timedelta(minutes=minutes_ago)
+    return replace(PoolAutoscale(formula, 300.0, evaluated, {}, None), **changes)
+
+
+def found(
+    pool: PoolView | None,
+    *states: str,
+    need: NodeNeed = NEED,
+    log: tuple[str, ...] = (),
+    **node: Any,
+) -> tuple[str, bool] | None:
+    cause = explain_wait(need, PoolFacts("t4", pool, nodes(*states, **node), log=log), NOW)
+    return (cause.code, cause.stuck) if cause else None
+
+
+STUCK: Mapping[str, tuple[PoolView | None, tuple[str, ...]]] = {
+    "PoolMissing": (None, ()),
+    "StartTaskFailed": (WANTS_TWO, ("starttaskfailed", "starttaskfailed")),
+    "NodesUnusable": (WANTS_TWO, ("starttaskfailed", "unusable")),
+    "NodesOffline": (WANTS_TWO, ("offline", "offline")),
+    "NoNodesWanted": (POOL, ()),
+    "QuotaReached": (replace(WANTS_TWO, resize_errors=QUOTA), ()),
+    "AllocationFailed": (replace(WANTS_TWO, resize_errors=NO_CAPACITY), ()),
+    "ResizeFailed": (replace(WANTS_TWO, resize_errors=(PoolProblem("ResizeStopped", ""),)), ()),
+    "FormulaGivesNone": (replace(POOL, autoscale=scale("$TargetDedicatedNodes=0")), ()),
+    "FormulaFailed": (
+        replace(POOL, autoscale=scale(error=PoolProblem("AutoScalingFormulaEvaluationError", "x"))),
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("code", STUCK)
+def test_run_is_stuck_on_a_pool_that_can_give_no_node(code: str) -> None:
+    pool, states = STUCK[code]
+    assert found(pool, *states) == (code, True)
+
+
+def test_every_stuck_run_has_a_next_step() -> None:
+    for pool, states in STUCK.values():
+        cause = explain_wait(NEED, PoolFacts("t4", pool, nodes(*states)), NOW)
+        assert cause is not None
+        assert any(word in cause.fix for word in ("runner ", "az ", "formula tries again"))
+
+
+@pytest.mark.parametrize(
+    ("pool", "states"),
+    [
+        (WANTS_TWO, ("starting", "creating")),
+        (WANTS_TWO, ("waitingforstarttask", "starttaskfailed")),
+        (WANTS_TWO, ("idle", "unusable")),
+        (WANTS_TWO, ("rebooting",)),
+        (replace(WANTS_TWO, allocation="resizing"), ()),
+        (replace(WANTS_TWO, allocation="resizing"), ("starttaskfailed",)),
+        (replace(POOL, allocation="resizing", autoscale=scale()), ()),
+    ],
+)
+def test_pool_that_boots_or_grows_is_no_cause(pool: PoolView, states: tuple[str, ...]) -> None:
+    assert found(pool, *states) is None
+
+
+def test_pool_that_boots_for_longer_than_half_an_hour_is_named() -> None:
+    long_ago = NOW - timedelta(minutes=31)
+    assert found(WANTS_TWO, "waitingforstarttask", since=long_ago) == ("BootTooLong", True)
+    assert found(WANTS_TWO, "waitingforstarttask", since=NOW - timedelta(minutes=29)) is None
+
+
+@pytest.mark.parametrize("errors", [QUOTA, NO_CAPACITY])
+def test_resize_errors_count_only_while_nodes_are_missing(
+    errors: tuple[PoolProblem, ...],
+) -> None:
+    failed = replace(WANTS_TWO, resize_errors=errors)
+    assert found(replace(failed, spot=2), "idle", "idle") is None
+    assert found(replace(failed, spot=1), "running", running_tasks=1) == ("Busy", False)
+    assert found(replace(failed, spot=1), "starting") is None
+    assert found(replace(failed, spot_target=0, autoscale=scale())) == ("NextEvaluation", False)
+
+
+def test_run_on_several_nodes_is_stuck_if_quota_allows_fewer() -> None:
+    failed = replace(WANTS_TWO, spot=1, resize_errors=QUOTA)
+    two = replace(NEED, nodes=2)
+    assert found(failed, "idle", need=two) == ("QuotaReached", True)
+    assert found(WANTS_TWO, "idle", "starting", need=two) is None
+    assert found(WANTS_TWO, "idle", "idle", need=replace(NEED, nodes=3)) == ("TooFewNodes", True)
+    apart = replace(WANTS_TWO, inter_node=False)
+    assert found(apart, "idle", "idle", need=two) == ("NoInterNode", True)
+
+
+def test_cap_of_the_stack_below_the_nodes_of_the_run_is_named() -> None:
+    facts = PoolFacts("t4", replace(POOL, autoscale=scale()), (), most_nodes=2)
+    cause = explain_wait(replace(NEED, nodes=3), facts, NOW)
+    assert cause is not None
+    assert cause.message == "the run needs 3 nodes, and pool t4 has at most 2"
+    assert explain_wait(replace(NEED, nodes=2), facts, NOW) == explain_wait(NEED, facts, NOW)
+
+
+def test_task_with_more_slots_than_a_node_is_stuck() -> None:
+    two = replace(NEED, slots=2)
+    assert found(WANTS_TWO, "idle", need=two) == ("SlotsTooMany", True)
+    assert found(replace(WANTS_TWO, slots=2), "idle", need=two) is None
+
+
+def test_pool_at_zero_says_when_its_formula_is_evaluated_next() -> None:
+    facts = PoolFacts("t4", replace(POOL, autoscale=scale()), ())
+    cause = explain_wait(NEED, facts, NOW)
+    assert cause is not None
+    assert cause.message == "no node yet; the formula is evaluated next at 12:04 UTC"
+    assert not cause.stuck
+
+
+def test_formula_that_has_seen_the_task_and_asks_for_no_node_is_named() -> None:
+    early = replace(POOL, autoscale=scale())
+    assert found(early) == ("NextEvaluation", False)
+    waited = replace(NEED, since=NOW - timedelta(minutes=7))
+    assert found(early, need=waited) == ("FormulaGivesNone", True)
+
+
+def test_formula_of_a_new_pool_may_lack_samples_once() -> None:
+    error = PoolProblem("InsufficientSampleData", "wanted 70%")
+    pool = replace(POOL, autoscale=scale(error=error))
+    assert found(pool) == ("NextEvaluation", False)
+    waited = replace(NEED, since=NOW - timedelta(minutes=7))
+    assert found(pool, need=waited) == ("FormulaFailed", True)
+
+
+def test_evicted_spot_nodes_are_waited_for() -> None:
+    assert found(replace(WANTS_TWO, spot=2), "preempted", "preempted") == ("Preempted", False)
+
+
+def test_evidence_has_exit_code_log_and_charge() -> None:
+    broken = nodes("starttaskfailed", exit_code=3)
+    facts = PoolFacts("t4", WANTS_TWO, broken, log=("no driver on this node",))
+    cause = explain_wait(NEED, facts, NOW)
+    assert cause is not None
+    assert cause.evidence == (
+        "node tvm-0: start task exited with 3",
+        "  no driver on this node",
+        "Azure charges for such nodes until they are removed",
+    )
+    assert cause.since == SINCE
+    here = explain_wait(NEED, replace(facts, charged=False), NOW)
+    assert here is not None
+    assert not any("charges" in line for line in here.evidence)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "$TargetDedicatedNodes=0;",
+        "$TargetLowPriorityNodes = 0; $TargetDedicatedNodes = 0; $Other = 1;",
+        "cap = 0; // none\n$TargetLowPriorityNodes = min(cap, max(1, $PendingTasks.GetSample(1)));",
+        "$TargetLowPriorityNodes = min($PendingTasks.GetSample(1), 0);",
+        "$TargetDedicatedNodes = 5; $TargetDedicatedNodes = min($TargetDedicatedNodes, 0);",
+        "$TargetDedicatedNodes = 0;\n$TargetLowPriorityNodes = min($TargetLowPriorityNodes, 2);",
+        "/* = 3; */ $TargetDedicatedNodes = 0.5;",
+    ],
+)
+def test_formula_of_constants_that_gives_no_node_is_found(formula: str) -> None:
+    assert gives_no_node(formula)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        FORMULA,
+        "$TargetDedicatedNodes = 1;",
+        "cap = 0; cap = $PendingTasks.GetSample(1); $TargetLowPriorityNodes = min(cap, 3);",
+        "$TargetDedicatedNodes = 0; $TargetLowPriorityNodes = min(1, $PendingTasks.GetSample(1));",
+        "$TargetDedicatedNodes = 0; a = time().hour > 8 ? stop() : 1; $TargetDedicatedNodes = 0;",
+        "$TargetDedicatedNodes = time().hour > 8 ? 3 : 0;",
+        "$TargetDedicatedNodes = min(0, 1) + 2;",
+        "",
+    ],
+)
+def test_formula_that_may_give_a_node_is_not_accused(formula: str) -> None:
+    assert not gives_no_node(formula)
