@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from azure.batch.models import BatchTask
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batch_emulator.domain.account import Limits
@@ -17,6 +18,9 @@ from runner.contract import StackOutputs
 from runner.core.progress import ignore_progress
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.selftest.contract import Answer, ContractRun, compare
+from runner.flows.selftest.training import restart_node
+from runner.protocol.errors import RunnerError
+from tests.contract.server import Things, client_for, eventually
 
 # Changed answers; their length stays, which is sent before.
 _CHANGED = {b'"PoolExists"': b'"PoolIsHere"', b'"onAllTasksComplete"': b'"onAllTasksFinished"'}
@@ -95,6 +99,26 @@ def test_steps_on_a_node_that_never_comes_are_skipped(tmp_path: Path) -> None:
     assert found["node is ready"].outcome.startswith("timed out: value.0.state")
     assert found["file"].outcome == "skipped: no answer to 'node is ready'"
     assert found["same job again"].code == "JobExists"
+
+
+def test_restarted_node_requeues_its_task(tmp_path: Path) -> None:
+    with Server(tmp_path, account="runnerlocal") as server:
+        things = Things(client_for(server.url, server.key, "runnerlocal"))
+        pool = things.pool(target_dedicated_nodes=1)
+        [node] = things.wait_nodes(pool, 1, "idle")
+        job = things.job(pool)
+        task = things.task(job, "/bin/sleep 1000")
+        things.wait_task(job, task, "running")
+        restart_node(connection(server), pool, str(node.id))
+        again = eventually(lambda: requeued(things.client.get_task(job, task)))
+        with pytest.raises(RunnerError, match="cannot restart node"):
+            restart_node(connection(server), pool, "none")
+    assert again.execution_info is not None
+    assert again.execution_info.requeue_count == 1
+
+
+def requeued(task: BatchTask) -> BatchTask | None:
+    return task if task.execution_info and task.execution_info.requeue_count else None
 
 
 def test_clean_up_names_what_a_dead_service_keeps(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,12 +39,14 @@ class SelftestReport:
     Attributes:
         target: The name of the account that is compared with the emulator.
         usd_at_most: The bound that was computed before the start.
+        usd_per_hour: The price of a node.
         left: What could not be removed.
         problem: The error that ended the test, or None.
     """
 
     target: str
-    usd_at_most: float
+    usd_at_most: float = 0.0
+    usd_per_hour: float = 0.0
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     ended: datetime | None = None
     steps: Sequence[Compared] = ()
@@ -126,6 +130,16 @@ class SelftestReport:
         except OSError as err:
             raise not_writable(path.parent, err) from err
         return page
+
+
+@contextmanager
+def charging(report: SelftestReport, what: str, usd_per_hour: float) -> Generator[None]:
+    """Add the time of the block to the bill, also after an error."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        report.bill.append(BillLine(what, time.monotonic() - began, usd_per_hour))
 
 
 def said(answer: Answer) -> str:

@@ -137,7 +137,10 @@ _AUTOSCALE = (
     Ask("autoscale is disabled", "POST", "/pools/{pool}/disableautoscale"),
     Ask(
         "pool with a formula is created", "POST", "/pools",
-        {"id": "{work}", **_SIZED, "enableAutoScale": True, "autoScaleFormula": _WORK},
+        {
+            "id": "{work}", **_SIZED, "enableAutoScale": True, "autoScaleFormula": _WORK,
+            "autoScaleEvaluationInterval": "PT5M",
+        },
     ),
     Ask(
         "node is ready", "GET", "/pools/{work}/nodes", keep={"node": "value.0.id"}, on_node=True,

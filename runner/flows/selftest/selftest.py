@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection, connect
@@ -13,12 +14,12 @@ from runner.azure.batch.raw import send_raw
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.local.lifecycle import ensure_running
-from runner.flows.selftest.contract import ContractRun, compare
+from runner.flows.selftest.contract import Answer, ContractRun, compare
 from runner.flows.selftest.reference import reference_emulator
-from runner.flows.selftest.report import SelftestReport
+from runner.flows.selftest.report import SelftestReport, charging
 from runner.flows.selftest.training import EvictedTraining
 from runner.flows.submit.prepare import CheckedRun
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 CONTRACT_LIMIT_S = 2700.0
 TRAINING_LIMIT_S = 3600.0
@@ -27,48 +28,75 @@ _POLL_S = 5.0
 _DENIED = (401, 403)
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The answers of the emulator; `suffix` is the end of the names in its requests."""
+
+    suffix: str
+    answers: Sequence[Answer]
+
+
+def ask_emulator(on_progress: OnProgress) -> Expected:
+    """Return the answers of a new emulator, which ends with this call."""
+    suffix = secrets.token_hex(4)
+    with reference_emulator() as reference:
+        run = ContractRun(reference, "emulator", suffix, CONTRACT_LIMIT_S, on_progress)
+        return Expected(suffix, run.answers())
+
+
 def run_selftest(
     settings: Settings,
+    expected: Expected,
     training: CheckedRun | None,
     report: SelftestReport,
     on_progress: OnProgress,
 ) -> None:
-    """Execute the self-test against services that run, and fill the report.
+    """Execute the self-test and fill the report; local services that do not run are started.
 
     Args:
         settings: The settings of the target.
-        training: The run to submit, or None for the contract alone.
+        expected: What the target is compared with.
+        training: The run to submit, or None for the comparison alone.
         report: What was found is added to it, also before an error.
         on_progress: Called with every step.
     """
-    suffix = secrets.token_hex(4)
-    with reference_emulator() as reference:
-        emulator = ContractRun(reference, "emulator", suffix, CONTRACT_LIMIT_S, on_progress)
-        expected = emulator.answers()
     if settings.target == "local":
         ensure_running(settings, on_progress)
     connection = connect(settings)
     _await_access(connection, on_progress)
-    contract = ContractRun(connection, settings.target, suffix, CONTRACT_LIMIT_S, on_progress)
-    try:
-        report.steps = compare(contract.answers(), expected)
-    finally:
+    contract = ContractRun(
+        connection, settings.target, expected.suffix, CONTRACT_LIMIT_S, on_progress
+    )
+    with charging(report, "node of the requests", report.usd_per_hour):
+        try:
+            report.steps = compare(contract.answers(), expected.answers)
+        except BaseException:
+            if settings.target == "local":  # on Azure, all goes with the stack, and sooner
+                report.left += contract.clean_up()
+            raise
         report.left += contract.clean_up()
     if training is None:
         return
     trained = EvictedTraining(training, settings, TRAINING_LIMIT_S, on_progress)
-    try:
-        report.training = trained.execute()
-    finally:
-        report.left += trained.clean_up()
+    with charging(report, "node of the training", report.usd_per_hour):
+        try:
+            report.training = trained.execute()
+        finally:
+            report.left += trained.clean_up()
 
 
 def _await_access(connection: Connection, on_progress: OnProgress) -> None:
-    """Wait until the role assignments of a new account are in effect."""
+    """Wait until the role assignments of a new account are in effect. Raise RunnerError."""
     deadline = time.monotonic() + _ACCESS_LIMIT_S
     while send_raw(connection, "GET", "/pools?maxresults=1").status in _DENIED:
         if time.monotonic() > deadline:
-            return  # the answers show it
+            raise RunnerError(
+                "R-SELFTEST-ACCESS",
+                f"account {connection.outputs.batch_account} denies access",
+                why=f"its role assignments had no effect in {_ACCESS_LIMIT_S / 60:.0f} minutes",
+                fix="run `runner check`, and try again",
+                exit_code=ExitCode.ACCESS,
+            )
         on_progress(Progress("access", "progress", "waiting for the role assignments"))
         time.sleep(_POLL_S)
 
@@ -79,6 +107,6 @@ def reporting(report: SelftestReport) -> Generator[None]:
     try:
         yield
     except RunnerError as err:
-        report.problem = err
+        report.problem = report.problem or err
     finally:
         report.ended = datetime.now(UTC)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractContextManager, ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli.options import DataOption, NewStackOption, TargetOption, YesOption, open_settings
+from runner.cli.autocomplete import complete_stack
+from runner.cli.options import DataOption, TargetOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.terminal import StageView
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
+    from runner.core.settings import Settings
+    from runner.flows.selftest.own_stack import OwnStack
     from runner.flows.selftest.report import SelftestReport
 
 _COLUMNS = ("request", "target", "emulator", "difference")
@@ -19,30 +26,53 @@ _COLUMNS = ("request", "target", "emulator", "difference")
 
 def selftest(
     target: TargetOption = None,
-    stack: NewStackOption = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            "--stack",
+            help="Pulumi stack whose subscription and region are used.",
+            show_default=False,
+            autocompletion=complete_stack,
+        ),
+    ] = None,
+    max_cost: Annotated[
+        float,
+        typer.Option("--max-cost", metavar="USD", min=0, help="Most that it may cost on Azure."),
+    ] = 5.0,
     training: Annotated[
         bool, typer.Option(help="Also train MNIST, and take its node away once.")
     ] = True,
     data: DataOption = None,
+    check: Annotated[bool, typer.Option(help="Run the checks of `runner check` first.")] = True,
     report: Annotated[
         Path, typer.Option("--report", help="File of the report; a page is written beside it.")
     ] = Path("selftest-report.json"),
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Compare every answer of a target with the emulator's, and train on it once."""
+    """Compare every answer of a target with the emulator's, and train on it once.
+
+    On Azure it deploys a stack of its own for that, and removes it with everything in it.
+    """
     from runner.flows.selftest.report import SelftestReport
-    from runner.flows.selftest.selftest import reporting, run_selftest
+    from runner.flows.selftest.selftest import ask_emulator, reporting, run_selftest
     from runner.flows.selftest.training import check_training
 
     out = Output(output)
     settings = open_settings(target, stack)
     checked = check_training(settings, data) if training else None
-    found = SelftestReport(settings.target, 0.0)
-    _consent(out, "Compare the local services with a new emulator, and evict one node?", yes=yes)
+    own = _plan_stack(out, settings, max_cost, check=check) if settings.target == "azure" else None
+    _consent(out, own, yes=yes)
+    found = SelftestReport(settings.target)
+    if own is not None:
+        settings = own.settings
+        found.usd_at_most, found.usd_per_hour = own.usd_at_most, own.usd_per_hour
     try:
-        with out.stages() as view, reporting(found):
-            run_selftest(settings, checked, found, view.on_progress)
+        with out.stages() as view, reporting(found), ExitStack() as deployed:
+            expected = ask_emulator(view.on_progress)  # first, because it costs nothing
+            if own is not None:
+                deployed.enter_context(_deployed(out, own, found, view, yes=yes))
+            run_selftest(settings, expected, checked, found, view.on_progress)
     finally:  # also after Ctrl-C
         page = found.write(report)
         _show(out, found, page)
@@ -52,7 +82,49 @@ def selftest(
         raise typer.Exit(ExitCode.RUN_FAILED)
 
 
-def _consent(out: Output, question: str, *, yes: bool) -> None:
+def _plan_stack(out: Output, settings: Settings, max_usd: float, *, check: bool) -> OwnStack:
+    """Plan the stack of the test and check what could fail its deployment."""
+    from runner.flows.environment.check import first_failure, run_checks
+    from runner.flows.selftest.own_stack import plan_own_stack
+
+    now = datetime.now(UTC)
+    own = plan_own_stack(settings, cwd=Path.cwd(), env=os.environ, now=now, max_usd=max_usd)
+    if not check:
+        return own
+    with out.stages() as view:
+        found = run_checks(
+            own.settings,
+            folder=own.folder,
+            env=os.environ,
+            today=now.date(),
+            on_progress=view.on_progress,
+        )
+    if failure := first_failure(found):
+        raise failure
+    return own
+
+
+def _deployed(
+    out: Output, own: OwnStack, found: SelftestReport, view: StageView, *, yes: bool
+) -> AbstractContextManager[None]:
+    from runner.flows.selftest.own_stack import deployed_stack
+
+    return deployed_stack(
+        own,
+        found,
+        env=os.environ,
+        consent=lambda question: yes or out.confirm(question),
+        on_progress=view.on_progress,
+    )
+
+
+def _consent(out: Output, own: OwnStack | None, *, yes: bool) -> None:
+    question = "Compare the local services with a new emulator, and evict one node?"
+    if own is not None:
+        question = (
+            f"Deploy stack {own.settings.stack!r} in {own.location}, test it for at most "
+            f"{own.usd_at_most:.2f} USD, and delete it?"
+        )
     if yes or out.confirm(question):
         return
     raise RunnerError(
@@ -87,7 +159,7 @@ def _show(out: Output, found: SelftestReport, page: Path) -> None:
         pairs["training"] = run.problem or (
             f"{run.run_id} {run.state} after {run.attempts} attempts, {run.model_file}"
         )
-    pairs["cost"] = f"{found.usd:.2f} USD at most"
+    pairs["cost"] = f"{found.usd:.2f} USD at most, {found.usd_at_most:.2f} were allowed"
     pairs["report"] = str(page)
     out.panel("The self-test passed" if found.passed else "The self-test failed", pairs)
     for each in found.left:

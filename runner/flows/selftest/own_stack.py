@@ -1,0 +1,171 @@
+"""The stack of a self-test on Azure: what it costs at most, deploying it, and removing it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.core.progress import OnProgress
+from runner.core.settings import Settings
+from runner.flows.environment.plan import find_project, need_pulumi, plan_environment
+from runner.flows.selftest.contract import Leftover
+from runner.flows.selftest.report import SelftestReport, charging
+from runner.flows.selftest.scenario import VM_SIZE
+from runner.flows.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.flows.environment.plan import PoolCost
+
+STACK = "selftest"
+# A formula is evaluated every five minutes, and a node takes some minutes to go.
+_NODE_TAIL_S = 900.0
+_DEPLOYMENT_S = 1800.0
+# Our estimate, on the safe side: some gigabytes and some ten thousand requests in a day.
+_STORAGE_USD_PER_HOUR = 0.03
+_FILE = """\
+# Written by `runner selftest`, which deletes this folder with the stack.
+config:
+  azure-native:location: {location}
+  azure-native:subscriptionId: {subscription_id}
+  runner:budget: null
+  runner:observability: null
+  runner:pools:
+    - id: t4
+      vm_size: {vm_size}
+      max_spot: 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStack:
+    """A stack that exists for one self-test.
+
+    Attributes:
+        settings: The settings with this stack.
+        folder: Its Pulumi project.
+        usd_per_hour: The price of its only node.
+        usd_at_most: The bound of all costs.
+    """
+
+    settings: Settings
+    folder: Path
+    location: str
+    usd_per_hour: float
+    usd_at_most: float
+
+
+def plan_own_stack(
+    settings: Settings, *, cwd: Path, env: Mapping[str, str], now: datetime, max_usd: float
+) -> OwnStack:
+    """Write the project of the stack, in the subscription and region of `settings.stack`.
+
+    Raises:
+        RunnerError: the bound of its costs is unknown or above `max_usd`, or the name is taken.
+    """
+    project = find_project(cwd)
+    if settings.stack == STACK or (project / f"Pulumi.{STACK}.yaml").exists():
+        raise _name_taken(project)
+    config = plan_environment(settings, cwd=cwd, env=env, now=now).config
+    folder = settings.home / "selftest"
+    (folder / "infra").mkdir(parents=True, exist_ok=True)  # the engine enters it
+    shutil.copyfile(project / "Pulumi.yaml", folder / "Pulumi.yaml")
+    text = _FILE.format(
+        location=config.location, subscription_id=config.subscription_id, vm_size=VM_SIZE
+    )
+    (folder / f"Pulumi.{STACK}.yaml").write_text(text, encoding="utf-8")
+    own = replace(settings, stack=STACK)
+    [cost] = plan_environment(own, cwd=folder, env=env, now=now).costs
+    usd_at_most = _bound(cost, config.location)
+    if usd_at_most > max_usd:
+        raise RunnerError(
+            "R-SELFTEST-COST",
+            f"the self-test may cost {usd_at_most:.2f} USD, more than {max_usd:.2f}",
+            why=f"a {VM_SIZE} in {config.location}, for as long as the time limits allow",
+            fix=f"--max-cost {usd_at_most + 0.01:.2f}, or choose another region",
+            exit_code=ExitCode.COST_CAP,
+        )
+    usd_per_hour = cost.usd_per_hour_max or 0.0
+    return OwnStack(own, folder, config.location, usd_per_hour, usd_at_most)
+
+
+def _bound(cost: PoolCost, location: str) -> float:
+    """Return what the node and the storage cost at most: a spot node never costs more."""
+    if cost.dedicated is None:
+        raise RunnerError(
+            "R-SELFTEST-PRICE",
+            f"the price of a dedicated {VM_SIZE} in {location} is unknown",
+            why="it bounds the price of a spot node, and so the costs of the self-test",
+            fix=f"runner skus --refresh --region {location}",
+            exit_code=ExitCode.COST_CAP,
+        )
+    node_s = CONTRACT_LIMIT_S + TRAINING_LIMIT_S + 2 * _NODE_TAIL_S
+    node = cost.dedicated.usd_per_hour * node_s / 3600
+    return node + _STORAGE_USD_PER_HOUR * (node_s + 2 * _DEPLOYMENT_S) / 3600
+
+
+@contextmanager
+def deployed_stack(
+    own: OwnStack,
+    report: SelftestReport,
+    *,
+    env: Mapping[str, str],
+    consent: Callable[[str], bool],
+    on_progress: OnProgress,
+) -> Generator[None]:
+    """Deploy the stack for the block, and remove it afterwards, also after an error or Ctrl-C.
+
+    What could not be removed is added to the report.
+    """
+    need_pulumi()
+    from runner.flows.environment import deploy  # noqa: PLC0415  loads Pulumi
+
+    environment = deploy.open_engine(own.settings, own.folder, env, consent)
+    changes = deploy.preview(environment, on_progress)
+    with charging(report, "storage and requests", _STORAGE_USD_PER_HOUR):
+        try:
+            deploy.deploy(own.settings, environment, changes, on_progress)
+            yield
+        except RunnerError as err:
+            report.problem = err  # rather than an error of the removal
+            raise
+        finally:
+            with charging(report, "node during the removal", own.usd_per_hour):
+                _remove(own, environment, env, report, on_progress)
+
+
+def _remove(
+    own: OwnStack,
+    environment: Any,
+    env: Mapping[str, str],
+    report: SelftestReport,
+    on_progress: OnProgress,
+) -> None:
+    """Remove the stack with its data. What remains is in the report, with the command."""
+    from runner.flows.environment import deploy  # noqa: PLC0415  loads Pulumi
+
+    again = f"cd {own.folder} && runner down --stack {STACK} --everything --force --yes"
+    kept = Leftover(f"stack {STACK}", again)
+    report.left.append(kept)  # unless the next lines succeed
+    deploy.destroy(own.settings, environment, env, on_progress, everything=True)
+    remains = deploy.find_remains(own.settings, environment, env, on_progress, ask=False)
+    report.left.clear()  # pools and jobs went with their account
+    if remains.resources:
+        report.left += [Leftover(f"{r.type} {r.name}", again) for r in remains.resources]
+        return
+    shutil.rmtree(own.folder, ignore_errors=True)
+
+
+def _name_taken(project: Path) -> RunnerError:
+    return RunnerError(
+        "R-SELFTEST-STACK",
+        f"there is a stack {STACK!r} of yours",
+        why=f"the self-test deploys and deletes a stack of that name; see {project}",
+        fix=f"rename Pulumi.{STACK}.yaml, or use --stack with the name of another stack",
+        exit_code=ExitCode.PREFLIGHT,
+    )
