@@ -38,7 +38,7 @@ _NO_TOKEN = _Fault(SIGN_IN, "not signed in to Azure", "az login", ExitCode.ACCES
 _QUOTA = _Fault(
     "R-QUOTA",
     "a quota of the Batch account is exhausted",
-    "delete finished jobs, or request a higher quota in the portal",
+    "wait until runs end, as their jobs end with them, or request a higher quota in the portal",
     ExitCode.CAPACITY,
 )
 _BUSY = _Fault(

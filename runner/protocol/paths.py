@@ -73,7 +73,7 @@ def job_id_for(experiment: str, pool: str, priority: int = 0) -> str:
     """
     rank = f"_{'p' if priority > 0 else 'm'}{abs(priority)}" if priority else ""
     # A closed job is followed by `<id>-2`, `<id>-3` ...
-    room = MAX_ID - len(pool) - 1 - len(rank) - len("-99")
+    room = MAX_ID - len(pool) - 1 - len(rank) - len("-99999")
     return f"{slug(experiment)[: max(room, 1)].rstrip('-_')}_{pool}{rank}"
 
 

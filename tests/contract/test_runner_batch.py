@@ -35,10 +35,10 @@ def connection(running: Running) -> Connection:
 
 
 def ensure_job(connection: Connection, job_id: str, pool_id: str) -> str:
-    found, exists = find_open_job(connection, job_id, pool_id)
-    if not exists:
-        create_job(connection, found, pool_id)
-    return found
+    found = find_open_job(connection, job_id, pool_id)
+    if not found.exists:
+        create_job(connection, found.job_id, pool_id)
+    return found.job_id
 
 
 def task(task_id: str, command: str = "/bin/true", **options: Any) -> models.BatchTaskCreateOptions:
@@ -72,6 +72,15 @@ def test_closed_job_is_followed_by_a_numbered_one(
     client.begin_terminate_job(wanted, wire(terminateReason="a test"), polling_interval=0).result()
     assert ensure_job(connection, wanted, pool) == f"{wanted}-2"
     assert ensure_job(connection, wanted, pool) == f"{wanted}-2"
+
+
+def test_name_that_only_begins_alike_is_not_used(
+    connection: Connection, things: Things, pool: str
+) -> None:
+    wanted = things.id("job")
+    ensure_job(connection, f"{wanted}_p10", pool)
+    ensure_job(connection, f"{wanted}-x", pool)
+    assert ensure_job(connection, wanted, pool) == wanted
 
 
 def test_job_of_another_pool_is_not_used(connection: Connection, things: Things, pool: str) -> None:

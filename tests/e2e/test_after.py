@@ -152,7 +152,7 @@ def test_pool_that_does_not_fit_is_refused_and_a_named_one_is_taken(
     assert done.returncode == 0, done.stderr
     assert "warning: pool local does not satisfy `resources`" in done.stderr
     assert cli.ok("train", folder, "--gpu", "0")
-    assert cli.json("show")["run"]["batch"]["job_id"] == "project_local_p3"
+    assert cli.json("show")["run"]["batch"]["job_id"].startswith("project_local_p3")
 
 
 def test_run_of_a_disabled_job_says_so_and_what_enables_it(cli: Cli, gated: Make) -> None:

@@ -13,9 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 from azure.core.pipeline.transport import RequestsTransport
 
+from runner.azure.auth.credentials import connect
+from runner.azure.batch.translate import wire_text
 from runner.cli.main import main
 from runner.cli.ui.terminal import StageView
 from runner.core.progress import Progress
+from runner.core.settings import load_settings
 from runner.flows.submit import pipeline, submit_run
 from tests.e2e.conftest import Cli, known_runs, show_ended
 
@@ -123,31 +126,52 @@ def test_ctrl_c_after_the_task_was_added_tells_how_to_come_back(
     assert show_ended(cli, found[1])["state"] == "succeeded"
 
 
-def test_second_submission_sends_eight_requests(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Uploads code and agent, and creates the job. Commands of `cli` submit another agent.
-    assert main(["train", folder, "-d"]) == 0
+OF_EACH_SUBMISSION = {
+    "GET /pools/local": 1,
+    "GET /jobs": 1,
+    "GET /*/run.json": 1,
+    "HEAD /code/*": 2,  # the code of the recipe and the agent
+    "PUT /*/run.json": 1,
+    "POST /jobs/*/tasks": 1,
+    "PUT /index/*": 1,
+}
+OF_A_NEW_JOB = {"POST /jobs": 1, "PATCH /jobs/*": 1}
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The requests of the SDKs, without what differs between two runs."""
     sent: Counter[str] = Counter()
     seen: list[Any] = []
     send = RequestsTransport.send
 
     def count(transport: RequestsTransport, request: Any, **options: Any) -> Any:
         path = urlsplit(request.url).path.removeprefix("/runnerlocal/runs")
-        names = r"(?<=/)([0-9a-f]{64}|project-\d{8}-\d{6}-[a-z0-9]{4}|project_local[^/]*)"
+        names = r"(?<=/)([0-9a-f]{64}|project-\d{8}-\d{6}-[a-z0-9]{4}|counted_local[^/]*)"
         if not any(request is one for one in seen):  # else the SDK tries it again
             seen.append(request)
             sent[f"{request.method} {re.sub(names, '*', path)}"] += 1
         return send(transport, request, **options)
 
     monkeypatch.setattr(RequestsTransport, "send", count)
-    assert main(["train", folder, "-d"]) == 0
-    assert sent == {
-        "GET /pools/local": 1,
-        "GET /jobs/*": 1,
-        "GET /*/run.json": 1,
-        "HEAD /code/*": 2,  # the code of the recipe and the agent
-        "PUT /*/run.json": 1,
-        "POST /jobs/*/tasks": 1,
-        "PUT /index/*": 1,
-    }
+    return sent
+
+
+def test_second_submission_sends_eight_requests_and_two_for_a_new_job(
+    cli: Cli, script: Callable[[str], Path], folder: str, sent: Counter[str], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    script(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.05)\n")
+    train = ["train", folder, "-d", "--experiment", "counted"]
+    assert main(train) == 0  # uploads code and agent, and creates the job
+    sent.clear()
+    assert main(train) == 0
+    assert sent == OF_EACH_SUBMISSION
+    gate.touch()
+    until(lambda: len(cli.json("ps", "--experiment", "counted", "--status", "succeeded")) == 2)
+    connection = connect(load_settings({}, cwd=tmp_path, env=cli.env))
+    job = connection.batch_client().get_job
+    until(lambda: wire_text(job("counted_local").state) == "completed")
+    sent.clear()
+    assert main(train) == 0
+    assert sent == {**OF_EACH_SUBMISSION, **OF_A_NEW_JOB}

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.azure.auth.credentials import connect
+from runner.azure.batch.translate import wire_text
+from runner.core.settings import load_settings
 from runner.protocol.errors import ExitCode
 from runner.protocol.paths import RunPaths
 from tests.e2e.conftest import Cli, known_runs, show_ended
@@ -71,6 +74,23 @@ def test_dry_run_prints_the_plan_and_starts_nothing(cli: Cli, script: Write) -> 
     assert plan["command"] == ["python", "train.py", "--lr", "1"]
     assert plan["not_looked_up"] == []
     assert known_runs(cli) == before
+
+
+def test_job_ends_with_its_last_run_and_the_next_run_gets_another(cli: Cli, script: Write) -> None:
+    folder = script("print('done')")
+    train = ("train", folder, "--no-download", "--experiment", "closes-itself")
+    first, second = cli.json(*train), cli.json(*train)
+    assert (first["status"], second["status"]) == ("succeeded", "succeeded")
+    env = {"RUNNER_HOME": str(cli.home), "HOME": "/"}
+    connection = connect(load_settings({}, cwd=folder, env=env))
+    only = "startswith(id, 'closes-itself')"
+
+    def states() -> dict[str, str]:
+        jobs = connection.batch_client().list_jobs(filter=only, select=["id", "state"])
+        return {str(job.id): wire_text(job.state) for job in jobs}
+
+    wanted = ["closes-itself_local", "closes-itself_local-2"]
+    until(lambda: states() == dict.fromkeys(wanted, "completed"))
 
 
 @pytest.mark.feature(36)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -131,8 +132,7 @@ def _refused(job_id: str, outcome: AddedTasks) -> RunnerError:
 
 _CLOSED = frozenset({"terminating", "completed", "deleting"})
 _PAUSED = frozenset({"disabling", "disabled"})
-_LAST_SUFFIX = 99
-_JOB_PARTS = ["id", "state", "poolInfo", "usesTaskDependencies"]
+_JOB_PARTS = ["id", "state", "poolInfo", "usesTaskDependencies", "onAllTasksComplete"]
 JOB_CLOSED_CODES = frozenset(
     {"JobCompleted", "JobBeingTerminated", "JobBeingDeleted", "JobNotFound"}
 )
@@ -148,37 +148,43 @@ def check_pool(connection: Connection, pool_id: str) -> None:
         connection.batch_client().get_pool(pool_id, select=["id"])
 
 
-def find_open_job(connection: Connection, job_id: str, pool_id: str) -> tuple[str, bool]:
-    """Find the job for new tasks on a pool, and return its ID and whether it exists.
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    """The job for new tasks. `completes` is True if it ends with its last task."""
 
-    It is `job_id`, or `<job_id>-2`, ... where that one is closed, is on another pool, or cannot
-    hold tasks that depend on tasks.
+    job_id: str
+    exists: bool
+    completes: bool = False
+
+
+def find_open_job(connection: Connection, job_id: str, pool_id: str) -> FoundJob:
+    """Find the job for new tasks on a pool, which may have to be created.
+
+    It is `job_id`, or `<job_id>-2`, ... where those before are closed, are on another pool, or
+    cannot hold tasks that depend on tasks.
     """
     check_pool(connection, pool_id)
-    client = connection.batch_client()
-    for candidate in _names(job_id):
-        with service_errors(f"reading job {candidate}"):
-            try:
-                job = client.get_job(candidate, select=_JOB_PARTS)
-            except ResourceNotFoundError:
-                return candidate, False
-        if _takes_tasks(job, pool_id):
-            return candidate, True
-    raise _all_closed(job_id)
+    only = f"startswith(id, '{job_id}')"
+    numbers = [0]
+    with service_errors(f"listing the jobs named {job_id}"):
+        for job in connection.batch_client().list_jobs(filter=only, select=_JOB_PARTS):
+            number = _number(job_id, str(job.id))
+            if number is None:
+                continue
+            if _takes_tasks(job, pool_id):
+                done = wire_text(job.all_tasks_complete_mode) == "terminatejob"
+                return FoundJob(str(job.id), exists=True, completes=done)
+            numbers.append(number)
+    number = max(numbers) + 1
+    return FoundJob(job_id if number == 1 else f"{job_id}-{number}", exists=False)
 
 
-def _names(job_id: str) -> Iterator[str]:
-    yield job_id
-    yield from (f"{job_id}-{number}" for number in range(2, _LAST_SUFFIX + 1))
-
-
-def _all_closed(job_id: str) -> RunnerError:
-    return RunnerError(
-        "R-JOB-CLOSED",
-        f"{_LAST_SUFFIX} jobs named {job_id} are closed",
-        fix="choose another name with --experiment, or delete the old jobs",
-        exit_code=ExitCode.CAPACITY,
-    )
+def _number(wanted: str, job_id: str) -> int | None:
+    """Return 1 for the job `wanted`, N for `<wanted>-N`, and None for another one."""
+    rest = job_id[len(wanted) :]
+    if not rest:
+        return 1
+    return int(rest[1:]) if re.fullmatch(r"-[1-9]\d*", rest, re.ASCII) else None
 
 
 def create_job(

@@ -134,13 +134,17 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The Batch job of a submission; that of a schedule has no ID."""
+    """The Batch job of a submission; that of a schedule has no ID.
+
+    `completes` is True if the job is known to end with its last task.
+    """
 
     job_id: str
     exists: bool
     pool_id: str
     priority: int = 0
     max_parallel: int | None = None
+    completes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,8 +367,10 @@ def find_job(
     """Return the job for a task: an open one, or one that is to be created."""
     if placement.depends_on and not in_group:  # the job of its predecessors
         return JobPlan(placement.job_id, True, placement.pool.id, priority)
-    job_id, exists = find_open_job(connection, placement.job_id, placement.pool.id)
-    return JobPlan(job_id, exists, placement.pool.id, priority)
+    found = find_open_job(connection, placement.job_id, placement.pool.id)
+    return JobPlan(
+        found.job_id, found.exists, placement.pool.id, priority, completes=found.completes
+    )
 
 
 def _fetch(draft: _Draft, target: Target, memo: Memo, on_progress: OnProgress) -> _Draft:

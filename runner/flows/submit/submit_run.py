@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import JobClosedError, add_task, create_job, terminate_task
+from runner.azure.batch.jobs import (
+    JobClosedError,
+    add_task,
+    close_when_done,
+    create_job,
+    get_task,
+    terminate_task,
+)
 from runner.azure.batch.translate import to_task
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
@@ -60,7 +67,7 @@ def submit_run(connection: Connection, plan: SubmissionPlan, on_progress: OnProg
     on_progress(Progress("submit", "start"))
     if existing is not None:
         record = _same_run(parse_run(existing, planned.plan.run_id), planned.plan)
-        _add_with_retries(connection, planned.plan, planned.secrets, record.job_id)
+        _add_again(connection, planned, record)
     else:
         record = _submit_new(connection, planned, plan.job, runs)
     on_progress(Progress("submit", "end", f"{record.run_id} to job {record.job_id}"))
@@ -81,8 +88,14 @@ def _submit_new(
     for replans_left in reversed(range(_REPLANS + 1)):
         try:
             return _submit_in_job(connection, plan, planned.secrets, job, runs)
-        except JobClosedError:
-            if not replans_left or plan.depends_on:  # its predecessors are in that job
+        except JobClosedError as err:
+            if plan.depends_on:  # on tasks of that job
+                raise RunnerError(
+                    "R-AFTER-ENDED",
+                    "the runs that it waits for ended while it was submitted",
+                    fix="run the same command again",
+                ) from err
+            if not replans_left:
                 raise
         name = job_id_for(plan.experiment, job.pool_id, job.priority)
         job = find_job(connection, Placement(plan.pool, name), job.priority)
@@ -108,7 +121,21 @@ def _submit_in_job(
         runs.delete(path)
         raise
     index_run(runs, document)
+    # After the task, as an empty job would end at once. The run is submitted whatever comes of it;
+    # a job that stays open is used, and closed, by the next submission.
+    if not job.completes:
+        with contextlib.suppress(RunnerError):
+            close_when_done(connection, plan.job_id)
     return parse_run(json.dumps(document).encode(), plan.run_id)
+
+
+def _add_again(connection: Connection, planned: PlannedRun, record: RunSpec) -> None:
+    """Add the task of a run that is submitted already, unless it has ended with its job."""
+    try:
+        _add_with_retries(connection, planned.plan, planned.secrets, record.job_id)
+    except JobClosedError:
+        if get_task(connection, record.job_id, record.task_id) is None:
+            raise
 
 
 def _add_with_retries(

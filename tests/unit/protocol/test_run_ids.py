@@ -55,7 +55,7 @@ def test_runs_sort_by_time_whatever_their_name() -> None:
 def test_job_id_fits_batch_with_room_for_a_successor(experiment: str) -> None:
     job_id = job_id_for(experiment, "gpu-spot-pool")
     assert job_id.endswith("_gpu-spot-pool")
-    assert BATCH_ID.fullmatch(f"{job_id}-99")
+    assert BATCH_ID.fullmatch(f"{job_id}-99999")
 
 
 @pytest.mark.parametrize("text", ["@last", "mnist", "mnist-2026", "m"])
