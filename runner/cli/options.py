@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,14 +36,13 @@ RunArgument = Annotated[
         autocompletion=complete_run,
     ),
 ]
-RunOrGroupArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="ID of a run or of a group of submit, unique prefix, or @last.",
-        autocompletion=complete_run_or_group,
-    ),
-]
+_RUN_OR_GROUP: Any = typer.Argument(
+    metavar="RUN",
+    help="ID of a run or of a group of submit, unique prefix, or @last.",
+    autocompletion=complete_run_or_group,
+)
+RunOrGroupArgument = Annotated[str, _RUN_OR_GROUP]
+RunOrGroupOrNoneArgument = Annotated[str | None, _RUN_OR_GROUP]
 TargetOption = Annotated[
     str | None,
     typer.Option(

@@ -120,6 +120,22 @@ def test_run_in_front_that_is_cancelled_blocks(cli: Cli, gated: Make) -> None:
     assert found["reason"] == f"blocked by {first}, which was cancelled"
 
 
+def test_experiment_is_cancelled_whole_and_another_goes_on(cli: Cli, gated: Make) -> None:
+    runs, others = gated("given-up"), gated("wanted")
+    first, other = runs.train(), others.train()
+    second = runs.train("--after", first)
+    rows = cli.json("cancel", "--experiment", "given-up")
+    assert {row["run_id"]: row["state"] for row in rows} == {
+        first: "cancelled",
+        second: "cancelled",
+    }
+    assert not row(cli, other)["ended"]
+    others.open()
+    assert ended(cli, other)["state"] == "succeeded"
+    assert cli.json("cancel", "--experiment", "given-up") == []
+    assert "expected one run, one group or --experiment" in cli.run("cancel").stderr
+
+
 def test_waiting_for_runs_of_two_jobs_is_refused_with_the_reason(cli: Cli, gated: Make) -> None:
     runs, others = gated("one"), gated("two")
     first, second = runs.train(), others.train()

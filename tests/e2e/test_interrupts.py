@@ -20,7 +20,7 @@ from runner.cli.ui.terminal import StageView
 from runner.core.progress import Progress
 from runner.core.settings import load_settings
 from runner.flows.submit import pipeline, submit_run
-from tests.e2e.conftest import Cli, known_runs, show_ended
+from tests.e2e.conftest import Cli, known_runs, show_ended, until
 
 Press = Callable[[str, str], int]
 

@@ -16,7 +16,7 @@ from runner.azure.batch.translate import wire_text
 from runner.core.settings import load_settings
 from runner.protocol.errors import ExitCode
 from runner.protocol.paths import RunPaths
-from tests.e2e.conftest import Cli, known_runs, show_ended
+from tests.e2e.conftest import Cli, known_runs, show_ended, until
 from tests.e2e.test_inputs import blob_service
 
 Write = Callable[..., Path]

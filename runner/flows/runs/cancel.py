@@ -9,12 +9,14 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task, terminate_task
 from runner.core.states import RunState, TaskView, count_evicted, decide_status
 from runner.flows.runs.documents import (
+    find_run,
     index_run,
     load_attempt_ends,
     load_attempts,
     load_result,
     runs_container,
 )
+from runner.flows.runs.history import RunFilter, list_runs
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptStart, RunResult
 from runner.protocol.run_spec import RunSpec
@@ -55,6 +57,13 @@ def cancel_run(
         terminate_task(connection, record.job_id, record.task_id)
     state = RunState(result.status) if result else RunState.CANCELLED
     return Cancelled(state, changed=committed)
+
+
+def cancel_experiment(connection: Connection, experiment: str) -> dict[str, Cancelled]:
+    """Cancel all unfinished runs of an experiment, newest first. Return the outcomes by run ID."""
+    going_on = frozenset(state for state in RunState if not state.final)
+    rows = list_runs(connection, limit=None, only=RunFilter(experiment, going_on)).rows
+    return {row.run_id: cancel_run(connection, find_run(connection, row.run_id)) for row in rows}
 
 
 def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState | None:

@@ -149,7 +149,7 @@ def of_task(name: str) -> Generator[None]:
     except RunnerError as err:
         fix = err.fix
         if err.code == "R-SET-UNKNOWN" and "after --" in fix:  # not possible in a file
-            fix = f"use `params` or `args` of task {name}"
+            fix = f"add it to `args` of {name}, or declare it in a train.yaml in its folder"
         raise RunnerError(
             err.code, f"task {name}: {err.what}", why=err.why, fix=fix, exit_code=err.exit_code
         ) from err

@@ -113,7 +113,8 @@ def resume_run(
             "R-RESUME-NOTHING",
             f"{record.run_id} has no complete checkpoint",
             why="; ".join(problems) or wrote_none,
-            fix=f"run `runner retry {record.run_id}` to start from the beginning",
+            fix=f"runner {'retry' if state in _TO_RETRY else 'reproduce'} {record.run_id}, which "
+            "starts from the beginning",
         )
     run_id, checkpoint = found
     before = ResumeFrom(run_id, checkpoint.number)

@@ -172,13 +172,33 @@ def _settle(
 
 
 @options.on_target
-def cancel(call: options.Invocation, run: options.RunOrGroupArgument) -> None:
-    """Cancel a run, or every run of a group; logs and files written so far remain."""
+def cancel(
+    call: options.Invocation,
+    run: options.RunOrGroupOrNoneArgument = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            "--experiment", "-e", metavar="NAME", show_default=False,
+            help="Cancel all unfinished runs of this experiment.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Cancel a run, or every run of a group or experiment; logs and files remain."""
     from runner.flows.runs.cancel import cancel_run
     from runner.flows.runs.documents import find_run
 
+    if (run is None) == (experiment is None):
+        raise RunnerError(
+            "R-CANCEL-WHICH",
+            "expected one run, one group or --experiment",
+            why="neither was given" if run is None else "both were given",
+            fix="runner cancel @last",
+        )
     out = call.out
     connection = call.connect()
+    if run is None:
+        _cancel_experiment(out, connection, experiment or "")
+        return
     try:
         record = find_run(connection, run)
     except RunnerError as err:
@@ -193,6 +213,18 @@ def cancel(call: options.Invocation, run: options.RunOrGroupArgument) -> None:
         out.note(f"cancelled {record.run_id}; to read its log: runner logs {record.run_id}")
     else:
         out.note(f"{record.run_id} had already ended: {cancelled.state.value}")
+
+
+def _cancel_experiment(out: Output, connection: Connection, experiment: str) -> None:
+    from runner.flows.runs.cancel import cancel_experiment
+
+    done = cancel_experiment(connection, experiment)
+    rows = [
+        {"run_id": run_id, "state": cancelled.state.value, "changed": cancelled.changed}
+        for run_id, cancelled in done.items()
+    ]
+    empty = f"no unfinished runs: runner ps --experiment {experiment}"
+    out.rows(rows, ("run_id", "state", "changed"), empty=empty)
 
 
 def _cancel_group(out: Output, connection: Connection, reference: str, err: RunnerError) -> None:
