@@ -377,10 +377,6 @@ def _merged(sources: list[Source], bodies: Mapping[str, str], names: Mapping[str
     return schema
 
 
-# The preview description of the same api-version has no certificates at all.
-_NOT_REQUIRED = frozenset({"certificateReferences"})
-
-
 def _written(key: str, found: Property, visits: set[str], days: list[str]) -> dict[str, Any]:
     """Return a property; `since` is the first day that knows it, `until` the first that does not.
 
@@ -388,7 +384,7 @@ def _written(key: str, found: Property, visits: set[str], days: list[str]) -> di
     """
     written: dict[str, Any] = {"type": found.type}
     optional = found.days - found.required_days
-    if found.required and key not in _NOT_REQUIRED:
+    if found.required:
         written["required"] = True
     if optional and found.required_days and max(found.required_days) < min(optional):
         written |= {"required": True, "required_until": min(optional)}

@@ -33,6 +33,8 @@ REFUSED: Mapping[str, tuple[int, str, str]] = {
     "CertificateAdd": (400, "InvalidPropertyValue", "its data is a row of #, no certificate"),
     "PoolAdd_CloudServiceConfiguration": (501, "NotImplemented", "nodes are Linux; retired 2024"),
     "NodeGetRemoteDesktop": (409, "OperationNotValidOnNode", "nodes are Linux: no RDP"),
+    # azure-batch 15.0.0b1 and the policies of @azure-rest/batch add what this description left out
+    "preview-PoolUpdate": (400, "MissingRequiredProperty", "it has no certificateReferences"),
 }
 
 # What the example's answer has and ours has not, by the end of its place; and why.
@@ -77,7 +79,7 @@ def test_example_is_answered_as_documented(
         names = {v["key"]: v["value"] for v in answer.json().get("values", ())}
         assert is_named_as_missing(names["Operation"])
         return
-    refused = REFUSED.get(example.name)
+    refused = REFUSED.get(example.name) or REFUSED.get(str(example))
     if refused is not None:
         assert (answer.status_code, answer.json()["code"]) == refused[:2]
         return

@@ -197,6 +197,16 @@ def test_property_is_known_to_its_api_versions_only(
     assert "does not exist on type" in refused("Pool_Add", body, unknown).values["Reason"]
 
 
+def test_certificates_are_required_in_a_replacement_until_their_removal() -> None:
+    body: dict[str, Any] = {"metadata": [], "applicationPackageReferences": []}
+    assert check_body("Pool_UpdateProperties", NEWEST, body) == body
+    fault = refused("Pool_UpdateProperties", body)
+    assert (fault.code, fault.values) == (
+        "MissingRequiredProperty",
+        {"PropertyName": "certificateReferences"},
+    )
+
+
 @pytest.mark.parametrize("version", ["2018-01-01.5.1", "2021-01-01", "2090-01-01"])
 def test_version_that_no_client_speaks_counts_as_the_one_before_it(version: str) -> None:
     assert check_body("Pool_Add", version, pool()) == pool()
