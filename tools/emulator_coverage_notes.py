@@ -168,6 +168,7 @@ AREAS: tuple[Area, ...] = (
         ("Job_",),
         (
             (AreaKind.DISAGREE, "When a job is terminated its active tasks stay active."),
+            (AreaKind.OURS, "Directories of preparation and release tasks stay as long as their job and their node, whatever the retentionTime."),
             (AreaKind.OURS, "An exclusive job manager task waits for an empty node; no task makes room for it."),
             (AreaKind.OURS, "Preemption ends the youngest tasks of the lowest priority, as few as needed."),
             (AreaKind.OURS, "A task that is preempted by another job is requeued, which counts."),

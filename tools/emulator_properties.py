@@ -97,8 +97,7 @@ ACTING: Mapping[str, str] = {
         "waitForSuccess rerunOnNodeRebootAfterSuccess"
     ),
     "JobReleaseTask": (
-        "id commandLine containerSettings resourceFiles environmentSettings maxWallClockTime "
-        "retentionTime"
+        "id commandLine containerSettings resourceFiles environmentSettings maxWallClockTime"
     ),
     "JobSpecification": (
         "priority allowTaskPreemption maxParallelTasks displayName usesTaskDependencies "
@@ -184,7 +183,6 @@ STORED: Mapping[str, tuple[str, str]] = {
             "AutoUserSpecification",
             "JobManagerTask",
             "JobPreparationTask",
-            "JobReleaseTask",
             "LinuxUserConfiguration",
             "StartTask",
             "TaskAddParameter",
@@ -235,6 +233,10 @@ STORED: Mapping[str, tuple[str, str]] = {
     "PoolSpecification": (
         "applicationLicenses userAccounts upgradePolicy resourceTags",
         f"{_USERS}; {_UPGRADES}; nothing has licenses or tags",
+    ),
+    "JobReleaseTask": (
+        "userIdentity retentionTime",
+        f"{_USERS}; its directory stays as long as its job and its node",
     ),
     "TaskSchedulingPolicy": ("jobDefaultOrder", "tasks start in the order in which they came"),
 }

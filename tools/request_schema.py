@@ -352,7 +352,7 @@ def compile_schema(description: Path, sdks: list[Path]) -> dict[str, Any]:
         "operations": dict(sorted(bodies.items())),
         "enums": dict(sorted(schema.enums.items())),
         "types": {
-            name: {key: _written(key, one, schema.visits[name], days) for key, one in ours.items()}
+            name: {key: _written(one, schema.visits[name], days) for key, one in ours.items()}
             for name, ours in sorted(schema.types.items())
         },
     }
@@ -377,7 +377,7 @@ def _merged(sources: list[Source], bodies: Mapping[str, str], names: Mapping[str
     return schema
 
 
-def _written(key: str, found: Property, visits: set[str], days: list[str]) -> dict[str, Any]:
+def _written(found: Property, visits: set[str], days: list[str]) -> dict[str, Any]:
     """Return a property; `since` is the first day that knows it, `until` the first that does not.
 
     Days on which nothing had its type say nothing about it.

@@ -17,9 +17,12 @@ from tests.unit.infra.stacks import T4, config_of
 SKUS = get_args(ImageChoice.model_fields["sku"].annotation)
 A10 = {"id": "a10", "vm_size": "Standard_NV12ads_A10_v5", "max_spot": 1}
 CPU = {"id": "cpu", "vm_size": "Standard_D4s_v5", "max_spot": 1}
+BOXES = [{**T4, "image": {"sku": sku}, "containers": True} for sku in SKUS]
 
 
-@pytest.mark.parametrize("pool", [A10, CPU, *({**T4, "image": {"sku": sku}} for sku in SKUS)])
+@pytest.mark.parametrize(
+    "pool", [A10, CPU, *BOXES, *({**T4, "image": {"sku": sku}} for sku in SKUS)]
+)
 def test_marketplace_images_are_accepted(pool: dict[str, Any]) -> None:
     [plan] = plan_pools(config_of(pools=[pool]), load_price_table(None), date(2026, 11, 21))
     assert plan.image is not None
@@ -29,7 +32,9 @@ def test_marketplace_images_are_accepted(pool: dict[str, Any]) -> None:
         "sku": plan.image.sku,
         "version": plan.image.version,
     }
-    machine = {"imageReference": reference, "nodeAgentSKUId": plan.node_agent}
+    machine: dict[str, Any] = {"imageReference": reference, "nodeAgentSKUId": plan.node_agent}
+    if plan.containers:
+        machine["containerConfiguration"] = {"type": "dockerCompatible"}
     body = {"vmSize": plan.machine.vm_size, "virtualMachineConfiguration": machine}
     check_machine(body, MachineChoice(strict=True))
 
