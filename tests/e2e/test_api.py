@@ -110,7 +110,7 @@ def test_parameters_of_a_program_arrive_as_values(script: Write, tmp_path: Path)
     (folder / "train.yaml").write_text(
         "command: python train.py\nparams: {rate: 1.0, text: a, flag: false, count: 1, big: 1}\n"
     )
-    odd = 'it\'s = "$x" é'
+    odd = 'it\'s = "$$x" é'  # $$ is how a command writes $
     run = runner.train(
         folder,
         set={"rate": 1e-12, "text": odd, "flag": True, "count": -3, "big": 10**18},
