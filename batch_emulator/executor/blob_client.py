@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
 
+from batch_emulator.executor.blob_sas import without_protocol
 from batch_emulator.folders import open_below
 
 if TYPE_CHECKING:
@@ -453,7 +454,8 @@ class NodeIdentity:
         if asked.hostname != f"{self.account}.blob.core.windows.net":
             return url
         path = f"{self._base.path.rstrip('/')}{asked.path}"
-        return urlunsplit((self._base.scheme, self._base.netloc, path, asked.query, ""))
+        query = without_protocol(asked.path, asked.query, self.account, self.key)
+        return urlunsplit((self._base.scheme, self._base.netloc, path, query, ""))
 
     def covers(self, url: str) -> bool:
         """Whether a URL is of the account's blob service."""

@@ -299,9 +299,8 @@ class FilesApp:
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
         client = (scope.get("client") or ("",))[0]
-        request = SignedRequest(
-            scope["method"], raw_path, raw_query, headers, client, scope["scheme"]
-        )
+        scheme = headers.get("x-forwarded-proto", scope["scheme"])  # of the gateway, which ends TLS
+        request = SignedRequest(scope["method"], raw_path, raw_query, headers, client, scheme)
         source = headers.get("x-ms-copy-source")
         if source is not None and not is_ours(source, headers, self._shares.account.name):
             async with self._copies:
@@ -319,7 +318,7 @@ class FilesApp:
         route, share, inner = find(request.method, path, query, request.headers)
         authorize(route, grant)
         handler = check_emulated(route, query, request.headers)
-        base_url = f"{request.scheme}://{request.headers.get('host', 'localhost')}/{account}"
+        base_url = f"http://{request.headers.get('host', 'localhost')}/{account}"
         call = FilesCall(
             self._shares,
             request.method,

@@ -1,0 +1,82 @@
+"""Shared access signatures of blobs for a blob service behind TLS: Azurite sees plain HTTP only.
+
+Sources: "Create a service SAS", "Create an account SAS" and "Create a user delegation SAS"
+(learn.microsoft.com, read 2026-11-23), and Azurite 3.37 for its user delegation keys.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+_AZURITE_SEED = b"azurite-user-delegation-signing-seed-v1"
+_HEADERS = ("rscc", "rscd", "rsce", "rscl", "rsct")
+_USER = ("skoid", "sktid", "skt", "ske", "sks", "skv")
+
+
+def user_delegation_key(oid: str, tenant: str, start: str, expiry: str, version: str) -> str:
+    """Return the key that Azurite derives for a user, base64."""
+    return _sign("\n".join((oid, tenant, start, expiry, "b", version)), _AZURITE_SEED)
+
+
+def without_protocol(path: str, raw_query: str, account: str, key: str) -> str:
+    """Return the query of a request whose signature admits HTTPS only, signed for HTTP too.
+
+    Without such a valid signature the query is returned as it is, for the service to refuse it.
+
+    Args:
+        path: The path as sent, without the account.
+        raw_query: The query as sent.
+        account: The name of the storage account.
+        key: Its key, base64.
+    """
+    pairs = parse_qsl(raw_query, keep_blank_values=True)
+    query = dict(pairs)
+    if query.get("spr") != "https" or "sig" not in query:
+        return raw_query
+    secret = base64.b64decode(key)
+    if "skoid" in query:
+        names = ("skoid", "sktid", "skt", "ske", "skv")
+        secret = base64.b64decode(user_delegation_key(*(query.get(name, "") for name in names)))
+    signed = _sign(_text(path, query, account), secret)
+    if not hmac.compare_digest(signed.encode(), query["sig"].encode()):
+        return raw_query
+    del query["spr"]
+    changed = {**query, "sig": _sign(_text(path, query, account), secret)}
+    kept = [(name, changed[name]) for name, _ in pairs if name in changed]
+    return urlencode(kept, quote_via=quote)
+
+
+def _text(path: str, query: Mapping[str, str], account: str) -> str:
+    """Return what is signed of a shared access signature."""
+    version = query.get("sv", "")
+
+    def values(*names: str) -> list[str]:
+        return [query.get(name, "") for name in names]
+
+    scope = values("ses") if version >= "2020-12-06" else []
+    if "ss" in query:
+        fields = values("sp", "ss", "srt", "st", "se", "sip", "spr", "sv")
+        return "".join(f"{line}\n" for line in (account, *fields, *scope))
+    signed = unquote(path).strip("/")
+    if query.get("sr") == "c":
+        signed = signed.partition("/")[0]
+    first = [*values("sp", "st", "se"), f"/blob/{account}/{signed}"]
+    origin, resource = values("sip", "spr", "sv"), values("sr", "snapshot")
+    if "skoid" not in query:
+        resource = resource if version >= "2018-11-09" else []
+        lines = [*first, *values("si"), *origin, *resource, *scope]
+    else:
+        agents = values("saoid", "suoid", "scid") if version >= "2020-02-10" else []
+        users = values("skdutid", "sduoid") if version >= "2025-07-05" else []
+        required = values("srh", "srq") if version >= "2026-04-06" else []
+        user = [*values(*_USER), *agents, *users]
+        lines = [*first, *user, *origin, *resource, *scope, *required]
+    return "\n".join([*lines, *values(*_HEADERS)])
+
+
+def _sign(text: str, secret: bytes) -> str:
+    return base64.b64encode(hmac.digest(secret, text.encode(), hashlib.sha256)).decode()
