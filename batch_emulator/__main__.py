@@ -10,14 +10,17 @@ import logging
 import os
 import sqlite3
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import uvicorn
 
 from batch_emulator.domain.account import LOG_FIELDS
-from batch_emulator.emulator import Emulator
+from batch_emulator.emulator import Emulator, EmulatorSettings
 from batch_emulator.executor.isolation import IsolationError, choose_isolation
 from batch_emulator.http.app import App
+from batch_emulator.launches import NodeNames
 from batch_emulator.options import OptionError, check_host, parser, settings_of
 from batch_emulator.server import bind, url_of, uvicorn_config, with_files
 from batch_emulator.storage.account_store import StoreFormatError, StoreInUseError
@@ -64,6 +67,23 @@ def _say(text: str, code: int = 0) -> int:
     return code
 
 
+def _node_names(settings: EmulatorSettings, files_url: str) -> NodeNames:
+    """Serve Azure's host names for tasks, as long as this process lives."""
+    from batch_emulator.gateway.client_variables import (  # noqa: PLC0415  needs cryptography
+        bundle_of,
+        client_variables,
+    )
+    from batch_emulator.gateway.proxy import Gateway, LocalServices  # noqa: PLC0415
+    from batch_emulator.gateway.sign_in import NamedAccounts  # noqa: PLC0415
+
+    storage_key = "" if settings.storage is None else settings.storage.key
+    accounts = NamedAccounts(settings.account, settings.key, storage_key)
+    urls = (settings.url, settings.blob_endpoint or "", f"{files_url}/{settings.account}")
+    gateway = Gateway(LocalServices(accounts, *urls), for_nodes=True)
+    gateway.start()
+    return NodeNames(partial(client_variables, gateway), bundle_of(gateway))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the server and return the exit code: 0, 1 (it cannot start) or 2 (usage)."""
     options = parser().parse_args(arguments)
@@ -82,6 +102,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return _say(f"error: cannot listen on {options.host}:{ports}: {err}", _START_ERROR)
     settings = settings_of(options, url_of(listeners[0]))
+    if options.azure_names:
+        settings = replace(settings, names=_node_names(settings, url_of(listeners[1])))
     try:
         isolation = choose_isolation(settings.isolation, settings.data_dir)
         if isolation.owner is not None:  # a umask of 077 would close its folders to the tasks

@@ -33,12 +33,13 @@ from batch_emulator.executor.blob_client import NodeIdentity
 from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers, mounted_below
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.isolation import Isolation, choose_isolation
+from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.task_containers import TaskContainers
 from batch_emulator.files_share.shares import Shares, StorageAccount
 from batch_emulator.folders import remove_tree
-from batch_emulator.launches import LaunchBuilder
+from batch_emulator.launches import LaunchBuilder, NodeNames
 from batch_emulator.loop import Loop
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore, StoreFormatError
@@ -85,6 +86,7 @@ class EmulatorSettings:
     container_engine: str = "auto"  # or podman, docker, none, a path
     container_options: tuple[str, ...] = ()  # for every container
     isolation: str = "environment"  # or user, auto
+    names: NodeNames | None = None  # Azure's, for tasks
 
 
 class Emulator:
@@ -130,7 +132,7 @@ class Emulator:
         blobs = BlobMounts(settings.blob_endpoint, self.identity, isolation.owner)
         self._mounts = mounts = NodeMounts(isolation.folder, self.shares, blobs, isolation.owner)
         steps = [mounts.step(), packages.step(), self.containers.step()]
-        self.node_setup = NodeSetup(steps, mounts.blobs, isolation.prepare_node)
+        self.node_setup = NodeSetup(steps, mounts.blobs, self._prepare_node)
         self.loop = Loop(
             self.account, self.store, self.executor, self.clock, self.launches, self.node_setup
         )
@@ -151,7 +153,16 @@ class Emulator:
             time_scale=self.clock.scale,
             imds=partial(eviction.imds_url, settings.url, settings.key),
             folder=self.isolation.folder,
+            names=settings.names,
         )
+
+    def _prepare_node(self, layout: NodeLayout) -> None:
+        """Make what is beside the folders of a node. Blocks. Raises OSError."""
+        self.isolation.prepare_node(layout)
+        if self.settings.names is not None:
+            self.settings.names.write(layout)
+        else:
+            remove_tree(layout.authorities)
 
     def _check_references(self, pool: Json) -> None:
         self.applications.check(parts(pool, "applicationPackageReferences"))
@@ -194,7 +205,7 @@ class Emulator:
             for node in pool.nodes.values():
                 layout = self.launches.layout(pool.id, node.id)
                 if layout.root.is_dir():
-                    self.isolation.prepare_node(layout)  # of another mode, or an older version
+                    self._prepare_node(layout)  # of another mode, or an older version
                 self._mounts.resume(Booted(pool.id, node.id, pool.spec, layout))
         self._background = asyncio.get_running_loop().create_task(self.loop.run())
         self._background.add_done_callback(_report)

@@ -63,6 +63,32 @@ class TaskTokens:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class NodeNames:
+    """Azure's host names for tasks: `authorities` are those that they trust.
+
+    `variables` are those of a task, by the path of a file with the authorities.
+    """
+
+    variables: Callable[[str], Mapping[str, str]]
+    authorities: bytes
+
+    def write(self, layout: NodeLayout) -> None:
+        """Write the authorities to a node. Raises OSError."""
+        layout.authorities.mkdir(exist_ok=True)
+        layout.authorities.chmod(0o755)
+        path = self._path(layout)
+        path.write_bytes(self.authorities)
+        path.chmod(0o644)
+
+    def at(self, layout: NodeLayout) -> Mapping[str, str]:
+        """Return the variables of the tasks of a node."""
+        return self.variables(str(self._path(layout)))
+
+    def _path(self, layout: NodeLayout) -> Path:
+        return layout.authorities / "authorities.pem"
+
+
 _MASTER_PORT = 6000  # environment variables page: AZ_BATCH_MASTER_NODE
 
 
@@ -145,6 +171,8 @@ def in_container(
             task_containers.not_supported("The pool has no containerConfiguration")
         )
     mounts = tuple(_container_mounts(execution, settings, launch, layout))
+    if layout.authorities.is_dir():
+        mounts = (*mounts, ContainerMount(layout.authorities, read_only=True))
     registries = [*parts(config, "containerRegistries"), part(settings, "registry")]
     container = ContainerSpec(
         image=settings["imageName"],
@@ -256,7 +284,9 @@ class LaunchBuilder:
         time_scale: float = 1.0,
         imds: Callable[[str, str], str] | None = None,
         folder: Path | None = None,
+        names: NodeNames | None = None,
     ) -> None:
+        self._names = names
         self._time_scale = time_scale
         self._packages = packages
         self._certificates = certificates
@@ -358,6 +388,8 @@ class LaunchBuilder:
         }  # ours: where a server listens
         if self._imds is not None:
             extra[eviction.IMDS_VARIABLE] = self._imds(node.pool.id, node.id)
+        if self._names is not None:
+            extra |= self._names.at(layout)
         return task_environment(
             facts,
             kind,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import importlib.util
 import ipaddress
 import math
 import os
 import shlex
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from batch_emulator import __version__
 from batch_emulator.autoscale.dialect import DIALECTS
@@ -132,6 +134,11 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
         "default: BATCH_EMULATOR_ISOLATION, else auto",
     )  # fmt: skip
     group.add_argument(
+        "--azure-names", action="store_true",
+        help="lead Azure's own host names to the local services for tasks; "
+        "needs --storage-account with the name of --account, and --blob-endpoint",
+    )  # fmt: skip
+    group.add_argument(
         "--container-engine", metavar="NAME",
         help="engine of container tasks: podman, docker, a path, none, or auto (first that works); "
         "default: BATCH_EMULATOR_CONTAINER_ENGINE, else auto",
@@ -206,8 +213,11 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
     """Return the settings for an emulator that is reached at `url`.
 
     Raises:
-        OptionError: a key is missing or not base64, or container options cannot be parsed.
+        OptionError: a key is missing or not base64, container options cannot be parsed, or
+            --azure-names lacks other options or a package.
     """
+    if options.azure_names:
+        _check_names(options)
     return EmulatorSettings(
         data_dir=options.data_dir.resolve(),
         account=options.account,
@@ -255,6 +265,22 @@ def check_host(host: str) -> None:
             f"invalid --host '{host}': expected a loopback address",
             "a client with the key can run commands on this machine",
             "use --host 127.0.0.1",
+        )
+
+
+def _check_names(options: argparse.Namespace) -> None:
+    account, endpoint = options.account, options.blob_endpoint or ""
+    if options.storage_account != account or urlsplit(endpoint).path.strip("/") != account:
+        raise OptionError(
+            "--azure-names needs a storage account",
+            f"the Batch account and the storage account must both have the name '{account}'",
+            f"add --storage-account {account} --blob-endpoint http://127.0.0.1:PORT/{account}",
+        )
+    if importlib.util.find_spec("cryptography") is None:
+        raise OptionError(
+            "--azure-names needs the package cryptography",
+            "it is not installed",
+            "pip install 'batch-emulator[azure-names]'",
         )
 
 

@@ -51,6 +51,11 @@ class NodeLayout:
         return self.root.parent / "python"
 
     @property
+    def authorities(self) -> Path:
+        """Where the certificates are that tasks trust for Azure's names; beside the root."""
+        return self.root.parent / "authorities"
+
+    @property
     def packages(self) -> Path:
         """What the packages of this boot are called: variables, as JSON; beside the root."""
         return self.root.parent / "packages.json"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from batch_emulator.gateway.client_variables import bundle_of, client_variables
 from batch_emulator.gateway.proxy import Gateway, LocalServices
 from batch_emulator.gateway.sign_in import (
     CLIENT,
@@ -28,14 +28,11 @@ from batch_emulator.gateway.sign_in import (
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
-_BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 
 
 def environment_of(gateway: Gateway, bundle: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the command: the proxy, its authority, names and credentials."""
     account = gateway.services.account
-    proxies = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), gateway.url)
-    direct = "127.0.0.1,localhost"  # not the user's: Azure's names must never lead to Azure
     storage = {
         "DefaultEndpointsProtocol": "https",
         "AccountName": account.name,
@@ -49,10 +46,7 @@ def environment_of(gateway: Gateway, bundle: Path, inherited: Mapping[str, str])
     }
     return {
         **kept,
-        **proxies,
-        **{name: str(bundle) for name in _BUNDLES},
-        "NO_PROXY": direct,
-        "no_proxy": direct,
+        **client_variables(gateway, str(bundle)),
         "AZURE_TENANT_ID": TENANT,
         "AZURE_CLIENT_ID": CLIENT,
         "AZURE_CLIENT_SECRET": gateway.tokens.secret,
@@ -74,7 +68,7 @@ def run(gateway: Gateway, command: list[str]) -> int:
     """Run the command to its end and return its exit code, 128 and the signal if one ended it."""
     with tempfile.TemporaryDirectory(prefix="azure-names-") as folder:
         bundle = Path(folder) / "authorities.pem"
-        bundle.write_bytes(_system_authorities() + gateway.authority.pem)
+        bundle.write_bytes(bundle_of(gateway))
         process: subprocess.Popen[bytes] | None = None
         asked_to_end = False
 
@@ -97,13 +91,6 @@ def run(gateway: Gateway, command: list[str]) -> int:
             process.terminate()
         code = process.wait()
     return 128 - code if code < 0 else code
-
-
-def _system_authorities() -> bytes:
-    for name in (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile):
-        if name and Path(name).is_file():
-            return Path(name).read_bytes() + b"\n"
-    return b""
 
 
 def main(arguments: list[str] | None = None) -> int:

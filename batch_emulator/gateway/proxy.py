@@ -1,8 +1,8 @@
-"""The proxy of one command: it ends TLS for Azure's names and passes requests to local services.
+"""The proxy: it ends TLS for Azure's names and passes requests to local services.
 
 Signatures are checked here before a request is signed anew for the local service, whose paths
-begin with the account. A host that is none of ours is refused, so that nothing meant for the local
-services reaches Azure.
+begin with the account. For a command every other host is refused, so that nothing meant for the
+local services reaches Azure. Tasks of nodes reach other hosts, but those of the account.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hmac
 import http.client
 import json
 import re
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -22,22 +23,33 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+from xml.etree import ElementTree as ET
 
-from batch_emulator.files_share.auth import SignedRequest, strings_to_sign
-from batch_emulator.gateway.authority import Authority
+from batch_emulator.executor.blob_sas import without_protocol
+from batch_emulator.files_share.auth import SignedRequest, query_of, strings_to_sign
+from batch_emulator.gateway.authority import DOMAINS, Authority
+from batch_emulator.gateway.pools import API_VERSION, arm_answer, pool_of
 from batch_emulator.gateway.sign_in import (
+    IDENTITY_PATH,
     MANAGEMENT_HOST,
     SIGN_IN_HOST,
+    Json,
     NamedAccounts,
     Tokens,
+    answer_identity,
     answer_management,
     answer_sign_in,
+    arm_error,
+    user_key_document,
 )
 from batch_emulator.http.auth import signature_of
 
 _CHUNK_BYTES = 256 * 1024
 _TIMEOUT_S = 300.0
+_CONNECT_S = 60.0
+_TUNNEL_BYTES = 64 * 1024
 _MAX_SIGN_IN_BYTES = 64 * 1024
 _HOP_HEADERS = frozenset(
     {
@@ -80,15 +92,25 @@ class LocalServices:
         """Return True if the host is served."""
         return host in (SIGN_IN_HOST, MANAGEMENT_HOST) or self.of(host) is not None
 
+    def claims(self, host: str) -> bool:
+        """Return True if the host would be one of the account on Azure, served or not."""
+        name, _, domain = host.partition(".")
+        return name == self.account.name and any(domain.endswith(end) for end in DOMAINS)
+
 
 class Gateway(ThreadingHTTPServer):
-    """Serves on a free port of loopback, in threads, from `start` to `close`."""
+    """Serves on a free port of loopback, in threads, from `start` to `close`.
+
+    For tasks of nodes (`for_nodes`) other hosts are reached, and tokens open storage only: a task
+    gets no keys of the accounts, and no other rights in Batch than by its authentication token.
+    """
 
     daemon_threads = True
 
-    def __init__(self, services: LocalServices) -> None:
+    def __init__(self, services: LocalServices, *, for_nodes: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.services = services
+        self.for_nodes = for_nodes
         self.tokens = Tokens()
         self.authority = Authority()
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
@@ -130,8 +152,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_CONNECT(self) -> None:
         """Become the host of that name, if it is one of ours."""
-        host = self.path.rpartition(":")[0].strip("[]").lower()
-        if self._host or not self.server.services.knows(host):
+        name, _, port = self.path.rpartition(":")
+        host, services = name.strip("[]").lower(), self.server.services
+        is_other = not services.knows(host) and not services.claims(host)
+        if self.server.for_nodes and is_other and not self._host and port.isdigit():
+            self._tunnel(host, int(port))
+            return
+        if self._host or not services.knows(host):
             self.send_error(403, "Forbidden", f"{host} is none of the local services")
             return
         self.send_response_only(200, "Connection established")
@@ -148,6 +175,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile = secured.makefile("wb", 0)  # pyright: ignore[reportAttributeAccessIssue]
         self.close_connection = False
 
+    def _tunnel(self, host: str, port: int) -> None:
+        """Pass bytes to and from another host until both sides have ended."""
+        self.close_connection = True
+        try:
+            remote = _open_tunnel(host, port)
+        except OSError as err:
+            self.send_error(502, "Bad Gateway", f"{host} does not answer: {err}")
+            return
+        with remote:
+            self.send_response_only(200, "Connection established")
+            self.end_headers()
+            _relay(self.connection, remote)
+
     def finish(self) -> None:
         """Close the connection on both sides."""
         with contextlib.suppress(OSError, ValueError):
@@ -159,6 +199,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: URLs contain signatures."""
 
     def _serve(self) -> None:
+        path, _, query = self.path.partition("?")
+        if not self._host and (self.command, path) == ("GET", IDENTITY_PATH):
+            header = self.headers.get("X-IDENTITY-HEADER", "")
+            self._answer(*answer_identity(query_of(query), header, self.server.tokens))
+            return
         if not self._host:
             self.send_error(403, "Forbidden", "this proxy takes HTTPS only")
             return
@@ -189,12 +234,40 @@ class _Handler(BaseHTTPRequestHandler):
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
         account = self.server.services.account
-        self._answer(*answer_management(self.command, path, headers, tokens, account))
+        if not self._has_token(headers, others=True):
+            self._answer(
+                *arm_error(401, "InvalidAuthenticationToken", "The access token is invalid.")
+            )
+        elif self.server.for_nodes:
+            message = "The identity of a node has no role there."
+            self._answer(*arm_error(403, "AuthorizationFailed", message))
+        elif wanted := pool_of(self.command, path, account, body):
+            self._answer(*arm_answer(wanted, *self._create_pool(wanted.body)))
+        else:
+            self._answer(*answer_management(self.command, path, account))
 
-    def _answer(self, status: int, document: dict[str, Any]) -> None:
-        body = json.dumps(document).encode()
+    def _create_pool(self, body: Json) -> tuple[int, Json]:
+        """Ask the Batch service for a pool; its answer."""
+        services, query = self.server.services, f"api-version={API_VERSION}"
+        content = json.dumps(body).encode()
+        headers = {
+            "content-type": "application/json; odata=minimalmetadata",
+            "content-length": str(len(content)),
+        }
+        self._sign_as_account(headers, "POST", "/pools", query)
+        base = urlsplit(services.batch_url)
+        connection = http.client.HTTPConnection(base.netloc, timeout=_TIMEOUT_S)
+        with contextlib.closing(connection):
+            connection.request("POST", f"{base.path}/pools?{query}", content, headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read() or b"{}")
+
+    def _answer(
+        self, status: int, document: Json | bytes, kind: str = "application/json; charset=utf-8"
+    ) -> None:
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=utf-8")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
@@ -227,10 +300,13 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in (*_HOP_HEADERS, "host", "expect")
         }
         chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
-        if base.path:
-            self._sign_for_storage(headers, base.path)
-        else:
+        if not base.path:
             self._sign_for_batch(headers)
+        elif self._wants_user_key() and self._has_token(headers):
+            self._answer_user_key(headers)
+            return
+        else:
+            self._sign_for_storage(headers, base.path)
         # A connection for each request: the service may close one that is idle at any time.
         connection = http.client.HTTPConnection(base.netloc, timeout=_TIMEOUT_S)
         with contextlib.closing(connection) as upstream:
@@ -283,22 +359,49 @@ class _Handler(BaseHTTPRequestHandler):
         elif sent < int(length):  # the service broke off: so does this answer
             self.close_connection = True
 
-    def _has_token(self, headers: dict[str, str]) -> bool:
-        """Whether the request has a token instead of a signature: it must be one of ours."""
+    def _wants_user_key(self) -> bool:
+        query = query_of(self.path.partition("?")[2])
+        wanted = query.get("restype"), query.get("comp")
+        return self.command == "POST" and wanted == ("service", "userdelegationkey")
+
+    def _answer_user_key(self, headers: dict[str, str]) -> None:
+        """Answer as Azurite does behind TLS of its own (Get User Delegation Key)."""
+        try:
+            asked = ET.fromstring(b"".join(self._body()))  # noqa: S314 - expat limits entities
+        except ET.ParseError as err:
+            raise _RefusedError(400, "InvalidXmlDocument", str(err)) from err
+        start, expiry = asked.findtext("Start", ""), asked.findtext("Expiry", "")
+        version = headers.get("x-ms-version", "")
+        self._answer(200, user_key_document(start, expiry, version), "application/xml")
+
+    def _has_token(self, headers: dict[str, str], *, others: bool = False) -> bool:
+        """Whether the request has a token of ours; with another one it is refused, or passed on."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return False
-        if not self.server.tokens.is_valid(token.strip()):
-            raise _RefusedError(401, "InvalidAuthenticationInfo", "The access token is invalid.")
-        return True
+        if self.server.tokens.is_valid(token.strip()):
+            return True
+        if others:
+            return False
+        raise _RefusedError(401, "InvalidAuthenticationInfo", "The access token is invalid.")
 
     def _sign_for_batch(self, headers: dict[str, str]) -> None:
-        """Replace a token by a signature; a signature does not name the host and stays."""
-        if not self._has_token(headers):
+        """Replace a token by a signature; a signature does not name the host and stays.
+
+        So does the token of a task, which the service knows.
+        """
+        if not self._has_token(headers, others=True):
             return
+        if self.server.for_nodes:
+            message = "The identity of a node has no role in the Batch account."
+            raise _RefusedError(403, "AuthorizationFailure", message)
+        path, _, query = self.path.partition("?")
+        self._sign_as_account(headers, self.command, path, query)
+
+    def _sign_as_account(self, headers: dict[str, str], method: str, path: str, query: str) -> None:
         headers["ocp-date"] = format_datetime(datetime.now(UTC), usegmt=True)
-        account, (path, _, query) = self.server.services.account, self.path.partition("?")
-        signed = signature_of(self.command, (path, query), headers, account.name, account.batch_key)
+        account = self.server.services.account
+        signed = signature_of(method, (path, query), headers, account.name, account.batch_key)
         headers["authorization"] = f"SharedKey {account.name}:{signed}"
 
     def _sign_for_storage(self, headers: dict[str, str], prefix: str) -> None:
@@ -317,6 +420,10 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _RefusedError(403, "AuthenticationFailed", message)
         elif not self._has_token(headers):
             headers |= self._local_source(source)
+            headers["x-forwarded-proto"] = "https"  # our Azure Files admits a SAS for HTTPS then
+            path, _, query = self.path.partition("?")
+            known = without_protocol(path, query, account.name, account.storage_key)
+            self.path = f"{path}?{known}" if known else path
             return
         else:
             headers["x-ms-date"] = format_datetime(datetime.now(UTC), usegmt=True)
@@ -335,10 +442,48 @@ class _Handler(BaseHTTPRequestHandler):
         local = self.server.services.of(split.hostname or "")
         if not source or local is None:
             return {}
-        query = f"?{split.query}" if split.query else ""
-        return {"x-ms-copy-source": f"{local}{split.path}{query}"}
+        account = self.server.services.account
+        query = without_protocol(split.path, split.query, account.name, account.storage_key)
+        return {"x-ms-copy-source": f"{local}{split.path}{'?' if query else ''}{query}"}
 
 
 def _sign(text: str, key: str) -> str:
     digest = hmac.digest(base64.b64decode(key), text.encode(), hashlib.sha256)
     return base64.b64encode(digest).decode()
+
+
+def _open_tunnel(host: str, port: int) -> socket.socket:
+    """Connect to a host, through the proxy of this process if it has one. Raises OSError."""
+    proxy = urlsplit(getproxies().get("https", ""))
+    if not proxy.hostname or proxy_bypass(host):
+        remote = socket.create_connection((host, port), _CONNECT_S)
+    else:
+        way = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=_CONNECT_S)
+        way.set_tunnel(host, port, _authorization(proxy.username, proxy.password))
+        way.connect()
+        remote = way.sock
+    remote.settimeout(None)
+    return remote
+
+
+def _authorization(user: str | None, password: str | None) -> dict[str, str]:
+    if user is None:
+        return {}
+    text = f"{unquote(user)}:{unquote(password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
+
+
+def _relay(client: socket.socket, remote: socket.socket) -> None:
+    """Pass bytes in both directions until both sides have ended."""
+    sending = threading.Thread(target=_pump, args=(client, remote), daemon=True)
+    sending.start()
+    _pump(remote, client)
+    sending.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while part := source.recv(_TUNNEL_BYTES):
+            target.sendall(part)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

@@ -1,7 +1,10 @@
-"""The two services around Batch and Storage that their clients ask: for tokens and for keys.
+"""The services around Batch and Storage that their clients ask: for tokens and for keys.
 
-Tokens are given for the secret of this gateway only. Of Azure Resource Manager there is one
-subscription with one resource group, one Batch account and one storage account.
+Tokens are given for the secrets of this gateway only: that of a client of Microsoft Entra ID, and
+that of a managed identity, which all SDKs find by two variables as in an App Service
+(learn.microsoft.com/azure/app-service/overview-managed-identity, read 2026-11-23). Of Azure
+Resource Manager there is one subscription with one resource group, one Batch account and one
+storage account.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
+from xml.sax.saxutils import escape
+
+from batch_emulator.executor.blob_sas import user_delegation_key
 
 TENANT = "11111111-1111-1111-1111-111111111111"
 CLIENT = "22222222-2222-2222-2222-222222222222"
@@ -23,6 +29,7 @@ GROUP = "local"
 REGION = "westeurope"
 SIGN_IN_HOST = "login.microsoftonline.com"
 MANAGEMENT_HOST = "management.azure.com"
+IDENTITY_PATH = "/identity/token"
 _LIFETIME_S = 3599
 Json = dict[str, Any]
 
@@ -50,6 +57,7 @@ class Tokens:
 
     def __init__(self) -> None:
         self.secret = secrets.token_urlsafe(32)
+        self.identity_header = secrets.token_urlsafe(32)
         self._key = secrets.token_bytes(32)
 
     def issue(self, audience: str) -> str:
@@ -131,24 +139,54 @@ def _answer_token(body: bytes, tokens: Tokens) -> tuple[int, Json]:
     return 200, {"token_type": "Bearer", **expires, "access_token": tokens.issue(audience)}
 
 
-def answer_management(
-    method: str, path: str, headers: Mapping[str, str], tokens: Tokens, account: NamedAccounts
-) -> tuple[int, Json]:
+def answer_identity(query: Mapping[str, str], header: str, tokens: Tokens) -> tuple[int, Json]:
+    """Answer a request for a token of the managed identity: status and body."""
+    if not hmac.compare_digest(header.encode(), tokens.identity_header.encode()):
+        return 401, {"statusCode": 401, "message": "The X-IDENTITY-HEADER is not IDENTITY_HEADER."}
+    named = [query[name] for name in ("client_id", "principal_id", "object_id") if name in query]
+    if any(name.lower() != CLIENT for name in named):
+        return 400, {"statusCode": 400, "message": f"No managed identity is {named[0]}."}
+    audience = query.get("resource", "")
+    if not audience:
+        return 400, {"statusCode": 400, "message": "The parameter resource is missing."}
+    return 200, {
+        "access_token": tokens.issue(audience),
+        "expires_on": str(int(time.time()) + _LIFETIME_S),
+        "resource": audience,
+        "token_type": "Bearer",
+        "client_id": CLIENT,
+    }
+
+
+def user_key_document(start: str, expiry: str, version: str) -> bytes:
+    """Return the answer to Get User Delegation Key."""
+    fields = {
+        "SignedOid": CLIENT,
+        "SignedTid": TENANT,
+        "SignedStart": start,
+        "SignedExpiry": expiry,
+        "SignedService": "b",
+        "SignedVersion": version,
+        "Value": user_delegation_key(CLIENT, TENANT, start, expiry, version),
+    }
+    lines = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in fields.items())
+    head = '<?xml version="1.0" encoding="utf-8"?>'
+    return f"{head}<UserDelegationKey>{lines}</UserDelegationKey>".encode()
+
+
+def answer_management(method: str, path: str, account: NamedAccounts) -> tuple[int, Json]:
     """Answer a request of Azure Resource Manager: status and body."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not tokens.is_valid(token.strip()):
-        return _error(401, "InvalidAuthenticationToken", "The access token is invalid.")
     resources = _resources(account)
     wanted = path.rstrip("/").lower()
     if method == "GET" and wanted in resources:
         return 200, resources[wanted]
     keys = {
-        f"{_id_of('Microsoft.Batch/batchAccounts', account)}/listkeys": {
+        f"{resource_id('Microsoft.Batch/batchAccounts', account)}/listkeys": {
             "accountName": account.name,
             "primary": account.batch_key,
             "secondary": account.batch_key,
         },
-        f"{_id_of('Microsoft.Storage/storageAccounts', account)}/listkeys": {
+        f"{resource_id('Microsoft.Storage/storageAccounts', account)}/listkeys": {
             "keys": [
                 {"keyName": name, "value": account.storage_key, "permissions": "FULL"}
                 for name in ("key1", "key2")
@@ -158,10 +196,11 @@ def answer_management(
     known = {name.lower(): body for name, body in keys.items()}
     if method == "POST" and wanted in known:
         return 200, known[wanted]
-    return _error(404, "ResourceNotFound", f"{method} {path} is not served here.")
+    return arm_error(404, "ResourceNotFound", f"{method} {path} is not served here.")
 
 
-def _id_of(kind: str, account: NamedAccounts) -> str:
+def resource_id(kind: str, account: NamedAccounts) -> str:
+    """Return the ID of the Batch account or the storage account."""
     group = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
     return f"{group}/providers/{kind}/{account.name}"
 
@@ -203,7 +242,7 @@ def _resources(account: NamedAccounts) -> dict[str, Json]:
     }
     for kind, properties in kinds.items():
         resource: Json = {
-            "id": _id_of(kind, account),
+            "id": resource_id(kind, account),
             "name": account.name,
             "type": kind,
             "location": REGION,
@@ -217,5 +256,6 @@ def _resources(account: NamedAccounts) -> dict[str, Json]:
     return {path.lower(): body for path, body in found.items()}
 
 
-def _error(status: int, code: str, message: str) -> tuple[int, Json]:
+def arm_error(status: int, code: str, message: str) -> tuple[int, Json]:
+    """Return an error of Azure Resource Manager."""
     return status, {"error": {"code": code, "message": message}}

@@ -22,6 +22,7 @@ import pytest
 from azure.batch import BatchClient, models
 
 from batch_emulator.files_share.shares import StorageAccount
+from batch_emulator.gateway.pools import MANAGEMENT_ONLY, data_plane
 from batch_emulator.server import Server
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, ensure_containers
@@ -43,7 +44,6 @@ from runner.flows.submit.submit_run import submit_run
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 from tests import plain_http
-from tests.e2e.arm_pools import data_plane
 from tests.e2e.conftest import new_home, until
 from tests.e2e.plans import plan_recipe
 from tests.e2e.test_declared_pools import all_tasks_over
@@ -100,8 +100,11 @@ class Stack:
         return BlobContainer(self.connection.blob_service(), self.outputs.container_runs)
 
     def create(self, pool_id: str) -> None:
-        """As declared."""
-        body = data_plane(self.declared[pool_id])
+        """As declared, in the words of the service."""
+        aside = (*MANAGEMENT_ONLY, "poolName", "accountName", "resourceGroupName")
+        declared = self.declared[pool_id]
+        properties = {name: value for name, value in declared.items() if name not in aside}
+        body = data_plane(declared["poolName"], properties)
         self.batch.create_pool(models.BatchPoolCreateOptions(body))
 
     def push(self, minutes: int) -> None:

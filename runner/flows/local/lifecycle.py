@@ -105,6 +105,7 @@ def up(
     slots: int | None = None,
     port: int | None = None,
     blob_port: int | None = None,
+    azure_names: bool | None = None,
 ) -> LocalStatus:
     """Start both services, create containers and pool; None keeps the earlier choice."""
     from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
@@ -113,7 +114,7 @@ def up(
     with _locked(settings, on_event):
         paths = HomePaths(settings.home)
         before = load_state(paths)
-        wanted = start.wanted_state(before, nodes, slots, port, blob_port)
+        wanted = start.wanted_state(before, nodes, slots, port, blob_port, azure_names)
         try:
             pool = start.start(paths, before, wanted, on_event)
         except BaseException:  # also Ctrl-C in the middle of a download

@@ -200,21 +200,18 @@ _NOT_PASSED = frozenset(
 )
 
 
-def batch_launch(
-    paths: HomePaths, ports: tuple[int, int, int], keys: Mapping[str, str]
-) -> ServiceLaunch:
+def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -> ServiceLaunch:
     """Return how to start the emulator; keys are in its environment, where `ps` does not show them.
 
-    `ports` are those of the Batch account, of Azure Files and of Azurite, whose containers pools
-    can mount.
+    Pools can mount the containers of Azurite and the shares of Azure Files.
     """
     data = str(paths.batch_data)
-    port, files_port, blob_port = ports
     patterns = [word for pattern in _PASSED_TO_TASKS for word in ("--pass-env", pattern)]
-    address = ["--host", "127.0.0.1", "--port", str(port)]
+    address = ["--host", "127.0.0.1", "--port", str(state.batch_port)]
     account = ["--account", ACCOUNT, "--data-dir", data, "--vm-size", VM_SIZE]
-    files = ["--storage-account", ACCOUNT, "--files-port", str(files_port)]
-    files += ["--blob-endpoint", f"http://127.0.0.1:{blob_port}/{ACCOUNT}"]
+    files = ["--storage-account", ACCOUNT, "--files-port", str(state.files_port)]
+    files += ["--blob-endpoint", state.blob_endpoint]
+    files += ["--azure-names"] if state.azure_names else []
     secrets = {"BATCH_EMULATOR_KEY": keys["batch"], "BATCH_EMULATOR_STORAGE_KEY": keys["storage"]}
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED}
     return ServiceLaunch(

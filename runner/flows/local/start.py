@@ -50,8 +50,9 @@ def wanted_state(
     slots: int | None,
     port: int | None,
     blob_port: int | None,
+    azure_names: bool | None = None,
 ) -> LocalState:
-    """Return the given sizes and ports, else the earlier ones, else the defaults."""
+    """Return the given sizes, ports and names, else the earlier ones, else the defaults."""
     _check_range("--nodes", nodes, 0, _MAX_NODES)
     _check_range("--slots", slots, 1, _MAX_SLOTS)
     _check_range("--port", port, 1, _MAX_PORT)
@@ -73,6 +74,9 @@ def wanted_state(
         batch=before.batch if before else None,
         blob=before.blob if before else None,
         files_port=_files_port(before, (batch, blob)),
+        azure_names=before is not None and before.azure_names
+        if azure_names is None
+        else azure_names,
     )
 
 
@@ -95,8 +99,7 @@ def start(
     state = _settle(paths, before, wanted)
     if state.batch is None or state.blob is None:
         on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
-    ports = (state.batch_port, state.files_port, state.blob_port)
-    batch = services.batch_launch(paths, ports, keys)
+    batch = services.batch_launch(paths, state, keys)
     log_starts = {batch.name: services.log_size(batch.log)}
     state = _started(paths, state, batch, state.batch_port)
     program = ensure_azurite(paths, on_event)  # the emulator starts meanwhile
@@ -135,7 +138,7 @@ def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> 
     moving = [
         name
         for name in (BATCH, BLOB)
-        if before is not None and _ports(before, name) != _ports(wanted, name)
+        if before is not None and _fixed(before, name) != _fixed(wanted, name)
     ]
     for name in moving:
         current = _ports(before, name) if before else ()
@@ -200,6 +203,11 @@ def _check_range(option: str, value: int | None, low: int, high: int) -> None:
             f"{option} {value} is out of range",
             fix=f"choose {option} between {low} and {high}",
         )
+
+
+def _fixed(state: LocalState, name: str) -> tuple[int, ...]:
+    """Return what a service keeps as long as it runs."""
+    return (*_ports(state, name), name == BATCH and state.azure_names)
 
 
 def _ports(state: LocalState, name: str) -> tuple[int, ...]:

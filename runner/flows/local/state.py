@@ -55,6 +55,7 @@ class LocalState:
     batch: ProcessRecord | None = None
     blob: ProcessRecord | None = None
     files_port: int = 0  # of Azure Files, served by the Batch emulator; 0 before it is chosen
+    azure_names: bool = False  # tasks reach the services by Azure's host names
 
     def record(self, service: str) -> ProcessRecord | None:
         """Return the process record of BATCH or BLOB."""

@@ -27,6 +27,13 @@ def up(
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port of the Batch emulator.")] = None,
     blob_port: Annotated[int | None, typer.Option(help="Port of Azurite.")] = None,
+    azure_names: Annotated[
+        bool | None,
+        typer.Option(
+            "--azure-names/--no-azure-names",
+            help="Lead Azure's own host names to the local services in tasks.",
+        ),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Start the services; omitted options keep their last values."""
@@ -41,6 +48,7 @@ def up(
             slots=slots,
             port=port,
             blob_port=blob_port,
+            azure_names=azure_names,
         )
     _show(out, found)
     if out.as_text:

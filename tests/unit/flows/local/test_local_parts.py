@@ -178,6 +178,17 @@ def test_what_was_chosen_before_is_kept_and_what_is_asked_for_wins() -> None:
     assert (changed.batch_port, changed.blob_port) == (25003, 25002)
 
 
+def test_azure_names_are_kept_until_they_are_switched_off(paths: HomePaths) -> None:
+    before = LocalState(25001, 25002, nodes=1, slots=1, files_port=3, azure_names=True)
+    kept = wanted_state(before, None, None, None, None)
+    off = wanted_state(before, None, None, None, None, azure_names=False)
+    assert (kept.azure_names, off.azure_names) == (True, False)
+    words = [
+        services.batch_launch(paths, one, {"batch": "a", "storage": "b"}) for one in (kept, off)
+    ]
+    assert ["--azure-names" in launch.arguments for launch in words] == [True, False]
+
+
 def test_a_state_from_before_there_were_files_gets_a_port_for_them() -> None:
     before = LocalState(25001, 25002, nodes=3, slots=2)
     wanted = wanted_state(before, None, None, None, None)
@@ -216,11 +227,14 @@ def test_damaged_keys_are_no_bug_of_ours(paths: HomePaths, text: str) -> None:
     assert caught.value.code == "R-LOCAL-KEYS"
 
 
+_STATE = LocalState(1, 2, nodes=1, slots=1, files_port=3)
+
+
 def test_keys_are_not_on_command_lines(paths: HomePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_OPTIONS", "--inspect")
     program = azurite.AzuriteProgram(Path("/node"), Path("/main.js"))
     for launch in (
-        services.batch_launch(paths, (1, 3, 2), {"batch": "secret", "storage": "secret"}),
+        services.batch_launch(paths, _STATE, {"batch": "secret", "storage": "secret"}),
         services.blob_launch(paths, 2, "secret", program),
     ):
         assert not [word for word in launch.arguments if "secret" in word]
@@ -237,7 +251,7 @@ def test_tasks_reach_local_services_past_a_proxy(
     monkeypatch.setenv("NO_PROXY", "intranet,127.0.0.1")
     monkeypatch.delenv("no_proxy", raising=False)
     keys = {"batch": "k", "storage": "l"}
-    environment = services.batch_launch(paths, (1, 3, 2), keys).environment
+    environment = services.batch_launch(paths, _STATE, keys).environment
     assert environment["no_proxy"] == environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
 
 
