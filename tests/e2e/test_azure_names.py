@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.environments import python_of
 from tests.e2e.conftest import Cli
 
 PROGRAM = Path(__file__).with_name("quickstart.py")
@@ -46,6 +47,38 @@ for kind in ("Microsoft.Batch/batchAccounts", "Microsoft.Storage/storageAccounts
 print(requests.get(url, timeout=60).status_code)
 """
 
+_HTTPS_ONLY = """
+import os, requests
+from datetime import UTC, datetime, timedelta
+from azure.identity import ManagedIdentityCredential
+from azure.storage import blob, fileshare
+account, key = os.environ["AZURE_STORAGE_ACCOUNT"], os.environ["AZURE_STORAGE_KEY"]
+endpoint = os.environ["AZURE_STORAGE_BLOB_ENDPOINT"]
+blobs = blob.BlobServiceClient(endpoint, ManagedIdentityCredential())
+blobs.create_container("https-only")
+blobs.get_blob_client("https-only", "a b.txt").upload_blob("blob ")
+now = datetime.now(UTC)
+until = {"expiry": now + timedelta(hours=1), "protocol": "https"}
+read = blob.BlobSasPermissions(read=True)
+of_user = blobs.get_user_delegation_key(now - timedelta(minutes=1), until["expiry"])
+by = {"permission": read, **until}
+types, rights = blob.ResourceTypes(object=True), blob.AccountSasPermissions(read=True)
+signatures = [
+    blob.generate_blob_sas(account, "https-only", "a b.txt", account_key=key, **by),
+    blob.generate_blob_sas(account, "https-only", "a b.txt", user_delegation_key=of_user, **by),
+    blob.generate_container_sas(account, "https-only", key, **by),
+    blob.generate_account_sas(account, key, types, rights, **until),
+]
+url = f"https://{account}.blob.core.windows.net/https-only/a%20b.txt"
+found = [requests.get(f"{url}?{sas}", timeout=60).text for sas in signatures]
+changed = [requests.get(f"{url}?{sas}x", timeout=60).status_code for sas in signatures]
+shares = fileshare.ShareServiceClient(os.environ["AZURE_STORAGE_FILE_ENDPOINT"], key)
+shares.create_share("https-only").get_file_client("f").upload_file(b"file")
+sas = fileshare.generate_file_sas(account, "https-only", ["f"], key, **by)
+url = f"https://{account}.file.core.windows.net/https-only/f"
+print(*found, requests.get(f"{url}?{sas}", timeout=60).text, *set(changed), sep="")
+"""
+
 
 def _exec(cli: Cli, *command: object, azure: bool = True) -> str:
     return cli.ok("local", "exec", *(["--azure"] if azure else []), "--", *command)
@@ -54,7 +87,62 @@ def _exec(cli: Cli, *command: object, azure: bool = True) -> str:
 @pytest.mark.parametrize("how", ["keys", "identity"])
 def test_program_for_azure_runs_by_its_names_unchanged(cli: Cli, how: str) -> None:
     cli.ok("local", "up")
-    assert _exec(cli, sys.executable, PROGRAM, how) == "in data 0.txt\nin data 1.txt\n"
+    script = f"echo | '{sys.executable}' '{PROGRAM}' {how}"
+    assert _exec(cli, "sh", "-c", script) == "in data0.txt\nin data1.txt\nDelete job and pool? "
+
+
+@pytest.mark.slow
+def test_program_of_the_earlier_sdk_runs_by_its_names_unchanged(cli: Cli) -> None:
+    python = python_of("quickstart-14.2.0", "azure-batch==14.2.0", "azure-storage-blob==12.26.0")
+    cli.ok("local", "up")
+    earlier = PROGRAM.with_name("quickstart_track1.py")
+    script = f"echo | '{python}' '{earlier}'"
+    assert _exec(cli, "sh", "-c", script) == "in data0.txt\nin data1.txt\nDelete job and pool? "
+
+
+_AIRFLOW = """
+import json, os
+endpoint = json.dumps({"account_url": os.environ["AZURE_BATCH_ENDPOINT"]})
+os.environ["AIRFLOW_CONN_AZURE_BATCH_DEFAULT"] = json.dumps(
+    {"conn_type": "azure_batch", "extra": endpoint}
+)
+from airflow.providers.microsoft.azure.operators.batch import AzureBatchOperator
+operator = AzureBatchOperator(
+    task_id="batch",
+    batch_pool_id="airflow",
+    batch_pool_vm_size="standard_d2s_v3",
+    batch_job_id="airflow",
+    batch_task_id="hello",
+    batch_task_command_line="/bin/sh -c 'echo from Airflow'",
+    use_latest_verified_vm_image_and_sku=True,
+    vm_publisher="canonical",
+    vm_offer="ubuntu-24_04-lts",
+    vm_sku="server",
+    sku_starts_with="server",
+    vm_node_agent_sku_id="batch.node.ubuntu 24.04",
+    target_dedicated_nodes=1,
+)
+operator.execute({})
+client = operator.hook.connection
+print(b"".join(client.download_task_file("airflow", "hello", "stdout.txt")).decode(), end="")
+client.begin_delete_job("airflow")
+client.begin_delete_pool("airflow")
+"""
+
+
+@pytest.mark.slow
+def test_operator_of_airflow_runs_a_task_unchanged(cli: Cli, tmp_path: Path) -> None:
+    package = "apache-airflow-providers-microsoft-azure"
+    python = python_of("airflow", f"{package}==15.2.1", "apache-airflow==3.3.2")
+    cli.ok("local", "up")
+    home = {"AIRFLOW_HOME": str(tmp_path / "airflow")}
+    found = cli.ok("local", "exec", "--azure", "--", python, "-c", _AIRFLOW, env=home)
+    assert "from Airflow" in found.splitlines()  # among its log
+
+
+def test_signatures_for_https_and_of_users_are_admitted(cli: Cli) -> None:
+    cli.ok("local", "up")
+    assert _exec(cli, sys.executable, "-c", _HTTPS_ONLY) == "blob blob blob blob file403\n"
 
 
 def test_tokens_are_given_for_the_secret_of_the_command_only(cli: Cli) -> None:
@@ -73,6 +161,13 @@ def test_resource_manager_lists_accounts_and_keys_for_a_token(cli: Cli) -> None:
     exports = cli.json("local", "env")
     keys = [exports[name] for name in ("AZURE_BATCH_ACCESS_KEY", "AZURE_STORAGE_KEY")]
     assert _exec(cli, sys.executable, "-c", _KEYS_OF_THE_ACCOUNTS).split() == [*keys, "401"]
+
+
+def test_client_of_the_readme_connects(cli: Cli) -> None:
+    cli.ok("local", "up")
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    code = page.split("python -c '", 1)[1].split("'\n", 1)[0]
+    assert "'local'" in _exec(cli, sys.executable, "-c", code, azure=False)
 
 
 def test_exec_without_names_gives_the_variables_of_env(cli: Cli) -> None:

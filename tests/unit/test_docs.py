@@ -97,3 +97,27 @@ def test_every_step_of_the_azure_guide_states_its_cost() -> None:
     silent = [step.partition("\n")[0] for step in steps if "**Cost:" not in step]
     assert silent == ["4. Deploy"], "add a sentence that begins with **Cost:"
     assert "cost per month while nothing trains" in steps[3]
+
+
+# The clients of others that a README may name, each with the test that runs it.
+CLIENTS = {
+    "Snakemake": "e2e/test_azure_names_on_nodes.py::test_executor_of_snakemake_runs_a_workflow",
+    "Airflow": "e2e/test_azure_names.py::test_operator_of_airflow_runs_a_task",
+    "quickstart": "e2e/test_azure_names.py::test_program_for_azure_runs_by_its_names",
+    "az batch": "clients/test_clients.py::test_client_goes_through_the_resource",
+    "SDK for Python": "clients/test_clients.py::test_client_goes_through_the_resource",
+    "from azure.batch import": "e2e/test_azure_names.py::test_client_of_the_readme_connects",
+}
+UNTESTED = re.compile(
+    r"\b(Java|JavaScript|TypeScript|C#|Nextflow|Cromwell|AzCopy|R package)\b|\.NET"
+)
+
+
+def test_every_client_that_a_readme_names_has_a_test() -> None:
+    pages = ("README.md", "batch_emulator/README.md")
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
+    assert_none(UNTESTED.findall(text), "clients without a test")
+    for client, test in CLIENTS.items():
+        path, _, name = test.partition("::")
+        assert client in text
+        assert f"def {name}" in (ROOT / "tests" / path).read_text(encoding="utf-8")
