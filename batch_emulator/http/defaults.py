@@ -239,15 +239,12 @@ def _auto_pool(auto: Json) -> Json:
     return shown
 
 
-def _manager(task: Json) -> Json:
+def _manager(spec: Json) -> Json:
     return {
-        "userIdentity": USER,
-        "requiredSlots": 1,
         "killJobOnCompletion": True,
         "runExclusive": True,
         "allowLowPriorityNode": True,
-        **_with_outputs(task),
-        "constraints": task_constraints(_part(task, "constraints"), 0),
+        **task(spec, 0),
     }
 
 

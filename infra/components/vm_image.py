@@ -23,7 +23,7 @@ from infra.planning.image_source import (
     template_hash,
     template_steps,
 )
-from runner.core.pricing.regions import region_name
+from runner.core.pricing.machines import region_name
 
 __all__ = ["ImageFactory", "scripts_hash", "template_steps"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infra.config.pool import BlobMount, FilesMount, OfficeHours, PoolConfig
 from infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
-from runner.core.pricing.regions import REGIONS, region_name
+from runner.core.pricing.machines import REGIONS, region_name
 from runner.core.yaml_files import FieldPath, FieldProblem, near
 
 # 3 to 24 lower-case letters and digits.

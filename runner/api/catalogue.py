@@ -64,7 +64,7 @@ def skus(
         retired: include retired sizes.
     """
     from runner.core.home import runner_home
-    from runner.core.pricing.regions import region_name
+    from runner.core.pricing.machines import region_name
     from runner.flows.environment.skus import list_skus, refresh_region
 
     home, today = runner_home(os.environ), datetime.now(UTC).date()

@@ -301,7 +301,7 @@ def skus(
     from datetime import UTC, datetime
 
     from runner.core.home import runner_home
-    from runner.core.pricing.regions import region_name
+    from runner.core.pricing.machines import region_name
     from runner.flows.environment.skus import list_skus, refresh_region
 
     out = Output(output)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs, etag
 from tests.unit.node.file_server import Web, serve_file
 
-WORDS = b"word of 16 bytes\n" * 350_000
+WORDS = random.Random(1).randbytes(3_000_000).hex().encode()  # no two parts are the same
 
 Take = Callable[..., Path]
 
