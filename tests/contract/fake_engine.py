@@ -11,7 +11,6 @@ once it was checked that each folder it names is mounted at the same path.
 from __future__ import annotations
 
 import argparse
-import base64
 import fcntl
 import json
 import os
@@ -19,10 +18,14 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+
+# Tests call this a thousand times: it imports what a call needs, and no module for types alone.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any, NoReturn
 
 ME = Path(sys.argv[0]).absolute()
 HOME = ME.parent
@@ -103,6 +106,8 @@ def login(options: list[str], config: Path | None) -> None:
     accounts = machine().get("accounts", {})
     if "://" in given.server or accounts.get(given.server) != [given.username, password]:
         fail(f'logging into "{given.server}": invalid username/password')
+    import base64
+
     file = given.authfile if PODMAN else (config or fail("no --config")) / "config.json"
     token = base64.b64encode(f"{given.username}:{password}".encode()).decode()
     file.write_text(json.dumps({"auths": {**credentials(file), given.server: {"auth": token}}}))
@@ -123,6 +128,8 @@ def pull(options: list[str], config: Path | None) -> None:
     if image is None:
         fail(f"{name}: manifest unknown")
     if image.get("private"):
+        import base64
+
         server = name.partition("/")[0]
         auth = credentials(file).get(server, {}).get("auth", "")
         account = machine().get("accounts", {}).get(server, ["", ""])

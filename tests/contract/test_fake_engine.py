@@ -7,6 +7,8 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.contract.container_engines import Machine, fake
 
 IMAGE = "docker.io/library/of-the-test"
@@ -18,7 +20,10 @@ def call(machine: Machine, *words: str) -> str:
     return done.stdout
 
 
-def test_containers_are_listed_while_others_are_made_and_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", [4, pytest.param(12, marks=pytest.mark.slow)])
+def test_containers_are_listed_while_others_are_made_and_removed(
+    tmp_path: Path, turns: int
+) -> None:
     machine = fake(tmp_path, "podman")
     (tmp_path / "images.json").write_text(json.dumps({"registry": {IMAGE: {}}}))
     (variables := tmp_path / "variables").touch(0o600)
@@ -27,7 +32,7 @@ def test_containers_are_listed_while_others_are_made_and_removed(tmp_path: Path)
     create += ["--network=host", f"--env-file={variables}", "--interactive"]
 
     def come_and_go(worker: int) -> None:
-        for turn in range(12):
+        for turn in range(turns):
             name = f"box-{worker}-{turn}"
             call(machine, *create, f"--name={name}", IMAGE, "sleep", "60")
             call(machine, "start", name)

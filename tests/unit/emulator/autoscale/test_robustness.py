@@ -59,7 +59,7 @@ def test_any_text_has_an_answer(text: str, dialect: str) -> None:
     assert is_answered(text, dialect)
 
 
-@holds_for(st.lists(WORDS, max_size=40), st.sampled_from(sorted(DIALECTS)), examples=(250, 1000))
+@holds_for(st.lists(WORDS, max_size=40), st.sampled_from(sorted(DIALECTS)), examples=(100, 1000))
 def test_any_words_of_the_language_have_an_answer(words: list[str], dialect: str) -> None:
     assert is_answered(" ".join(words), dialect)
 

@@ -2,7 +2,7 @@
 
 Thousands of random histories (bursts, lost samples, evictions, capacity that never came), read by
 the emulator's evaluator in each of its readings of the language. Seeded: every run tries the same,
-a quick one 250 of each promise.
+a quick one 100 of each promise.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def newest(past: list[Sample], count: int) -> list[Sample]:
 
 
 def promise(*drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The test holds for everything drawn: 250 examples of it, or 2,000 where slow tests run."""
+    """The test holds for everything drawn: 100 examples of it, or 2,000 where slow tests run."""
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
-        @pytest.mark.parametrize("examples", [250, pytest.param(2000, marks=pytest.mark.slow)])
+        @pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=pytest.mark.slow)])
         def run(examples: int) -> None:
             many = settings(max_examples=examples, deadline=None, derandomize=True, database=None)
             many(given(*drawn)(check))()
