@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from batch_emulator.domain.account import Limits
 from batch_emulator.server import Server
 from infra.config.naming import Names
 from tests.contract.server import eventually
@@ -51,6 +52,17 @@ def selftest(stage: Stage) -> Selftest:
     return run
 
 
+def through_gateway(server: Server) -> list[str]:
+    """The start of a command for which the name of the stack's account leads to the emulator."""
+    gateway = [sys.executable, "-m", "batch_emulator.gateway", "--account", ACCOUNT]
+    storage = f"http://127.0.0.1:1/{ACCOUNT}"
+    return [*gateway, "--batch", server.url, "--blob", storage, "--file", storage, "--"]
+
+
+def keys_of(server: Server) -> dict[str, str]:
+    return {"AZURE_BATCH_ACCESS_KEY": server.key, "AZURE_STORAGE_KEY": server.key}
+
+
 def report(stage: Stage) -> dict[str, Any]:
     return json.loads((stage.folder / "project/selftest-report.json").read_text())
 
@@ -63,11 +75,7 @@ def assert_gone(stage: Stage) -> None:
 
 def test_stack_is_deployed_compared_and_removed(stage: Stage, selftest: Selftest) -> None:
     with Server(account=ACCOUNT) as server:
-        gateway = [sys.executable, "-m", "batch_emulator.gateway", "--account", ACCOUNT]
-        storage = f"http://127.0.0.1:1/{ACCOUNT}"
-        services = ["--batch", server.url, "--blob", storage, "--file", storage, "--"]
-        keys = {"AZURE_BATCH_ACCESS_KEY": server.key, "AZURE_STORAGE_KEY": server.key}
-        process = selftest(*gateway, *services, **keys)
+        process = selftest(*through_gateway(server), **keys_of(server))
         said = process.communicate()[1]
     assert process.returncode == 0, said
     assert "The self-test passed" in said
@@ -107,11 +115,15 @@ def test_what_cannot_be_removed_is_named_with_its_command(stage: Stage, selftest
 
 
 def test_stack_is_removed_after_ctrl_c(stage: Stage, selftest: Selftest) -> None:
-    stage.azure.slow_down(0.5)
-    process = selftest()
-    eventually(stage.azure.ids, deadline_s=300)
-    os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate()[1]
+    with Server(account=ACCOUNT, limits=Limits(boot_s=3600)) as server:
+        process = selftest(*through_gateway(server), **keys_of(server))
+        assert server.emulator is not None
+        pools = server.emulator.account.pools
+        # from then on it waits for the node of this pool
+        eventually(lambda: any(pool.startswith("selftest-work") for pool in list(pools)), 600)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate()[1]
     assert process.returncode == 130, said
-    assert report(stage)["left"] == []
+    document = report(stage)
+    assert (document["passed"], document["left"], document["equal"]) == (False, [], 0)
     assert_gone(stage)

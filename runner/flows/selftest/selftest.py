@@ -108,5 +108,13 @@ def reporting(report: SelftestReport) -> Generator[None]:
         yield
     except RunnerError as err:
         report.problem = report.problem or err
+    except KeyboardInterrupt:
+        report.problem = report.problem or RunnerError(
+            "R-SELFTEST-INTERRUPTED",
+            "the self-test was interrupted",
+            fix="run it again",
+            exit_code=ExitCode.INTERRUPTED,
+        )
+        raise
     finally:
         report.ended = datetime.now(UTC)

@@ -11,6 +11,7 @@ import pytest
 from runner.flows.selftest.contract import Answer, Leftover, compare, shape_of
 from runner.flows.selftest.report import BillLine, SelftestReport
 from runner.flows.selftest.scenario import CREATED, scenario
+from runner.flows.selftest.selftest import reporting
 
 
 def answer(body: Any = None, status: int = 200, code: str = "", outcome: str = "") -> Answer:
@@ -80,6 +81,15 @@ def test_report_has_the_bodies_of_different_answers_only(tmp_path: Path) -> None
     assert "1 of 2 answers equal those of the emulator." in page
     assert ".\\|: number, the emulator absent" in page
     assert "`az batch pool delete --pool-id x --yes`" in page
+
+
+def test_interrupted_test_has_not_passed() -> None:
+    found = SelftestReport("local", steps=compare([answer()], [answer()]))
+    assert found.passed
+    with pytest.raises(KeyboardInterrupt), reporting(found):
+        raise KeyboardInterrupt
+    assert not found.passed
+    assert found.to_json()["problem"].startswith("the self-test was interrupted")
 
 
 def test_scenario_names_every_step_once_and_deletes_what_it_creates() -> None:
