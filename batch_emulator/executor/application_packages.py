@@ -102,7 +102,7 @@ Reference = Mapping[str, Any]
 
 
 class PackageError(Exception):
-    """A package cannot be installed: which, and why."""
+    """A package cannot be installed; the message names it and the reason."""
 
     def __init__(self, reference: Reference, why: str) -> None:
         super().__init__(why)
@@ -117,7 +117,7 @@ class _GoneError(Exception):
 
 
 def variables(reference: Reference, package: Package, folder: Path) -> dict[str, str]:
-    """The variables that name a package: with its version, and without when none was asked for.
+    """Return the variables of a package: with its version, and without if none was requested.
 
     Both were seen on nodes whose pool names no version. The id keeps its case (docs).
     """
@@ -128,7 +128,7 @@ def variables(reference: Reference, package: Package, folder: Path) -> dict[str,
 
 
 def installed(layout: NodeLayout) -> dict[str, str]:
-    """The variables of the packages that came with the node's last boot."""
+    """Return the variables of the packages that the node installed when it booted."""
     try:
         return json.loads(layout.packages.read_text())
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def installed(layout: NodeLayout) -> dict[str, str]:
 
 
 class PackageInstaller:
-    """Installs the packages of pools and of tasks; tasks of a node share what is there."""
+    """Installs the packages of pools and tasks; tasks of a node share them."""
 
     def __init__(self, applications: Applications, owner: Owner | None = None) -> None:
         self._applications = applications
@@ -147,7 +147,7 @@ class PackageInstaller:
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     def step(self) -> Step:
-        """The part of a node's set-up that installs the packages of its pool."""
+        """Return the step of a node's setup that installs the packages of its pool."""
         return Step(
             "application packages",
             lambda spec: bool(spec.get("applicationPackageReferences")),
@@ -165,7 +165,7 @@ class PackageInstaller:
     def for_task(
         self, references: Iterable[Reference], layout: NodeLayout
     ) -> Callable[[], Awaitable[dict[str, str]]]:
-        """What installs the packages of a task and returns their variables.
+        """Return a function that installs the packages of a task and returns their variables.
 
         Raises ExecutionError, of the user [S].
         """
@@ -225,7 +225,7 @@ def _missing(reference: Reference) -> str:
 
 
 def _unpack(archive: Path, folder: Path, stop: threading.Event, owner: Owner | None) -> None:
-    """Unpack beside the folder and rename, so that what has its name is whole."""
+    """Unpack into another folder and rename it, so that the package appears complete."""
     beside = folder.parent / f".{uuid4().hex}"
     beside.mkdir()  # the node's folders exist, or it is gone
     try:

@@ -40,7 +40,7 @@ _DENIED = frozenset({401, 403})
 
 
 class BlobRequestError(Exception):
-    """A transfer failed for good: `kind` is missing, denied, timeout or other."""
+    """A transfer failed permanently: `kind` is missing, denied, timeout or other."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
@@ -57,13 +57,13 @@ class LocalWriteError(Exception):
 
 
 def redact(url: str) -> str:
-    """The URL without its query and credentials: a SAS is a secret."""
+    """Return the URL without its query and credentials, which may be secrets."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def blob_url(container_url: str, blob: str) -> str:
-    """The URL of a blob in a container whose URL may carry a SAS."""
+    """Return the URL of a blob; the container's URL may have a SAS."""
     parts = urlsplit(container_url)
     path = f"{parts.path.rstrip('/')}/{quote(os.fsencode(blob))}"
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
@@ -80,7 +80,7 @@ class ListedBlob:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """A blob that was written."""
+    """An uploaded blob."""
 
     etag: str
     size: int
@@ -117,7 +117,7 @@ class BlobClient:
             await self._of_identity.close()
 
     def on_behalf(self, reference: object, url: str) -> BlobClient:
-        """What has the rights of an `identityReference`, if there is one. Raises StorageError."""
+        """Return the client for an `identityReference`, else this one. Raises StorageError."""
         if not reference:
             return self
         if self._identity is None or not self._identity.covers(url):
@@ -142,17 +142,20 @@ class BlobClient:
         return self.on_behalf(container, url), url
 
     async def download(self, url: str, target: Path) -> str:
-        """Stream a URL into a file; its entity tag. Raises StorageError or LocalWriteError."""
+        """Download a URL into a file and return its entity tag.
+
+        Raises StorageError or LocalWriteError.
+        """
         async with self._transfers:
             local = self._local(url)
             return await self._retrying(lambda: self._download_once(local, target))
 
     async def list_blobs(self, container_url: str, prefix: str) -> list[str]:
-        """Names of all blobs of a container that begin with `prefix`."""
+        """Return the names of all blobs that start with `prefix`."""
         return [blob.name async for blob in self.blobs(container_url, prefix)]
 
     async def blobs(self, container_url: str, prefix: str = "") -> AsyncIterator[ListedBlob]:
-        """All blobs of a container that begin with `prefix`, page by page."""
+        """Yield all blobs that start with `prefix`, page by page."""
         marker, local = "", self._local(container_url)
         while True:
             page, marker = await self._list_page(local, prefix, marker)
@@ -162,7 +165,7 @@ class BlobClient:
                 return
 
     async def delete(self, url: str) -> None:
-        """Delete a blob, or see that it is gone. Raises StorageError."""
+        """Delete a blob if it exists. Raises StorageError."""
 
         local = self._local(url)
 
@@ -297,7 +300,7 @@ class _TransientAnswerError(Exception):
 
 
 async def _check(answer: httpx.Response) -> None:
-    """Raise for a status that is none of success; the service's code is in a header or the XML."""
+    """Raise the error of an unsuccessful status; its code is in a header or the XML body."""
     if answer.is_success:
         return
     await answer.aread()
@@ -322,7 +325,7 @@ def _etag(answer: httpx.Response) -> str:
 
 
 def parse_listing(body: bytes) -> tuple[list[ListedBlob], str]:
-    """Blobs and the next marker of a List Blobs answer. Raises StorageError."""
+    """Return the blobs and the next marker of a List Blobs response. Raises StorageError."""
     try:
         root = ET.fromstring(body)  # noqa: S314 - expat limits entities
     except ET.ParseError as err:
@@ -359,7 +362,7 @@ def _open(source: Path, top: Path | None) -> BinaryIO:
 
 
 async def _read(file: BinaryIO, start: int, length: int) -> AsyncIterator[bytes]:
-    """Exactly `length` bytes: a file that shrank meanwhile is an error, one that grew is not."""
+    """Yield exactly `length` bytes; a file that has become shorter is an error."""
     position = start
     while position < start + length:
         wanted = min(_CHUNK_BYTES, start + length - position)
@@ -387,11 +390,11 @@ _SIGNED = (
 
 
 class BadKeyError(Exception):
-    """The key is no base64."""
+    """The key is not base64."""
 
 
 def signer(account: str, key: str) -> Callable[[httpx.Request], httpx.Request]:
-    """What signs a request of httpx (its `auth`), each time it is sent. Raises BadKeyError."""
+    """Return the `auth` of httpx that signs each request. Raises BadKeyError."""
     try:
         secret = base64.b64decode(key, validate=True)
     except (binascii.Error, ValueError) as err:
@@ -433,7 +436,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class NodeIdentity:
-    """Every identity: the account it has access to. Raises BadKeyError."""
+    """The managed identity of nodes, which has access to one account. Raises BadKeyError."""
 
     def __init__(self, account: str, key: str, blob_endpoint: str | None) -> None:
         self.account = account
@@ -458,7 +461,7 @@ class NodeIdentity:
         return urlunsplit((self._base.scheme, self._base.netloc, path, query, ""))
 
     def covers(self, url: str) -> bool:
-        """Whether a URL is of the account's blob service."""
+        """Return True if a URL belongs to the account's blob service."""
         try:
             asked = urlsplit(self.local(url))
             here = _origin(asked) == _origin(self._base)
@@ -472,7 +475,7 @@ def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def endpoint_of(account: str, blob_endpoint: str | None) -> str:
-    """The blob service of an account: the endpoint when it is that account's, else Azure's."""
+    """Return the local endpoint if it is that of the account, else the one of Azure."""
     if blob_endpoint is None or urlsplit(blob_endpoint).path.strip("/") != account:
         return f"https://{quote(account, safe='')}.blob.core.windows.net"
     return blob_endpoint.rstrip("/")

@@ -51,18 +51,18 @@ Json = dict[str, Any]
 
 
 class BlobfuseError(Exception):
-    """blobfuse2 does not mount; the message is what it said, without secrets."""
+    """blobfuse2 failed to mount; the message is its output without secrets."""
 
 
 def blobfuse_program() -> str | None:
-    """The path of blobfuse2 when it can be used."""
+    """Return the path of blobfuse2, or None if it cannot be used."""
     usable = os.access(FUSE, os.R_OK | os.W_OK)
     return shutil.which("blobfuse2") if usable else None
 
 
 @dataclass(frozen=True, slots=True)
 class FuseContainer:
-    """What is mounted; `endpoint` is the blob service of the account."""
+    """A container to mount; `endpoint` is the blob service of the account."""
 
     account: str
     name: str
@@ -71,7 +71,7 @@ class FuseContainer:
     sas: str
 
     def config(self, cache: Path) -> Json:
-        """What blobfuse2 reads: YAML, of which JSON is a part."""
+        """Return the configuration of blobfuse2 as JSON, which is valid YAML."""
         secret = {"mode": "key", "account-key": self.key} if self.key else {}
         return {
             "components": ["libfuse", "file_cache", "attr_cache", "azstorage"],
@@ -88,7 +88,7 @@ class FuseContainer:
 
 
 class Blobfuse:
-    """One container on one node. Its files lie in `beside`, outside of what tasks are shown."""
+    """One container on one node. Its own files are in `beside`, where tasks do not see them."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Blobfuse:
         self._log = beside / f"{_PREFIX}{key}.log"
 
     async def mount(self) -> None:
-        """Returns when the files are there. Raises BlobfuseError and OSError."""
+        """Mount, and return when the files are visible. Raises BlobfuseError and OSError."""
         arguments = self._arguments()
         self._prepare()
         with self._log.open("ab") as said:  # a pipe would stay open as long as the daemon lives
@@ -169,18 +169,18 @@ class Blobfuse:
         return " ".join(text.split())
 
     async def unmount(self) -> None:
-        """Returns when nothing is mounted any more, or that was found impossible."""
+        """Unmount, and return when nothing is mounted, or when that has failed."""
         await asyncio.shield(asyncio.to_thread(_unmount, self._command, self._config))
 
 
 def unmount_leftovers(nodes: Path) -> None:
-    """Take away what a crash left mounted on the nodes below a folder. Blocks."""
+    """Unmount file systems that a crash left on the nodes below a folder. Blocks."""
     for config in nodes.glob(f"*/*/{_PREFIX}*.yaml"):
         _unmount(shutil.which("blobfuse2"), config)
 
 
 def _unmount(command: str | None, config: Path) -> None:
-    """By blobfuse2, else by whoever can; the configuration goes when it is done."""
+    """Unmount with blobfuse2, else with fusermount or umount, then delete the configuration."""
     try:
         point = Path(json.loads(config.read_text().partition("\n")[0].removeprefix("# ")))
     except FileNotFoundError:
@@ -215,12 +215,12 @@ def _run(command: list[str]) -> bool:
 
 
 def is_mounted(point: Path) -> bool:
-    """Whether something is mounted there, also something that answers no more."""
+    """Return True if something is mounted there, even if it does not respond."""
     return point in set(_mount_points())
 
 
 def mounted_below(folder: Path) -> list[Path]:
-    """What is mounted at or below a folder: deleting the folder would delete that."""
+    """Return the mounts at or below a folder: deleting the folder would delete their content."""
     real = Path(os.path.realpath(folder))
     return [point for point in _mount_points() if point.is_relative_to(real)]
 
@@ -255,7 +255,7 @@ class _Mounted(Protocol):
 
 
 class _Mirrored:
-    """A folder that is kept in step with its container."""
+    """A folder that is synchronized with its container."""
 
     def __init__(self, mirror: Mirror, storage: BlobClient) -> None:
         self._mirror = mirror
@@ -263,7 +263,7 @@ class _Mirrored:
         self._following: asyncio.Task[None] | None = None
 
     async def mount(self) -> None:
-        """Returns when all blobs are there."""
+        """Mount, and return when all blobs are downloaded."""
         try:
             await self._mirror.pull()
         except BaseException:  # cancelled too
@@ -273,19 +273,19 @@ class _Mirrored:
         self.resume()
 
     def resume(self) -> None:
-        """Follow what is there."""
+        """Continue to synchronize the folder."""
         self._following = asyncio.get_running_loop().create_task(self._mirror.follow())
 
     async def pull(self) -> None:
-        """See what is new in the container."""
+        """Download changes of the container."""
         await self._mirror.pull()
 
     async def push(self) -> None:
-        """Tell the container what is new."""
+        """Upload changes of the folder."""
         await self._mirror.push()
 
     def forget(self) -> None:
-        """From now on nothing of the folder reaches the container."""
+        """Stop uploading changes of the folder."""
         self._mirror.closed = True
         if self._following is not None:
             self._following.cancel()
@@ -296,35 +296,35 @@ class _Mirrored:
 
 
 class _Fused:
-    """A container that blobfuse2 has mounted: it is always in step."""
+    """A container mounted by blobfuse2, which needs no synchronization."""
 
     def __init__(self, fuse: Blobfuse) -> None:
         self._fuse = fuse
         self._mounting: asyncio.Task[None] | None = None
 
     async def mount(self) -> None:
-        """Returns when it is mounted."""
+        """Mount, and return when it is mounted."""
         await self._fuse.mount()
 
     def resume(self) -> None:
-        """Mount again what the emulator unmounted when it ended or started."""
+        """Mount again after a restart of the emulator."""
         self._mounting = asyncio.get_running_loop().create_task(self._fuse.mount())
 
     async def pull(self) -> None:
-        """Tasks wait until it is mounted."""
+        """Wait until it is mounted."""
         if self._mounting is not None:
             await asyncio.shield(self._mounting)
 
     async def push(self) -> None:
-        """Nothing: files are written when they are closed."""
+        """Do nothing: files are written when they are closed."""
 
     def forget(self) -> None:
-        """An attempt to mount is given up."""
+        """Cancel an attempt to mount."""
         if self._mounting is not None:
             self._mounting.cancel()
 
     async def release(self) -> None:
-        """Returns when it is unmounted."""
+        """Unmount, and return when it is unmounted."""
         if self._mounting is not None:
             await asyncio.gather(self._mounting, return_exceptions=True)
         await self._fuse.unmount()
@@ -346,7 +346,7 @@ class BlobMounts:
         self._busy: dict[Path, set[asyncio.Task[None]]] = {}
 
     async def mount(self, layout: NodeLayout, path: str, settings: Mapping[str, Any]) -> None:
-        """Mount and keep in step. Raises ContainerError."""
+        """Mount a container and synchronize it. Raises ContainerError."""
         mounted = self._open(layout, path, settings)
         try:
             await mounted.mount()
@@ -355,7 +355,7 @@ class BlobMounts:
         self._at.setdefault(layout.root, {})[path] = mounted
 
     def resume(self, layout: NodeLayout, path: str, settings: Mapping[str, Any]) -> None:
-        """Go on with a node that was there before the emulator was started."""
+        """Continue with a node from before a restart of the emulator."""
         try:
             mounted = self._open(layout, path, settings)
         except ContainerError as err:
@@ -398,15 +398,15 @@ class BlobMounts:
         return self._identity.key
 
     def any_at(self, root: Path) -> bool:
-        """Whether a node has containers."""
+        """Return True if a node has mounted containers."""
         return root in self._at
 
     async def pull(self, root: Path) -> None:
-        """Before a task starts; what cannot be had is not new to it."""
+        """Download changes before a task starts; failures are ignored."""
         await self._each(root, lambda mounted: mounted.pull())
 
     async def push(self, root: Path) -> None:
-        """When a task has ended; what cannot be written now is tried again later."""
+        """Upload changes after a task; failures are retried later."""
         await self._each(root, lambda mounted: mounted.push())
 
     async def _each(
@@ -437,7 +437,7 @@ class BlobMounts:
                 raise result
 
     def forget(self, root: Path) -> Callable[[], Awaitable[None]] | None:
-        """The node is gone, or boots again: nothing of its folders reaches a container.
+        """Stop uploading changes of a node that has left or boots again.
 
         Returns what is left to do before its folders may be deleted, if there is something.
         """
@@ -454,12 +454,12 @@ class BlobMounts:
         return release
 
     def give_up_waiting(self, root: Path) -> None:
-        """End what is read and written for the tasks of a node: it may hang, and they are over."""
+        """Cancel transfers for the tasks of a node, which have ended."""
         for task in self._busy.get(root, ()):
             task.cancel()
 
     async def close(self) -> None:
-        """Stop following; what was not pushed is after the next start."""
+        """Stop synchronizing; remaining changes are uploaded after the next start."""
         for root in list(self._at):
             release = self.forget(root)
             if release is not None:
@@ -467,14 +467,14 @@ class BlobMounts:
 
 
 def forget_leftovers(nodes: Path) -> None:
-    """What a crash left behind on the nodes below a folder: mounts, and halves of blobs. Blocks."""
+    """Remove mounts and partial blobs that a crash left on the nodes below a folder. Blocks."""
     unmount_leftovers(nodes)
     for half in nodes.glob(f"*/*/{INCOMING}*"):
         half.unlink(missing_ok=True)
 
 
 def _key(path: str) -> str:
-    """A name of a file for a mount path, which may be longer than names of files."""
+    """Return a file name for a mount path, which may be longer than file names can be."""
     quoted = quote(path, safe="")
     return quoted if len(quoted) <= _LONGEST_KEY else hashlib.sha256(path.encode()).hexdigest()
 

@@ -26,7 +26,7 @@ def create_arguments(
     user: str | None = None,
     extra: Sequence[str] = (),
 ) -> list[str]:
-    """What stands behind `docker` or `podman` to create the container.
+    """Return the arguments of `docker` or `podman` that create the container.
 
     Later options win, so those of the task stand last. An image's entry point gets the command as
     its arguments, unless `--entrypoint` is among the options: so today's container workloads page;
@@ -57,7 +57,7 @@ def create_arguments(
 
 
 def _bind(mount: ContainerMount) -> str:
-    """The mount as the engines read it: fields of a CSV line."""
+    """Return the mount in the form of the engines: fields of a CSV line."""
     fields = ["type=bind", f"source={mount.path}", f"target={mount.path}"]
     if mount.read_only:
         fields.append("readonly")
@@ -73,19 +73,19 @@ def _names_network(options: Sequence[str]) -> bool:
 
 
 def env_file_text(environment: Mapping[str, str]) -> str:
-    """The file that the engine reads variables from; it has no way to write a line break."""
+    """Return the content of the engine's file of variables, which cannot contain line breaks."""
     lines = [f"{n}={v}" for n, v in environment.items() if not _many_lines(v)]
     return "".join(f"{line}\n" for line in lines)
 
 
 def env_arguments(environment: Mapping[str, str], env_file: Path | str) -> list[str]:
-    """The options that name the file, and the variables that the engine takes from its own."""
+    """Return the options for the file, and for variables that the engine inherits."""
     inherited = [f"--env={name}" for name, value in environment.items() if _many_lines(value)]
     return [f"--env-file={env_file}", *inherited]
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the engine must find in its own environment."""
+    """Return the variables that the engine inherits, because their values have line breaks."""
     return {name: value for name, value in environment.items() if _many_lines(value)}
 
 
@@ -94,7 +94,7 @@ def _many_lines(value: str) -> bool:
 
 
 def full_name(image: str) -> str:
-    """The image as docker would pull it: from Docker Hub when no registry is named (docs)."""
+    """Return the full name of an image; without a registry it is on Docker Hub (docs)."""
     first, slash, _ = image.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         return image
@@ -109,7 +109,7 @@ _QUICK_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a command of the engine ended."""
+    """The result of an engine's command."""
 
     code: int
     out: str
@@ -117,24 +117,24 @@ class Result:
 
     @property
     def why(self) -> str:
-        """What it complained about last."""
+        """Return the last error message."""
         lines = [line for line in (self.err or self.out).splitlines() if line.strip()]
         return lines[-1].strip() if lines else f"exit code {self.code}"
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`program` is podman or something that speaks like docker."""
+    """A container engine; `program` is podman or compatible with docker."""
 
     program: str
 
     @property
     def is_podman(self) -> bool:
-        """Whether it wants podman's options."""
+        """Return True if it takes the options of podman."""
         return "podman" in Path(self.program).name
 
     def command(self, *arguments: str, config_dir: Path | None = None) -> list[str]:
-        """The command line; `config_dir` is where credentials lie."""
+        """Return the command line; `config_dir` contains credentials."""
         if not self.is_podman:
             config = [] if config_dir is None else ["--config", str(config_dir)]
             return [self.program, *config, *arguments]
@@ -145,7 +145,7 @@ class Engine:
 
     @property
     def user(self) -> str | None:
-        """The user of containers: a daemon's root would own what tasks write into their folders."""
+        """Return the user of containers: files of tasks must not belong to the daemon's root."""
         return None if self.is_podman or os.geteuid() == 0 else f"{os.geteuid()}:{os.getegid()}"
 
     async def run(
@@ -182,7 +182,7 @@ class Engine:
 
 
 async def find(choice: str) -> Engine | None:
-    """The engine that works: `auto`, `podman`, `docker`, a path, or `none`."""
+    """Return an engine that works, by `auto`, `podman`, `docker`, a path, or `none`."""
     names = {"auto": ("podman", "docker"), "none": ()}.get(choice, (choice,))
     for name in names:
         program = shutil.which(name)
@@ -198,7 +198,7 @@ async def find(choice: str) -> Engine | None:
 
 
 def remove_all(program: str, label: str) -> None:
-    """Remove what a crash left; for the start, before there is an event loop."""
+    """Remove the containers of a crash. Blocks, as no event loop runs at the start."""
     listing = _now(program, "ps", "--all", "--quiet", f"--filter=label={label}")
     names = [] if listing is None else listing.split()
     if names:

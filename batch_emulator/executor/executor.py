@@ -37,7 +37,7 @@ _ENGINE_S = 5.0  # for an engine to notice that a container was killed
 
 @dataclass(eq=False, slots=True)
 class _Execution:
-    """What is known of a launch while it runs. `stop` resolves to why it is being ended."""
+    """A running launch. `stop` resolves to the reason why it is being ended."""
 
     launch: LaunchSpec
     stop: asyncio.Future[FailureInfo]
@@ -52,7 +52,7 @@ class _Execution:
 
 @dataclass(eq=False, slots=True)
 class _Held:
-    """A command that is done and left processes which are to live on; `ending` ends them."""
+    """Processes that remain after their command; `ending` ends them."""
 
     process: task_process.TaskProcess
     task_dir: Path
@@ -111,22 +111,22 @@ class Executor:
             execution.done.set()
 
     async def kill(self, key: str, *, upload: bool = True) -> None:
-        """SIGTERM, grace, SIGKILL for everything the launch started; `run` then returns.
+        """Send SIGTERM, and SIGKILL after the grace period, to all processes of the launch.
 
         Without `upload` the output files stay where they are, as for a task that runs again.
         """
         await self._stop(key, ended_by_request(), self._kill_grace_s, upload=upload)
 
     async def kill_now(self, key: str) -> None:
-        """SIGKILL at once and no output files, as when the node is lost."""
+        """Send SIGKILL at once and upload no output files, as if the node is lost."""
         await self._stop(key, ended_by_node_loss(), 0, upload=False)
 
     def holds(self, key: str) -> bool:
-        """Whether what a launch left running still lives."""
+        """Return True if processes that a launch left behind still run."""
         return key in self._held or (self._kept is not None and key in self._kept)
 
     async def release(self, key: str) -> None:
-        """End what a launch that `holds` left running, if it did; return when all is gone."""
+        """End the processes that a launch left behind, and return when they are gone."""
         if self._kept is not None:
             await self._kept.close(key)
         held = self._held.get(key)
@@ -138,7 +138,7 @@ class Executor:
         self._held.pop(key, None)
 
     async def upload(self, url: str, source: Path, reference: object = None) -> None:
-        """Send a text file of no task, as its identity or none. Raises StorageError or OSError."""
+        """Upload a text file that belongs to no task. Raises StorageError or OSError."""
         storage = self._storage.on_behalf(reference, url)
         await storage.upload(url, source, {"Content-Type": "text/plain"})
 
@@ -150,7 +150,7 @@ class Executor:
 
     @staticmethod
     def kill_leftovers(folder: Path) -> int:
-        """Kill every process of the nodes at or below a folder; how many there were.
+        """Kill every process of the nodes at or below a folder. Return their number.
 
         For the start after a crash of the emulator: it finds them by their environment.
         """
@@ -309,7 +309,7 @@ class Executor:
         execution.ending.append(asyncio.create_task(self._end(execution, grace_s)))
 
     async def _end(self, execution: _Execution, grace_s: float) -> None:
-        """End the processes of an execution: politely first when there is a grace period."""
+        """End the processes of an execution, with SIGTERM first if there is a grace period."""
         running = execution.process
         if running is None:
             return
@@ -332,7 +332,7 @@ class Executor:
 
 
 def _added(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the preparation of the launch added, such as the folders of its packages."""
+    """Return the variables that the preparation of the launch added."""
     return {n: v for n, v in environment.items() if n.startswith("AZ_BATCH_APP_PACKAGE")}
 
 
@@ -342,7 +342,7 @@ async def _end_held(held: _Held) -> None:
 
 
 async def _unless(stop: asyncio.Future[Any], work: Awaitable[_T]) -> _T | None:
-    """The result of `work`, or None when `stop` resolved first and it was given up."""
+    """Return the result of `work`, or None if `stop` resolved first."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -373,7 +373,7 @@ def _make_directories(launch: LaunchSpec) -> None:
 
 
 def _hand_over(launch: LaunchSpec, owner: Owner) -> None:
-    """Give the folders of the task to its user, with the files that were brought there."""
+    """Give the folders of the task, and the files in them, to its user."""
     owner.give(launch.task_dir)
     if launch.resource_dir is not None:
         owner.give(launch.resource_dir)

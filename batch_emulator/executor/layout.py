@@ -27,12 +27,12 @@ class NodeLayout:
 
     @property
     def applications(self) -> Path:
-        """Where application packages are unpacked."""
+        """Folder of unpacked application packages."""
         return self.root / "applications"
 
     @property
     def fsmounts(self) -> Path:
-        """Where file systems are mounted."""
+        """Folder of mounted file systems."""
         return self.root / "fsmounts"
 
     @property
@@ -42,7 +42,7 @@ class NodeLayout:
 
     @property
     def workitems(self) -> Path:
-        """Where the folders of jobs lie."""
+        """Folder of the jobs."""
         return self.root / "workitems"
 
     @property
@@ -57,15 +57,15 @@ class NodeLayout:
 
     @property
     def packages(self) -> Path:
-        """What the packages of this boot are called: variables, as JSON; beside the root."""
+        """File with the variables of the packages of this boot, as JSON; beside the root."""
         return self.root.parent / "packages.json"
 
     def job_dir(self, job_id: str) -> Path:
-        """The folder of a job, with the run number that the service puts below it."""
+        """Return the folder of a job, with the run number that the service puts below it."""
         return self.root / job_folder(job_id)
 
     def job_root(self, job_id: str) -> Path:
-        """What goes when a job is deleted: a schedule's folder stays for its other jobs."""
+        """Return the folder to delete with a job; a schedule's folder stays for its other jobs."""
         return self.job_dir(job_id) if ":" in job_id else self.workitems / job_id
 
     def task_dir(self, job_id: str, task_id: str) -> Path:
@@ -73,7 +73,7 @@ class NodeLayout:
         return self.job_dir(job_id) / task_id
 
     def create(self) -> None:
-        """Make the folders a fresh node has."""
+        """Create the folders of a new node."""
         for folder in (
             self.startup / "wd",
             self.shared,
@@ -86,5 +86,5 @@ class NodeLayout:
         self.packages.unlink(missing_ok=True)  # of the boot before
 
     def delete(self) -> None:
-        """Remove everything, as when the node is reimaged or gone."""
+        """Delete everything, as if the node was reimaged or has left."""
         remove_tree(self.root)

@@ -39,13 +39,13 @@ def _folder_hash(folder: Path) -> int:
 
 
 def _mark_of(node: Path) -> int:
-    """Of the folder nodes/POOL/NODE: the upper half is that of all nodes."""
+    """Return the mark of a node's folder nodes/POOL/NODE; its upper half is that of all nodes."""
     return (_folder_hash(node.parent.parent) | 1 << (_BITS - 1)) << _BITS | _folder_hash(node)
 
 
 @contextmanager
 def marking(root: Path) -> Generator[None]:
-    """What is started meanwhile belongs to the node with that root (its folder's `tasks`).
+    """Mark processes that are started in the block as those of the node with this root.
 
     The limit is the emulator's own for that time, which changes nothing for it.
     """
@@ -67,7 +67,7 @@ def marking(root: Path) -> Generator[None]:
 
 
 def marks_below(limits: bytes, folders: Iterable[Path]) -> bool:
-    """Whether a process with that /proc/PID/limits is of a node at or right below a folder."""
+    """Return True if /proc/PID/limits marks a process of a node at or right below a folder."""
     found = _LOCKS_LINE.search(limits)
     mark = int(found[1]) if found else 0
     return mark != 0 and any(
@@ -84,7 +84,7 @@ _ROUNDS = 500  # 5 s and more: what is killed goes when it has a turn, on a busy
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A running process; `marker` is the value of the variable that was asked for."""
+    """A running process; `marker` is the value of the requested variable."""
 
     pid: int
     parent: int
@@ -93,7 +93,7 @@ class _Process:
 
 
 def task_members(pid: int, task_dir: Path) -> set[int]:
-    """Processes of the session `pid`, its descendants, and all that carry the task directory."""
+    """Return the processes of session `pid`, descendants, and those with the task directory."""
     processes = _snapshot(_TASK_MARKER)
     wanted = str(task_dir)
     found = {p.pid for p in processes if p.session == pid or p.marker == wanted} | {pid}
@@ -101,7 +101,7 @@ def task_members(pid: int, task_dir: Path) -> set[int]:
 
 
 def node_members(*folders: Path) -> set[int]:
-    """Processes of the nodes at or below the folders, with their descendants.
+    """Return the processes of the nodes at or below the folders, with their descendants.
 
     They are known by the node root in their environment, or, where a task cleaned that, by the
     stdout.txt or stderr.txt that they write to, or by their mark (`marks`).
@@ -136,7 +136,7 @@ def _is_marked(pid: int, folders: Iterable[Path]) -> bool:
 
 
 def _with_descendants(found: set[int], processes: list[_Process]) -> set[int]:
-    """Children of members are members, however they left."""
+    """Return the processes and all their descendants."""
     while True:
         more = {p.pid for p in processes if p.parent in found} - found
         if not more:
@@ -145,7 +145,7 @@ def _with_descendants(found: set[int], processes: list[_Process]) -> set[int]:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Signal processes, those that are gone aside; parents, which have lower ids, first.
+    """Signal processes that still run, parents (which have lower ids) first.
 
     A shell whose child ends before it has its own signal would go on, or end, as if nobody asked.
     """
@@ -155,7 +155,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def outside_group(pids: Iterable[int], group: int) -> set[int]:
-    """The processes among `pids` that a signal to the process group does not reach."""
+    """Return the processes that a signal to the process group does not reach."""
     outside: set[int] = set()
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
@@ -165,7 +165,7 @@ def outside_group(pids: Iterable[int], group: int) -> set[int]:
 
 
 def alive(pids: Iterable[int]) -> set[int]:
-    """The processes among `pids` that still run: zombies do not."""
+    """Return the processes that still run; zombies do not."""
     running: set[int] = set()
     for pid in pids:
         with suppress(psutil.Error):
@@ -175,7 +175,7 @@ def alive(pids: Iterable[int]) -> set[int]:
 
 
 def kill_task_members(pid: int, task_dir: Path, rounds: int = _ROUNDS) -> None:
-    """SIGKILL until nothing of the task is left: processes can fork between look and kill."""
+    """Send SIGKILL until no process of the task remains: they can fork meanwhile."""
     for _ in range(rounds):
         left = task_members(pid, task_dir) - {pid}
         if not left:
@@ -185,7 +185,7 @@ def kill_task_members(pid: int, task_dir: Path, rounds: int = _ROUNDS) -> None:
 
 
 def kill_node_members(*folders: Path, rounds: int = _ROUNDS) -> int:
-    """SIGKILL everything of the nodes at or below the folders; how many processes there were."""
+    """Kill all processes of the nodes at or below the folders. Return their number."""
     ended: set[int] = set()
     for _ in range(rounds):
         left = node_members(*folders)
@@ -198,14 +198,14 @@ def kill_node_members(*folders: Path, rounds: int = _ROUNDS) -> int:
 
 
 def _snapshot(variable: str) -> list[_Process]:
-    """All running processes; zombies and what may not be looked at aside."""
+    """Return all running processes, without zombies and those that cannot be read."""
     if _PROC.is_dir():
         return list(_from_proc(variable))
     return list(_from_psutil(variable))
 
 
 def _from_proc(variable: str) -> Iterator[_Process]:
-    """Linux: ten times faster than asking psutil for each process."""
+    """Read /proc on Linux, which is ten times faster than psutil."""
     start = f"{variable}=".encode()
     for name in os.listdir(_PROC):  # noqa: PTH208 - no need for a Path each
         if not name.isdecimal():
@@ -249,7 +249,7 @@ _T = TypeVar("_T")
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:
-    """The result of `work`, done in a thread; who is cancelled meanwhile waits for its end.
+    """Return the result of `work`, run in a thread; a cancelled caller waits for its end.
 
     What `asyncio.to_thread` runs goes on when its caller is cancelled: it would write into a
     folder that is being deleted.
@@ -263,14 +263,14 @@ async def in_thread(work: Callable[[], _T]) -> _T:
 
 
 class LostNodeProcesses:
-    """Kills what nodes that are gone left running; one look serves all that go at a time."""
+    """Kills remaining processes of lost nodes; one scan serves all nodes lost at a time."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._waiting: set[Path] = set()
 
     async def kill(self, folder: Path) -> None:
-        """Returns when no process of the node at the folder is left, also when cancelled."""
+        """Return when no process of the node remains, also if cancelled."""
         self._waiting.add(folder)
         async with self._lock:
             if folder not in self._waiting:

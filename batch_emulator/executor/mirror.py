@@ -1,14 +1,13 @@
-"""Mirror a blob container in a folder of a node, both ways, and remember what was the same on
-both sides.
+"""Synchronize a blob container and a folder of a node in both directions.
 
-A file of JSON lines, written behind each transfer: after a crash nothing that was brought in
-step is taken for a change of the node's. The last line of a name counts.
+Synchronized files are recorded as JSON lines, one after each transfer, so that they do not look
+like changes of the node after a crash. The last line of a name counts.
 
-This stands for blobfuse, which needs a kernel module and rights that few have [S]. Blobs come
-before a task starts and every SYNC_S seconds; what tasks write goes to the container when a
-task ends and every SYNC_S seconds, files that are still being written excepted. Whoever wrote
-last wins, and a file that changed on both sides is the node's. Links and empty folders stay
-here.
+This replaces blobfuse, which needs a kernel module and rights that few users have [S]. Blobs are
+downloaded before a task starts and every SYNC_S seconds. Files of tasks are uploaded when a task
+ends and every SYNC_S seconds, except those that are still being written. The last writer wins; of
+a file that changed on both sides, the node's version is kept. Links and empty folders are not
+uploaded.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A file that was the same on both sides: the blob's tag, the file's size and time."""
+    """A synchronized file: the blob's entity tag, and the file's size and time."""
 
     etag: str
     size: int
     time_ns: int
 
     def is_of(self, status: os.stat_result) -> bool:
-        """Whether the file is as it was."""
+        """Return True if the file has not changed."""
         return (self.size, self.time_ns) == (status.st_size, status.st_mtime_ns)
 
 
 class MirrorRecords:
-    """Files by name. `place` is the inode of the folder that they lie in."""
+    """The synchronized files by name. `place` is the inode of their folder."""
 
     def __init__(self, file: Path) -> None:
         self._path = file
@@ -74,17 +73,17 @@ class MirrorRecords:
             self.files.pop(name, None)
 
     def begin(self, place: int) -> None:
-        """The folder is a new one."""
+        """Begin the records of a new folder."""
         self.place = place
         self.save()
 
     def put(self, name: str, known: Known) -> None:
-        """The file is the same on both sides. Raises OSError."""
+        """Record that the file is synchronized. Raises OSError."""
         self.files[name] = known
         self._write({"name": name, **asdict(known)})
 
     def drop(self, name: str) -> None:
-        """The file is on neither side. Raises OSError."""
+        """Record that the file is deleted on both sides. Raises OSError."""
         self.files.pop(name, None)
         self._write({"name": name})
 
@@ -96,7 +95,7 @@ class MirrorRecords:
         self._file.flush()
 
     def save(self) -> None:
-        """Write what counts and nothing else. Raises OSError."""
+        """Rewrite the file with the current records only. Raises OSError."""
         self.close()
         new = self._path.with_name(f"{self._path.name}.new")
         with new.open("w") as file:
@@ -106,7 +105,7 @@ class MirrorRecords:
         new.rename(self._path)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -137,7 +136,7 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Mirror:
-    """One container on one node. `known` is where it remembers, beside the node's root."""
+    """One container on one node. `known` is the file of its records, beside the node's root."""
 
     def __init__(
         self,
@@ -160,9 +159,9 @@ class Mirror:
         self.closed = False
 
     def _same_place(self) -> int:
-        """The folder, by its inode, when it is still the one that was mounted. Raises OSError.
+        """Return the folder's inode if it is still the mounted one. Raises OSError.
 
-        A mount point can be neither renamed nor replaced: what a task puts in its place is none.
+        A real mount point cannot be renamed or replaced; here a task can do so.
         """
         status = self._folder.lstat()
         if self._records.place is None and stat.S_ISDIR(status.st_mode):
@@ -172,7 +171,7 @@ class Mirror:
         return status.st_ino
 
     async def pull(self) -> None:
-        """Bring the folder up to date. Raises StorageError, LocalWriteError and OSError."""
+        """Update the folder. Raises StorageError, LocalWriteError and OSError."""
         async with self._lock:
             self._same_place()
             found: dict[str, ListedBlob] = {}
@@ -244,7 +243,7 @@ class Mirror:
                 self._owner.own(target.parent)
 
     async def push(self, *, settled_s: float = 0.0) -> None:
-        """Bring the container up to date. Raises StorageError and OSError.
+        """Update the container. Raises StorageError and OSError.
 
         A folder that is gone means that the node is, never that its blobs are to be deleted. A
         file that is refused is tried again the next time and holds up no other.
@@ -302,7 +301,7 @@ class Mirror:
         self._records.put(name, Known(done.etag, status.st_size, status.st_mtime_ns))
 
     async def follow(self) -> None:
-        """Push and pull until cancelled; what fails is tried again."""
+        """Push and pull until cancelled, and repeat failed attempts."""
         while not self.closed:
             await asyncio.sleep(SYNC_S)
             try:
@@ -325,7 +324,7 @@ class Mirror:
 
 
 def _files(names: dict[str, ListedBlob]) -> Iterator[str]:
-    """Names that can be files here: no folders of other names, none that lead out."""
+    """Yield the names that can be files: no folders of other names, none that leave the folder."""
     folders: set[str] = set()
     for name in names:
         while "/" in name:
@@ -338,7 +337,7 @@ def _files(names: dict[str, ListedBlob]) -> Iterator[str]:
 
 
 def _walk(top: Path) -> tuple[dict[str, os.stat_result], set[str]]:
-    """Files below a folder by name, and the folders that cannot be read, with `/` at their end.
+    """Return the files below a folder by name, and unreadable folders with a final `/`.
 
     Links are not followed; names that are no UTF-8 cannot be those of blobs. Raises OSError.
     """

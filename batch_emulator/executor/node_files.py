@@ -23,7 +23,7 @@ _NOT_FOUND = "The specified file does not exist."
 
 
 class FileFault(Exception):  # noqa: N818 - the service calls what it answers a fault
-    """A file operation is refused: `code` is the service's, `status` the HTTP status."""
+    """A refused file operation, with the service's `code` and the HTTP `status`."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Part of a file to read: `length` bytes from `start`, fewer if it is cut meanwhile."""
+    """A part of a file: `length` bytes from `start`, fewer if the file is truncated meanwhile."""
 
     entry: FileEntry
     path: Path
@@ -54,7 +54,7 @@ class FileRange:
     length: int
 
     def chunks(self, size: int = 256 * 1024) -> Iterator[bytes]:
-        """The bytes of the range."""
+        """Yield the bytes of the range."""
         left = self.length
         with self.path.open("rb") as file:
             file.seek(self.start)
@@ -67,7 +67,7 @@ class FileRange:
 
 
 def list_files(root: Path, *, recursive: bool, prefix: str = "") -> list[FileEntry]:
-    """Entries below `root` sorted by name; `prefix` compares names regardless of case."""
+    """Return the entries below `root` by name; `prefix` is compared without case."""
     wanted = prefix.casefold()
     found = _scan(root, Path(os.path.realpath(root)), recursive=recursive)
     return sorted(
@@ -77,7 +77,7 @@ def list_files(root: Path, *, recursive: bool, prefix: str = "") -> list[FileEnt
 
 
 def properties(root: Path, name: str) -> FileEntry:
-    """Describe one file or folder. Raises FileFault."""
+    """Describe a file or folder. Raises FileFault."""
     path = _resolve(root, name)
     try:
         return _entry(name.strip("/"), path.stat())
@@ -86,7 +86,7 @@ def properties(root: Path, name: str) -> FileEntry:
 
 
 def open_range(root: Path, name: str, ocp_range: str | None) -> FileRange:
-    """What to read of a file; `ocp_range` is the header (`bytes=0-99`). Raises FileFault."""
+    """Return the part of a file for an `ocp-range` such as `bytes=0-99`. Raises FileFault."""
     entry = properties(root, name)
     if entry.is_directory:
         raise FileFault(409, "OperationInvalidForCurrentState", "A directory cannot be read.")
@@ -99,7 +99,7 @@ def open_range(root: Path, name: str, ocp_range: str | None) -> FileRange:
 
 
 def delete(root: Path, name: str, *, recursive: bool) -> None:
-    """Delete a file, or a folder (with content only when recursive). Raises FileFault."""
+    """Delete a file or a folder; with content only if recursive. Raises FileFault."""
     path = _resolve(root, name)
     if path == Path(os.path.realpath(root)):
         raise FileFault(400, "InvalidQueryParameterValue", "The root itself cannot be deleted.")
@@ -128,7 +128,7 @@ def _unresolved(root: Path, name: str) -> Path:
 
 
 def _resolve(root: Path, name: str) -> Path:
-    """The real path of a name, which must lie below the real root and exist."""
+    """Return the real path of a name, which must exist below the real root."""
     path = Path(os.path.realpath(_unresolved(root, name)))
     if not path.is_relative_to(os.path.realpath(root)) or not os.path.exists(path):  # noqa: PTH110 - it never raises
         raise FileFault(404, "FileNotFound", _NOT_FOUND)
@@ -136,7 +136,7 @@ def _resolve(root: Path, name: str) -> Path:
 
 
 def _range(header: str | None, size: int) -> tuple[int, int]:
-    """Start and length of an `ocp-range`; an end behind the file is cut, a start there refused."""
+    """Return start and length of an `ocp-range`, which must start before the end of the file."""
     if not header:
         return 0, size
     found = _RANGE.fullmatch(header.strip())

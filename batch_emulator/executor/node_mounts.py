@@ -38,12 +38,12 @@ _NO_SHARES = "no storage account is served: start the emulator with --storage-ac
 
 
 class MountFailedError(Exception):
-    """A mount that cannot be made; the message is what mount(8) would say."""
+    """A failed mount; the message is that of mount(8)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MountEntry:
-    """One entry of `mountConfiguration`: its kind, the kind's settings, where it goes."""
+    """An entry of `mountConfiguration`: its kind, its settings and its path."""
 
     kind: str
     settings: Mapping[str, Any]
@@ -51,12 +51,12 @@ class MountEntry:
 
     @property
     def log_name(self) -> str:
-        """The name of its log in the mounts folder."""
+        """Return the name of its log in the mounts folder."""
         return f"{MOUNT_KINDS[self.kind]}-{self.path.replace('/', '-')}.log"
 
 
 def mounts_of(spec: Mapping[str, Any]) -> list[MountEntry]:
-    """What a pool mounts, in its order; the pool was checked when it was added."""
+    """Return the mounts of a pool in order; they were validated when the pool was added."""
     found: list[MountEntry] = []
     given: list[dict[str, Any]] = spec.get("mountConfiguration") or []
     for one in given:
@@ -68,7 +68,7 @@ def mounts_of(spec: Mapping[str, Any]) -> list[MountEntry]:
 
 
 class NodeMounts:
-    """Finds the folder behind a mount and links it into a node."""
+    """Finds the folder of a mount and links it into a node."""
 
     def __init__(
         self, folder: Path, shares: Shares | None, blobs: BlobMounts, owner: Owner | None = None
@@ -84,11 +84,11 @@ class NodeMounts:
         }
 
     def step(self) -> Step:
-        """The part of a node's set-up that mounts."""
+        """Return the step of a node's setup that mounts."""
         return Step("mounts", lambda spec: bool(mounts_of(spec)), self.mount_all)
 
     async def mount_all(self, node: Booted) -> None:
-        """Mount everything; the first that fails ends it. Raises NodeError."""
+        """Mount everything until one mount fails. Raises NodeError."""
         release = self.blobs.forget(node.layout.root)  # of the boot before
         if release is not None:
             await release()
@@ -117,7 +117,7 @@ class NodeMounts:
         _write_log(layout.fsmounts / mount.log_name, "mounted")
 
     def resume(self, node: Booted) -> None:
-        """Go on with the containers of a node that was there before the emulator was started."""
+        """Continue with the containers of a node from before a restart of the emulator."""
         for mount in mounts_of(node.spec):
             if mount.kind == BLOB and (node.layout.fsmounts / mount.path).is_dir():
                 self.blobs.resume(node.layout, mount.path, mount.settings)
@@ -179,7 +179,7 @@ class NodeMounts:
 
 
 def mount_error(path: str, why: str) -> NodeError:
-    """The error of a node whose mount failed, as the page on mounts shows it."""
+    """Return the error of a node whose mount failed, as the documentation of mounts shows it."""
     return NodeError(
         "MountConfigurationError",
         "An error was encountered while configuring specified mount(s)",
@@ -188,7 +188,7 @@ def mount_error(path: str, why: str) -> NodeError:
 
 
 def free_mount_point(fsmounts: Path, path: str) -> Path:
-    """Where to mount: the folder above it is there, itself it is not. Raises MountFailedError."""
+    """Return a path that does not exist, below an existing folder. Raises MountFailedError."""
     point = fsmounts / path
     if not is_below(point.parent, fsmounts):
         raise MountFailedError("the mount point is behind a link")
@@ -210,7 +210,7 @@ def _refuse_overlap(path: str, taken: list[str]) -> None:
 
 
 def _path_of(url: str, account: str) -> tuple[str, ...]:
-    """Share and folders of a URL; the account comes first where the host is an address."""
+    """Return share and folders of a URL; if the host is an address, the account precedes them."""
     split = urlsplit(url)
     parts = tuple(unquote(part) for part in split.path.split("/") if part)
     if _is_local(split.hostname or "") and parts and parts[0].lower() == account.lower():
@@ -236,7 +236,7 @@ def _below(folder: Path, parts: tuple[str, ...]) -> Path:
 
 
 def _mount_message(err: MountError) -> str:
-    """What mount.cifs says about it."""
+    """Return the message of mount.cifs."""
     match err:
         case WrongKeyError():
             return "mount error(13): Permission denied"

@@ -1,4 +1,4 @@
-"""What a booted node gets before its start task: mounts, application packages, container images.
+"""Set up a booted node before its start task: mounts, application packages, container images.
 
 Steps run one after the other, in the background; the first that fails makes the node unusable.
 """
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Booted:
-    """A node that has booted: whose it is, what its pool wants (the pool's body), its folders."""
+    """A booted node: its pool and the pool's body, and its folders."""
 
     pool_id: str
     node_id: str
@@ -34,21 +34,21 @@ class Booted:
 
 @dataclass(frozen=True, slots=True)
 class NodeError(Exception):
-    """Why a node is unusable: a ComputeNodeError. Details are (name, value) pairs."""
+    """The ComputeNodeError of an unusable node. Details are (name, value) pairs."""
 
     code: str
     message: str
     details: tuple[tuple[str, str], ...] = ()
 
     def document(self) -> Json:
-        """The error as the wire shows it."""
+        """Return the error in the form of the API."""
         details = [{"name": name, "value": value} for name, value in self.details]
         return {"code": self.code, "message": self.message, "errorDetails": details}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing done to a node: whether a pool wants it, and doing it. `run` raises NodeError.
+    """A step of the setup: whether a pool needs it, and its execution. `run` raises NodeError.
 
     It may be cancelled at any time, is run again on a node that has it already (reboots), and
     leaves no thread behind that still writes below the node's folder.
@@ -60,7 +60,7 @@ class Step:
 
 
 class NodeSetup:
-    """Sets nodes up one step after the other, and takes their folders away again.
+    """Sets up nodes, step by step, and deletes their folders.
 
     What concerns one node happens in order: a node that is lost while it is set up is given up
     first, then deleted, and only then set up anew.
@@ -86,13 +86,13 @@ class NodeSetup:
         return [step for step in self._steps if step.wanted(node.spec)]
 
     def begin(self, node: Booted, ready: Callable[[list[Json]], None]) -> None:
-        """Set the node up in the background; `ready` hears the errors, if it comes to that."""
+        """Set up the node in the background, then call `ready` with the errors."""
         task = self._next(node.layout.root, lambda: self._run(node, ready))
         if not self._wanted(node):
             self._be_brief(task)
 
     def give_up(self, root: Path, delete: Callable[[], None]) -> None:
-        """The node at `root` is gone: end what is done to it and runs on it, then `delete` it."""
+        """End all work and processes of a node that has left, then `delete` it."""
         release = self._blobs.forget(root)
         # daemons live as long as their node; its folder is the one above its root
         killing = asyncio.get_running_loop().create_task(self._leftovers.kill(root.parent))
@@ -115,7 +115,7 @@ class NodeSetup:
         task.add_done_callback(self._brief.discard)
 
     async def settle(self) -> bool:
-        """Wait for folders that are being made and deleted; whether there were any.
+        """Wait until folders are created and deleted. Return True if there were any.
 
         Not for what takes its time: mounts, packages and images.
         """
@@ -125,7 +125,7 @@ class NodeSetup:
         return True
 
     def lose(self, root: Path) -> None:
-        """The node is being lost: nobody waits for its containers any more."""
+        """Stop waiting for the containers of a node that is being lost."""
         self._blobs.give_up_waiting(root)
 
     def _next(
@@ -161,7 +161,7 @@ class NodeSetup:
         ready(errors)
 
     async def _make_folders(self, node: Booted) -> None:
-        """One after the other: nodes that booted together are ready in the same order again."""
+        """Create folders one after the other: nodes become ready in the order they booted."""
 
         def make() -> None:
             node.layout.create()
@@ -176,7 +176,7 @@ class NodeSetup:
                 raise NodeError(DISK_FULL, why) from err
 
     def around(self, launch: LaunchSpec) -> LaunchSpec:
-        """The launch of a task that first sees what is new in the containers of its node."""
+        """Return the launch, preceded by a download of changes of the node's containers."""
         root, install = launch.root_dir, launch.prepare
         if not self._blobs.any_at(root):
             return launch
@@ -188,11 +188,11 @@ class NodeSetup:
         return replace(launch, prepare=prepare)
 
     async def after_task(self, root: Path) -> None:
-        """What a task has written reaches the containers of its node before it is completed."""
+        """Upload the changes of a task to the containers of its node before it completes."""
         await self._blobs.push(root)
 
     async def close(self) -> None:
-        """Give up everything that is going on; folders stay."""
+        """Cancel all work; folders stay."""
         await self._blobs.close()
         tasks = list(self._at.values())
         for task in tasks:
@@ -203,7 +203,7 @@ class NodeSetup:
 async def _after(
     earlier: asyncio.Task[None] | None, work: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
-    """Do `work` when the earlier work on the same node is over, and never end before that."""
+    """Do `work` after the earlier work on the same node, and never end before that."""
     if earlier is not None:
         try:
             await asyncio.wait({earlier})

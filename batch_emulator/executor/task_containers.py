@@ -50,7 +50,7 @@ _NEVER = "0001-01-01"  # how both engines write that a container was not started
 
 @dataclass(frozen=True, slots=True)
 class ContainerExit:
-    """A container that is over: `document` is the wire's containerInfo, `code` the engine's own."""
+    """A container that has ended: `document` is its containerInfo, `code` that of the engine."""
 
     document: dict[str, Any]
     started: bool
@@ -75,7 +75,7 @@ class TaskContainers:
         return self._data_dir / "container-engine"
 
     async def engine(self) -> Engine | None:
-        """The engine, looked for until there is one."""
+        """Return the engine; search again as long as there is none."""
         if self._engine is None:
             self._engine = asyncio.ensure_future(find(self._choice))
         found = await asyncio.shield(self._engine)
@@ -92,14 +92,14 @@ class TaskContainers:
             remove_all(program, f"{DATA_LABEL}={self._data_dir}")
 
     async def require(self) -> Engine:
-        """The engine. Raises ExecutionError with what the service says of other pools."""
+        """Return the engine. Raises ExecutionError as the service does for other pools."""
         found = await self.engine()
         if found is None:
             raise ExecutionError(not_supported("No container engine works on this machine"))
         return found
 
     async def create(self, container: ContainerSpec, name: str) -> str:
-        """Create a container, its image fetched if need be; its id. Raises ExecutionError."""
+        """Create a container, with a pulled image, and return its id. Raises ExecutionError."""
         engine = await self.require()
         await self.fetch(container.image, container.registries)
         env_file = container.node_root.parent / f"{name}.env"
@@ -119,7 +119,7 @@ class TaskContainers:
         return created.out.strip()
 
     async def words_of(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The entry point of an image and its command, as far as it names them."""
+        """Return entry point and command of an image, if it has them."""
         answer = await (await self.require()).run("image", "inspect", image)
         try:
             config: dict[str, Any] = json.loads(answer.out)[0].get("Config") or {}
@@ -128,7 +128,7 @@ class TaskContainers:
         return tuple(config.get("Entrypoint") or ()), tuple(config.get("Cmd") or ())
 
     async def start_command(self, name: str) -> list[str]:
-        """The command that runs a created container, its output and exit code being its own."""
+        """Return the command that runs a created container, with its output and exit code."""
         return (await self.require()).command("start", "--attach", name)
 
     async def kill(self, name: str) -> None:
@@ -142,7 +142,7 @@ class TaskContainers:
         await engine.run("rm", "--force", name)
 
     async def finish(self, name: str) -> ContainerExit | None:
-        """What became of a container, which is removed; None when the engine does not know it."""
+        """Remove a container and return its outcome, or None if the engine does not know it."""
         engine = await self.require()
         answer = await engine.run("container", "inspect", name)
         removed = await engine.run("rm", "--force", name)
@@ -164,7 +164,7 @@ class TaskContainers:
         return ContainerExit(document, started, error, int(state.get("ExitCode") or 0))
 
     async def fetch(self, image: str, registries: Iterable[RegistryCredentials]) -> None:
-        """Have an image on this machine. Raises ExecutionError."""
+        """Pull an image unless it is on this machine. Raises ExecutionError."""
         async with self._pulls.setdefault(image, asyncio.Lock()):
             engine = await self.require()
             known = await engine.run("image", "inspect", "--format={{.Id}}", image)
@@ -183,7 +183,7 @@ class TaskContainers:
                 raise ExecutionError(container_failure("ContainerInvalidImage", message, *details))
 
     def step(self) -> Step:
-        """What a container pool wants on its nodes: the engine, registries, images."""
+        """Return the step of a node's setup for a container pool: engine, registries, images."""
         return Step("containers", lambda spec: configuration(spec) is not None, self._prepare)
 
     async def _prepare(self, node: Booted) -> None:
@@ -202,7 +202,7 @@ class TaskContainers:
 
 
 async def log_in(engine: Engine, registries: Iterable[RegistryCredentials], config: Path) -> bool:
-    """Write credentials below `config`; whether there are any. Raises ExecutionError."""
+    """Write credentials below `config`. Return True if there are any. Raises ExecutionError."""
     asked = False
     for registry in registries:
         asked = True
@@ -219,13 +219,13 @@ async def log_in(engine: Engine, registries: Iterable[RegistryCredentials], conf
 
 
 def configuration(spec: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The container configuration of a pool's body."""
+    """Return the container configuration of a pool's body."""
     machine: dict[str, Any] = spec.get("virtualMachineConfiguration") or {}
     return machine.get("containerConfiguration")
 
 
 def registries_of(documents: Iterable[Mapping[str, Any]]) -> tuple[RegistryCredentials, ...]:
-    """Those that ask for credentials; Docker Hub where none is named (docs)."""
+    """Return the registries with credentials; one without a name is Docker Hub (docs)."""
     return tuple(
         RegistryCredentials(
             str(one.get("registryServer") or "docker.io").removeprefix("https://").rstrip("/"),
@@ -238,24 +238,24 @@ def registries_of(documents: Iterable[Mapping[str, Any]]) -> tuple[RegistryCrede
 
 
 def new_name() -> str:
-    """A name that no container has."""
+    """Return a name that no container has."""
     return f"batch-emulator-{uuid4().hex}"
 
 
 def invalid_settings(why: str) -> FailureInfo:
-    """The container cannot be created as it was asked for."""
+    """Return the error of a container that cannot be created as requested."""
     message = "At least one value of specified task container settings is invalid"
     return container_failure("ContainerInvalidSettings", message, ("Message", why))
 
 
 def not_supported(why: str) -> FailureInfo:
-    """The pool runs no containers; the code is what the service's own SDK tests expect."""
+    """Return the error of a pool without containers; the SDK's own tests expect this code."""
     message = "The pool does not support running tasks in containers"
     return container_failure("ContainerPoolNotSupported", message, ("Message", why))
 
 
 def not_started(launch: LaunchSpec, code: int, ended: ContainerExit) -> FailureInfo:
-    """The engine could not start the command in the container.
+    """Return the error of a command that the engine could not start.
 
     A missing program is 127 of the container in docker, and a message in podman; the engine is all
     that wrote to stderr.txt.
@@ -270,7 +270,7 @@ def not_started(launch: LaunchSpec, code: int, ended: ContainerExit) -> FailureI
 
 
 def settings_missing() -> FailureInfo:
-    """On a container pool tasks need container settings (container workloads page)."""
+    """Return the error of a task without container settings on a pool that requires them."""
     message = "Container-enabled compute node requires task container settings"
     return container_failure("ContainerTaskSettingsNotFound", message)
 
@@ -306,7 +306,7 @@ _TAIL = 2000
 
 @dataclass(eq=False, slots=True)
 class _InstanceContainer:
-    """A container that is there; `entry` stands before every command, `default` is the image's."""
+    """An existing container; `entry` precedes every command, `default` is the image's command."""
 
     name: str
     on_container: Callable[[dict[str, Any]], None]
@@ -317,7 +317,7 @@ class _InstanceContainer:
 
 
 class InstanceContainers:
-    """The containers that live from a coordination command to the end of its task, by launch."""
+    """The containers that exist from a coordination command to the end of its task, by launch."""
 
     def __init__(self, containers: TaskContainers) -> None:
         self._containers = containers
@@ -330,11 +330,11 @@ class InstanceContainers:
         return iter(tuple(self._kept))
 
     def name(self, key: str) -> str:
-        """What the engine knows the container of a launch by."""
+        """Return the name of the container of a launch."""
         return self._kept[key].name
 
     def reserve(self, key: str, on_container: Callable[[dict[str, Any]], None]) -> None:
-        """Name the container of a launch: from now on `close` removes it, however far it got."""
+        """Name the container of a launch, so that `close` removes it even if it is incomplete."""
         self._kept[key] = _InstanceContainer(new_name(), on_container)
 
     async def open(self, key: str, container: ContainerSpec) -> None:
@@ -361,7 +361,7 @@ class InstanceContainers:
             raise ExecutionError(invalid_settings(why))
 
     async def command(self, key: str, container: ContainerSpec) -> list[str]:
-        """The command line that runs a command in the container; variables come from its stdin."""
+        """Return the command line for a command in the container, with variables from stdin."""
         kept = self._kept[key]
         kept.on_container({"containerId": kept.container_id, "state": "running"})
         engine = await self._containers.require()
@@ -372,7 +372,7 @@ class InstanceContainers:
         return engine.command("exec", *variables, kept.name, *words)
 
     async def close(self, key: str) -> None:
-        """End and remove the container of a launch, if it has one; return when it is gone."""
+        """End and remove the container of a launch, if there is one."""
         kept = self._kept.get(key)
         if kept is None:
             return
@@ -389,7 +389,7 @@ class InstanceContainers:
 
 
 def _without_entry_point(options: tuple[str, ...]) -> tuple[list[str], tuple[str, ...] | None]:
-    """The other options, and the entry point among them: the last one counts."""
+    """Split options into the others and the entry point, of which the last one counts."""
     rest: list[str] = []
     entry: tuple[str, ...] | None = None
     given = iter(options)
@@ -413,7 +413,7 @@ def _entry_words(value: str) -> tuple[str, ...]:
 
 @contextmanager
 def variables(environment: Mapping[str, str]) -> Generator[int]:
-    """A file descriptor to read the variables from; the file has no name that others could open."""
+    """Yield a file descriptor with the variables; the file has no name that others could open."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as file:
         file.write(env_file_text(environment))
         file.flush()
@@ -422,7 +422,7 @@ def variables(environment: Mapping[str, str]) -> Generator[int]:
 
 
 def refusal(launch: LaunchSpec, code: int) -> FailureInfo | None:
-    """Why the engine did not run a command, judged by its exit code and its last words."""
+    """Return why the engine did not run a command, by its exit code and its output."""
     if code not in _REFUSALS:
         return None
     said = (launch.task_dir / "stderr.txt").read_bytes()[-_TAIL:].decode(errors="replace").strip()

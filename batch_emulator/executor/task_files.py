@@ -67,7 +67,7 @@ class _Transfer:
 async def download(
     storage: BlobClient, resources: Iterable[Mapping[str, Any]], working_dir: Path
 ) -> None:
-    """Fetch all resource files. Raises ExecutionError with the service's failureInfo."""
+    """Download all resource files. Raises ExecutionError with the service's failureInfo."""
     transfers: dict[Path, _Transfer] = {}  # a later entry for the same file wins
     for resource in resources:
         for one in await _plan(storage, resource, working_dir):
@@ -130,7 +130,7 @@ async def _fetch(one: _Transfer) -> None:
 
 
 def _make_room(one: _Transfer) -> None:
-    """A folder for the file, wherever an earlier attempt may have put links and pipes."""
+    """Create the folder of the file, and remove links and pipes of an earlier attempt."""
     target = one.target
     if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(one.root)):
         raise ExecutionError(_other(str(target), "a link leads out of the working directory"))
@@ -156,12 +156,12 @@ _SET = re.compile(r"\[(!?)(\]?[^\]]*)\]")
 
 
 class PatternError(ValueError):
-    """The pattern cannot be used; the message says why."""
+    """The pattern is invalid; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A file that a pattern found; `name` is its path below the fixed folders of the pattern.
+    """A matching file; `name` is its path below the fixed folders of the pattern.
 
     `real` is its path without links, below `top`, the root of the node.
     """
@@ -173,17 +173,17 @@ class Match:
 
 
 def expand_variables(pattern: str, environment: Mapping[str, str]) -> str:
-    """Replace `$NAME` and `${NAME}`; unknown names stay as they are."""
+    """Replace `$NAME` and `${NAME}`; unknown names are unchanged."""
     return _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], found[0]), pattern)
 
 
 def has_wildcard(pattern: str) -> bool:
-    """True when the pattern can match several files; `[*]` is an escape, not a wildcard."""
+    """Return True if the pattern has a wildcard; `[*]` is an escape."""
     return any(_literal(part) is None for part in pattern.split("/"))
 
 
 def find_files(pattern: str, working_dir: Path, task_dir: Path, root: Path) -> list[Match]:
-    """Files that an expanded pattern matches, sorted. Raises PatternError; blocking.
+    """Return the files that match an expanded pattern, sorted. Raises PatternError. Blocks.
 
     What a link finds outside the root of the node is left out: the emulator may read more than the
     task that made the link.
@@ -204,7 +204,7 @@ def find_files(pattern: str, working_dir: Path, task_dir: Path, root: Path) -> l
 
 
 def _split(pattern: str) -> tuple[list[str], list[str]]:
-    """Fixed leading folders and the parts from the first wildcard on; at least the last part."""
+    """Split into fixed folders and the parts from the first wildcard, at least the last part."""
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if not parts:
         raise PatternError(f"{pattern!r} names no file")
@@ -250,7 +250,7 @@ def _fits(part: str, entry: os.DirEntry[str]) -> bool:
 
 
 def _literal(part: str) -> str | None:
-    """The one name a part stands for, None when it has a wildcard."""
+    """Return the only name that a part matches, or None if it has a wildcard."""
     unescaped = re.sub(r"\[([*?\[\]])\]", lambda found: f"\0{ord(found[1])}\0", part)
     if _WILD.search(unescaped) and (_SET.search(unescaped) or re.search(r"[*?]", unescaped)):
         return None
@@ -259,7 +259,7 @@ def _literal(part: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _compiled(part: str) -> re.Pattern[str]:
-    """A regular expression for one part; a leading dot must be written to be matched."""
+    """Return the regular expression of a part; wildcards do not match a leading dot."""
     out: list[str] = ["" if part.startswith((".", "[.]")) else r"(?!\.)"]
     position = 0
     while position < len(part):
@@ -296,7 +296,7 @@ _MISC = "Miscellaneous error encountered while uploading one of the output files
 
 @dataclass(frozen=True, slots=True)
 class UploadContext:
-    """Where the files of a task lie and what its patterns may name."""
+    """The folders of a task, and the variables that its patterns may contain."""
 
     root_dir: Path
     task_dir: Path
@@ -304,7 +304,7 @@ class UploadContext:
     environment: Mapping[str, str]
 
     def find(self, pattern: str) -> list[Match]:
-        """Files that an expanded pattern matches, sorted. Raises PatternError; blocking."""
+        """Return the files that match an expanded pattern, sorted. Raises PatternError. Blocks."""
         return find_files(pattern, self.working_dir, self.task_dir, self.root_dir)
 
 
@@ -315,7 +315,7 @@ async def upload(
     *,
     succeeded: bool,
 ) -> FailureInfo | None:
-    """Upload what the conditions ask for; the first failure, after everything was tried."""
+    """Upload the files whose condition holds. Return the first failure, after trying all."""
     wanted = [one for one in outputs if _wanted(upload_condition(one), succeeded)]
     if not wanted:
         return None
@@ -331,7 +331,7 @@ def _wanted(condition: str, succeeded: bool) -> bool:
 
 
 class _Log:
-    """What fileuploadout.txt and fileuploaderr.txt will say, and the first failure."""
+    """The content of fileuploadout.txt and fileuploaderr.txt, and the first failure."""
 
     def __init__(self) -> None:
         self._out: list[str] = []
@@ -386,7 +386,7 @@ async def _upload_one(
 
 
 def _names(found: list[Match], path: str, wild: bool) -> list[tuple[Match, str]]:
-    """Blob names: `path` is the name itself, or with a wildcard what is put before each."""
+    """Return the blob names: `path` is the name, or with a wildcard the prefix of each."""
     if not wild:
         return [(match, path or match.name) for match in found]
     prefix = path.rstrip("/")

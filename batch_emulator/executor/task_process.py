@@ -1,4 +1,4 @@
-"""One process of a task: no shell, a session of its own, awaited without a thread."""
+"""Start a process of a task without a shell, in a new session, and await it without a thread."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TaskProcess:
         self._watch()
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Signal the process group; its id cannot be reused before the end was collected."""
+        """Signal the process group; its id is not reused before the process is collected."""
         if not self.ended.done():
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
@@ -77,7 +77,7 @@ class TaskProcess:
         self._finish(self._collect())
 
     def _wait_only(self) -> int:
-        """Wait for the end without collecting the process, where the system can."""
+        """Wait for the end without collecting the process, if the system supports it."""
         found = None
         if _HAS_WAITID:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -86,7 +86,7 @@ class TaskProcess:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def release(self) -> None:
-        """End what a command that holds left behind in its group, and collect it."""
+        """End the remaining processes of a command's group, and collect the command."""
         self._kill_rest()
         self._collect()
 
@@ -100,7 +100,7 @@ class TaskProcess:
             self._loop.call_soon_threadsafe(self._finish, code)
 
     def _collect(self) -> int:
-        """Wait for the end, as Popen.wait does, and keep what the kernel counted."""
+        """Wait for the end as Popen.wait does, and store the kernel's resource usage."""
         if self._popen.returncode is not None:
             return self._popen.returncode
         if _HAS_WAITID:
@@ -121,7 +121,7 @@ class TaskProcess:
         return self._popen.returncode
 
     def _kill_rest(self) -> None:
-        """What a command leaves behind in its process group ends with it."""
+        """End the processes that remain in the command's process group."""
         if not self.keep_group:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -132,7 +132,7 @@ class TaskProcess:
 
 
 def _io_counters(pid: int) -> dict[str, int]:
-    """What a process and the children it waited for read and wrote; Linux only."""
+    """Return the I/O counters of a process and the children that it awaited; Linux only."""
     try:
         with open(f"/proc/{pid}/io", "rb", buffering=0) as file:  # noqa: PTH123 - once per task
             lines = file.read().decode().splitlines()
@@ -148,7 +148,7 @@ def start(
     stdin: int = subprocess.DEVNULL,
     owner: Owner | None = None,
 ) -> TaskProcess:
-    """Launch the command line, or `command` for it, as the emulator's user or as another.
+    """Start the command line, or `command` instead, as the user of the emulator or another one.
 
     Raises ExecutionError with the service's failureInfo.
     """
@@ -170,7 +170,7 @@ def start(
 
 
 def split_command(command_line: str) -> list[str]:
-    """The words of a command line, as a POSIX shell has them. Raises ExecutionError."""
+    """Split a command line as a POSIX shell does. Raises ExecutionError."""
     try:
         argv = shlex.split(command_line)
     except ValueError as err:
@@ -191,7 +191,7 @@ def _create(path: Path) -> int:
 
 
 def _continue(path: Path) -> int:
-    """Open what an earlier command of the attempt wrote to, unless it is no file any more."""
+    """Open the output file of an earlier command of the attempt, if it is still a file."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.open(path, flags)
