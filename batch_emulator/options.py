@@ -91,8 +91,8 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     )  # fmt: skip
     group.add_argument(
         "--strict-pools", action="store_true",
-        help="refuse pools that Azure creates only for Microsoft Entra users: "
-        "in a subnet, or of a gallery image",
+        help="refuse images whose support has ended, and pools that Azure creates only for "
+        "Microsoft Entra users: in a subnet, or of a gallery image",
     )  # fmt: skip
     group.add_argument(
         "--autoscale-dialect",

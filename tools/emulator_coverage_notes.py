@@ -62,7 +62,7 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.OURS, "A deallocated node counts towards the targets and has lost its disk."),
             (AreaKind.OURS, "Nodes unusable without errors, or for a full disk, reboot after a minute."),
             (AreaKind.OBSERVED, "Durations, sizes and most words are returned in canonical form: `PT600S` as PT10M, `Standard_D2s_v3` in lower case, `spread` as Spread."),
-            (AreaKind.OBSERVED, "The listed images are those of an account in Batch service mode on 2026-02-03; images that were listed before have reached their end of life and are refused."),
+            (AreaKind.OBSERVED, "The listed images are those of an account in Batch service mode on 2026-02-03; images whose support has ended since are accepted, and refused by `--strict-pools`."),
             (AreaKind.OBSERVED, "A `containerConfiguration` on an image without `DockerCompatible` is refused; images of galleries have no list of capabilities and are accepted."),
             (AreaKind.OURS, "A VM size is accepted if Azure sells it and Batch is not known to refuse it; `--vm-size` adds names, `--any-machine` looks up neither sizes nor images."),
             (AreaKind.OURS, "Jobs of one priority are served in the order of their creation, whatever `jobDefaultOrder` says."),

@@ -78,12 +78,9 @@ def test_sizes_with_gpus_are_known(running: Running, things: Things, size: str) 
         (image("canonical", "ubuntu-24_04", "server", "batch.node.ubuntu 24.04"), "image"),
         (image("canonical", "ubuntu-24_04-lts", "desktop", "batch.node.ubuntu 24.04"), "image"),
         (image("redhat", "rhel", "9_5", "batch.node.el 9"), "image"),
-        (image("Canonical", "UbuntuServer", "18.04-LTS", "batch.node.ubuntu 18.04"), "image"),
-        (image("openlogic", "centos", "7_9", "batch.node.centos 7"), "image"),
         (image("canonical", "ubuntu-24_04-lts", "server", "batch.node.ubuntu 22.04"), "agent"),
         (image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 22.04"), "agent"),
         ({**OF_GALLERY, "nodeAgentSKUId": "batch.node.debian 12"}, "agent"),
-        ({**OF_GALLERY, "nodeAgentSKUId": "batch.node.ubuntu 20.04"}, "agent"),
     ],
 )
 def test_image_or_agent_that_does_not_fit_is_refused(
@@ -98,12 +95,11 @@ def test_image_or_agent_that_does_not_fit_is_refused(
 def test_unknown_image_is_refused_in_the_words_of_the_service(
     running: Running, things: Things
 ) -> None:
-    machine = image("Canonical", "UbuntuServer", "18.04-LTS", "batch.node.ubuntu 18.04")
-    _, values = refused(
-        running, {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
-    )
-    assert values["Reason"].startswith(
-        "The specified imageReference with publisher Canonical offer UbuntuServer sku 18.04-LTS "
+    machine = image("Canonical", "UbuntuServer", "16.04-LTS", "batch.node.ubuntu 16.04")
+    body = {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
+    _, values = refused(running, body)
+    assert values["Reason"] == (
+        "The specified imageReference with publisher Canonical offer UbuntuServer sku 16.04-LTS "
         "is not supported."
     )
 
@@ -208,6 +204,7 @@ def test_size_without_known_cores_has_the_slots_of_any(strict: Running) -> None:
         image("microsoft-dsvm", "ubuntu-hpc", "2204", "batch.node.ubuntu 22.04"),
         image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 24.04"),
         image("microsoft-dsvm", "ubuntu-hpc", "2204-v100", "batch.node.ubuntu 22.04"),
+        image("Canonical", "UbuntuServer", "18.04-LTS", "batch.node.ubuntu 18.04"),
         image(
             "MicrosoftWindowsServer",
             "WindowsServer",
@@ -287,6 +284,24 @@ def test_strict_mode_refuses_what_needs_a_user(strict: Running) -> None:
     of_gallery = {**POOL, "id": "p", "virtualMachineConfiguration": OF_GALLERY}
     code, values = refused(strict, of_gallery)
     assert (code, values["PropertyName"]) == ("InvalidPropertyValue", "virtualMachineImageId")
+
+
+@pytest.mark.parametrize(
+    ("machine", "wrong"),
+    [
+        (
+            image("Canonical", "UbuntuServer", "18.04-LTS", "batch.node.ubuntu 18.04"),
+            "imageReference",
+        ),
+        (image("openlogic", "centos", "7_9", "batch.node.centos 7"), "imageReference"),
+        ({**OF_GALLERY, "nodeAgentSKUId": "batch.node.ubuntu 20.04"}, "nodeAgentSKUId"),
+    ],
+)
+def test_strict_mode_refuses_images_whose_support_has_ended(
+    strict: Running, machine: dict[str, Any], wrong: str
+) -> None:
+    code, values = refused(strict, {**POOL, "id": "p", "virtualMachineConfiguration": machine})
+    assert (code, values["PropertyName"]) == ("InvalidPropertyValue", wrong)
 
 
 def test_without_it_they_are_accepted(running: Running, things: Things) -> None:

@@ -47,7 +47,7 @@ class SupportedImage:
 
     @property
     def retired(self) -> bool:
-        """Return True if the service creates no more pools of the image."""
+        """Return True if the support of the service for the image has ended."""
         return self.support not in ("", _UNLISTED)
 
 
@@ -56,7 +56,8 @@ class MachineChoice:
     """What pools may be made of, beyond the tables.
 
     `sizes` are more VM sizes; with `any_machine` neither size nor image is looked up; `strict`
-    refuses what the service refuses of a client that signs with the account's key.
+    refuses images whose support has ended, and what the service refuses of a client that signs
+    with the account's key.
     """
 
     sizes: tuple[str, ...] = ()
@@ -111,7 +112,7 @@ def check_machine(pool: Json, choice: MachineChoice) -> None:
     if not choice.any_machine:
         _check_size(str(pool["vmSize"]), choice)
         _check_slots(pool)
-        _check_image(machine)
+        _check_image(machine, choice)
         _check_users(pool, windows="windows" in str(machine["nodeAgentSKUId"]).lower())
     if choice.strict:
         _check_shared_key(pool)
@@ -157,13 +158,14 @@ _IMAGE_ID = re.compile(
 _FROM_GALLERIES = ("virtualMachineImageId", "sharedGalleryImageId", "communityGalleryImageId")
 
 
-def _check_image(machine: Json) -> None:
+def _check_image(machine: Json, choice: MachineChoice) -> None:
     reference = part(machine, "imageReference")
     agent = str(machine["nodeAgentSKUId"])
     given = [name for name in _FROM_GALLERIES if reference.get(name)]
     if given:
         _check_gallery_image(reference, given)
-        if agent.lower() not in {one.agent for one in supported_images() if not one.retired}:
+        accepted = (one for one in supported_images() if not (choice.strict and one.retired))
+        if agent.lower() not in {one.agent for one in accepted}:
             raise bad_property("nodeAgentSKUId", agent, "The specified node agent SKU is unknown")
         return
     require(reference, "publisher", "offer", "sku")
@@ -172,7 +174,7 @@ def _check_image(machine: Json) -> None:
     image = _images().get((first, second, third))
     shown = " ".join(f"{key} {name}" for key, name in zip(_KEYS, names, strict=True))
     said = f"The specified imageReference with {shown}"
-    if image is None or image.retired:
+    if image is None or (choice.strict and image.retired):
         why = "" if image is None else " Its support has ended."
         raise bad_property("imageReference", shown, f"{said} is not supported.{why}")
     if _OTHER_MODE in image.capabilities:
