@@ -263,6 +263,15 @@ RetriesOption = Annotated[
         "--retries", help="Maximum number of attempts after a failure.", show_default=False
     ),
 ]
+KeepOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        metavar="GLOB",
+        help="Files in the folder of the script to keep whatever their size.",
+        show_default=False,
+    ),
+]
 
 
 def to_stuck_limit_s(fail_if_stuck: str | None, *, detach: bool = False) -> float | None:
@@ -295,9 +304,12 @@ def to_flags(
     after: list[str] | None,
     max_time: str | None,
     retries: int | None,
+    keep: list[str] | None,
 ) -> RecipeFlags:
     """Return the options as the planner expects them."""
     from runner.core.recipe.overrides import RecipeFlags
 
     capacity = None if spot is None else "spot" if spot else "dedicated"
-    return RecipeFlags(gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes=nodes)
+    return RecipeFlags(
+        gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes, tuple(keep or ())
+    )

@@ -162,7 +162,7 @@ class RunPaths:
         return f"{self.attempt(number)}resume.json"
 
     def attempt_outputs(self, number: int) -> str:
-        """The files that one node of several exported."""
+        """The files that one node of several exported, or an attempt that was terminated."""
         return f"{self.attempt(number)}outputs.json"
 
     def attempt_events(self, number: int) -> str:

@@ -10,13 +10,13 @@ the run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from runner.protocol.encoding import parse_json
+from runner.protocol.encoding import format_size, parse_json
 from runner.protocol.metrics import json_value
 from runner.protocol.run_spec import DAMAGED, FORMAT, broken_document, parse_document
 
@@ -25,15 +25,59 @@ ResultStatus = Literal["succeeded", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One exported file; `path` is relative to the output folder and never leaves it."""
+    """One exported file; `path` is relative to the output folder and never leaves it.
+
+    Attributes:
+        source: Where the script wrote it if not in `$RUNNER_OUTPUT_DIR`: `code` is the folder of
+            the script, `home` and `temp` are its home folder and `$TMPDIR`, anything else is the
+            path of the file.
+        attempt: The earlier attempt that wrote it; None for the last one.
+    """
 
     path: str
     size_bytes: int
     sha256: str
+    source: str | None = None
+    attempt: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the file as result.json lists it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+# Why files were not kept, and what keeps them.
+_LEFT_OUT = {
+    "size": "above the size limit",
+    "count": "too many files",
+    "data": "taken for downloaded data",
+    "unreadable": "not readable, or with a name that no blob can have",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file, or a folder with `files` files, that the script wrote and that was not kept."""
+
+    path: str
+    size_bytes: int
+    why: str
+    files: int = 1
+
+    def __str__(self) -> str:
+        """Return a phrase for people."""
+        count = f"{self.files} files, " if self.files > 1 else ""
+        why = _LEFT_OUT.get(self.why, self.why)
+        return f"{self.path} ({count}{format_size(self.size_bytes)}): {why}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as result.json lists it."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> LeftOut:
+        """Read an entry of `left_out`."""
+        size, files = int(raw.get("size_bytes") or 0), int(raw.get("files") or 1)
+        return cls(str(raw["path"]), size, str(raw.get("why") or ""), files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +90,8 @@ class RunResult:
         rank: Node that failed.
         evicted: Earlier attempts that were lost or terminated; None if unknown.
         checkpoint: Summary of the checkpoints of the attempt.
+        partial: The outputs are those of a script that did not succeed.
+        left_out: Files that the script wrote and that were not kept.
         raw: The document that this was read from.
     """
 
@@ -65,6 +111,8 @@ class RunResult:
     rank: int = 0
     evicted: int | None = None
     checkpoint: Mapping[str, Any] | None = None
+    partial: bool = False
+    left_out: tuple[LeftOut, ...] = ()
 
     def to_json(self, run_id: str) -> dict[str, Any]:
         """Return result.json. A run that never started has no outputs and no checkpoint."""
@@ -86,6 +134,8 @@ class RunResult:
             "metrics": {name: json_value(value) for name, value in self.metrics.items()},
             **({"output": self.output} if ran else {}),
             "outputs": [file.to_json() for file in self.outputs],
+            **({"partial": True} if self.partial else {}),
+            **({"left_out": [each.to_json() for each in self.left_out]} if self.left_out else {}),
             **({"checkpoint": self.checkpoint} if ran else {}),
         }
 
@@ -169,12 +219,14 @@ def parse_result(data: bytes, run_id: str) -> RunResult:
             ended=_time(raw.get("ended")),
             stages_s={name: float(s) for name, s in _part(raw, "stages_s").items()},
             metrics={name: float(v) for name, v in _part(raw, "metrics").items()},
-            outputs=tuple(_output(entry) for entry in raw.get("outputs") or ()),
+            outputs=parse_outputs(raw.get("outputs") or ()),
             raw=raw,
             output=check_output_path(str(raw.get("output") or "output/")),
             rank=int(raw.get("rank") or 0),
             evicted=None if raw.get("evicted") is None else int(raw["evicted"]),
             checkpoint=raw.get("checkpoint"),
+            partial=bool(raw.get("partial")),
+            left_out=tuple(LeftOut.from_json(entry) for entry in raw.get("left_out") or ()),
         )
     except DAMAGED as err:
         raise broken_document(run_id, "result.json", err) from err
@@ -224,7 +276,7 @@ def check_output_path(path: str) -> str:
     parts = pure.parts
     if not parts or pure.is_absolute() or ".." in parts or "\\" in path or "\0" in path:
         raise ValueError(f"{path!r} leaves the output folder")
-    if ":" in parts[0]:  # a drive, on Windows
+    if parts[0][1:2] == ":":  # a drive, on Windows; `2026-11-23 14:30:05` is a folder by date
         raise ValueError(f"{path!r} leaves the output folder")
     return path
 
@@ -233,11 +285,17 @@ def _part(raw: dict[str, Any], name: str) -> dict[str, Any]:
     return raw.get(name) or {}
 
 
-def _output(entry: dict[str, Any]) -> OutputFile:
-    return OutputFile(
-        path=check_output_path(str(entry["path"])),
-        size_bytes=int(entry["size_bytes"]),
-        sha256=str(entry["sha256"]),
+def parse_outputs(listed: Iterable[Mapping[str, Any]]) -> tuple[OutputFile, ...]:
+    """Read a list of exported files. Raise ValueError if a path leaves the output folder."""
+    return tuple(
+        OutputFile(
+            path=check_output_path(str(entry["path"])),
+            size_bytes=int(entry["size_bytes"]),
+            sha256=str(entry["sha256"]),
+            source=entry.get("source"),
+            attempt=entry.get("attempt"),
+        )
+        for entry in listed
     )
 
 

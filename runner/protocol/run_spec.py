@@ -93,6 +93,28 @@ class CheckpointRule:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepRule:
+    """Which of the files that a script writes outside of `$RUNNER_OUTPUT_DIR` are kept.
+
+    Attributes:
+        max_bytes: Files beyond it are left out, the largest first.
+        paths: Globs relative to the script's folder that are kept whatever their size.
+    """
+
+    max_bytes: int = 10 << 30
+    paths: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `keep` of run.json."""
+        return {"max_bytes": self.max_bytes, "paths": list(self.paths)}
+
+    @classmethod
+    def from_json(cls, raw: Document) -> KeepRule:
+        """Read `keep` of run.json; a missing key has its default."""
+        return cls(int(raw.get("max_bytes", cls().max_bytes)), tuple(raw.get("paths") or ()))
+
+
+@dataclass(frozen=True, slots=True)
 class SecretRef:
     """A secret variable of the script: from a variable of the client, or from a key vault."""
 
@@ -115,6 +137,7 @@ class RecipeSpec:
         named_outputs: Folders below the outputs, by the variable that names them.
         metric_patterns: Regular expressions over standard output, by metric.
         checkpoints: None switches them off.
+        keep: None keeps `$RUNNER_OUTPUT_DIR` only.
         image: Reference of the container image that the script runs in.
     """
 
@@ -129,6 +152,7 @@ class RecipeSpec:
     goal: Goal = "max"
     model: ModelRequest | None = None
     checkpoints: CheckpointRule | None = CheckpointRule()
+    keep: KeepRule | None = KeepRule()
     timeout_s: float | None = None
     retries: int = 0
     resources: Resources = NO_RESOURCES
@@ -152,6 +176,7 @@ class RecipeSpec:
             },
             "model": self.model.to_json() if self.model else None,
             "checkpoints": asdict(self.checkpoints) if self.checkpoints else None,
+            **self._keep_json(),
             "timeout_s": self.timeout_s,
             "retries": self.retries,
             "resources": self.resources.to_json(),
@@ -161,10 +186,17 @@ class RecipeSpec:
             else None,
         }
 
+    def _keep_json(self) -> dict[str, Any]:
+        """Return `keep` unless it is the default, which documents before it mean too."""
+        if self.keep == KeepRule():
+            return {}
+        return {"keep": self.keep.to_json() if self.keep else None}
+
     @classmethod
     def from_json(cls, raw: Document) -> RecipeSpec:
         """Read these keys; a missing one has its default."""
         metrics, checkpoints = _part(raw, "metrics"), raw.get("checkpoints", {})
+        keep = raw.get("keep", {})
         refs: dict[str, Any] = {str(name): {} for name in raw.get("secrets") or ()}
         refs |= _part(raw, "secret_refs")
         return RecipeSpec(
@@ -181,6 +213,7 @@ class RecipeSpec:
             goal="min" if metrics.get("goal") == "min" else "max",
             model=ModelRequest.from_json(raw["model"]) if raw.get("model") else None,
             checkpoints=None if checkpoints is None else CheckpointRule.from_json(checkpoints),
+            keep=None if keep is None else KeepRule.from_json(keep),
             timeout_s=raw.get("timeout_s"),
             retries=int(raw.get("retries") or 0),
             resources=Resources.from_json(_part(raw, "resources")),

@@ -238,6 +238,8 @@ def print_summary(
         pairs["data"] = record.data.notice
     if model is not None:
         pairs["model"] = f"registered {model}" if model.version else str(model)
+    if ended.result and ended.result.status == "succeeded" and not ended.result.outputs:
+        out.warning("the run kept no file: a model that was not saved is lost with the node")
     commands = _next_commands(record, ended, folder)
     if model is not None:
         register = f"runner models register {record.run_id}"
@@ -281,7 +283,7 @@ def _status_line(ended: RunEnded) -> str:
 def _result_pairs(record: RunSpec, result: RunResult) -> dict[str, str]:
     from runner.cli.ui.output import format_stages
     from runner.core.states import advice_for_result
-    from runner.core.units import format_duration, format_size
+    from runner.core.units import format_duration
     from runner.protocol.metrics import describe_non_finite, format_metric
 
     pairs: dict[str, str] = {}
@@ -297,11 +299,52 @@ def _result_pairs(record: RunSpec, result: RunResult) -> dict[str, str]:
         pairs["took"] = format_duration((result.ended - result.started).total_seconds())
     if stages := format_stages(result.stages_s):
         pairs["of which"] = stages
-    if result.outputs:
-        total = format_size(sum(file.size_bytes for file in result.outputs))
-        names = [file.path for file in result.outputs]
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        pairs["outputs"] = f"{', '.join(names[:5])}{more} ({total})"
+    pairs |= output_pairs(result)
+    return pairs
+
+
+NOTHING_KEPT = "none: the script wrote no file to its folder or to $RUNNER_OUTPUT_DIR"
+_SOURCES = {
+    None: "$RUNNER_OUTPUT_DIR",
+    "code": "the folder of the script",
+    "home": "its home folder",
+    "temp": "its temporary folder",
+}
+_KEPT_IF_NAMED = frozenset({"size", "count", "data"})
+_SHOWN = 5
+
+
+def output_pairs(result: RunResult, listed: int = _SHOWN, *, sizes: bool = False) -> dict[str, str]:
+    """Return what was kept of a run and from where, and what was not, for people.
+
+    Args:
+        result: Outcome of the run.
+        listed: Most names that are shown.
+        sizes: Show the size of each file.
+    """
+    from collections import Counter
+
+    from runner.core.units import format_size
+
+    files = result.outputs
+    if not files and result.status != "succeeded" and not result.left_out:
+        return {}
+    names = [f"{f.path} ({format_size(f.size_bytes)})" if sizes else f.path for f in files[:listed]]
+    more = f" and {len(files) - listed} more" if len(files) > listed else ""
+    total = "" if sizes else f" ({format_size(sum(file.size_bytes for file in files))})"
+    partial = "partial: " if result.partial else ""
+    pairs = {"outputs": f"{partial}{', '.join(names)}{more}{total}" if files else NOTHING_KEPT}
+    places = Counter(_SOURCES.get(file.source, file.source) for file in files)
+    places.update(f"attempt {file.attempt}" for file in files if file.attempt)
+    if places.keys() - {_SOURCES[None]}:
+        counted = (f"{place} ({count})" for place, count in places.items())
+        pairs["written to"] = ", ".join(counted)
+    if left_out := result.left_out:
+        rest = f"; and {len(left_out) - listed} more" if len(left_out) > listed else ""
+        pairs["not kept"] = "; ".join(str(each) for each in left_out[:listed]) + rest
+        if named := [each.path for each in left_out if each.why in _KEPT_IF_NAMED]:
+            glob = named[0].rstrip("/")
+            pairs["to keep it"] = f"runner train with --keep '{glob}', or keep: in train.yaml"
     return pairs
 
 

@@ -254,7 +254,9 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         ],
     ] = Field(default_factory=dict)
     outputs: list[RelativePath] = Field(
-        default_factory=list, description="Globs below $RUNNER_OUTPUT_DIR that must match a file."
+        default_factory=list,
+        description="Globs below $RUNNER_OUTPUT_DIR or the folder of the script, each of which "
+        "must match a file that the script wrote.",
     )
     named_outputs: Annotated[dict[keys.OutputName, RelativePath], keys.check_named_outputs] = Field(
         default_factory=dict,
@@ -271,6 +273,10 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     checkpoints: keys.Checkpoints = Field(
         default_factory=keys.CheckpointsFile,
         description="How $RUNNER_CHECKPOINT_DIR is kept in blob; false switches it off.",
+    )
+    keep: keys.Keep = Field(
+        default_factory=keys.KeepFile,
+        description="What else the script writes and is kept; false keeps $RUNNER_OUTPUT_DIR only.",
     )
     estimate: str | None = Field(None, description="How long it takes, told before it starts.")
     resources: keys.ResourcesFile | None = None
@@ -514,6 +520,7 @@ def _build(
         timeout_s=parsed.timeout,
         retries=parsed.retries,
         checkpoints=keys.to_rule(parsed.checkpoints),
+        keep=keys.to_keep_rule(parsed.keep),
         estimate=parsed.estimate,
         files=files,
         inputs=keys.to_inputs(parsed.inputs, folder),

@@ -21,7 +21,7 @@ from runner.core.recipe.recipe import IMAGE_NAME, MOST_NODES, PRIORITIES
 from runner.core.recipe.secrets import check_secret
 from runner.core.yaml_files import Amount, StrictModel, TextField, one_of
 from runner.protocol.models import ALIAS_PATTERN, COMPUTED_ALIASES, NAME_PATTERN, ModelRequest
-from runner.protocol.run_spec import Capacity, CheckpointRule, Resources, SecretRef
+from runner.protocol.run_spec import Capacity, CheckpointRule, KeepRule, Resources, SecretRef
 
 
 def key_error(problem: str, fix: str, why: str = "") -> PydanticCustomError:
@@ -237,6 +237,37 @@ def to_rule(parsed: CheckpointsFile | None) -> CheckpointRule | None:
     if parsed is None:
         return None
     return CheckpointRule(parsed.interval, parsed.keep, parsed.max_size)
+
+
+class KeepFile(StrictModel):
+    """Which files that the script writes outside of `$RUNNER_OUTPUT_DIR` are kept."""
+
+    max_size: Annotated[
+        int,
+        Amount("size", "0B", "8TiB"),
+        Field(description="Beyond it the largest files are left out: 10GiB, 500MB."),
+    ] = 10 << 30
+    paths: list[str] = Field(
+        default_factory=list,
+        description="Globs in the folder of the script that are kept whatever their size.",
+    )
+
+
+def _expand_keep(value: object) -> object:
+    if value is None:
+        raise key_error("nothing is said after `keep:`", "write false, or max_size: 20GB")
+    return {} if value is True else (None if value is False else value)
+
+
+# `false` keeps $RUNNER_OUTPUT_DIR only and becomes None, `true` is as without the key.
+Keep = Annotated[
+    KeepFile | None, BeforeValidator(_expand_keep, json_schema_input_type=KeepFile | bool)
+]
+
+
+def to_keep_rule(parsed: KeepFile | None) -> KeepRule | None:
+    """Return the rule of the recipe; None keeps `$RUNNER_OUTPUT_DIR` only."""
+    return None if parsed is None else KeepRule(parsed.max_size, tuple(parsed.paths))
 
 
 _INPUT_KINDS: tuple[InputKind, ...] = ("blob", "share", "url", "dataset", "run", "path")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from runner.core.recipe.recipe import MOST_NODES, PRIORITIES, Param, ParamValue, Recipe
 from runner.core.units import parse_duration_flag
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import Capacity, Resources
+from runner.protocol.run_spec import Capacity, KeepRule, Resources
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
@@ -120,6 +120,7 @@ class RecipeFlags:
     max_time: str | None = None
     retries: int | None = None
     nodes: int | None = None
+    keep: tuple[str, ...] = ()
 
     @property
     def resources(self) -> Resources:
@@ -143,9 +144,17 @@ def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
         ),
         priority=_within("priority", flags.priority, recipe.priority, PRIORITIES) or 0,
         after=flags.after or recipe.after,
+        keep=_with_paths(recipe.keep, flags.keep),
         timeout_s=recipe.timeout_s if flags.max_time is None else _max_time_s(flags.max_time),
         retries=_within("retries", flags.retries, recipe.retries, range(_MOST_RETRIES + 1)) or 0,
     )
+
+
+def _with_paths(rule: KeepRule | None, paths: tuple[str, ...]) -> KeepRule | None:
+    if not paths:
+        return rule
+    rule = rule or KeepRule(max_bytes=0)  # for `keep: false`
+    return replace(rule, paths=(*rule.paths, *paths))
 
 
 def _within(flag: str, given: int | None, default: int | None, allowed: range) -> int | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER as GROUPS
 from runner.protocol.metrics import MetricPoint, MetricSummary, parse_metric_line, summarize_metrics
@@ -32,9 +33,10 @@ from runner.protocol.results import (
     parse_attempt_end,
     parse_attempt_start,
     parse_event_line,
+    parse_outputs,
     parse_result,
 )
-from runner.protocol.run_spec import RunSpec, parse_run
+from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
 
 _SAME_SECOND = 64  # runs of one second whose exact times are compared
 
@@ -124,9 +126,25 @@ def _not_found(container: BlobContainer, text: str) -> RunnerError:
 
 
 def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
-    """Return the committed outcome, or None."""
-    content = container.read(RunPaths(run_id).result)
-    return None if content is None else parse_result(content, run_id)
+    """Return the committed outcome, or None.
+
+    A run that was cancelled has the outputs that its last attempt kept afterwards.
+    """
+    paths = RunPaths(run_id)
+    content = container.read(paths.result)
+    if content is None:
+        return None
+    result = parse_result(content, run_id)
+    if result.status != "cancelled" or not result.attempt:
+        return result
+    listed = container.read(paths.attempt_outputs(result.attempt))
+    with suppress(*DAMAGED):
+        outputs = parse_outputs(parse_json(listed or b"[]"))
+        folder = paths.output(result.attempt).removeprefix(paths.root)
+        files = [file.to_json() for file in outputs]
+        raw = {**result.raw, "output": folder, "outputs": files, "partial": bool(files)}
+        return replace(result, output=folder, outputs=outputs, partial=bool(files), raw=raw)
+    return result
 
 
 def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple[AttemptStart, ...]:

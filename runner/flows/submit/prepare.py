@@ -38,7 +38,7 @@ from runner.protocol.run_spec import (
 
 T = TypeVar("T")
 _DATA_DIR = "RUNNER_DATA_DIR"
-_OF_SERVICES = ("AZ_BATCH", "AZUREML_")  # variables of Batch, Batch AI and Azure ML
+_OF_SERVICES = ("AZ_BATCH", "AZUREML_", "AZURE_ML_")  # variables of Batch, Batch AI and Azure ML
 MAX_FILES = 50_000  # run.json lists every file of an input
 _UPLOADED = "inputs"  # the folder of local inputs in the `data` container
 _GIT_TIMEOUT_S = 5.0

@@ -12,7 +12,10 @@ import json
 import logging
 import os
 import shlex
+import shutil
+import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import SINGLE_NODE
 from runner.node.distributed.node_group import NodeGroup
-from runner.node.distributed.rank_outputs import rank_folder, read_list
+from runner.node.distributed.rank_outputs import rank_folder
 from runner.node.environment.image_env import ImageEnvironment
 from runner.node.environment.virtual_env import EnvironmentBuilder
 from runner.node.failures import EvictedError, StageFailedError, full_disk_text
@@ -35,17 +38,27 @@ from runner.node.script.metrics import (
     MetricPatterns,
     parse_metrics,
 )
-from runner.node.script.outputs import check_promised, export_outputs, restore_outputs
+from runner.node.script.outputs import (
+    add_earlier_outputs,
+    check_promised,
+    export_outputs,
+    export_partial,
+    read_list,
+    restore_outputs,
+)
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
 from runner.node.script.workspace import (
+    HOOKS_FOLDER,
     AttemptDirs,
     python_path,
     unpack_code,
     write_shell_file,
 )
+from runner.node.script.written import HOME, TEMP, Collected, WrittenFiles
 from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget
 from runner.node.termination import Termination
 from runner.protocol.encoding import parse_json
@@ -53,7 +66,7 @@ from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec, expand_variables
-from runner.protocol.task import CODE_ARCHIVE
+from runner.protocol.task import CODE_ARCHIVE, WORKER_LOG
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +75,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _METRICS = Path("logs", "metrics.jsonl")
 _STDOUT = Path("logs", "stdout.txt")
 TAIL_BYTES = 1024 * 1024
+LIST_S = 0.5  # for the list of the outputs of an attempt that is terminated
 
 
 class FinishedScript:
@@ -77,6 +91,7 @@ class FinishedScript:
         self._values: dict[str, MetricValue] = {}
         self.attempt: int | None = None
         self.environment = Path()
+        self.collected = Collected()
         try:
             self._read(work_dir)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -87,6 +102,7 @@ class FinishedScript:
         if raw["of"] != self._of() or not (work_dir / "output").is_dir():
             raise ValueError("of another run, or of before the node was started")
         self.environment, self._values = Path(raw["environment"]), dict(raw["metrics"])
+        self.collected = Collected.from_json(raw["collected"])
         # What had not been read yet when the script ended.
         self._values |= _last_printed(work_dir / _STDOUT, self._spec.metric_patterns)
         self._values |= _last_values(work_dir / _METRICS)
@@ -102,7 +118,7 @@ class FinishedScript:
         if self.attempt is not None:
             log.recall(self._values)
 
-    def save(self, attempt: int, environment: Path) -> None:
+    def save(self, attempt: int, environment: Path, collected: Collected) -> None:
         """Record that the script succeeded. A failure to write is logged only."""
         if self._spec.nodes > 1:
             return  # the others' ends count too
@@ -112,6 +128,7 @@ class FinishedScript:
                 "attempt": attempt,
                 "environment": str(environment),
                 "metrics": self._log.last() if self._log else {},
+                "collected": collected.to_json(),
             }
             part = self._path.with_suffix(".part")
             part.write_text(json.dumps(document), encoding="utf-8")
@@ -184,6 +201,9 @@ class Attempt:
         self._termination = termination
         self._checkpoints = checkpoints
         self.finished: FinishedScript | None = None
+        self._written: WrittenFiles | None = None
+        self._collected: Collected | None = None
+        self._temp: Path | None = None
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
         """Run the stages code to inputs. Return the variables that they add for the script."""
@@ -253,11 +273,16 @@ class Attempt:
 
         `others` are the run's other nodes, where this is the primary of several.
         """
-        environment = self._script_environment(inherited, prepared)
+        temp = self._make_temp(inherited)
+        written = self._watch_files(inherited)
+        named = {**temp, **written.named_outputs()}
+        environment = self._script_environment(inherited, prepared, named)
         write_shell_file(self._dirs.logs, environment, self._spec.secret_names)
         with self.events.stage("command", shlex.join(self._spec.command)):
             checkpoints = self._checkpoints
             words = self._expanded_command(environment)
+            written.begin(words)
+            self._written = written
             try:
                 ended = command.run_command(
                     words,
@@ -282,7 +307,49 @@ class Attempt:
                 raise EvictedError
             self._check_end(ended)
         if self.finished is not None:
-            self.finished.save(self.number, Path(prepared["VIRTUAL_ENV"]))
+            self.finished.save(self.number, Path(prepared["VIRTUAL_ENV"]), self.collect())
+
+    def _watch_files(self, inherited: Mapping[str, str]) -> WrittenFiles:
+        home, dirs, node = Path(inherited.get("HOME") or "/"), self._dirs, self._node
+        places: dict[str, Path] = {}
+        # The home of a task is its own on a node, and that of its container in an image.
+        if home == node.work_dir or (self._spec.image is not None and home != Path("/")):
+            places[HOME] = home
+        if self._temp is not None:
+            places[TEMP] = self._temp
+        ours = [node.work_dir / name for name in (HOOKS_FOLDER, WORKER_LOG, FINISHED_FILE)]
+        mounts = inherited.get("AZ_BATCH_NODE_MOUNTS_DIR")
+        ours += [dirs.checkpoints, dirs.logs, node.shared_dir, *([Path(mounts)] if mounts else ())]
+        return WrittenFiles(dirs.code, dirs.output, places, ours, self._spec)
+
+    def remove_temp(self) -> None:
+        """Remove the temporary files of the script, once its outputs are exported."""
+        if self._temp is not None:
+            shutil.rmtree(self._temp, ignore_errors=True)
+
+    def _make_temp(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Create a folder for temporary files, so that they are known to be the script's.
+
+        Below the usual one, as the names of sockets in it must be short.
+        """
+        if not {"TMPDIR", "TEMP", "TMP"}.isdisjoint({*inherited, *self._spec.env}):
+            return {}
+        try:
+            self._temp = Path(tempfile.mkdtemp(prefix="run-"))
+        except OSError as err:
+            logger.warning("no folder for temporary files: %s", err)
+            return {}
+        return {"TMPDIR": str(self._temp)}
+
+    def collect(self) -> Collected:
+        """Return what the script wrote elsewhere than in `$RUNNER_OUTPUT_DIR`; found once."""
+        if self._collected is None and self._written is not None:
+            self._collected = self._written.collect()
+            for each in self._collected.left_out:
+                self.events.aside("notice", "progress", f"not kept: {each}")
+        if self._collected is None and self.finished is not None:
+            return self.finished.collected
+        return self._collected or Collected()
 
     def _expanded_command(self, environment: Mapping[str, str]) -> list[str]:
         """Return the command with the values of variables; write the parameters likewise."""
@@ -306,27 +373,54 @@ class Attempt:
         return others is not None and others.failed
 
     def export(
-        self, runs: ContainerClient, prefix: str, others: NodeGroup | None = None
+        self, runs: ContainerClient, blobs: RunPaths, others: NodeGroup | None = None
     ) -> list[OutputFile]:
         """Run the stage export; `others` as for `run`. Return all exported files."""
+        prefix = blobs.output(self.number)
         with self.events.stage("export", "exporting the outputs") as report:
-            check_promised(self._dirs.output, self._spec.outputs)
+            collected = self.collect()
+            check_promised(self._dirs.output, self._spec.outputs, collected)
             check = self._termination.check
-            outputs = export_outputs(runs, prefix, self._dirs.output, report, check)
-            if others is None:
-                return outputs
-            folders = {rank: rank_folder(rank, outputs) for rank in others.workers}
-            ranks = others.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
-            for rank in ranks:
-                name = RunPaths(self._spec.run_id, rank).attempt_outputs(self.number)
-                outputs += read_list(runs, name, folders[rank])
-            return sorted(outputs, key=lambda output: output.path)
+            outputs = export_outputs(runs, prefix, self._dirs.output, report, check, collected)
+            if others is not None:
+                folders = {rank: rank_folder(rank, outputs) for rank in others.workers}
+                ranks = others.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
+                for rank in ranks:
+                    name = RunPaths(self._spec.run_id, rank).attempt_outputs(self.number)
+                    listed = read_list(runs, name)
+                    if listed is None:
+                        raise ValueError(f"there is no {name}")
+                    outputs += [replace(file, path=folders[rank] + file.path) for file in listed]
+            return add_earlier_outputs(runs, blobs, self.number, outputs)
+
+    def export_partial(
+        self, runs: ContainerClient, blobs: RunPaths, *, last: bool
+    ) -> list[OutputFile]:
+        """Export what a script left that did not succeed, as far as time allows.
+
+        Args:
+            runs: the container of runs.
+            blobs: the names of the run's blobs.
+            last: the run ends with this attempt, so it takes over what earlier ones kept.
+        """
+        budget = self._retry_budget
+
+        def may_continue() -> bool:
+            return budget.left_s is None or budget.left_s > LIST_S
+
+        try:
+            prefix, folder = blobs.output(self.number), self._dirs.output
+            outputs = export_partial(runs, prefix, folder, self.collect(), may_continue)
+            return add_earlier_outputs(runs, blobs, self.number, outputs) if last else outputs
+        except (OSError, StorageRequestError) as err:
+            logger.warning("the outputs are incomplete: %s", err)
+            return []
 
     def restore(
         self, runs: ContainerClient, prefix: str, outputs: list[OutputFile]
     ) -> list[OutputFile]:
         """Return the exported files that still exist; upload missing ones again."""
-        return restore_outputs(runs, prefix, self._dirs.output, outputs)
+        return restore_outputs(runs, prefix, self._dirs.output, outputs, self.collect())
 
     def _check_end(self, ended: command.ScriptResult) -> None:
         shown = shlex.join(self._spec.command[:2])
@@ -358,7 +452,7 @@ class Attempt:
         return {variable: str(folder) for variable, folder in folders.items()}
 
     def _script_environment(
-        self, inherited: Mapping[str, str], prepared: Mapping[str, str]
+        self, inherited: Mapping[str, str], prepared: Mapping[str, str], named: Mapping[str, str]
     ) -> dict[str, str]:
         path = self._spec.env.get("PATH") or inherited.get("PATH", os.defpath)
         environment_dir = Path(prepared["VIRTUAL_ENV"])
@@ -369,6 +463,7 @@ class Attempt:
         rule = self._spec.checkpoints
         modules = python_path(given, self._node.work_dir, environment_dir)
         return {
+            **named,
             **inherited,
             **self._spec.env,
             **SINGLE_NODE,

@@ -39,7 +39,7 @@ from runner.node.settings import (
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget
 from runner.node.termination import EvictionWatch, NodeEviction, Termination, watch_evictions
-from runner.protocol.task import CODE_ARCHIVE, NODES_TOKEN_VARIABLE
+from runner.protocol.task import CODE_ARCHIVE, NODES_TOKEN_VARIABLE, WORKER_LOG
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,6 @@ class _Supervisor:
                 os.kill(self._child, number)
 
 
-LOG_FILE = "runner-worker.txt"  # in the task's working directory
 FIND_S = 900.0  # other nodes may still be downloading the resource files
 # A primary that was frozen or cut off waits as long for this node (rendezvous.py).
 FIND_AGAIN_S = 300.0
@@ -153,7 +152,7 @@ def join() -> int:
     if os.fork():
         return 0
     os.setsid()
-    _detach_output(work_dir / LOG_FILE)
+    _detach_output(work_dir / WORKER_LOG)
     redactor = Redactor()
     log_to_stdout(redactor)
     return supervise(

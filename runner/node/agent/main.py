@@ -160,7 +160,7 @@ def _run_attempt(
 ) -> int | None:
     finished = FinishedScript(agent.node.work_dir, spec)
     try:
-        dirs = make_dirs(agent.node.work_dir, keep_output=finished.attempt is not None)
+        dirs = make_dirs(agent.node.work_dir, keep_written=finished.attempt is not None)
     except OSError as err:
         failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
         return AttemptOutcome(agent, number, started).failed(failure, spec.retries)
@@ -179,19 +179,19 @@ def _run_attempt(
         outputs = _stages(agent, attempt, inherited, others)
     except TerminatedError:
         close_node_group(others, urgent=True)
-        return outcome.terminated(events.current)
+        return outcome.terminated(events.current, attempt)
     except EvictedError:
         close_node_group(others, again=True)
-        outcome.terminated(events.current)
+        outcome.terminated(events.current, attempt)
         return _wait_for_eviction(agent)
     except NodeLostError as err:
         close_node_group(others, again=True)
-        return _after_loss(agent, outcome, events, err, spec.retries)
+        return _after_loss(agent, outcome, attempt, err, spec.retries)
     except StageFailedError as err:
         close_node_group(others)
         add_node_name(others, agent.node.node, err)
         _log_failure(err, dirs, finished)
-        return outcome.failed(err, spec.retries)
+        return outcome.failed(err, spec.retries, attempt)
     close_node_group(others)
     return outcome.succeeded(attempt, outputs)
 
@@ -228,13 +228,13 @@ def _checkpoints(
 
 
 def _after_loss(
-    agent: AgentContext, outcome: AttemptOutcome, events: EventLog, err: NodeLostError, retries: int
+    agent: AgentContext, outcome: AttemptOutcome, attempt: Attempt, err: NodeLostError, retries: int
 ) -> int | None:
     """Record a lost node, which fails the run only if neither task nor node returns."""
     outcome.lost(err)
-    came = wait_for_rejoin(agent, events)
+    came = wait_for_rejoin(agent, attempt.events)
     if came is RejoinOutcome.TIMEOUT:
-        return outcome.failed(err, retries)
+        return outcome.failed(err, retries, attempt)
     code = outcome.left()
     return code if came is RejoinOutcome.TERMINATED else None
 
@@ -264,7 +264,7 @@ def _stages(
 ) -> list[OutputFile]:
     with _as_failures(agent, attempt.events):
         _run_script(agent, attempt, inherited, others)
-        return attempt.export(agent.runs, agent.blobs.output(attempt.number), others)
+        return attempt.export(agent.runs, agent.blobs, others)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -24,12 +25,13 @@ from runner.node.agent.records import (
 )
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.failures import StageFailedError
+from runner.node.script.outputs import write_list
 from runner.node.script.streams import EventLog, Streams
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import AttemptEnd, OutputFile, ResultStatus, RunResult
+from runner.protocol.results import AttemptEnd, LeftOut, OutputFile, ResultStatus, RunResult
 
 BLOCKED_CODE = "Blocked"
 
@@ -131,25 +133,51 @@ class AttemptOutcome:
             return self._commit([], err)
         except StorageRequestError as err:
             logger.warning("the outputs could not be looked over: %s", err)
-        return self._commit(outputs, None)
+        attempt.remove_temp()
+        return self._commit(outputs, None, attempt.collect().left_out)
 
-    def failed(self, failure: StageFailedError, retries: int) -> int:
-        """Commit the failure, unless Batch will retry the task. Return the exit code."""
+    def failed(
+        self, failure: StageFailedError, retries: int, attempt: Attempt | None = None
+    ) -> int:
+        """Commit the failure with what the script left, unless Batch will retry the task.
+
+        Returns:
+            The exit code.
+        """
         failure.message = self._agent.redactor.text(failure.message)
+        left_out = attempt.collect().left_out if attempt else ()  # before the events end
         self._flush()
         runs, blobs = self._agent.runs, self._agent.blobs
         earlier = failures_before(runs, blobs, self._number) if retries else 0
         self._end("failed", failure.exit_code, failure.step)
         if earlier < retries:
             logger.info("failure %d of %d allowed: Batch tries again", earlier + 1, retries)
+            if attempt is not None and failure.code != "StorageFailed":
+                attempt.remove_temp()
             return failure.exit_code or FAILED_EXIT_CODE
-        return self._commit([], failure)
+        if attempt is None or failure.code == "StorageFailed":
+            return self._commit([], failure)
+        outputs = attempt.export_partial(runs, blobs, last=True)
+        attempt.remove_temp()
+        return self._commit(outputs, failure, left_out)
 
-    def terminated(self, step: str) -> int:
-        """Record a termination: the run continues elsewhere, or the client decided its outcome."""
+    def terminated(self, step: str, attempt: Attempt) -> int:
+        """Record a termination: the run continues elsewhere, or the client decided its outcome.
+
+        What the script left is listed in `outputs.json` of the attempt: the next one takes it over,
+        and of a cancelled run it is what remains.
+        """
         logger.info("terminated by Batch during %s", step)
+        attempt.collect()  # before the events end
         self._end("terminated", None, step)
         self._flush(FINAL_FLUSH_S)
+        runs, blobs = self._agent.runs, self._agent.blobs
+        if outputs := attempt.export_partial(runs, blobs, last=False):
+            try:
+                write_list(runs, blobs.attempt_outputs(self._number), outputs)
+            except StorageRequestError as err:
+                logger.warning("the list of the outputs is lost: %s", err)
+        attempt.remove_temp()
         return TERMINATED_EXIT_CODE
 
     def lost(self, err: StageFailedError) -> None:
@@ -200,7 +228,12 @@ class AttemptOutcome:
     def _checkpoint_summary(self) -> dict[str, Any] | None:
         return self._checkpoints.summary() if self._checkpoints else None
 
-    def _commit(self, outputs: list[OutputFile], failure: StageFailedError | None) -> int:
+    def _commit(
+        self,
+        outputs: list[OutputFile],
+        failure: StageFailedError | None,
+        left_out: Sequence[LeftOut] = (),
+    ) -> int:
         agent = self._agent
         first = commit_attempt(
             agent.runs,
@@ -212,6 +245,7 @@ class AttemptOutcome:
             outputs=outputs,
             failure=failure,
             checkpoint=self._checkpoint_summary(),
+            left_out=left_out,
         )
         if not first:
             logger.info("the run's outcome was decided before this attempt ended")

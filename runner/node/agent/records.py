@@ -18,6 +18,7 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
     AttemptEnd,
     AttemptStart,
+    LeftOut,
     OutputFile,
     RunResult,
     index_blob,
@@ -119,6 +120,7 @@ def commit_attempt(  # noqa: PLR0913 - one argument per thing the format names
     outputs: Sequence[OutputFile] = (),
     failure: StageFailedError | None = None,
     checkpoint: Mapping[str, Any] | None = None,
+    left_out: Sequence[LeftOut] = (),
 ) -> bool:
     """Write the outcome of a run whose last attempt ended; see `commit_result`."""
     result = RunResult(
@@ -137,6 +139,8 @@ def commit_attempt(  # noqa: PLR0913 - one argument per thing the format names
         outputs=tuple(outputs),
         output=blobs.output(attempt).removeprefix(blobs.root),
         checkpoint=checkpoint,
+        partial=failure is not None and bool(outputs),
+        left_out=tuple(left_out),
     )
     return commit_result(runs, blobs, result)
 

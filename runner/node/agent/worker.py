@@ -18,7 +18,7 @@ from runner.node.agent.records import write_node_start
 from runner.node.cluster import HeartbeatConfig, free_port, node_environment, parse_cluster_spec
 from runner.node.context import WorkerContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
-from runner.node.distributed.rank_outputs import CheckpointWatch, describe_unsaved, write_list
+from runner.node.distributed.rank_outputs import CheckpointWatch, describe_unsaved
 from runner.node.failures import (
     EvictedError,
     StageFailedError,
@@ -26,7 +26,7 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
-from runner.node.script.outputs import export_outputs
+from runner.node.script.outputs import export_outputs, write_list
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.storage.http import StorageRequestError
@@ -118,15 +118,16 @@ class Worker:
         self._streams: Streams | None = None
         self._script: Streams | None = None  # until all its logs are written
         self._stage = "code"
+        self._made: Attempt | None = None
 
     def run(self, inherited: Mapping[str, str]) -> None:
         """Prepare, wait for the other nodes, run the script and report the result."""
         logger.info("rank %d of %s, attempt %d", self._rank, self._blobs.run_id, self._number)
         try:
-            dirs, events = self._run_stages(inherited)
+            dirs, events, attempt = self._run_stages(inherited)
             self._primary.send_event(WorkerEvent.ENDED)
             self._flush_script()
-            self._export(dirs, events)
+            self._export(dirs, events, attempt)
         except StageFailedError as err:
             self._fail(err)
         except (TerminatedError, EvictedError):
@@ -136,9 +137,11 @@ class Worker:
             self._fail(self._unexpected(err))
         finally:
             self._flush()
+            if self._made is not None:
+                self._made.remove_temp()
             self._primary.send_event(WorkerEvent.FLUSHED)
 
-    def _run_stages(self, inherited: Mapping[str, str]) -> tuple[AttemptDirs, EventLog]:
+    def _run_stages(self, inherited: Mapping[str, str]) -> tuple[AttemptDirs, EventLog, Attempt]:
         context = self._context
         spec = self._read_spec()
         write_node_start(context.access.runs, self._blobs, context.node, self._number)
@@ -149,7 +152,7 @@ class Worker:
         self._script = self._streams
         events = EventLog(self._streams.events, context.redactor, self._report_stage)
         checkpoints = self._checkpoints(spec, dirs, events)
-        attempt = self._attempt(spec, dirs, events, checkpoints)
+        attempt = self._made = self._attempt(spec, dirs, events, checkpoints)
         secrets = context.secrets.resolve(context.retry_budget)
         prepared = attempt.prepare(context.access)
         self._primary.send_event(WorkerEvent.PREPARED, port=free_port(context.hosts.own))
@@ -163,9 +166,9 @@ class Worker:
         others = node_environment(cluster_spec, self._rank)
         with CheckpointWatch(dirs.checkpoints, lambda text: self._log(events, text)):
             attempt.run(inherited, {**secrets, **prepared, **others})
-        return dirs, events
+        return dirs, events, attempt
 
-    def _export(self, dirs: AttemptDirs, events: EventLog) -> None:
+    def _export(self, dirs: AttemptDirs, events: EventLog, attempt: Attempt) -> None:
         """Export the outputs when the primary orders it. Raise TerminatedError."""
         runs = self._context.access.runs
         try:
@@ -177,7 +180,8 @@ class Worker:
             raise
         with events.stage("export", "exporting the outputs") as report:
             check = self._context.termination.check
-            outputs = export_outputs(runs, str(order["prefix"]), dirs.output, report, check)
+            prefix, collected = str(order["prefix"]), attempt.collect()
+            outputs = export_outputs(runs, prefix, dirs.output, report, check, collected)
             write_list(runs, self._blobs.attempt_outputs(self._number), outputs)
         self._primary.send_event(WorkerEvent.EXPORTED)
 

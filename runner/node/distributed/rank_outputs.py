@@ -6,12 +6,10 @@ folders, so a warning appears while the run can still be changed.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from runner.node.checkpoints.snapshot import (
     MAX_FILES,
@@ -20,8 +18,7 @@ from runner.node.checkpoints.snapshot import (
     TooManyFilesError,
     list_folder,
 )
-from runner.node.storage.blobs import ContainerClient
-from runner.protocol.encoding import format_size, parse_json
+from runner.protocol.encoding import format_size
 from runner.protocol.results import OutputFile
 
 WATCH_INTERVAL_S = 5.0
@@ -35,22 +32,6 @@ def rank_folder(rank: int, own: Sequence[OutputFile]) -> str:
     while folder in taken:
         folder += "_"
     return f"{folder}/"
-
-
-def write_list(runs: ContainerClient, name: str, outputs: Sequence[OutputFile]) -> None:
-    """Store the list of exported files for the primary, which writes the run's result."""
-    runs.put(name, json.dumps([output.to_json() for output in outputs]).encode())
-
-
-def read_list(runs: ContainerClient, name: str, folder: str) -> list[OutputFile]:
-    """Return the files that `write_list` stored, below `folder`. Raise ValueError."""
-    listed: list[dict[str, Any]] = parse_json(runs.get(name) or b"null")
-    if not isinstance(listed, list):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"{name} is not a list of files")
-    return [
-        OutputFile(folder + str(one["path"]), int(one["size_bytes"]), str(one["sha256"]))
-        for one in listed
-    ]
 
 
 def describe_unsaved(folder: Path, variable: str, why: str) -> str:

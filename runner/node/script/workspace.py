@@ -161,19 +161,19 @@ class AttemptDirs:
         return self.logs / "params.json"
 
 
-def make_dirs(work_dir: Path, *, keep_output: bool = False) -> AttemptDirs:
+def make_dirs(work_dir: Path, *, keep_written: bool = False) -> AttemptDirs:
     """Create empty folders, and kill processes that remained of an earlier attempt on this node.
 
     Args:
         work_dir: the task's working directory.
-        keep_output: keep the outputs of the earlier attempt.
+        keep_written: keep what the script of the earlier attempt wrote.
     """
     kill_left_behind(work_dir)
     for part in work_dir.glob(f"checkpoints{RESTORE_PART}*"):
         shutil.rmtree(part, ignore_errors=True)  # of an interrupted restore
     names = ("code", "output", "checkpoints", "logs")
     for name in names:
-        if name == "output" and keep_output:
+        if keep_written and name in ("code", "output"):
             continue
         _clear(work_dir / name)
         (work_dir / name).mkdir(parents=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from runner.cli.ui.output import format_stages
-from runner.cli.ui.run_view import RunDisplay
+from runner.cli.ui.run_view import NOTHING_KEPT, RunDisplay, output_pairs
 from runner.cli.ui.terminal import StageView
 from runner.core.states import RunState, RunStatus, describe_exit
 from runner.flows.runs.events import (
@@ -19,7 +21,7 @@ from runner.flows.runs.events import (
     StatusChanged,
 )
 from runner.protocol.metrics import MetricPoint
-from runner.protocol.results import StageEvent
+from runner.protocol.results import LeftOut, OutputFile, RunResult, StageEvent, parse_result
 
 Capture = pytest.CaptureFixture[str]
 ENDED = RunEnded(RunStatus(RunState.SUCCEEDED), None)
@@ -119,3 +121,40 @@ def test_short_stages_are_left_out() -> None:
 )
 def test_signals_are_named(code: int, text: str) -> None:
     assert describe_exit(code) == text
+
+
+def result(*files: OutputFile, status: str = "succeeded", **more: object) -> RunResult:
+    outputs = [file.to_json() for file in files]
+    document = {"format": 1, "status": status, "outputs": outputs, **more}
+    return parse_result(json.dumps(document).encode(), "run-1")
+
+
+def test_outputs_name_the_places_that_they_were_written_to() -> None:
+    given, beside = OutputFile("a", 1, ""), OutputFile("model.h5", 2000, "", "code")
+    assert output_pairs(result(given)) == {"outputs": "a (1 B)"}
+    assert output_pairs(result(given, beside, OutputFile("o/data/m", 5, "", "/data/m"))) == {
+        "outputs": "a, model.h5, o/data/m (2.0 kB)",
+        "written to": "$RUNNER_OUTPUT_DIR (1), the folder of the script (1), /data/m (1)",
+    }
+
+
+def test_partial_outputs_and_those_of_earlier_attempts_are_told() -> None:
+    earlier = OutputFile("epoch-1.pt", 5, "", "code", attempt=1)
+    assert output_pairs(result(earlier, status="failed", partial=True)) == {
+        "outputs": "partial: epoch-1.pt (5 B)",
+        "written to": "the folder of the script (1), attempt 1 (1)",
+    }
+
+
+def test_success_without_outputs_says_so_and_a_failure_does_not() -> None:
+    assert output_pairs(result()) == {"outputs": NOTHING_KEPT}
+    assert output_pairs(result(status="failed")) == {}
+
+
+def test_what_was_left_out_is_named_with_the_flag_that_keeps_it() -> None:
+    left_out = [LeftOut("data/", 5_000_000, "data", 7).to_json()]
+    pairs = output_pairs(result(left_out=left_out))
+    assert pairs["not kept"] == "data/ (7 files, 5.0 MB): taken for downloaded data"
+    assert "--keep 'data'" in pairs["to keep it"]
+    unreadable = [LeftOut("a\\b", 1, "unreadable").to_json()]
+    assert "to keep it" not in output_pairs(result(left_out=unreadable))

@@ -15,9 +15,9 @@ from runner.node.agent.records import claim_attempt, commit_attempt, write_end, 
 from runner.node.agent.scheduled_group import fire
 from runner.node.agent.scheduled_run import with_run_id
 from runner.node.checkpoints.restore import CheckpointRestore
-from runner.node.distributed.rank_outputs import write_list
 from runner.node.failures import StageFailedError
 from runner.node.script.metrics import MetricLog, MetricsFileReader
+from runner.node.script.outputs import write_list
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog

@@ -152,18 +152,14 @@ def time(shown: RunDetails) -> dict[str, str]:
 
 
 def outputs(shown: RunDetails) -> dict[str, str]:
-    """Exported files and their URL."""
-    from runner.cli.ui.run_view import output_url
+    """What was kept and from where, what was not, and the URL."""
+    from runner.cli.ui.run_view import output_pairs, output_url
 
     result = shown.view.result
-    if result is None or not result.outputs:
+    if result is None:
         return {}
-    listed = [f"{file.path} ({format_size(file.size_bytes)})" for file in result.outputs[:_LISTED]]
-    more = len(result.outputs) - len(listed)
-    return {
-        "outputs": ", ".join(listed) + (f" and {more} more" if more else ""),
-        "in blob": output_url(shown.connection, shown.view.record.run_id, result),
-    }
+    url = output_url(shown.connection, shown.view.record.run_id, result)
+    return output_pairs(result, _LISTED, sizes=True) | ({"in blob": url} if result.outputs else {})
 
 
 def checkpoints(shown: RunDetails) -> dict[str, str]:

@@ -38,6 +38,7 @@ def train(
     after: options.AfterOption = None,
     max_time: options.MaxTimeOption = None,
     retries: options.RetriesOption = None,
+    keep: options.KeepOption = None,
     target: options.TargetOption = None,
     stack: options.StackOption = None,
     detach: options.DetachOption = False,
@@ -56,7 +57,7 @@ def train(
     stuck_s = options.to_stuck_limit_s(fail_if_stuck, detach=detach)
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
-        retries=retries,
+        retries=retries, keep=keep,
     )  # fmt: skip
     recipe = with_flags(_load(out, ref, entry), flags)
     request = TrainOptions(

@@ -61,7 +61,7 @@ def test_written_promised_output_passes(output: Path, promised: str) -> None:
     check_promised(output, [promised])
     with pytest.raises(StageFailedError) as caught:
         check_promised(output, [promised, "broken.promise"])
-    assert "did not write broken.promise to" in str(caught.value)
+    assert "did not write broken.promise to its folder" in str(caught.value)
     assert sorted(output.rglob("*")) == before
 
 
@@ -75,7 +75,7 @@ def test_missing_promised_output_is_named(output: Path, promised: str) -> None:
         check_promised(output, ["model.keras", promised])
     assert (caught.value.step, caught.value.code) == ("export", "OutputMissing")
     assert promised in caught.value.message
-    assert "which contains empty, model.keras, plots" in caught.value.message
+    assert "it wrote empty, model.keras, plots" in caught.value.message
 
 
 def test_refused_upload_is_an_error(

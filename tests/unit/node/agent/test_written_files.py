@@ -1,0 +1,169 @@
+"""What the agent does with files that a script wrote elsewhere than in $RUNNER_OUTPUT_DIR."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.protocol.results import OutputFile, parse_result
+from tests.unit.node.agent_task import RUN, Task
+
+Until = Callable[[Callable[[], object]], None]
+BESIDE = "open('model.h5', 'w').write('weights')\nopen('../home.txt', 'w').write('home')\n"
+
+
+def outputs(task: Task) -> dict[str, OutputFile]:
+    """Return the outputs that the client reads."""
+    result = parse_result(task.service.data(f"{RUN}/result.json"), RUN)
+    return {file.path: file for file in result.outputs}
+
+
+@pytest.mark.feature(13)
+@pytest.mark.feature(48)
+def test_model_beside_the_script_is_an_output_with_its_source(task: Task) -> None:
+    task.submit(BESIDE)
+    assert task.run() == 0, task.output
+    assert {path: file.source for path, file in outputs(task).items()} == {
+        "model.h5": "code",
+        "home/home.txt": "home",
+    }
+    assert task.text("output/model.h5") == "weights"
+    assert task.text("output/home/home.txt") == "home"
+
+
+@pytest.mark.parametrize("promised", ["model.h5", "*.h5", "./model.h5"])
+def test_promised_output_is_found_beside_the_script(task: Task, promised: str) -> None:
+    task.submit(BESIDE, outputs=[promised])
+    assert task.run() == 0, task.output
+
+
+def test_promised_output_that_came_with_the_code_is_missing(task: Task) -> None:
+    task.submit("", outputs=["train.py"])
+    assert task.run() == 1
+    assert task.json("result.json")["code"] == "OutputMissing"
+
+
+def test_what_is_left_out_is_in_the_result_and_in_the_events(task: Task) -> None:
+    task.submit("open('big.bin', 'w').write('x' * 2000)", keep={"max_bytes": 1000})
+    assert task.run() == 0, task.output
+    [left_out] = task.json("result.json")["left_out"]
+    assert left_out == {"path": "big.bin", "size_bytes": 2000, "why": "size", "files": 1}
+    notices = [e for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "notice"]
+    assert "big.bin (2.0 kB): above the size limit" in notices[0]["message"]
+    assert not task.has("output/big.bin")
+
+
+def test_export_that_is_made_up_for_has_the_files_beside_the_script(task: Task) -> None:
+    task.submit(BESIDE, retries=1, outputs=["model.h5"])
+    task.service.refuse_put = f"{RUN}/output/model.h5"
+    assert task.run() == 1
+    task.service.refuse_put = ""
+    assert task.run(again_in=0) == 0, task.output
+    assert "the command of attempt 1 succeeded here" in task.output
+    assert outputs(task)["model.h5"].source == "code"
+    assert task.text("attempts/2/output/model.h5") == "weights"
+
+
+def test_variable_of_batch_ai_is_a_folder_of_the_outputs(task: Task) -> None:
+    task.submit(
+        "import os\nopen(os.environ['AZ_BATCHAI_OUTPUT_MODEL'] + '/a', 'w').write('1')\n"
+        "print([name for name in os.environ if name.startswith('AZURE_ML_')])"
+    )
+    assert task.run() == 0, task.output
+    assert task.text("output/model/a") == "1"
+    assert task.text("logs/stdout.txt") == "[]\n"
+
+
+def test_failed_script_leaves_its_files_as_partial_outputs(task: Task) -> None:
+    task.submit(BESIDE + "raise SystemExit(3)")
+    assert task.run() == 3
+    result = parse_result(task.service.data(f"{RUN}/result.json"), RUN)
+    assert (result.status, result.partial) == ("failed", True)
+    assert set(outputs(task)) == {"model.h5", "home/home.txt"}
+    assert task.text("output/model.h5") == "weights"
+
+
+def test_missing_promise_costs_no_file_that_was_written(task: Task) -> None:
+    task.submit(BESIDE, outputs=["other.bin"])
+    assert task.run() == 1
+    assert task.json("result.json")["code"] == "OutputMissing"
+    assert "home, model.h5" in task.json("result.json")["message"]
+    assert set(outputs(task)) == {"model.h5", "home/home.txt"}
+
+
+def test_only_the_attempt_that_ends_the_run_exports_a_failure(task: Task) -> None:
+    task.submit(BESIDE + "raise SystemExit(3)", retries=1)
+    assert task.run() == 3
+    assert not task.has("output/model.h5")
+    assert task.run() == 3
+    assert task.text("attempts/2/output/model.h5") == "weights"
+
+
+EPOCHS = (
+    "import os, time\nattempt = os.environ['RUNNER_ATTEMPT']\n"
+    "open('latest.pt', 'w').write(attempt)\nopen(f'epoch-{attempt}.pt', 'w').write(attempt)\n"
+    "print('saved', attempt)\nif attempt == '1': time.sleep(60)\n"
+)
+
+
+def test_files_of_an_evicted_attempt_are_among_the_outputs_of_the_next(
+    task: Task, until: Until
+) -> None:
+    task.submit(EPOCHS)
+    process = task.start()
+    until(lambda: "saved 1" in task.text("logs/stdout.txt"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 143
+    assert [file["path"] for file in json.loads(task.text("attempts/1/outputs.json"))] == [
+        "epoch-1.pt",
+        "latest.pt",
+    ]
+    assert not task.has("result.json")
+    assert task.run() == 0, task.output
+    files = outputs(task)
+    assert {path: file.attempt for path, file in files.items()} == {
+        "epoch-1.pt": 1,
+        "epoch-2.pt": None,
+        "latest.pt": None,
+    }
+    texts = [task.text(f"attempts/2/output/{path}") for path in files]
+    assert texts == ["1", "2", "2"], "what both attempts wrote is of the later one"
+
+
+def test_damaged_list_of_an_earlier_attempt_costs_nothing_else(task: Task) -> None:
+    task.submit(BESIDE)
+    task.service.put(f"{RUN}/attempts/1/start.json", b"{}")
+    task.service.put(f"{RUN}/attempts/1/outputs.json", b"{")
+    assert task.run() == 0, task.output
+    assert task.json("result.json")["attempt"] == 2
+    assert set(outputs(task)) == {"model.h5", "home/home.txt"}
+
+
+def test_temporary_files_of_the_script_are_kept_and_removed_from_the_node(task: Task) -> None:
+    task.submit(
+        "import os, tempfile\nfolder = tempfile.mkdtemp()\nprint(tempfile.gettempdir())\n"
+        "os.rename(folder, os.environ['TMPDIR'] + '/mine')\n"
+        "open(os.environ['TMPDIR'] + '/mine/m.pt', 'w').write('temp')"
+    )
+    assert task.run() == 0, task.output
+    assert task.text("output/temp/mine/m.pt") == "temp"
+    assert not Path(task.text("logs/stdout.txt").strip()).exists()
+
+
+def test_temporary_files_that_the_user_directs_elsewhere_are_left_alone(task: Task) -> None:
+    task.submit("import os; print(os.environ['TMPDIR'])", env={"TMPDIR": str(task.folder)})
+    assert task.run() == 0, task.output
+    assert task.text("logs/stdout.txt").strip() == str(task.folder)
+    assert task.folder.exists()
+
+
+def test_model_at_an_absolute_path_is_an_output(task: Task) -> None:
+    path = task.folder / "far" / "model.bin"
+    task.submit(f"import os\nos.makedirs('{path.parent}')\nopen('{path}', 'w').write('far')")
+    assert task.run() == 0, task.output
+    assert outputs(task)[f"outside{path}"].source == str(path)
+    assert task.text(f"output/outside{path}") == "far"

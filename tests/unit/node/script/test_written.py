@@ -1,0 +1,362 @@
+"""Twenty ways in which scripts that do not know us write their results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.node.script.written import MAX_LISTED, Collected, WrittenFiles
+from runner.protocol.results import LeftOut
+from runner.protocol.run_spec import KeepRule, RunSpec
+
+
+class Folders:
+    """The folders of a task, whose home folder is its working directory."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.code, self.output = work / "code", work / "output"
+        self.checkpoints, self.logs = work / "checkpoints", work / "logs"
+        for folder in (self.code, self.output, self.checkpoints, self.logs):
+            folder.mkdir(parents=True)
+        self.elsewhere, self.temp = work.parent / "elsewhere", work.parent / "temp"
+        self.elsewhere.mkdir()
+        self.temp.mkdir()
+
+    def run(self, script: str, *arguments: str, **spec: Any) -> Collected:
+        """Run a script in its folder as the agent does, and collect what it wrote."""
+        (self.code / "train.py").write_text(script)
+        command = ("python", "train.py", *arguments)
+        ours = (self.checkpoints, self.logs)
+        described = RunSpec(run_id="r", command=command, **spec)
+        places = {"home": self.work, "temp": self.temp}
+        written = WrittenFiles(self.code, self.output, places, ours, described)
+        environment = {
+            **os.environ,
+            **written.named_outputs(),
+            "HOME": str(self.work),
+            "TMPDIR": str(self.temp),
+            "ELSEWHERE": str(self.elsewhere),
+            "RUNNER_OUTPUT_DIR": str(self.output),
+            "RUNNER_CHECKPOINT_DIR": str(self.checkpoints),
+        }
+        self.collected = Collected()
+        written.begin(command)
+        subprocess.run(
+            [sys.executable, "train.py", *arguments], cwd=self.code, env=environment, check=True
+        )
+        self.collected = written.collect()
+        return self.collected
+
+    def outputs(self) -> dict[str, str]:
+        """Return the text of each output by its path."""
+        own = [path for path in self.output.rglob("*") if path.is_file()]
+        files = {path.relative_to(self.output).as_posix(): path for path in own}
+        files |= {name: Path(path) for name, path in self.collected.files.items()}
+        assert len(files) == len(own) + len(self.collected.files)
+        return {name: path.read_text() for name, path in files.items()}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(tmp_path / "wd")
+
+
+KERAS = "open('model.h5','w').write('h5')\nopen('model_json','w').write('{}')"
+CHAINER = """
+import argparse, os
+parser = argparse.ArgumentParser()
+parser.add_argument('--output_dir')
+open(os.path.join(parser.parse_args().output_dir, 'model.npz'), 'w').write('npz')
+"""
+BATCH_AI = "import os; open(os.environ['AZ_BATCHAI_OUTPUT_MODEL'] + '/net.dnn', 'w').write('cntk')"
+AZURE_ML = "import os; open(os.environ['AZURE_ML_OUTPUT_trained'] + '/m.pt', 'w').write('pt')"
+DATED = """
+import datetime, os
+folder = os.path.join('runs', '2026-11-23 14:30:05')
+os.makedirs(folder)
+open(folder + '/model.pt', 'w').write('dated')
+"""
+WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
+    "beside the script": (KERAS, (), {"model.h5": "h5", "model_json": "{}"}),
+    "a folder that must exist": (
+        "open('outputs/model.npz', 'w').write('npz')\nopen('./logs/log.txt', 'w').write('1')",
+        (),
+        {"outputs/model.npz": "npz", "logs/log.txt": "1"},
+    ),
+    "the folder of an argument": (
+        CHAINER,
+        ("--output_dir", "./results/a"),
+        {"results/a/model.npz": "npz"},
+    ),
+    "an argument with =": (CHAINER, ("--output_dir=out",), {"out/model.npz": "npz"}),
+    "the variable of Batch AI": (BATCH_AI, (), {"model/net.dnn": "cntk"}),
+    "the variable of Azure ML": (AZURE_ML, (), {"trained/m.pt": "pt"}),
+    "a folder by date": (DATED, (), {"runs/2026-11-23 14:30:05/model.pt": "dated"}),
+    "a date with colons": (
+        DATED.replace("'runs', ", "'.', "),
+        (),
+        {"2026-11-23 14:30:05/model.pt": "dated"},
+    ),
+    "makedirs of a folder that exists": (
+        "import os\nos.mkdir('outputs')\nopen('outputs/m', 'w').write('x')",
+        (),
+        {"outputs/m": "x"},
+    ),
+    "the home folder": (
+        "import pathlib\n(pathlib.Path.home() / 'model.h5').write_text('home')",
+        (),
+        {"home/model.h5": "home"},
+    ),
+    "after chdir": (
+        "import os\nos.makedirs('work')\nos.chdir('work')\nopen('m.bin', 'w').write('cd')",
+        (),
+        {"work/m.bin": "cd"},
+    ),
+    "after chdir to the folder above": (
+        "import os\nos.chdir('..')\nopen('m.bin', 'w').write('up')",
+        (),
+        {"home/m.bin": "up"},
+    ),
+    "a child process": (
+        "import subprocess\nsubprocess.run(['sh', '-c', 'printf child > m.bin'], check=True)",
+        (),
+        {"m.bin": "child"},
+    ),
+    "a child that changes its folder": (
+        (
+            "import subprocess, os\nos.mkdir('d')\n"
+            "subprocess.run(['sh', '-c', 'printf c > m.bin'], check=True, cwd='d')"
+        ),
+        (),
+        {"d/m.bin": "c"},
+    ),
+    "saving in a loop": (
+        "for n in range(3):\n open(f'epoch-{n}.pt', 'w').write(str(n))",
+        (),
+        {"epoch-0.pt": "0", "epoch-1.pt": "1", "epoch-2.pt": "2"},
+    ),
+    "saving over the same file": (
+        (
+            "import os\nfor n in range(3):\n open('m.tmp', 'w').write(str(n))\n"
+            " os.replace('m.tmp', 'm.pt')"
+        ),
+        (),
+        {"m.pt": "2"},
+    ),
+    "a link to the newest file": (
+        "import os\nopen('m-1.pt', 'w').write('1')\nos.symlink('m-1.pt', 'latest.pt')",
+        (),
+        {"m-1.pt": "1", "latest.pt": "1"},
+    ),
+    "through a link to a folder elsewhere": (
+        (
+            "import os\nos.symlink(os.environ['ELSEWHERE'], 'results')\n"
+            "open('results/m.pt', 'w').write('far')"
+        ),
+        (),
+        {"results/m.pt": "far"},
+    ),
+    "the folder given and its own": (
+        (
+            "import os\nopen(os.environ['RUNNER_OUTPUT_DIR'] + '/m', 'w').write('given')\n"
+            "open('m', 'w').write('own')"
+        ),
+        (),
+        {"m": "given", "script-folder/m": "own"},
+    ),
+    "a temporary folder": (
+        (
+            "import os, tempfile\nfolder = tempfile.mkdtemp()\nos.rename(folder, folder[:-8])\n"
+            "open(folder[:-8] + '/m.pt', 'w').write('temp')"
+        ),
+        (),
+        {"temp/tmp/m.pt": "temp"},
+    ),
+    "a hidden folder of Hydra": (
+        "import os\nos.makedirs('outputs/.hydra')\nopen('outputs/.hydra/c.yaml', 'w').write('c')",
+        (),
+        {"outputs/.hydra/c.yaml": "c"},
+    ),
+}
+
+
+@pytest.mark.feature(13)
+@pytest.mark.parametrize("way", WAYS)
+def test_result_written_in_any_of_these_ways_is_an_output(folders: Folders, way: str) -> None:
+    script, arguments, expected = WAYS[way]
+    collected = folders.run(script, *arguments)
+    assert folders.outputs() == expected
+    assert collected.left_out == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open('{}/model.bin', 'w').write('far')",
+        "import os; open(os.path.join('{}', 'model.bin'), 'w').write('far')",
+        "name = 'model'; open(f'{}/{{name}}.bin', 'w').write('far')",
+        "import subprocess; subprocess.run('printf far > {}/model.bin', shell=True, check=True)",
+        "import sys; open(sys.argv[1] + '/model.bin', 'w').write('far')",
+        "import json; open(json.load(open('config.json'))['out'] + '/model.bin', 'w').write('far')",
+    ],
+)
+def test_file_at_an_absolute_path_is_an_output(folders: Folders, line: str) -> None:
+    folder = folders.elsewhere / "results"
+    folder.mkdir()
+    (folder / "old.bin").write_text("of another run")
+    os.utime(folder / "old.bin", ns=(1, 1))
+    arguments = (str(folder),) if "argv" in line else ()
+    if "config" in line:
+        (folders.code / "config.json").write_text(f'{{"out": "{folder}"}}')
+    collected = folders.run(line.format(folder), *arguments)
+    path = str(folder / "model.bin")
+    assert collected.sources == {f"outside{path}": path}
+    assert folders.outputs() == {f"outside{path}": "far"}
+
+
+def test_files_elsewhere_that_the_code_does_not_name_stay_there(folders: Folders) -> None:
+    (folders.elsewhere / ".ssh").mkdir()
+    script = "import os\nopen(os.environ['ELSEWHERE'] + '/m', 'w')\n"
+    script += f"open('{folders.elsewhere}/.ssh/known_hosts', 'w')\nopen('/dev/null', 'w')\n"
+    script += "data = '/etc'"
+    assert folders.run(script) == Collected()
+
+
+def test_sources_tell_where_the_script_wrote(folders: Folders) -> None:
+    script = "import os\nopen('a', 'w')\nopen('../b', 'w')\n"
+    script += "open(os.environ['RUNNER_OUTPUT_DIR'] + '/c', 'w')"
+    assert folders.run(script).sources == {"a": "code", "home/b": "home"}
+
+
+def test_file_of_the_code_is_kept_only_if_the_script_changes_it(folders: Folders) -> None:
+    for name in ("config.json", "weights.bin", "log.csv"):
+        (folders.code / name).write_text("before")
+    script = "import os, shutil\nopen('log.csv', 'a').write('+')\n"
+    script += "os.utime('weights.bin', (1, 1)); open('weights.bin', 'r+').write('AFTER!')\n"
+    script += "os.utime('weights.bin', (1, 1))"
+    folders.run(script)
+    assert folders.outputs() == {"log.csv": "before+", "weights.bin": "AFTER!"}
+
+
+def test_sparse_file_of_five_gigabytes_is_kept(folders: Folders) -> None:
+    collected = folders.run("open('model.bin', 'wb').truncate(5 << 30)")
+    assert collected.sources == {"model.bin": "code"}
+    assert Path(collected.files["model.bin"]).stat().st_size == 5 << 30
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "__pycache__/a.pyc", ".cache/huggingface/model.bin", ".ipynb_checkpoints/a.ipynb",
+        "env/pyvenv.cfg", "env/lib/x.py", "conda/conda-meta/history", "pip/CACHEDIR.TAG",
+        ".git/objects/x", "../.keras/datasets/mnist.npz", "../.netrc", "../.cache/torch/x",
+    ],
+)  # fmt: skip
+def test_caches_environments_and_credentials_are_no_outputs(folders: Folders, path: str) -> None:
+    (folders.code / path).parent.mkdir(parents=True, exist_ok=True)
+    marker = "open('env/pyvenv.cfg', 'w')\n" if path.startswith("env/") else ""
+    collected = folders.run(f"{marker}open({path!r}, 'w').write('x')")
+    assert (folders.outputs(), collected) == ({}, Collected())
+
+
+def test_checkpoints_and_inputs_behind_links_are_no_outputs(folders: Folders) -> None:
+    (folders.elsewhere / "input.bin").write_text("data")
+    script = "import os\nos.symlink(os.environ['RUNNER_CHECKPOINT_DIR'], 'checkpoints')\n"
+    script += "open('checkpoints/1.pt', 'w').write('1')\n"
+    script += "os.symlink(os.environ['ELSEWHERE'], 'inputs')\n"
+    script += "os.symlink(os.environ['ELSEWHERE'] + '/input.bin', 'input.bin')"
+    folders.run(script)
+    assert folders.outputs() == {}
+
+
+BIG = (
+    "import os\nos.makedirs('data/MNIST', exist_ok=True)\n"
+    "open('data/MNIST/x', 'wb').truncate(40_000_000)\nopen('data/y.csv', 'w').write('y')\n"
+)
+
+
+def test_downloaded_data_is_left_out_and_named(folders: Folders) -> None:
+    collected = folders.run(BIG + "open('model.pt', 'w').write('m')")
+    assert folders.outputs() == {"model.pt": "m"}
+    assert collected.left_out == (LeftOut("data/", 40_000_001, "data", 2),)
+    assert str(collected.left_out[0]) == "data/ (2 files, 40 MB): taken for downloaded data"
+
+
+def test_small_results_in_a_data_folder_are_kept(folders: Folders) -> None:
+    folders.run("import os\nos.mkdir('data')\nopen('data/result.csv', 'w').write('1')")
+    assert folders.outputs() == {"data/result.csv": "1"}
+
+
+@pytest.mark.parametrize("named", [{"outputs": ("data/*",)}, {"keep": KeepRule(1, ("data",))}])
+def test_data_that_somebody_named_is_kept(folders: Folders, named: dict[str, Any]) -> None:
+    collected = folders.run(BIG, **named)
+    assert set(collected.sources) == {"data/MNIST/x", "data/y.csv"}
+
+
+def test_files_above_the_limit_are_left_out_largest_first(folders: Folders) -> None:
+    script = "for n in (10, 2000, 300):\n open(f'{n}.bin', 'wb').write(bytes(n))\n"
+    script += "open('outputs/named.bin', 'wb').write(bytes(5000))"
+    collected = folders.run(script, keep=KeepRule(max_bytes=400))
+    assert set(collected.sources) == {"10.bin", "300.bin", "outputs/named.bin"}
+    assert collected.left_out == (LeftOut("2000.bin", 2000, "size"),)
+
+
+def test_long_list_of_what_is_left_out_ends_with_the_rest(folders: Folders) -> None:
+    script = f"for n in range({MAX_LISTED + 5}):\n open(f'{{n}}.bin', 'wb').write(bytes(n + 9))"
+    left_out = folders.run(script, keep=KeepRule(max_bytes=1)).left_out
+    assert len(left_out) == MAX_LISTED + 1
+    assert left_out[-1] == LeftOut("others", 9 + 10 + 11 + 12 + 13, "size", 5)
+
+
+def test_keep_that_is_off_leaves_only_the_given_folder(folders: Folders) -> None:
+    assert folders.run(KERAS, keep=None) == Collected()
+    assert folders.outputs() == {}
+
+
+def test_names_that_no_blob_can_have_are_left_out_not_fatal(folders: Folders) -> None:
+    script = "open(b'bad-\\xff.bin', 'w').write('x')\nopen('a\\\\b', 'w').write('x')\n"
+    script += "open('good', 'w').write('x')"
+    collected = folders.run(script)
+    assert collected.sources == {"good": "code"}
+    assert [each.why for each in collected.left_out] == ["unreadable", "unreadable"]
+
+
+def test_collected_survives_writing_and_reading(folders: Folders) -> None:
+    collected = folders.run(BIG + KERAS)
+    assert collected.left_out
+    assert Collected.from_json(collected.to_json()) == collected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [
+        (("--output_dir", "a"), "a"), (("--output-dir=a/b",), "a/b"), (("--logdir", "l"), "l"),
+        (("--save_dir", "s"), "s"), (("--out", "o/model.npz"), "o"), (("-o", "d/m.pt"), "d"),
+    ],
+)  # fmt: skip
+def test_folder_of_an_argument_is_there_before_the_script(
+    folders: Folders, arguments: tuple[str, ...], folder: str
+) -> None:
+    collected = folders.run(f"import os\nopen({folder + '/a'!r}, 'w')", *arguments)
+    assert collected.sources == {f"{folder}/a": "code"}
+
+
+@pytest.mark.parametrize(
+    "line", ["os.makedirs('outputs')", "pathlib.Path('outputs').mkdir()", "os.mkdir('./outputs')"]
+)
+def test_folder_that_the_script_makes_itself_is_not_made_before(
+    folders: Folders, line: str
+) -> None:
+    collected = folders.run(f"import os, pathlib\n{line}\nopen('outputs/a', 'w')")
+    assert collected.sources == {"outputs/a": "code"}
+
+
+def test_code_folder_that_the_script_removed_has_no_outputs(folders: Folders) -> None:
+    gone = "import os, shutil\nshutil.rmtree(os.getcwd())"
+    assert folders.run(gone) == Collected()
