@@ -26,6 +26,7 @@ NAMES = (
     "history",
     "transfers",
     "resubmission",
+    "collecting",
 )
 
 
