@@ -43,11 +43,15 @@ _CACHES = frozenset({
 })  # fmt: skip
 # A folder that holds one of these is an environment or a cache (bford.info/cachedir, 2026-11-23).
 _MARKERS = frozenset({"pyvenv.cfg", "conda-meta", "CACHEDIR.TAG"})
+# Only what a script writes: a folder of a model may be an input, and nothing exports to one that
+# exists. A path is rather a file, so only its folder is made.
 _FOLDER_ARGUMENT = re.compile(
-    r"--?(?:(?:out|output|outputs|save|model|export|log|logs|result|results|work)[-_]?(?:dir|path"
-    r"|folder|directory)|outdir|logdir|job-dir|root_dir|default_root_dir)"
+    r"--?(?:(?:out|output|outputs|save|log|logs|result|results)[-_]?(?:dir|folder|directory)"
+    r"|job-dir|default_root_dir)"
 )
-_OUTPUT_ARGUMENT = re.compile(r"--?(?:o|out|output|outputs|save|save[-_]?to|result|results)")
+_OUTPUT_ARGUMENT = re.compile(
+    r"--?(?:o|(?:out|output|outputs|save|result|results)(?:[-_]?(?:to|path|file))?)"
+)
 # The names that Batch AI and Azure ML give to the folders of named outputs.
 _NAMED_OUTPUT = re.compile(r"\b(AZ_BATCHAI_OUTPUT_|AZURE_ML_OUTPUT_)([A-Za-z0-9_]+)")
 _MAKES_FOLDER = re.compile(r"^(?=.*(?:mkdir|makedirs)\s*\()(?!.*exist_ok).*$", re.MULTILINE)
@@ -60,20 +64,9 @@ _ABSOLUTE_PATH = re.compile(
     r"""["'](/[^"'\n]+)["']|(?:^|[\s=>(])(/[^\s"'`,;()<>|&]+)""", re.MULTILINE
 )
 _PLACEHOLDER = re.compile(r"\$?\{[^{}]*\}|%[\d.]*[sdfi]")
-_SYSTEM = (
-    "bin",
-    "boot",
-    "dev",
-    "etc",
-    "lib",
-    "lib32",
-    "lib64",
-    "proc",
-    "run",
-    "sbin",
-    "sys",
-    "usr",
-)
+_SYSTEM = frozenset({
+    "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr",
+})  # fmt: skip
 # Folders of everybody: of these, only files count that the code names.
 _SHARED = re.compile(r"/|/(tmp|var|var/tmp|home|home/[^/]+|root|opt|mnt|media|srv|Users|private)")
 MAX_PATHS = 500

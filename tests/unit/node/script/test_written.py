@@ -338,6 +338,7 @@ def test_collected_survives_writing_and_reading(folders: Folders) -> None:
     [
         (("--output_dir", "a"), "a"), (("--output-dir=a/b",), "a/b"), (("--logdir", "l"), "l"),
         (("--save_dir", "s"), "s"), (("--out", "o/model.npz"), "o"), (("-o", "d/m.pt"), "d"),
+        (("--save_path", "p/m.pt"), "p"),
     ],
 )  # fmt: skip
 def test_folder_of_an_argument_is_there_before_the_script(
@@ -345,6 +346,15 @@ def test_folder_of_an_argument_is_there_before_the_script(
 ) -> None:
     collected = folders.run(f"import os\nopen({folder + '/a'!r}, 'w')", *arguments)
     assert collected.sources == {f"{folder}/a": "code"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--save_path", "m.pt"), ("--model_path", "m.pt"), ("--model_dir", "m.pt")]
+)
+def test_argument_that_may_name_a_file_or_an_input_makes_no_folder(
+    folders: Folders, arguments: tuple[str, ...]
+) -> None:
+    assert folders.run("open('m.pt', 'w')", *arguments).sources == {"m.pt": "code"}
 
 
 @pytest.mark.parametrize(
