@@ -280,7 +280,7 @@ def test_schema_file_is_what_make_schema_writes() -> None:
 def test_error_of_one_task_names_it_and_says_what_to_write_in_the_file(write: Write) -> None:
     path = write("tasks:\n  a: {command: python prepare.py}\n  b: {recipe: ./model}\n")
     for override, what, fix in (
-        ("a.n=3", "task a: parameter 'n' is not declared", "use `params` or `args` of task a"),
+        ("a.n=3", "task a: parameter 'n' is not declared", "add it to `args` of a"),
         ("b.epoch=3", "task b: parameter 'epoch' is not declared", "did you mean epochs?"),
         ("b.epochs=10", "task b: ", ""),
     ):
