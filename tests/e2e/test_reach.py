@@ -43,7 +43,7 @@ def test_command_runs_in_the_folder_and_environment_of_the_run(cli: Cli, running
     ).splitlines()
     assert (run_id, python) == (running, f"{venv}/bin/python")
     assert folder == f"{home}/code"
-    assert files == ["train.py"]
+    assert files == ["logs", "outputs", "train.py"]
     seen = cli.ok("exec", running, "--", "sh", "-c", 'cat "$RUNNER_OUTPUT_DIR/seen.txt"')
     assert seen == "by the script"
 
