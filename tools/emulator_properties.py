@@ -236,7 +236,7 @@ STORED: Mapping[str, tuple[str, str]] = {
     ),
     "JobReleaseTask": (
         "userIdentity retentionTime",
-        f"{_USERS}; its directory stays as long as its job and its node",
+        f"of the user: {_USERS}; of the time: the directory stays as long as its job and node",
     ),
     "TaskSchedulingPolicy": ("jobDefaultOrder", "tasks start in the order in which they came"),
 }

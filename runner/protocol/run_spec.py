@@ -545,6 +545,7 @@ def _part(raw: Document, name: str) -> dict[str, Any]:
 
 _REFERENCE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
 _INTERPRETER = re.compile(r"(?:python[\d.]*|(?:ba|da|z|k|a)?sh)")
+_VALUE_OPTION = re.compile(r"[-+][A-Za-z]*[oOWX]")  # `bash -euo pipefail`, `python -W error`
 _CODE_OPTION = re.compile(r"-[A-Za-z]*c")  # `sh -c CODE`, `bash -lc CODE`, `python -c CODE`
 
 
@@ -585,12 +586,17 @@ def _code_words(command: Sequence[str]) -> set[int]:
     for number, word in enumerate(command):
         if not _INTERPRETER.fullmatch(PurePosixPath(word).name):
             continue
+        value_follows = False
         for option in range(number + 1, len(command)):
-            if not command[option].startswith("-"):
+            if value_follows:  # `bash -o pipefail -c CODE`
+                value_follows = False
+            elif not command[option].startswith(("-", "+")):
                 break
-            if _CODE_OPTION.fullmatch(command[option]):
+            elif _CODE_OPTION.fullmatch(command[option]):
                 found.add(option + 1)
                 break
+            else:
+                value_follows = bool(_VALUE_OPTION.fullmatch(command[option]))
     return found
 
 

@@ -142,6 +142,10 @@ class JobClosedError(RunnerError):
     """The job of a task was closed or deleted after it had been chosen."""
 
 
+class JobDisabledError(RunnerError):
+    """The tasks of a job do not start, because somebody disabled it."""
+
+
 def check_pool(connection: Connection, pool_id: str) -> None:
     """Raise RunnerError unless the pool exists: tasks of a job without one would wait forever."""
     with service_errors(f"reading pool {pool_id}"):
@@ -165,16 +169,21 @@ def find_open_job(connection: Connection, job_id: str, pool_id: str) -> FoundJob
     """
     check_pool(connection, pool_id)
     only = f"startswith(id, '{job_id}')"
-    numbers = [0]
+    numbers, paused = [0], None
     with service_errors(f"listing the jobs named {job_id}"):
         for job in connection.batch_client().list_jobs(filter=only, select=_JOB_PARTS):
             number = _number(job_id, str(job.id))
             if number is None:
                 continue
-            if _takes_tasks(job, pool_id):
-                done = wire_text(job.all_tasks_complete_mode) == "terminatejob"
-                return FoundJob(str(job.id), exists=True, completes=done)
+            try:
+                if _takes_tasks(job, pool_id):
+                    done = wire_text(job.all_tasks_complete_mode) == "terminatejob"
+                    return FoundJob(str(job.id), exists=True, completes=done)
+            except JobDisabledError as err:
+                paused = err
             numbers.append(number)
+    if paused is not None:
+        raise paused
     number = max(numbers) + 1
     return FoundJob(job_id if number == 1 else f"{job_id}-{number}", exists=False)
 
@@ -228,7 +237,7 @@ def _closed(err: HttpResponseError, doing: str) -> JobClosedError:
 def _takes_tasks(job: models.BatchJob, pool_id: str) -> bool:
     state = wire_text(job.state)
     if state in _PAUSED:
-        raise RunnerError(
+        raise JobDisabledError(
             "R-JOB-DISABLED",
             f"job {job.id} is {state}: its tasks would not start",
             fix=f"az batch job enable --job-id {job.id}, or use another name with --experiment",

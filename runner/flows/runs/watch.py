@@ -338,6 +338,9 @@ class _RunWatcher:
             return
         if self.ended or time.monotonic() - since < limit:
             return
+        task = get_task(self._connection, self._record.job_id, self._record.task_id)
+        if task is None or task.phase != "active":  # its node came since the last poll
+            return
         why = f"it was stuck for {format_duration(limit)}: {status.cause.message}"
         if cancel_run(self._connection, self._record, why).changed:
             self._gave_up = status.cause

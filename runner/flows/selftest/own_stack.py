@@ -51,10 +51,12 @@ class OwnStack:
         folder: Its Pulumi project.
         usd_per_hour: The price of its only node.
         usd_at_most: The bound of all costs.
+        is_new: False if an earlier self-test of this machine left its folder.
     """
 
     settings: Settings
     folder: Path
+    is_new: bool
     location: str
     usd_per_hour: float
     usd_at_most: float
@@ -73,6 +75,7 @@ def plan_own_stack(
         raise _name_taken(project)
     config = plan_environment(settings, cwd=cwd, env=env, now=now).config
     folder = settings.home / "selftest"
+    is_new = not (folder / f"Pulumi.{STACK}.yaml").exists()
     (folder / "infra").mkdir(parents=True, exist_ok=True)  # the engine enters it
     shutil.copyfile(project / "Pulumi.yaml", folder / "Pulumi.yaml")
     text = _FILE.format(
@@ -91,7 +94,7 @@ def plan_own_stack(
             exit_code=ExitCode.COST_CAP,
         )
     usd_per_hour = cost.usd_per_hour_max or 0.0
-    return OwnStack(own, folder, config.location, usd_per_hour, usd_at_most)
+    return OwnStack(own, folder, is_new, config.location, usd_per_hour, usd_at_most)
 
 
 def _bound(cost: PoolCost, location: str) -> float:
@@ -127,6 +130,14 @@ def deployed_stack(
 
     environment = deploy.open_engine(own.settings, own.folder, env, consent)
     changes = deploy.preview(environment, on_progress)
+    if own.is_new and {change.op for change in changes} != {"create"}:
+        raise RunnerError(
+            "R-SELFTEST-STACK",
+            f"the stack {STACK!r} of this Pulumi backend exists already",
+            why="it may belong to the self-test of somebody else, and would be deleted",
+            fix=f"wait for its end, or remove it with pulumi destroy --stack {STACK}",
+            exit_code=ExitCode.PREFLIGHT,
+        )
     with charging(report, "storage and requests", _STORAGE_USD_PER_HOUR):
         try:
             deploy.deploy(own.settings, environment, changes, on_progress)

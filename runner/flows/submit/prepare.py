@@ -109,8 +109,10 @@ _ALWAYS_SET = (
     "RUNNER_PARAMS",
     "RUNNER_NODES",
     "RUNNER_NODE_RANK",
+    "RUNNER_RESUMED",
     "HOME",
     "PATH",
+    "TMPDIR",
 )
 
 
