@@ -1,6 +1,6 @@
 """A certificate authority for one process: its key exists in memory only.
 
-Its certificate is limited to the domains of Azure, and is valid for two days.
+Its certificate is limited to the domains of Azure.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DOMAINS = ("azure.com", "windows.net", "microsoftonline.com")
-_VALID = timedelta(days=2)
+_ALREADY_VALID = timedelta(hours=1)  # clocks of containers may be behind
 
 
 class Authority:
     """Issues certificates of hosts, and answers with TLS contexts that use them. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, valid_for: timedelta) -> None:
+        self._valid_for = valid_for  # every certificate, from its creation
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Local Azure names")])
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._lock = threading.Lock()
         permitted = [x509.DNSName(domain) for domain in DOMAINS]
         self._certificate = (
-            _builder(self._name, self._name, self._key)
+            self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(x509.NameConstraints(permitted, None), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
@@ -59,7 +60,7 @@ class Authority:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         certificate = (
-            _builder(name, self._name, key)
+            self._builder(name, key)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -82,20 +83,19 @@ class Authority:
             Path(path).unlink()
         return context
 
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + _VALID)
-    )
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _ALREADY_VALID)
+            .not_valid_after(now + self._valid_for)
+        )
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -22,7 +22,7 @@ _SYSTEM = (
 def client_variables(gateway: Gateway, bundle: str) -> dict[str, str]:
     """Return the variables of a program; `bundle` is the path of what `bundle_of` returns."""
     return {
-        **dict.fromkeys(("HTTPS_PROXY", "https_proxy"), gateway.url),
+        **dict.fromkeys(("HTTPS_PROXY", "https_proxy"), gateway.proxy_url),
         **dict.fromkeys(("NO_PROXY", "no_proxy"), _DIRECT),
         **dict.fromkeys(_BUNDLES, bundle),
         "IDENTITY_ENDPOINT": f"{gateway.url}{IDENTITY_PATH}",

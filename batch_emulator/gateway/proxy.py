@@ -2,7 +2,7 @@
 
 Signatures are checked here before a request is signed anew for the local service, whose paths
 begin with the account. For a command every other host is refused, so that nothing meant for the
-local services reaches Azure. Tasks of nodes reach other hosts, but those of the account.
+local services reaches Azure. Tasks of nodes reach all other hosts, except those of the account.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import hmac
 import http.client
 import json
 import re
+import secrets
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from xml.etree import ElementTree as ET
 
@@ -51,6 +52,16 @@ _TIMEOUT_S = 300.0
 _CONNECT_S = 60.0
 _TUNNEL_BYTES = 64 * 1024
 _MAX_SIGN_IN_BYTES = 64 * 1024
+_VALID_FOR_COMMANDS = timedelta(days=2)
+_VALID_FOR_NODES = timedelta(days=3650)  # an emulator may run for months
+_PROXY_USER = "local"
+# Audiences without a slash at the end. Storage takes those of one account as well
+# (https://learn.microsoft.com/azure/storage/common/storage-auth-aad-msi, read 2026-11-23).
+_BATCH_AUDIENCES = frozenset({"https://batch.core.windows.net"})
+_STORAGE_AUDIENCE = "https://storage.azure.com"
+_MANAGEMENT_AUDIENCES = frozenset(
+    {f"https://{MANAGEMENT_HOST}", "https://management.core.windows.net"}
+)
 _HOP_HEADERS = frozenset(
     {
         "connection",
@@ -95,7 +106,16 @@ class LocalServices:
     def claims(self, host: str) -> bool:
         """Return True if the host would be one of the account on Azure, served or not."""
         name, _, domain = host.partition(".")
-        return name == self.account.name and any(domain.endswith(end) for end in DOMAINS)
+        own = (self.account.name, f"{self.account.name}-secondary")
+        return name in own and any(domain.endswith(end) for end in DOMAINS)
+
+    def audiences(self, host: str) -> frozenset[str]:
+        """Return the audiences of the tokens that a host of Azure takes."""
+        if host == MANAGEMENT_HOST:
+            return _MANAGEMENT_AUDIENCES
+        if self.batch_pattern().fullmatch(host):
+            return _BATCH_AUDIENCES
+        return frozenset({_STORAGE_AUDIENCE, f"https://{host}"})
 
 
 class Gateway(ThreadingHTTPServer):
@@ -106,19 +126,31 @@ class Gateway(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 1024  # clients open many connections at once
 
     def __init__(self, services: LocalServices, *, for_nodes: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.services = services
         self.for_nodes = for_nodes
         self.tokens = Tokens()
-        self.authority = Authority()
+        self.authority = Authority(_VALID_FOR_NODES if for_nodes else _VALID_FOR_COMMANDS)
+        self._password = secrets.token_urlsafe(32)
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
 
     @property
     def url(self) -> str:
-        """Return the URL of the proxy."""
+        """Return the URL of the identity's endpoint."""
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def proxy_url(self) -> str:
+        """Return the URL of the proxy, with the password: other users reach the port as well."""
+        return f"http://{_PROXY_USER}:{self._password}@127.0.0.1:{self.server_address[1]}"
+
+    def admits(self, authorization: str) -> bool:
+        """Return True if the header Proxy-Authorization has the password."""
+        wanted = _authorization(_PROXY_USER, self._password)["Proxy-Authorization"]
+        return hmac.compare_digest(authorization.encode(), wanted.encode())
 
     def start(self) -> None:
         """Serve in a thread."""
@@ -152,8 +184,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_CONNECT(self) -> None:
         """Become the host of that name, if it is one of ours."""
+        if not self._host and not self.server.admits(self.headers.get("Proxy-Authorization", "")):
+            self._ask_for_password()
+            return
         name, _, port = self.path.rpartition(":")
-        host, services = name.strip("[]").lower(), self.server.services
+        host, services = name.strip("[]").rstrip(".").lower(), self.server.services
         is_other = not services.knows(host) and not services.claims(host)
         if self.server.for_nodes and is_other and not self._host and port.isdigit():
             self._tunnel(host, int(port))
@@ -174,6 +209,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = secured.makefile("rb")
         self.wfile = secured.makefile("wb", 0)  # pyright: ignore[reportAttributeAccessIssue]
         self.close_connection = False
+
+    def _ask_for_password(self) -> None:
+        """Answer a client that gave no password, or waits for the question as .NET does."""
+        self.close_connection = True
+        self.send_response(407)
+        self.send_header("Proxy-Authenticate", 'Basic realm="batch-emulator"')
+        self.send_header("Content-Length", "0")
+        self.send_header("Connection", "close")
+        self.end_headers()
 
     def _tunnel(self, host: str, port: int) -> None:
         """Pass bytes to and from another host until both sides have ended."""
@@ -202,7 +246,9 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if not self._host and (self.command, path) == ("GET", IDENTITY_PATH):
             header = self.headers.get("X-IDENTITY-HEADER", "")
-            self._answer(*answer_identity(query_of(query), header, self.server.tokens))
+            server = self.server
+            found = answer_identity(query_of(query), header, server.tokens, any_id=server.for_nodes)
+            self._answer(*found)
             return
         if not self._host:
             self.send_error(403, "Forbidden", "this proxy takes HTTPS only")
@@ -379,7 +425,8 @@ class _Handler(BaseHTTPRequestHandler):
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return False
-        if self.server.tokens.is_valid(token.strip()):
+        audiences = self.server.services.audiences(self._host)
+        if self.server.tokens.is_valid(token.strip(), audiences):
             return True
         if others:
             return False
@@ -454,9 +501,11 @@ def _sign(text: str, key: str) -> str:
 
 def _open_tunnel(host: str, port: int) -> socket.socket:
     """Connect to a host, through the proxy of this process if it has one. Raises OSError."""
-    proxy = urlsplit(getproxies().get("https", ""))
+    proxy = _upstream_proxy()
     if not proxy.hostname or proxy_bypass(host):
         remote = socket.create_connection((host, port), _CONNECT_S)
+    elif proxy.scheme != "http":
+        raise OSError(f"the emulator's own proxy must have an http:// URL, not {proxy.scheme}://")
     else:
         way = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=_CONNECT_S)
         way.set_tunnel(host, port, _authorization(proxy.username, proxy.password))
@@ -464,6 +513,13 @@ def _open_tunnel(host: str, port: int) -> socket.socket:
         remote = way.sock
     remote.settimeout(None)
     return remote
+
+
+def _upstream_proxy() -> SplitResult:
+    """Return the URL of this process's proxy for HTTPS, empty if it has none."""
+    found = getproxies()
+    url = found.get("https") or found.get("all", "")
+    return urlsplit(url if not url or "://" in url else f"http://{url}")
 
 
 def _authorization(user: str | None, password: str | None) -> dict[str, str]:

@@ -76,14 +76,15 @@ class Tokens:
         text = f"{_encoded({'alg': 'HS256', 'typ': 'JWT'})}.{_encoded(claims)}"
         return f"{text}.{self._signature(text)}"
 
-    def is_valid(self, token: str) -> bool:
-        """Return True if the token was given here and has not expired."""
+    def is_valid(self, token: str, audiences: frozenset[str]) -> bool:
+        """Return True if the token was given here for one of the audiences and has not expired."""
         text, _, signature = token.rpartition(".")
         if not hmac.compare_digest(self._signature(text).encode(), signature.encode()):
             return False
         claims = text.partition(".")[2]
         found: Json = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-        return found["exp"] > time.time()
+        known = found["aud"].rstrip("/").lower() in audiences
+        return known and found["exp"] > time.time()
 
     def _signature(self, text: str) -> str:
         return _base64(hmac.digest(self._key, text.encode(), "sha256"))
@@ -139,12 +140,17 @@ def _answer_token(body: bytes, tokens: Tokens) -> tuple[int, Json]:
     return 200, {"token_type": "Bearer", **expires, "access_token": tokens.issue(audience)}
 
 
-def answer_identity(query: Mapping[str, str], header: str, tokens: Tokens) -> tuple[int, Json]:
-    """Answer a request for a token of the managed identity: status and body."""
+def answer_identity(
+    query: Mapping[str, str], header: str, tokens: Tokens, *, any_id: bool
+) -> tuple[int, Json]:
+    """Answer a request for a token of the managed identity: status and body.
+
+    With `any_id` every ID names it: programs in tasks pass that of an identity of their pool.
+    """
     if not hmac.compare_digest(header.encode(), tokens.identity_header.encode()):
         return 401, {"statusCode": 401, "message": "The X-IDENTITY-HEADER is not IDENTITY_HEADER."}
     named = [query[name] for name in ("client_id", "principal_id", "object_id") if name in query]
-    if any(name.lower() != CLIENT for name in named):
+    if not any_id and any(name.lower() != CLIENT for name in named):
         return 400, {"statusCode": 400, "message": f"No managed identity is {named[0]}."}
     audience = query.get("resource", "")
     if not audience:
@@ -154,7 +160,7 @@ def answer_identity(query: Mapping[str, str], header: str, tokens: Tokens) -> tu
         "expires_on": str(int(time.time()) + _LIFETIME_S),
         "resource": audience,
         "token_type": "Bearer",
-        "client_id": CLIENT,
+        "client_id": query.get("client_id", CLIENT),
     }
 
 

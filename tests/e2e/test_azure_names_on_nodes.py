@@ -34,15 +34,21 @@ def answer(url, headers):
         return str(err.reason), b""
 
 secret = {"X-IDENTITY-HEADER": os.environ["IDENTITY_HEADER"]}
-token = json.loads(answer(identity + "?resource=https://storage.azure.com", secret)[1])
-headers = {"Authorization": "Bearer " + token["access_token"], "x-ms-version": "2021-12-02"}
+
+def headers_for(audience):
+    token = json.loads(answer(identity + "?client_id=mine&resource=" + audience, secret)[1])
+    return {"Authorization": "Bearer " + token["access_token"], "x-ms-version": "2021-12-02"}
+
+headers = headers_for("https://storage.azure.com")
+of_batch = headers_for("https://batch.core.windows.net/")
+of_keys = headers_for("https://management.azure.com/")
 batch = f"https://{account}.westeurope.batch.azure.com"
 version = "api-version=2024-07-01.20.0"
 found = {
     "blob": answer(f"https://{account}.blob.core.windows.net/?comp=list", headers)[0],
     "file": answer(f"https://{account}.file.core.windows.net/?comp=list", headers)[0],
-    "batch": answer(f"{batch}/pools?{version}", headers)[0],
-    "keys": answer("https://management.azure.com/subscriptions?api-version=2022-12-01", headers)[0],
+    "batch": answer(f"{batch}/pools?{version}", of_batch)[0],
+    "keys": answer("https://management.azure.com/subscriptions?api-version=2022-12-01", of_keys)[0],
     "queue": answer(f"https://{account}.queue.core.windows.net/?comp=list", headers)[0],
 }
 print(json.dumps(found))

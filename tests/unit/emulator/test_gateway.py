@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
@@ -12,11 +13,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from cryptography import x509
 
 from batch_emulator.gateway import proxy
 from batch_emulator.gateway.__main__ import environment_of, run
@@ -64,12 +68,24 @@ def gateway() -> Iterator[Gateway]:
 
 @pytest.fixture
 def client(gateway: Gateway) -> Iterator[http.client.HTTPSConnection]:
+    client = _client(gateway, HOST)
+    yield client
+    client.close()
+
+
+def _client(gateway: Gateway, host: str) -> http.client.HTTPSConnection:
     trusted = ssl.create_default_context(cadata=gateway.authority.pem.decode())
     address: Any = gateway.server_address
     client = http.client.HTTPSConnection(*address, context=trusted, timeout=60)
-    client.set_tunnel(HOST, 443)
-    yield client
-    client.close()
+    client.set_tunnel(host, 443, _password(gateway))
+    return client
+
+
+def _password(gateway: Gateway) -> dict[str, str]:
+    """Return the header that clients make of the URL of the proxy."""
+    user, _, password = urlsplit(gateway.proxy_url).netloc.rpartition("@")[0].partition(":")
+    text = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Proxy-Authorization": f"Basic {text}"}
 
 
 def test_requests_reach_a_service_that_has_closed_its_connection(
@@ -151,37 +167,111 @@ def of_nodes(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate
     found.close()
 
 
-@pytest.mark.parametrize("through_a_proxy", [False, True])
+def _tunnel(gateway: Gateway, host: str, port: int) -> http.client.HTTPConnection:
+    way = http.client.HTTPConnection("127.0.0.1", gateway.server_address[1], timeout=60)
+    way.set_tunnel(host, port, _password(gateway))
+    return way
+
+
 def test_tasks_of_nodes_reach_other_hosts(
-    of_nodes: Gateway, monkeypatch: pytest.MonkeyPatch, through_a_proxy: bool
+    of_nodes: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Gateway(of_nodes.services, for_nodes=True)
     monkeypatch.setattr(proxy, "getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=_echo, args=(other,), daemon=True).start()
-        host, port = other.getsockname()
-        if through_a_proxy:
-            asked = iter([{"https": f"http://us%65r:pass@127.0.0.1:{first.server_address[1]}"}, {}])
-            monkeypatch.setattr(proxy, "getproxies", lambda: next(asked))
-            monkeypatch.setattr(proxy, "proxy_bypass", lambda host: False)
-        first.start()
-        way = http.client.HTTPConnection("127.0.0.1", of_nodes.server_address[1], timeout=60)
-        way.set_tunnel(host, port)
+        way = _tunnel(of_nodes, *other.getsockname())
         way.connect()
         with way.sock:
             way.sock.sendall(b"hello")
             assert way.sock.recv(5) == b"HELLO"
-    first.close()
 
 
-@pytest.mark.parametrize("service", ["queue.core.windows.net", "eastus.service.batch.azure.com"])
-def test_unserved_names_of_the_account_are_refused_to_tasks(
-    of_nodes: Gateway, service: str
+class _Upstream(BaseHTTPRequestHandler):
+    """A proxy that records what it is asked for, and is itself the host behind it."""
+
+    asked: list[tuple[str, str | None]]
+
+    def do_CONNECT(self) -> None:
+        self.asked.append((self.requestline, self.headers["Proxy-Authorization"]))
+        self.send_response_only(200)
+        self.end_headers()
+        self.wfile.write(self.rfile.read(5).upper())
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        """Log nothing."""
+
+
+@pytest.mark.parametrize("variable", ["https", "all"])
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_tunnels_of_tasks_use_the_proxy_of_the_emulator(
+    of_nodes: Gateway, monkeypatch: pytest.MonkeyPatch, variable: str, scheme: str
 ) -> None:
-    way = http.client.HTTPConnection("127.0.0.1", of_nodes.server_address[1], timeout=60)
-    way.set_tunnel(f"mine.{service}", 443)
-    with pytest.raises(OSError, match="403"):
+    asked = _Upstream.asked = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Upstream) as upstream:
+        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+        url = f"{scheme}us%65r:pass@127.0.0.1:{upstream.server_address[1]}"
+        monkeypatch.setattr(proxy, "getproxies", lambda: {variable: url})
+        monkeypatch.setattr(proxy, "proxy_bypass", lambda host: False)
+        way = _tunnel(of_nodes, "pypi.invalid", 443)
         way.connect()
+        with way.sock:
+            way.sock.sendall(b"hello")
+            assert way.sock.recv(5) == b"HELLO"
+        upstream.shutdown()
+    ((line, authorization),) = asked
+    assert line.startswith("CONNECT pypi.invalid:443 ")
+    assert authorization == f"Basic {base64.b64encode(b'user:pass').decode()}"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "mine.queue.core.windows.net",
+        "mine.queue.core.windows.net.",
+        "mine-secondary.blob.core.windows.net",
+        "mine.eastus.service.batch.azure.com",
+    ],
+)
+def test_unserved_names_of_the_account_are_refused_to_tasks(of_nodes: Gateway, host: str) -> None:
+    with pytest.raises(OSError, match="403"):
+        _tunnel(of_nodes, host, 443).connect()
+
+
+@pytest.mark.parametrize("host", [HOST, "pypi.invalid"])
+@pytest.mark.parametrize("headers", [{}, {"Proxy-Authorization": "Basic bG9jYWw6b3RoZXI="}])
+@pytest.mark.parametrize("for_nodes", [False, True])
+def test_proxy_serves_who_has_its_password_only(
+    gateway: Gateway, of_nodes: Gateway, host: str, headers: dict[str, str], for_nodes: bool
+) -> None:
+    port = (of_nodes if for_nodes else gateway).server_address[1]
+    way = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    way.set_tunnel(host, 443, headers)
+    with pytest.raises(OSError, match="407"):
+        way.connect()
+
+
+def test_proxy_asks_clients_for_its_password(of_nodes: Gateway) -> None:
+    with socket.create_connection(("127.0.0.1", of_nodes.server_address[1]), 60) as way:
+        way.sendall(f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n\r\n".encode())
+        answer = http.client.HTTPResponse(way, method="CONNECT")
+        answer.begin()
+    assert answer.status == 407
+    assert answer.headers["Proxy-Authenticate"] == 'Basic realm="batch-emulator"'
+
+
+@pytest.mark.parametrize(("for_nodes", "days"), [(False, 2), (True, 3650)])
+def test_certificates_are_valid_as_long_as_they_are_needed(
+    gateway: Gateway, of_nodes: Gateway, for_nodes: bool, days: int
+) -> None:
+    used = of_nodes if for_nodes else gateway
+    client = _client(used, HOST)
+    client.connect()
+    assert isinstance(client.sock, ssl.SSLSocket)
+    served = x509.load_der_x509_certificate(client.sock.getpeercert(binary_form=True) or b"")
+    client.close()
+    for certificate in (served, x509.load_pem_x509_certificate(used.authority.pem)):
+        left = certificate.not_valid_after_utc - datetime.now(UTC)
+        assert timedelta(days=days - 1) < left <= timedelta(days=days)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +293,53 @@ def test_identity_gives_tokens_for_its_header_only(
     answer = client.getresponse()
     body = json.loads(answer.read())
     assert answer.status == status
-    assert ("access_token" in body and gateway.tokens.is_valid(body["access_token"])) == (
-        status == 200
-    )
+    audiences = frozenset({"https://storage.azure.com"})
+    token = body.get("access_token")
+    assert (token is not None and gateway.tokens.is_valid(token, audiences)) == (status == 200)
+
+
+@pytest.mark.parametrize("name", ["client_id", "principal_id", "object_id"])
+def test_identity_of_a_node_has_the_id_that_a_program_names(of_nodes: Gateway, name: str) -> None:
+    client = http.client.HTTPConnection("127.0.0.1", of_nodes.server_address[1], timeout=60)
+    headers = {"X-IDENTITY-HEADER": of_nodes.tokens.identity_header}
+    query = f"resource=https://storage.azure.com&{name}=of-my-pool"
+    client.request("GET", f"{IDENTITY_PATH}?{query}", headers=headers)
+    answer = client.getresponse()
+    wanted = "of-my-pool" if name == "client_id" else CLIENT
+    assert (answer.status, json.loads(answer.read())["client_id"]) == (200, wanted)
+
+
+_BLOB = "mine.blob.core.windows.net"
+_ANY_STORAGE = "https://storage.azure.com"
+
+
+@pytest.mark.parametrize(
+    ("audience", "host", "admitted"),
+    [
+        ("https://management.azure.com/", "management.azure.com", True),
+        ("https://management.core.windows.net/", "management.azure.com", True),
+        (_ANY_STORAGE, "management.azure.com", False),
+        (f"{_ANY_STORAGE}/", _BLOB, True),
+        (f"https://{_BLOB}", _BLOB, True),
+        ("https://other.blob.core.windows.net", _BLOB, False),
+        ("https://management.azure.com/", _BLOB, False),
+        ("https://batch.core.windows.net/", HOST, True),
+        (_ANY_STORAGE, HOST, False),
+    ],
+)
+def test_tokens_open_the_hosts_of_their_audience_only(
+    gateway: Gateway, audience: str, host: str, admitted: bool
+) -> None:
+    token = gateway.tokens.issue(audience)
+    client = _client(gateway, host)
+    client.request("GET", "/subscriptions", headers={"Authorization": f"Bearer {token}"})
+    answer = client.getresponse()
+    body = answer.read()
+    client.close()
+    if host == HOST:  # the service decides on tokens that it gave to tasks
+        assert body.startswith(b"SharedKey " if admitted else b"Bearer ")
+    else:
+        assert answer.status == (200 if admitted else 401)
 
 
 def test_pool_of_resource_manager_is_described_as_the_service_does() -> None:
@@ -257,6 +391,7 @@ def test_proxies_of_the_caller_do_not_count_for_the_command(gateway: Gateway) ->
     assert proxies == {
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
-        "HTTPS_PROXY": gateway.url,
-        "https_proxy": gateway.url,
+        "HTTPS_PROXY": gateway.proxy_url,
+        "https_proxy": gateway.proxy_url,
     }
+    assert found["IDENTITY_ENDPOINT"] == f"{gateway.url}{IDENTITY_PATH}"
