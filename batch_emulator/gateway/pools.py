@@ -7,24 +7,23 @@ service refuses it by its name if it has none of that name: nothing gets lost on
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from batch_emulator.gateway.sign_in import Json, NamedAccounts, arm_error, resource_id
+from batch_emulator.http.bodies import FREE
 
-API_VERSION = "2024-07-01.20.0"  # the last with all that the management plane has
-# Enumerations are written in other capitals: azure-native 3.29 and azure-mgmt-batch 17.3 beside
-# azure-batch 15.1.
-_ENUMS = {
-    "Pool": "pool",
-    "Admin": "admin",
-    "Pack": "pack",
-    "Spread": "spread",
-    "DockerCompatible": "dockerCompatible",
-    "NoPublicIPAddresses": "nopublicipaddresses",
+_API_VERSION = "2024-07-01.20.0"  # the last with all that the management plane had until then
+_SAME_SINCE = "2025-06-01"  # both planes lost and got the same properties
+# Names in all of azure-mgmt-batch 19.0 and azure-native 3.29 that azure-batch 15.1 has not.
+_NAMES = {
+    "nodeAgentSkuId": "nodeAgentSKUId",
+    "inboundNatPools": "inboundNATPools",
+    "dynamicVnetAssignmentScope": "dynamicVNetAssignmentScope",
+    "userName": "username",
 }
-_NAMES = {"nodeAgentSkuId": "nodeAgentSKUId", "inboundNatPools": "inboundNATPools"}
 # Tags and an identity can be given to a pool through Resource Manager only
 # (https://learn.microsoft.com/azure/batch/managed-identity-pools, read 2026-11-23).
 MANAGEMENT_ONLY = ("identity", "tags")
@@ -39,8 +38,17 @@ class WantedPool:
     body: Json
 
 
+def api_version(of_management: str) -> str:
+    """Return the api-version of the Batch service for one of Resource Manager."""
+    return _SAME_SINCE if of_management >= _SAME_SINCE else _API_VERSION
+
+
 def pool_of(method: str, path: str, account: NamedAccounts, content: bytes) -> WantedPool | None:
-    """Return the pool that a request asks for, or None if it is another request."""
+    """Return the pool that a request asks for, or None if it is another request.
+
+    Raises:
+        ValueError: the content is not that of a pool.
+    """
     batch, _, name = path.rpartition("/pools/")
     if (
         method != "PUT"
@@ -50,8 +58,8 @@ def pool_of(method: str, path: str, account: NamedAccounts, content: bytes) -> W
     try:
         document: Any = json.loads(content)
         return WantedPool(path, document, data_plane(name, document["properties"]))
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return WantedPool(path, {}, {})  # which the service refuses
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as err:
+        raise ValueError("The request content was invalid and could not be deserialized.") from err
 
 
 def arm_answer(pool: WantedPool, status: int, answer: Json) -> tuple[int, Json]:
@@ -76,14 +84,21 @@ def data_plane(pool_id: str, properties: Mapping[str, Any]) -> Json:
         elif name == "scaleSettings":
             body |= _scale(value)
         elif name == "interNodeCommunication":
-            body["enableInterNodeCommunication"] = value == "Enabled"
+            body["enableInterNodeCommunication"] = str(value).lower() == "enabled"
+        elif name == "applicationPackages":
+            body["applicationPackageReferences"] = [_package(one) for one in value]
         else:
             body[_NAMES.get(name, name)] = _renamed(value)
     return body
 
 
+def _package(reference: Mapping[str, Any]) -> Json:
+    found: Json = dict(reference)
+    return {"applicationId": found.pop("id").rpartition("/")[2], **found}
+
+
 def _scale(settings: Mapping[str, Any]) -> Json:
-    ((kind, given),) = settings.items()
+    ((kind, given),) = ((kind, given) for kind, given in settings.items() if given is not None)
     found: Json = _renamed(given)
     if kind != "autoScale":
         found.pop("nodeDeallocationOption", None)  # of later resizes only
@@ -94,12 +109,17 @@ def _scale(settings: Mapping[str, Any]) -> Json:
     return {**scale, **found}
 
 
-def _renamed(value: Any) -> Any:
+def _renamed(value: Any, parent: str = "") -> Any:
     if isinstance(value, dict):
-        parts = cast("Json", value)
-        return {_NAMES.get(name, name): _renamed(part) for name, part in parts.items()}
+        names = {**_NAMES, "id": "virtualMachineImageId"} if parent == "imageReference" else _NAMES
+        return {
+            names.get(name, name): part if name in FREE else _renamed(part, name)
+            for name, part in cast("Json", value).items()
+        }
     if isinstance(value, list):
         return [_renamed(part) for part in cast("list[Any]", value)]
-    if isinstance(value, float):
-        return int(value)  # Pulumi has one type of number
-    return _ENUMS.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is not a number of JSON")
+    return int(value) if value.is_integer() else value  # Pulumi has one type of number

@@ -31,7 +31,7 @@ from xml.etree import ElementTree as ET
 from batch_emulator.executor.blob_sas import without_protocol
 from batch_emulator.files_share.auth import SignedRequest, query_of, strings_to_sign
 from batch_emulator.gateway.authority import DOMAINS, Authority
-from batch_emulator.gateway.pools import API_VERSION, arm_answer, pool_of
+from batch_emulator.gateway.pools import api_version, arm_answer, pool_of
 from batch_emulator.gateway.sign_in import (
     IDENTITY_PATH,
     MANAGEMENT_HOST,
@@ -279,7 +279,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(*answer_sign_in(self.command, path, body, tokens))
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
-        account = self.server.services.account
         if not self._has_token(headers, others=True):
             self._answer(
                 *arm_error(401, "InvalidAuthenticationToken", "The access token is invalid.")
@@ -287,14 +286,23 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.server.for_nodes:
             message = "The identity of a node has no role there."
             self._answer(*arm_error(403, "AuthorizationFailed", message))
-        elif wanted := pool_of(self.command, path, account, body):
-            self._answer(*arm_answer(wanted, *self._create_pool(wanted.body)))
         else:
-            self._answer(*answer_management(self.command, path, account))
+            self._answer(*self._answer_management(path, body))
+
+    def _answer_management(self, path: str, body: bytes) -> tuple[int, Json]:
+        account = self.server.services.account
+        try:
+            wanted = pool_of(self.command, path, account, body)
+        except ValueError as err:
+            return arm_error(400, "InvalidRequestContent", str(err))
+        if wanted is None:
+            return answer_management(self.command, path, account)
+        return arm_answer(wanted, *self._create_pool(wanted.body))
 
     def _create_pool(self, body: Json) -> tuple[int, Json]:
         """Ask the Batch service for a pool; its answer."""
-        services, query = self.server.services, f"api-version={API_VERSION}"
+        asked = query_of(urlsplit(self.path).query).get("api-version", "")
+        services, query = self.server.services, f"api-version={api_version(asked)}"
         content = json.dumps(body).encode()
         headers = {
             "content-type": "application/json; odata=minimalmetadata",

@@ -24,9 +24,10 @@ from cryptography import x509
 
 from batch_emulator.gateway import proxy
 from batch_emulator.gateway.__main__ import environment_of, run
-from batch_emulator.gateway.pools import arm_answer, pool_of
+from batch_emulator.gateway.pools import pool_of
 from batch_emulator.gateway.proxy import Gateway, LocalServices
 from batch_emulator.gateway.sign_in import CLIENT, IDENTITY_PATH, NamedAccounts, resource_id
+from batch_emulator.server import Server
 
 HOST = "mine.westeurope.batch.azure.com"
 
@@ -342,40 +343,141 @@ def test_tokens_open_the_hosts_of_their_audience_only(
         assert answer.status == (200 if admitted else 401)
 
 
+_ACCOUNT = NamedAccounts("mine", "a2V5", "a2V5")
+_POOL = f"{resource_id('Microsoft.Batch/batchAccounts', _ACCOUNT)}/pools/p"
+
+
 def test_pool_of_resource_manager_is_described_as_the_service_does() -> None:
-    account = NamedAccounts("mine", "a2V5", "a2V5")
-    path = f"{resource_id('Microsoft.Batch/batchAccounts', account)}/pools/p"
-    document = {
-        "identity": {"type": "UserAssigned"},
-        "properties": {
-            "vmSize": "STANDARD_D2S_V3",
-            "deploymentConfiguration": {
-                "virtualMachineConfiguration": {"nodeAgentSkuId": "batch.node.ubuntu 24.04"}
-            },
-            "scaleSettings": {"autoScale": {"formula": "$TargetDedicatedNodes = 1;"}},
-            "interNodeCommunication": "Enabled",
-            "taskSchedulingPolicy": {"nodeFillType": "Spread"},
-        },
+    rule = {"access": "Allow", "priority": 150, "sourceAddressPrefix": "*"}
+    machine = {
+        "imageReference": {"id": "/subscriptions/s/images/i"},
+        "nodeAgentSkuId": "batch.node.ubuntu 24.04",
+        "extensions": [{"name": "e", "settings": {"userName": "Admin", "inboundNatPools": 1}}],
     }
-    wanted = pool_of("PUT", path, account, json.dumps(document).encode())
+    properties = {
+        "vmSize": "STANDARD_D2S_V3",
+        "deploymentConfiguration": {"virtualMachineConfiguration": machine},
+        "scaleSettings": {"autoScale": {"formula": "$TargetDedicatedNodes = 1;"}},
+        "interNodeCommunication": "Enabled",
+        "networkConfiguration": {
+            "dynamicVnetAssignmentScope": "none",
+            "endpointConfiguration": {"inboundNatPools": [{"networkSecurityGroupRules": [rule]}]},
+        },
+        "applicationPackages": [{"id": f"{_POOL}/../applications/app", "version": "1"}],
+        "startTask": {"userIdentity": {"userName": "u"}},
+        "mountConfiguration": [{"cifsMountConfiguration": {"userName": "u", "password": "Pack"}}],
+        "metadata": [{"name": "Role", "value": "Admin"}],
+        "taskSlotsPerNode": 2.0,
+    }
+    wanted = pool_of("PUT", _POOL, _ACCOUNT, json.dumps({"properties": properties}).encode())
     assert wanted is not None
     assert wanted.body == {
         "id": "p",
         "vmSize": "STANDARD_D2S_V3",
-        "virtualMachineConfiguration": {"nodeAgentSKUId": "batch.node.ubuntu 24.04"},
+        "virtualMachineConfiguration": {
+            "imageReference": {"virtualMachineImageId": "/subscriptions/s/images/i"},
+            "nodeAgentSKUId": "batch.node.ubuntu 24.04",
+            "extensions": machine["extensions"],
+        },
         "enableAutoScale": True,
         "autoScaleFormula": "$TargetDedicatedNodes = 1;",
         "enableInterNodeCommunication": True,
-        "taskSchedulingPolicy": {"nodeFillType": "spread"},
+        "networkConfiguration": {
+            "dynamicVNetAssignmentScope": "none",
+            "endpointConfiguration": {"inboundNATPools": [{"networkSecurityGroupRules": [rule]}]},
+        },
+        "applicationPackageReferences": [{"applicationId": "app", "version": "1"}],
+        "startTask": {"userIdentity": {"username": "u"}},
+        "mountConfiguration": [{"cifsMountConfiguration": {"username": "u", "password": "Pack"}}],
+        "metadata": [{"name": "Role", "value": "Admin"}],
+        "taskSlotsPerNode": 2,
     }
-    status, made = arm_answer(wanted, 201, {})
-    assert (status, made["name"], made["identity"]) == (200, "p", document["identity"])
-    refusal = {"code": "PoolExists", "message": {"value": "There is one.\nRequestId:1"}}
-    assert arm_answer(wanted, 409, refusal) == (
-        409,
-        {"error": {"code": "PoolExists", "message": "There is one."}},
-    )
-    assert pool_of("GET", path, account, b"") is None
+    assert type(wanted.body["taskSlotsPerNode"]) is int
+    assert pool_of("GET", _POOL, _ACCOUNT, b"") is None
+
+
+def _serialised(**other: Any) -> bytes:
+    """Return a pool as azure-mgmt-batch 19.0 sends it."""
+    image = {"publisher": "canonical", "offer": "ubuntu-24_04-lts", "sku": "server"}
+    user = {"autoUser": {"scope": "Pool", "elevationLevel": "Admin"}}
+    properties = {
+        "vmSize": "STANDARD_D2S_V3",
+        "deploymentConfiguration": {
+            "virtualMachineConfiguration": {
+                "imageReference": image,
+                "nodeAgentSkuId": "batch.node.ubuntu 24.04",
+                "nodePlacementConfiguration": {"policy": "Zonal"},
+                "osDisk": {"caching": "ReadWrite"},
+            }
+        },
+        "scaleSettings": {"fixedScale": {"targetDedicatedNodes": 0, "resizeTimeout": "PT20M"}},
+        "interNodeCommunication": "Disabled",
+        "networkConfiguration": {
+            "dynamicVnetAssignmentScope": "none",
+            "publicIPAddressConfiguration": {"provision": "NoPublicIPAddresses"},
+        },
+        "taskSchedulingPolicy": {"nodeFillType": "Pack"},
+        "taskSlotsPerNode": 2,
+        "startTask": {"commandLine": "true", "userIdentity": user},
+        "metadata": [{"name": "Role", "value": "Admin"}],
+        **other,
+    }
+    return json.dumps({"identity": {"type": "UserAssigned"}, "properties": properties}).encode()
+
+
+def _read_pool(gateway: Gateway) -> dict[str, Any]:
+    client = _client(gateway, HOST)
+    token = gateway.tokens.issue("https://batch.core.windows.net/")
+    headers = {"Authorization": f"Bearer {token}"}
+    client.request("GET", "/pools/p?api-version=2024-07-01.20.0", headers=headers)
+    pool: dict[str, Any] = json.loads(client.getresponse().read())
+    client.close()
+    return pool
+
+
+_SAME = "The specified pool already exists."
+
+
+def test_resource_manager_creates_pools_of_the_emulator(tmp_path: Path) -> None:
+    with Server(tmp_path, account="mine") as server:
+        account = NamedAccounts("mine", server.key, "a2V5")
+        storage = f"{server.url}/mine"
+        gateway = Gateway(LocalServices(account, server.url, storage, storage))
+        gateway.start()
+        client = _client(gateway, "management.azure.com")
+
+        def put(content: bytes, version: str = "2025-06-01") -> tuple[int, Any]:
+            token = gateway.tokens.issue("https://management.azure.com/")
+            headers = {"Authorization": f"Bearer {token}"}
+            client.request("PUT", f"{_POOL}?api-version={version}", content, headers)
+            answer = client.getresponse()
+            return answer.status, json.loads(answer.read())
+
+        try:
+            for wrong in (b"{", b"[]", b"{}", _serialised(taskSlotsPerNode=float("inf")), _DEEP):
+                status, body = put(wrong)
+                assert (status, body["error"]["code"]) == (400, "InvalidRequestContent")
+            status, body = put(_serialised(taskSlotsPerNode=1.5))
+            assert (status, body["error"]["code"]) == (400, "InvalidRequestBody")
+            status, body = put(_serialised(targetNodeCommunicationMode="Simplified"))
+            assert (status, body["error"]["code"]) == (400, "InvalidRequestBody")
+            status, body = put(_serialised(targetNodeCommunicationMode="Simplified"), "2024-07-01")
+            assert status == 200, body
+            assert (body["name"], body["identity"]) == ("p", {"type": "UserAssigned"})
+            assert body["properties"]["provisioningState"] == "Succeeded"
+            pool = _read_pool(gateway)
+            assert pool["taskSchedulingPolicy"]["nodeFillType"] == "Pack"
+            assert pool["networkConfiguration"]["dynamicVNetAssignmentScope"] == "none"
+            assert pool["startTask"]["userIdentity"]["autoUser"]["elevationLevel"] == "admin"
+            assert pool["metadata"] == [{"name": "Role", "value": "Admin"}]
+            status, body = put(_serialised())
+            assert (status, body["error"]) == (409, {"code": "PoolExists", "message": _SAME})
+        finally:
+            client.close()
+            gateway.close()
+
+
+_DEEP = b'{"properties": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 
 def test_proxies_of_the_caller_do_not_count_for_the_command(gateway: Gateway) -> None:
