@@ -50,6 +50,8 @@ _LEFT_OUT = {
     "size": "above the size limit",
     "count": "too many files",
     "data": "taken for downloaded data",
+    "temporary": "named as a temporary file, not by the code",
+    "search": "not searched to the end, for too many files or too little time",
     "unreadable": "not readable, or with a name that no blob can have",
 }
 
@@ -67,6 +69,8 @@ class LeftOut:
         """Return a phrase for people."""
         count = f"{self.files} files, " if self.files > 1 else ""
         why = _LEFT_OUT.get(self.why, self.why)
+        if self.why == "search":
+            return f"{self.path}: {why}"
         return f"{self.path} ({count}{format_size(self.size_bytes)}): {why}"
 
     def to_json(self) -> dict[str, Any]:

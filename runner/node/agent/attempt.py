@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import SINGLE_NODE
 from runner.node.distributed.node_group import NodeGroup
@@ -66,11 +66,22 @@ from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec, expand_variables
-from runner.protocol.task import CODE_ARCHIVE, WORKER_LOG
+from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, WORKER_LOG
 
 logger = logging.getLogger(__name__)
 
 FINISHED_FILE = "finished.json"  # in the task's working directory
+# Of the agent, beside the folders of the attempt.
+OUR_FILES = (
+    HOOKS_FOLDER,
+    WORKER_LOG,
+    FINISHED_FILE,
+    "finished.part",
+    SNAPSHOTS_FOLDER,
+    AGENT_FILE,
+    CODE_ARCHIVE,
+    "inputs",
+)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _METRICS = Path("logs", "metrics.jsonl")
 _STDOUT = Path("logs", "stdout.txt")
@@ -317,10 +328,13 @@ class Attempt:
             places[HOME] = home
         if self._temp is not None:
             places[TEMP] = self._temp
-        ours = [node.work_dir / name for name in (HOOKS_FOLDER, WORKER_LOG, FINISHED_FILE)]
+        ours = [node.work_dir / name for name in OUR_FILES]
+        ours += [node.work_dir.parent / name for name in (_STDOUT.name, "stderr.txt")]
         mounts = inherited.get("AZ_BATCH_NODE_MOUNTS_DIR")
         ours += [dirs.checkpoints, dirs.logs, node.shared_dir, *([Path(mounts)] if mounts else ())]
-        return WrittenFiles(dirs.code, dirs.output, places, ours, self._spec)
+        root = inherited.get("AZ_BATCH_NODE_ROOT_DIR")
+        shared = [Path(root)] if root else []
+        return WrittenFiles(dirs.code, dirs.output, places, ours, self._spec, shared=shared)
 
     def remove_temp(self) -> None:
         """Remove the temporary files of the script, once its outputs are exported."""
@@ -344,7 +358,7 @@ class Attempt:
     def collect(self) -> Collected:
         """Return what the script wrote elsewhere than in `$RUNNER_OUTPUT_DIR`; found once."""
         if self._collected is None and self._written is not None:
-            self._collected = self._written.collect()
+            self._collected = self._written.collect(self._retry_budget.left_s)
             for each in self._collected.left_out:
                 self.events.aside("notice", "progress", f"not kept: {each}")
         if self._collected is None and self.finished is not None:

@@ -31,6 +31,7 @@ from runner.node.termination import EvictionWatch, NodeEviction, Termination
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec
 
+SNAPSHOTS_FOLDER = "snapshots"  # beside the folder of checkpoints
 # Of the seconds after SIGTERM: for end.json and the last lines of the log.
 RESERVED_S = 0.8
 # How long before the node goes the script is asked to end, beside the time that commits take.
@@ -60,7 +61,7 @@ class AttemptCheckpoints:
         self._spec = spec
         self._number = number
         self._folder = folder
-        self._store = folder.with_name("snapshots")
+        self._store = folder.with_name(SNAPSHOTS_FOLDER)
         self._events = events
         self._retry_budget = retry_budget
         self._termination = termination

@@ -7,34 +7,46 @@ under the same path.
 
 from __future__ import annotations
 
-import glob
 import itertools
+import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
-from runner.protocol.results import LeftOut
+from runner.node.script.code_text import CodeText
+from runner.protocol.results import LeftOut, check_output_path
 from runner.protocol.run_spec import KeepRule, RunSpec
 
 CONVENTIONAL = ("outputs", "output", "logs")
-CREATED = ("outputs", "logs")  # before the script starts, as Azure ML does
 CODE, HOME, TEMP = "code", "home", "temp"  # sources, see `OutputFile`
 OUTSIDE = "outside"  # the folder of the outputs for files at paths elsewhere
 ON_CONFLICT = "script-folder"  # where $RUNNER_OUTPUT_DIR has a file of the same name
 # Folders that data sets are downloaded to: `data`, `nltk_data`, `MNIST`, `cifar-10-batches-py`.
 _DATA_FOLDER = re.compile(
-    r"(.*[_-])?(data|datasets?|downloads?)|(fashion|k|e)?mnist|cifar-.*|svhn|coco.*|imagenet.*",
+    r"(?!out|result|pred)(.*[_-])?(data|datasets?|downloads?)"
+    r"|(fashion|k|e)?mnist|cifar-.*|svhn|coco.*|imagenet.*",
+    re.IGNORECASE,
+)
+# In such a folder, too, these are rather results.
+_MODEL = re.compile(
+    r".*\.(pt|pth|h5|hdf5|keras|npz|onnx|ckpt|safetensors|pkl|joblib|model|pb|tflite|gguf)"
+    r"|.*model.*\.bin",
     re.IGNORECASE,
 )
 DATA_BYTES = 32 * 1000**2
 MAX_FILES = 20_000  # below one entry of the script's folder
 MAX_LISTED = 50  # entries of `left_out`
-MAX_SOURCES, MAX_SOURCE_BYTES = 500, 1 << 20  # files of code that are searched
+MAX_ENTRIES = 200_000  # that are searched: below the script's folder, its home, all elsewhere
+MAX_ENTRIES_OF_PATH = 50_000  # of these, below one absolute path
+SEARCH_S = 60.0  # where the attempt has no deadline
+# A blob's name has at most 1,024 characters and 254 segments, some of which the run's folder takes.
+MAX_NAME, MAX_SEGMENTS = 800, 240
 
 _CACHES = frozenset({
     "__pycache__", ".cache", ".ipynb_checkpoints", ".git", ".hg", ".svn", ".mypy_cache",
@@ -42,35 +54,20 @@ _CACHES = frozenset({
     ".triton", ".nv", ".conda", ".local", ".config", ".ssh", ".aws", ".azure", "node_modules",
 })  # fmt: skip
 # A folder that holds one of these is an environment or a cache (bford.info/cachedir, 2026-11-23).
-_MARKERS = frozenset({"pyvenv.cfg", "conda-meta", "CACHEDIR.TAG"})
-# Only what a script writes: a folder of a model may be an input, and nothing exports to one that
-# exists. A path is rather a file, so only its folder is made.
-_FOLDER_ARGUMENT = re.compile(
-    r"--?(?:(?:out|output|outputs|save|log|logs|result|results)[-_]?(?:dir|folder|directory)"
-    r"|job-dir|default_root_dir)"
-)
-_OUTPUT_ARGUMENT = re.compile(
-    r"--?(?:o|(?:out|output|outputs|save|result|results)(?:[-_]?(?:to|path|file))?)"
-)
-# The names that Batch AI and Azure ML give to the folders of named outputs.
-_NAMED_OUTPUT = re.compile(r"\b(AZ_BATCHAI_OUTPUT_|AZURE_ML_OUTPUT_)([A-Za-z0-9_]+)")
-_MAKES_FOLDER = re.compile(r"^(?=.*(?:mkdir|makedirs)\s*\()(?!.*exist_ok).*$", re.MULTILINE)
-_SOURCE_SUFFIXES = frozenset({
-    ".py", ".sh", ".ipynb", ".r", ".jl", ".lua", ".pl", ".bs", ".yaml", ".yml", ".json", ".toml",
-    ".cfg", ".ini",
-})  # fmt: skip
-# Absolute paths, in quotes or as words of a shell, and what stands for a value in them.
-_ABSOLUTE_PATH = re.compile(
-    r"""["'](/[^"'\n]+)["']|(?:^|[\s=>(])(/[^\s"'`,;()<>|&]+)""", re.MULTILINE
-)
+_MARKERS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
+# What libraries leave in the folder for temporary files, and the names that `tempfile` chooses.
+_LEFTOVER = re.compile(r"pymp-.*|torchinductor_.*|torch_extensions.*|joblib_memmapping_folder_.*")
+_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}(\..*)?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLACEHOLDER = re.compile(r"\$?\{[^{}]*\}|%[\d.]*[sdfi]")
 _SYSTEM = frozenset({
     "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr",
 })  # fmt: skip
 # Folders of everybody: of these, only files count that the code names.
 _SHARED = re.compile(r"/|/(tmp|var|var/tmp|home|home/[^/]+|root|opt|mnt|media|srv|Users|private)")
-MAX_PATHS = 500
+MAX_WILDCARDS = 4  # in a path
 
+_Item = TypeVar("_Item")
 _State = tuple[int, int, int, int, int]  # mode, size, mtime, ctime, inode
 
 
@@ -105,7 +102,7 @@ class Collected:
 class _Found:
     """A file that the script wrote: where it is, and the path it gets as an output."""
 
-    path: Path
+    path: str
     name: str
     source: str
     size_bytes: int
@@ -127,6 +124,7 @@ class WrittenFiles:
         output: `$RUNNER_OUTPUT_DIR`.
         places: further folders of this task alone, by their source: its home, its temporary files.
         ours: files and folders of the agent, which are never outputs.
+        shared: folders of all tasks of the node, of which only `code` and `places` are searched.
     """
 
     def __init__(
@@ -136,19 +134,25 @@ class WrittenFiles:
         places: Mapping[str, Path],
         ours: Sequence[Path],
         spec: RunSpec,
+        *,
+        shared: Sequence[Path] = (),
     ) -> None:
-        self._code = code
-        self._output = output
-        self._ours = tuple(Path(os.path.realpath(path)) for path in (output, *ours))
-        self._roots = {code: CODE, **{path: source for source, path in places.items()}}
+        self._code, self._output = os.path.realpath(code), Path(os.path.realpath(output))
+        self._ours = tuple(os.path.realpath(path) for path in (output, *ours))
+        self._shared = tuple(os.path.realpath(path) for path in shared)
+        self._roots = {self._code: CODE}
+        for source, place in places.items():
+            self._roots.setdefault(os.path.realpath(place), source)
         self._rule = spec.keep or KeepRule()
         self._is_off = spec.keep is None
         self._promised = (*spec.outputs, *self._rule.paths)
-        self._text = _read_sources(code)
+        self._said = CodeText(code, (*spec.command, *spec.env.values()))
         self._folders: tuple[str, ...] = ()
-        self._words = (*spec.command, *spec.env.values())
-        self._before: dict[Path, dict[str, _State]] = {}
-        self._began_ns = 0
+        self._before: dict[str, dict[str, _State]] = {}
+        self._is_before_complete = True
+        self._began_ns = time.time_ns()
+        self._ends = math.inf
+        self._unsearched: dict[str, LeftOut] = {}
 
     def named_outputs(self) -> dict[str, str]:
         """Create the folders of outputs that the code names as Batch AI and Azure ML do.
@@ -157,155 +161,216 @@ class WrittenFiles:
             Their variables: `$AZ_BATCHAI_OUTPUT_MODEL` is `model` in `$RUNNER_OUTPUT_DIR`.
         """
         named: dict[str, str] = {}
-        for match in _NAMED_OUTPUT.finditer("\n".join((self._text, *self._words))):
-            folder = self._output / match[2].lower()
+        for variable, name in self._said.named_outputs().items():
+            folder = self._output / name
             with suppress(OSError):
                 folder.mkdir(exist_ok=True)
-                named[match[0]] = str(folder)
+                named[variable] = str(folder)
         return named
 
     def begin(self, command: Sequence[str]) -> None:
         """Create the folders that the script expects, and record what is there."""
-        self._folders = tuple(_values(command, _FOLDER_ARGUMENT.fullmatch))
-        for name in (*CREATED, *self._folders):
-            self._create(name)
-        for name in _values(command, _OUTPUT_ARGUMENT.fullmatch):
-            if "/" in name:
-                self._create(str(PurePosixPath(name).parent))
+        self._folders = self._said.folders(command)
+        for name in self._said.expected_folders(command):
+            with suppress(OSError, ValueError):
+                Path(self._code, name).mkdir(parents=True, exist_ok=True)
+        self._began_ns = time.time_ns()
         mark = self._output.parent / ".began"  # by the clock of the file system
         with suppress(OSError):
             mark.touch()
             self._began_ns = mark.stat().st_mtime_ns
             mark.unlink()
-        for root in self._roots:
-            self._before[root] = dict(self._scan(root))
+        self._ends = time.monotonic() + SEARCH_S
+        for root, source in self._roots.items():
+            self._before[root] = dict(self._scan(root, source))
+        self._is_before_complete = not self._unsearched
 
-    def _create(self, name: str) -> None:
-        """Create a folder for the script, unless the script would fail because it exists."""
-        last = re.escape(PurePosixPath(name).name)
-        if any(re.search(rf"\b{last}\b", m[0]) for m in _MAKES_FOLDER.finditer(self._text)):
-            return
-        with suppress(OSError):
-            (self._code / name).mkdir(parents=True, exist_ok=True)
+    def collect(self, left_s: float | None = None) -> Collected:
+        """Return what the script wrote elsewhere than in its folder of outputs.
 
-    def collect(self) -> Collected:
-        """Return what the script wrote elsewhere than in its folder of outputs."""
+        Args:
+            left_s: seconds that it may take, None without a deadline.
+        """
         if self._is_off:
             return Collected()
-        found = {each.path: each for each in self._written()}.values()
-        insisted, promises = self._insisted(found)
-        kept, left_out = self._choose(found, insisted)
-        free_name = _Names(name for name, _ in self._scan(self._output)).free_name
-        named = {free_name(each.name): each for each in kept}
+        self._ends = time.monotonic() + (SEARCH_S if left_s is None else max(left_s, 0.0))
+        self._unsearched.clear()
+        written = list(self._written())
+        named, promises = self._insisted(written)
+        found: dict[str, _Found] = {}
+        insisted: set[str] = set()
+        for each in written:
+            found.setdefault(each.path, each)
+            if not named.isdisjoint(_with_parents(each.name)):
+                insisted.add(each.path)
+        kept, left_out = self._choose(found.values(), insisted)
+        free_name = _Names(name for name, _ in self._scan(str(self._output), "output")).free_name
+        files = {free_name(each.name): each for each in kept}
         return Collected(
-            {name: str(each.path) for name, each in named.items()},
-            {name: each.source for name, each in named.items()},
-            _shortened(left_out),
+            {name: each.path for name, each in files.items()},
+            {name: each.source for name, each in files.items()},
+            (*self._unsearched.values(), *_shortened(left_out)),
             promises,
         )
 
     def _written(self) -> Iterator[_Found]:
         for root, source in self._roots.items():
             before = self._before.get(root, {})
-            for name, state in self._scan(root):
-                if before.get(name) == state:
+            for name, state in self._scan(root, source):
+                known = before.get(name)
+                is_old = not self._is_before_complete and state[3] < self._began_ns
+                if known == state or (known is None and is_old):
                     continue
+                path = f"{root}/{name}"
                 shown = name if source == CODE else f"{source}/{name}"
                 if stat.S_ISREG(state[0]):
                     # Permission of the owner; nothing is denied to root.
                     may_read = bool(state[0] & stat.S_IRUSR) or os.getuid() == 0
-                    yield _Found(root / name, shown, source, state[1], may_read)
+                    yield _Found(path, shown, source, state[1], may_read)
                 elif stat.S_ISLNK(state[0]):
-                    yield from self._behind_link(root / name, shown, source)
+                    yield from self._behind_link(path, shown, source)
         for path, size in self._elsewhere():
-            yield _Found(path, f"{OUTSIDE}{path}", str(path), size)
+            yield _Found(path, f"{OUTSIDE}{path}", path, size)
 
-    def _elsewhere(self) -> Iterator[tuple[Path, int]]:
+    def _elsewhere(self) -> Iterator[tuple[str, int]]:
         """Return files of other folders that the script wrote, with their sizes.
 
         An absolute path comes from the code, its configuration, an argument or a variable: what
         lies there, is ours and was changed since the command started, is taken for the script's.
+        Files go first: a folder of data may hold more than can be searched.
         """
-        text = "\n".join((self._text, *self._words))
-        named = {found[1] or found[2] for found in _ABSOLUTE_PATH.finditer(text)}
-        named |= {word for word in self._words if word.startswith("/")}
-        for path in sorted(named)[:MAX_PATHS]:
-            pattern = os.path.normpath(_PLACEHOLDER.sub("*", path.rstrip("\\")))
-            first, _, rest = pattern.removeprefix("/").partition("/")
-            if not first or "*" in first or first in _SYSTEM or "/." in pattern:
-                continue
-            fixed = os.path.dirname(pattern.partition("*")[0])  # noqa: PTH120 - ends with a slash
-            if "*" in pattern and _SHARED.fullmatch(fixed) and _is_vague(pattern[len(fixed) :]):
-                continue
-            found = glob.iglob(pattern) if rest else iter([pattern])  # noqa: PTH207 - absolute
-            for hit in map(Path, itertools.islice(found, MAX_FILES)):
-                if hit.is_dir() and _SHARED.fullmatch(str(hit)):
-                    below = (path for path in _entries(hit) if path.name in text)
-                elif hit.is_dir():
-                    below = (hit / name for name, _ in itertools.islice(self._scan(hit), MAX_FILES))
-                else:
-                    below = iter([hit])
-                yield from self._fresh(below)
+        folders: dict[str, None] = {}
+        hits = itertools.chain.from_iterable(map(self._existing, self._said.absolute_paths()))
+        for hit in self._limited(hits, OUTSIDE, MAX_ENTRIES):
+            if os.path.isdir(hit):  # noqa: PTH112 - never raises
+                folders[hit] = None
+            else:
+                yield from self._outside(hit)
+        for folder in folders:
+            yield from self._outside(folder)
 
-    def _fresh(self, paths: Iterable[Path]) -> Iterator[tuple[Path, int]]:
-        """Return the files that this user changed since the command started, not the agent's."""
-        for path in paths:
-            with suppress(OSError):
-                target = Path(os.path.realpath(path))
-                found = target.stat()
-                is_new = found.st_ctime_ns >= self._began_ns and found.st_uid == os.getuid()
-                if not (is_new and stat.S_ISREG(found.st_mode)) or self._is_ours(target):
-                    continue
-                if not any(target.is_relative_to(os.path.realpath(root)) for root in self._roots):
-                    yield target, found.st_size
+    def _outside(self, path: str) -> Iterator[tuple[str, int]]:
+        for target, _, size in self._fresh_at(path, f"{OUTSIDE}{path}"):
+            if not any(_is_below(target, root) for root in self._roots):
+                yield target, size
 
-    def _behind_link(self, link: Path, name: str, source: str) -> Iterator[_Found]:
+    def _existing(self, path: str) -> Iterator[str]:
+        """Return the files and folders that a path with placeholders may mean."""
+        pattern = os.path.normpath(_PLACEHOLDER.sub("*", path.rstrip("\\")))
+        first, _, _ = pattern.lstrip("/").partition("/")
+        if not first or "*" in first or first in _SYSTEM or "/." in pattern or "\0" in pattern:
+            return
+        fixed = pattern.partition("*")[0].rpartition("/")[0]
+        if "*" in pattern and _SHARED.fullmatch(fixed or "/") and _is_vague(pattern[len(fixed) :]):
+            return
+        if pattern.count("*") <= MAX_WILDCARDS:
+            yield from self._matching("", "/" + pattern.lstrip("/"))
+
+    def _matching(self, folder: str, pattern: str) -> Iterator[str]:
+        """Return what exists below a folder and matches `/a/b-*.pt`."""
+        fixed, star, _ = pattern.partition("*")
+        if not star:
+            if os.path.lexists(folder + pattern):
+                yield folder + pattern
+            return
+        parent = fixed.rpartition("/")[0]
+        part, slash, rest = pattern[len(parent) + 1 :].partition("/")
+        expected = re.compile(".*".join(map(re.escape, part.split("*"))), re.DOTALL)
+        folder = f"{folder}{parent}/"
+        for entry in self._limited(_entries(folder), OUTSIDE, MAX_ENTRIES):
+            if expected.fullmatch(entry.name) and entry.name[0] != ".":
+                found = folder + entry.name
+                yield from self._matching(found, slash + rest) if slash else iter([found])
+
+    def _behind_link(self, link: str, name: str, source: str) -> Iterator[_Found]:
         """Return what the script wrote where a link of its leads."""
-        try:
-            target = Path(os.path.realpath(link))
-            found = target.stat()
-        except OSError:
-            return
-        if self._is_ours(target):
-            return
-        if stat.S_ISREG(found.st_mode):
-            if found.st_ctime_ns >= self._began_ns and not target.is_relative_to(self._code):
-                yield _Found(target, name, source, found.st_size)
-            elif target.is_relative_to(self._code):
+        with suppress(OSError, ValueError):
+            found = os.stat(link)  # noqa: PTH116 - paths are text here
+            target = os.path.realpath(link)
+            if not _is_below(target, self._code):
+                for path, below, size in self._fresh_at(target, name):
+                    yield _Found(path, f"{name}/{below}" if below else name, source, size)
+            elif stat.S_ISREG(found.st_mode) and not self._is_foreign(target):
                 yield _Found(link, name, source, found.st_size)
-        elif stat.S_ISDIR(found.st_mode) and not target.is_relative_to(self._code):
-            for below, state in self._scan(target):
-                if stat.S_ISREG(state[0]) and state[3] >= self._began_ns:
-                    yield _Found(target / below, f"{name}/{below}", source, state[1])
 
-    def _is_ours(self, path: Path) -> bool:
-        return any(path.is_relative_to(folder) for folder in self._ours)
+    def _fresh_at(self, path: str, shown: str) -> Iterator[tuple[str, str, int]]:
+        """Return the files at or below a path that this user changed since the command started.
 
-    def _scan(self, root: Path) -> Iterator[tuple[str, _State]]:
-        """Return files and links below a folder, without caches, environments and our own."""
+        Returns:
+            Where each is, its path below `path`, and its size.
+        """
+        is_vague = False
+        if os.path.isdir(path):  # noqa: PTH112 - never raises
+            path = os.path.realpath(path)
+            if self._is_foreign(path) or _is_pseudo(path):
+                return
+            is_vague = _SHARED.fullmatch(path) is not None
+            below = (name for name, _ in self._scan(path, shown, MAX_ENTRIES_OF_PATH, is_vague))
+        else:
+            below = iter([""])
+        for name in below:
+            with suppress(OSError, ValueError):
+                full = f"{path}/{name}" if name else path
+                found = os.stat(full)  # noqa: PTH116 - paths are text here
+                is_new = found.st_ctime_ns >= self._began_ns and found.st_uid == os.getuid()
+                if not (is_new and stat.S_ISREG(found.st_mode)):
+                    continue
+                target = os.path.realpath(full)
+                if self._is_foreign(target) or (is_vague and name not in self._said.text):
+                    continue
+                yield target, name, found.st_size
+
+    def _is_foreign(self, target: str) -> bool:
+        """Return True for files of the agent, the system or other tasks, caches and secrets."""
+        if any(_is_below(target, folder) for folder in self._ours):
+            return True
+        for root, source in self._roots.items():
+            if _is_below(target, root):
+                return source != CODE and "/." in target[len(root) :]
+        first = target.lstrip("/").partition("/")[0]
+        is_shared = any(_is_below(target, folder) for folder in self._shared)
+        return first in _SYSTEM or "/." in target or is_shared
+
+    def _scan(
+        self, root: str, shown: str, limit: int = MAX_ENTRIES, is_flat: bool = False
+    ) -> Iterator[tuple[str, _State]]:
+        """Return files and links below a folder, without caches, environments and our own.
+
+        Folders of other file systems are left out. Beyond the limit or the time, the rest is
+        recorded as `shown`.
+        """
         # What programs keep for themselves, credentials too, except in the folder of the script.
-        hidden = not root.is_relative_to(self._code)
-        skipped = {str(path) for path in (*self._ours, *self._roots) if path != root}
-        waiting = [(str(root), "")]
+        hidden = not _is_below(root, self._code)
+        skipped = {path for path in (*self._ours, *self._roots, *self._shared) if path != root}
+        device = _device(root)
+        waiting = [""]
         while waiting:
-            folder, prefix = waiting.pop()
-            try:
-                with os.scandir(folder) as listing:
-                    entries = list(listing)
-            except OSError:
+            prefix = waiting.pop()
+            folder = f"{root}/{prefix}"
+            if prefix and any(os.path.lexists(folder + name) for name in _MARKERS):
                 continue
-            if prefix and any(entry.name in _MARKERS for entry in entries):
-                continue
-            for entry in entries:
+            for entry in self._limited(_entries(folder), shown, limit):
+                limit -= 1
                 if entry.name in _CACHES or (hidden and entry.name.startswith(".")):
                     continue
-                if entry.path in skipped:
+                path = f"{folder}{entry.name}"
+                if path in skipped or (hidden and _LEFTOVER.fullmatch(entry.name)):
                     continue
                 with suppress(OSError):  # it was removed meanwhile
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append((entry.path, f"{prefix}{entry.name}/"))
+                        if not is_flat and _device(path) == device:
+                            waiting.append(f"{prefix}{entry.name}/")
                     elif not entry.name.endswith((".pyc", ".DS_Store")):
                         yield prefix + entry.name, _state(entry.stat(follow_symlinks=False))
+
+    def _limited(self, items: Iterable[_Item], shown: str, limit: int) -> Iterator[_Item]:
+        """Return the items while neither the limit nor the time is exceeded; record the rest."""
+        for number, item in enumerate(items):
+            if number >= limit or time.monotonic() >= self._ends:
+                shown = _printable(shown)
+                self._unsearched.setdefault(shown, LeftOut(shown, 0, "search"))
+                return
+            yield item
 
     def _choose(
         self, found: Iterable[_Found], insisted: set[str]
@@ -317,19 +382,11 @@ class WrittenFiles:
         for each in found:
             if not (each.is_readable and _is_blob_name(each.name)):
                 left_out.append(LeftOut(_printable(each.name), each.size_bytes, "unreadable"))
-            elif not insisted.isdisjoint(_with_parents(each.name)):
+            elif each.path in insisted:
                 kept.append(each)
             else:
                 groups.setdefault(each.group, []).append(each)
-        within: list[_Found] = []
-        for group, files in groups.items():
-            total = sum(file.size_bytes for file in files)
-            if total > DATA_BYTES and _is_data(group) and files[0].source in (CODE, HOME, TEMP):
-                left_out.append(LeftOut(group, total, "data", len(files)))
-            elif len(files) > MAX_FILES:
-                left_out.append(LeftOut(group, total, "count", len(files)))
-            else:
-                within += files
+        within = [file for each in groups.items() for file in self._within(*each, left_out)]
         room = self._rule.max_bytes
         for each in sorted(within, key=lambda file: file.size_bytes):
             room -= each.size_bytes
@@ -338,6 +395,27 @@ class WrittenFiles:
             else:
                 left_out.append(LeftOut(each.name, each.size_bytes, "size"))
         return kept, left_out
+
+    def _within(self, group: str, files: list[_Found], left_out: list[LeftOut]) -> list[_Found]:
+        """Return the files of a group but for data and temporary ones; not too many."""
+        rest = sorted(files, key=lambda file: file.size_bytes)
+        source = files[0].source
+        if source == TEMP and _TEMPORARY.fullmatch(group.strip("/").partition("/")[2]):
+            if unnamed := [file for file in rest if not self._is_result(file)]:
+                left_out.append(_summary(group, unnamed, "temporary"))
+            rest = [file for file in rest if self._is_result(file)]
+        if source in (CODE, HOME, TEMP) and _is_data(group):
+            data = [file for file in rest if not _MODEL.fullmatch(file.name)]
+            if sum(file.size_bytes for file in data) > DATA_BYTES:
+                left_out.append(_summary(group, data, "data"))
+                rest = [file for file in rest if _MODEL.fullmatch(file.name)]
+        if len(rest) > MAX_FILES:
+            left_out.append(_summary(group, rest[MAX_FILES:], "count"))
+        return rest[:MAX_FILES]
+
+    def _is_result(self, file: _Found) -> bool:
+        """Return True for a temporary file of a name that the code has, or of a model."""
+        return PurePosixPath(file.name).name in self._said.text or bool(_MODEL.fullmatch(file.name))
 
     def _insisted(self, found: Iterable[_Found]) -> tuple[set[str], tuple[str, ...]]:
         """Return what is kept whatever its size, because somebody named it or its folder.
@@ -351,7 +429,8 @@ class WrittenFiles:
         for pattern in self._promised:
             hits = {pattern.rstrip("/")}  # as `left_out` names it: `outside/data/model.bin`
             with suppress(ValueError, NotImplementedError, OSError):  # not a pattern of this folder
-                hits |= {hit.relative_to(self._code).as_posix() for hit in self._code.glob(pattern)}
+                for hit in Path(self._code).glob(pattern):
+                    hits.add(hit.relative_to(self._code).as_posix())
             named |= hits - {"."}
             if not hits.isdisjoint(written):
                 promises.append(pattern)
@@ -385,12 +464,19 @@ def _with_parents(name: str) -> list[str]:
 
 
 def _is_blob_name(name: str) -> bool:
-    """Return False for what storage refuses, or would take for another path."""
-    return "\\" not in name and name == _printable(name)
+    """Return False for what storage or the client refuses, or would take for another path."""
+    try:
+        check_output_path(name)
+    except ValueError:
+        return False
+    is_short = len(name) <= MAX_NAME and name.count("/") < MAX_SEGMENTS
+    return is_short and name == _printable(name)
 
 
 def _printable(name: str) -> str:
-    return name.encode(errors="replace").decode()
+    """Return a name that any document and terminal can show."""
+    text = _CONTROL.sub("?", name.encode(errors="replace").decode())
+    return text if len(text) <= MAX_NAME else text[:MAX_NAME] + "…"
 
 
 def _is_vague(pattern: str) -> bool:
@@ -398,11 +484,29 @@ def _is_vague(pattern: str) -> bool:
     return len(pattern.split("/")[1].replace("*", "")) < 3
 
 
-def _entries(folder: Path) -> list[Path]:
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    with suppress(OSError, ValueError), os.scandir(folder) as entries:
+        yield from entries
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _device(folder: str) -> int | None:
     try:
-        return list(folder.iterdir())
+        return os.stat(folder).st_dev  # noqa: PTH116 - paths are text here
     except OSError:
-        return []
+        return None
+
+
+def _is_pseudo(folder: str) -> bool:
+    """Return True for a folder of processes or devices, wherever that is mounted."""
+    return _device(folder) in {_device("/proc"), _device("/sys"), _device("/dev")} - {_device("/")}
+
+
+def _summary(group: str, files: Sequence[_Found], why: str) -> LeftOut:
+    return LeftOut(group, sum(file.size_bytes for file in files), why, len(files))
 
 
 def _is_data(group: str) -> bool:
@@ -421,23 +525,3 @@ def _shortened(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
         size, files = sum(e.size_bytes for e in rest), sum(e.files for e in rest)
         entries[MAX_LISTED:] = [LeftOut("others", size, rest[0].why, files)]
     return tuple(entries)
-
-
-def _read_sources(folder: Path) -> str:
-    """Return the text of the code, which is searched for what it expects."""
-    texts: list[str] = []
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in _SOURCE_SUFFIXES and len(texts) < MAX_SOURCES:
-            with suppress(OSError):
-                if path.is_file() and path.stat().st_size <= MAX_SOURCE_BYTES:
-                    texts.append(path.read_text(encoding="utf-8", errors="replace"))
-    return "\n".join(texts)
-
-
-def _values(words: Sequence[str], names: Callable[[str], object]) -> Iterator[str]:
-    """Return the values of arguments, as `--name VALUE` and `--name=VALUE`."""
-    for word, following in zip(words, (*words[1:], ""), strict=True):
-        name, equals, value = word.partition("=")
-        found = value if equals else following
-        if names(name) and found and found[0] not in "-$":
-            yield found

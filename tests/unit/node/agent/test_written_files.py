@@ -134,6 +134,31 @@ def test_files_of_an_evicted_attempt_are_among_the_outputs_of_the_next(
     assert texts == ["1", "2", "2"], "what both attempts wrote is of the later one"
 
 
+def test_folders_and_files_of_the_agent_are_no_outputs(task: Task) -> None:
+    task.settings["AZ_BATCH_NODE_ROOT_DIR"] = str(task.folder)
+    task.submit(
+        "import os, time\nfolder = os.environ['RUNNER_CHECKPOINT_DIR']\n"
+        "open(folder + '/1.pt', 'w').write('1')\nhome = os.path.expanduser('~')\n"
+        "for end in range(600):\n"
+        "    if os.path.isdir(home + '/snapshots') and os.listdir(home + '/snapshots'): break\n"
+        "    time.sleep(0.1)\n"
+        "else: raise SystemExit('no snapshot')\n"
+        "os.symlink('../..', 'task')\nopen(home + '/m', 'w').write('m')\n",
+        checkpoints={"interval_s": 0.1, "quiet_s": 0.1},
+    )
+    assert task.run() == 0, task.output + task.text("logs/stderr.txt")
+    assert set(outputs(task)) == {"home/m"}
+    assert task.json("result.json").get("left_out", []) == []
+
+
+def test_name_that_the_client_refuses_leaves_the_run_readable(task: Task) -> None:
+    task.submit("open('a:1.csv', 'w').write('x')\n" + BESIDE)
+    assert task.run() == 0, task.output
+    assert set(outputs(task)) == {"model.h5", "home/home.txt"}
+    [left_out] = task.json("result.json")["left_out"]
+    assert (left_out["path"], left_out["why"]) == ("a:1.csv", "unreadable")
+
+
 def test_damaged_list_of_an_earlier_attempt_costs_nothing_else(task: Task) -> None:
     task.submit(BESIDE)
     task.service.put(f"{RUN}/attempts/1/start.json", b"{}")

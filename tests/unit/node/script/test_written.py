@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from runner.node.script import written as written_module
 from runner.node.script.written import MAX_LISTED, Collected, WrittenFiles
-from runner.protocol.results import LeftOut
+from runner.protocol.results import LeftOut, check_output_path
 from runner.protocol.run_spec import KeepRule, RunSpec
 
 
@@ -24,6 +30,7 @@ class Folders:
         self.checkpoints, self.logs = work / "checkpoints", work / "logs"
         for folder in (self.code, self.output, self.checkpoints, self.logs):
             folder.mkdir(parents=True)
+        self.others = work.parent / "node" / "job" / "task"  # another task of the node
         self.elsewhere, self.temp = work.parent / "elsewhere", work.parent / "temp"
         self.elsewhere.mkdir()
         self.temp.mkdir()
@@ -35,7 +42,9 @@ class Folders:
         ours = (self.checkpoints, self.logs)
         described = RunSpec(run_id="r", command=command, **spec)
         places = {"home": self.work, "temp": self.temp}
-        written = WrittenFiles(self.code, self.output, places, ours, described)
+        written = WrittenFiles(
+            self.code, self.output, places, ours, described, shared=[self.work.parent / "node"]
+        )
         environment = {
             **os.environ,
             **written.named_outputs(),
@@ -325,6 +334,230 @@ def test_names_that_no_blob_can_have_are_left_out_not_fatal(folders: Folders) ->
     collected = folders.run(script)
     assert collected.sources == {"good": "code"}
     assert [each.why for each in collected.left_out] == ["unreadable", "unreadable"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a:1.csv", "bell\a.bin", "line\nbreak", "/".join(["n" * 200] * 5), "/".join("d" * 241)]
+)
+def test_name_that_the_client_refuses_is_left_out(folders: Folders, name: str) -> None:
+    script = f"import os\nname = {name!r}\nif '/' in name: os.makedirs(os.path.dirname(name))\n"
+    collected = folders.run(f"{script}open(name, 'w')\nopen('good', 'w')")
+    assert collected.sources == {"good": "code"}
+    [left_out] = collected.left_out
+    assert left_out.why == "unreadable"
+    assert left_out.path.isprintable()
+
+
+def test_task_folder_behind_a_link_exports_nothing_of_the_agent(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    folders = Folders(tmp_path / "link" / "wd")
+    script = "open('../logs/environment.sh', 'w')\nopen('../checkpoints/1.pt', 'w')\n"
+    script += "open('../output/own', 'w').write('o')\nopen('m', 'w').write('m')\n"
+    script += "import os; os.symlink(os.path.abspath('m'), 'latest')"
+    folders.run(script)
+    assert folders.outputs() == {"own": "o", "m": "m", "latest": "m"}
+
+
+@pytest.mark.parametrize("target", ["/proc/self", "/proc/self/environ", "/proc", "/", "/sys"])
+def test_link_to_the_system_exports_nothing(folders: Folders, target: str) -> None:
+    assert folders.run(f"import os; os.symlink({target!r}, 'results')") == Collected()
+
+
+@pytest.mark.parametrize("link", ["task", "task/m.bin", "", ".."])
+def test_link_to_files_of_other_tasks_exports_none(folders: Folders, link: str) -> None:
+    folders.others.mkdir(parents=True)
+    script = f"import os\nopen({str(folders.others / 'm.bin')!r}, 'w')\n"
+    target = folders.others.parent / link
+    assert folders.run(f"{script}os.symlink({str(target)!r}, 'results')") == Collected()
+
+
+def test_hidden_files_behind_a_link_are_no_outputs(folders: Folders) -> None:
+    script = "import os\nhome = os.environ['HOME']\nopen(home + '/.netrc', 'w')\n"
+    script += "os.symlink(home + '/.netrc', 'a')\nos.makedirs(home + '/.secret')\n"
+    script += "open(home + '/.secret/key', 'w')\nos.symlink(home + '/.secret', 'b')"
+    assert folders.run(script) == Collected()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os; os.makedirs(sys.argv[2])",
+        "import os; [os.mkdir(path) for path in sys.argv[2:]]",
+        "import os; list(map(os.mkdir, sys.argv[2:]))",
+        "OUT = 'res'\nimport os\nos.mkdir(OUT)",
+        "import subprocess; subprocess.run(['mkdir', 'res'], check=True)",
+        "import os; assert os.system('mkdir res && echo') == 0",
+        "import shutil; shutil.copytree('/proc/self/net/../attr', 'res')",
+        "import os\nassert not os.path.exists(sys.argv[2])\nos.makedirs('res', exist_ok=True)",
+        "from pathlib import Path\nOUT = Path('res')\nassert not OUT.exists()\nOUT.mkdir()",
+    ],
+)
+def test_script_that_makes_its_folder_finds_none(folders: Folders, line: str) -> None:
+    line = line.replace("/proc/self/net/../attr", str(folders.elsewhere))
+    collected = folders.run(f"import sys\n{line}\nopen('res/a', 'w')", "--output_dir", "res")
+    assert collected.sources == {"res/a": "code"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "os.makedirs(\n    os.path.join('a', 'b'),\n    exist_ok=True,\n)",
+        "os.system('mkdir -p a')",
+        "from os import makedirs, mkdir",
+        "assert not os.path.exists('data.csv')",
+    ],
+)
+def test_script_that_accepts_a_folder_finds_the_usual_ones(folders: Folders, line: str) -> None:
+    collected = folders.run(f"import os\n{line}\nopen('outputs/a', 'w')")
+    assert collected.sources == {"outputs/a": "code"}
+
+
+def test_command_that_makes_the_folder_finds_none(folders: Folders) -> None:
+    spec = RunSpec(run_id="r", command=("sh", "-c", "mkdir logs && touch logs/a"))
+    written = WrittenFiles(folders.code, folders.output, {}, (), spec)
+    written.begin(spec.command)
+    subprocess.run(spec.command, cwd=folders.code, check=True)
+    assert written.collect().sources == {"logs/a": "code"}
+
+
+def test_paths_in_configuration_do_not_displace_those_of_the_code(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folders.code / "data.json").write_text(f'["{folders.elsewhere}/d"]')
+    (folders.elsewhere / "d").mkdir()
+    monkeypatch.setattr(written_module, "MAX_ENTRIES", 3)
+    path = folders.elsewhere / "zzz.pt"
+    collected = folders.run(f"open('{path}', 'w')")
+    assert collected.sources == {f"outside{path}": str(path)}
+
+
+def test_old_files_elsewhere_do_not_displace_a_new_one(folders: Folders) -> None:
+    folder = folders.elsewhere / "results"
+    folder.mkdir()
+    for number in range(30):
+        (folder / f"{number}.bin").touch()
+    collected = folders.run(f"import os\nopen(os.path.join('{folder}', 'm'), 'w')")
+    assert f"outside{folder}/m" in collected.sources
+
+
+def test_limit_of_the_search_is_reported(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written_module.WrittenFiles._scan, "__defaults__", (5, False))
+    collected = folders.run("for n in range(9):\n open(f'{n}.bin', 'w')")
+    assert 0 < len(collected.sources) < 9
+    assert LeftOut("code", 0, "search") in collected.left_out
+    assert str(collected.left_out[0]).startswith("code: not searched to the end")
+
+
+def test_search_without_time_left_ends_and_is_reported(folders: Folders) -> None:
+    spec = RunSpec(run_id="r", command=("true",))
+    written = WrittenFiles(folders.code, folders.output, {}, (), spec)
+    written.begin(spec.command)
+    (folders.code / "m.bin").touch()
+    assert written.collect(0.0).left_out[0] == LeftOut("code", 0, "search")
+    assert written.collect(60.0).sources == {"m.bin": "code"}
+
+
+def test_promise_for_the_second_name_of_a_file_is_kept(folders: Folders) -> None:
+    script = "import os\nos.mkdir('results')\nopen('results/m.bin', 'wb').write(bytes(5000))\n"
+    script += "open('../far.bin', 'wb').write(bytes(5000))\nos.symlink('../far.bin', 'far.bin')\n"
+    script += "os.rename('results/m.bin', 'm.bin')"
+    collected = folders.run(script, outputs=("home/far.bin",), keep=KeepRule(max_bytes=1))
+    assert collected.sources == {"far.bin": "code"}
+    assert collected.kept_promises == ("home/far.bin",)
+
+
+def test_leftovers_of_libraries_are_no_outputs_unless_named(folders: Folders) -> None:
+    script = """
+import os, tempfile
+for name in ('pymp-x1', 'torchinductor_me', '__pycache__'):
+    os.mkdir(os.path.join(tempfile.gettempdir(), name))
+    open(os.path.join(tempfile.gettempdir(), name, 'a'), 'w').write('x')
+open(tempfile.mkstemp()[1], 'w').write('secret')
+folder = os.path.join(tempfile.gettempdir(), 'tmpab12cd34')
+os.mkdir(folder)
+open(folder + '/' + 'named.csv', 'w').write('named')
+open(folder + '/' + str(1) + '.pt', 'w').write('model')
+"""
+    collected = folders.run(script)
+    assert folders.outputs() == {
+        "temp/tmpab12cd34/1.pt": "model",
+        "temp/tmpab12cd34/named.csv": "named",
+    }
+    assert [each.why for each in collected.left_out] == ["temporary"]
+
+
+def test_model_in_a_folder_of_data_is_kept(folders: Folders) -> None:
+    script = BIG + "open('data/best.pt', 'wb').truncate(50_000_000)\n"
+    script += "os.mkdir('output_data')\nopen('output_data/p.csv', 'wb').truncate(50_000_000)"
+    collected = folders.run(script)
+    assert set(collected.sources) == {"data/best.pt", "output_data/p.csv"}
+    assert collected.left_out == (LeftOut("data/", 40_000_001, "data", 2),)
+
+
+def test_smallest_of_too_many_files_are_kept(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written_module, "MAX_FILES", 2)
+    script = "import os\nos.mkdir('d')\nfor n in range(4):\n open(f'd/{n}', 'w').write('x' * n)"
+    collected = folders.run(script)
+    assert set(collected.sources) == {"d/0", "d/1"}
+    assert collected.left_out == (LeftOut("d/", 5, "count", 2),)
+
+
+def test_old_files_stay_old_where_no_mark_can_be_written(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = folders.elsewhere / "old.bin"
+    old.touch()
+
+    def refuse(*_: object, **_named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(written_module.time, "time_ns", lambda: old.stat().st_ctime_ns + 1)
+    assert folders.run(f"data = '{old}'") == Collected()
+
+
+ODD = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=300)
+FRAGMENTS = st.sampled_from(["/", "*", "{x}", "..", "[z-a]", "\0", "/tmp", "?", "**", "\\", "%s"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    strings=st.lists(st.lists(FRAGMENTS | ODD, max_size=8).map("".join), max_size=5),
+    name=st.binary(min_size=1, max_size=40),
+)
+def test_no_string_and_no_file_makes_the_search_fail(strings: list[str], name: bytes) -> None:
+    root = Path(tempfile.mkdtemp(prefix="odd-"))
+    code, output = root / "code", root / "output"
+    try:
+        code.mkdir()
+        output.mkdir()
+        words = ("true", *(f"{root}/{text}" for text in strings), *strings, "/" + "x" * 300)
+        (code / "a.json").write_text("\n".join(f'"/{text}"' for text in words))
+        spec = RunSpec(run_id="r", command=words, outputs=tuple(strings))
+        written = WrittenFiles(code, output, {"home": root}, (), spec)
+        written.named_outputs()
+        written.begin(words)
+        make_odd_tree(code, name.replace(b"/", b"_").replace(b"\0", b"_"))
+        collected = written.collect()
+        assert all(check_output_path(path) for path in collected.files)
+        assert "code" not in [each.path for each in collected.left_out]
+    finally:
+        shutil.rmtree(root)
+
+
+def make_odd_tree(folder: Path, name: bytes) -> None:
+    (folder / "dangling").symlink_to("nowhere")
+    (folder / "loop").symlink_to("loop")
+    (folder / "itself").symlink_to(".")
+    os.mkfifo(folder / "fifo")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "socket"))
+    (folder / "locked").mkdir(0)
+    if name not in (b".", b".."):
+        (folder / os.fsdecode(name)).touch()
 
 
 def test_collected_survives_writing_and_reading(folders: Folders) -> None:

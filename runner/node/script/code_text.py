@@ -1,0 +1,118 @@
+"""What the text of a script says about the places it writes to."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+CREATED = ("outputs", "logs")  # before the script starts, as Azure ML does
+MAX_SOURCES, MAX_SOURCE_BYTES = 500, 1 << 20  # files of code that are searched
+MAX_TEXT_BYTES = 16 << 20
+
+# Only what a script writes: a folder of a model may be an input, and nothing exports to one that
+# exists. A path is rather a file, so only its folder is made.
+_FOLDER_ARGUMENT = re.compile(
+    r"--?(?:(?:out|output|outputs|save|log|logs|result|results)[-_]?(?:dir|folder|directory)"
+    r"|job-dir|default_root_dir)"
+)
+_OUTPUT_ARGUMENT = re.compile(
+    r"--?(?:o|(?:out|output|outputs|save|result|results)(?:[-_]?(?:to|path|file))?)"
+)
+# The names that Batch AI and Azure ML give to the folders of named outputs.
+_NAMED_OUTPUT = re.compile(r"\b(AZ_BATCHAI_OUTPUT_|AZURE_ML_OUTPUT_)([A-Za-z0-9_]+)")
+_MAKES_FOLDER = re.compile(r"(?<![A-Za-z_])(?:mkdir|makedirs|copytree)\b")
+# What follows where it is no error that the folder exists: `(name, exist_ok=True)`, ` -p name`.
+_ACCEPTS_FOLDER = re.compile(
+    r"\s*\((?:[^()]|\([^()]*\))*exist_ok\s*=\s*True|\W{1,6}?(?:-[a-z]*p|--parents)\b"
+)
+_IMPORT = re.compile(r"^\s*(?:from|import)\s[^;\n]*", re.MULTILINE)
+_CHECKS_FOLDER = re.compile(r"exists\b|isdir\b|is_dir\b|listdir\b|(?:\[|test)\s+(?:!\s+)?-[de]\s")
+_PROGRAMS = frozenset({".py", ".sh", ".r", ".jl", ".lua", ".pl", ".bs"})
+_SETTINGS = frozenset({".ipynb", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini"})
+# Absolute paths, in quotes or as words of a shell, and what stands for a value in them.
+_ABSOLUTE_PATH = re.compile(
+    r"""["'](/[^"'\n]+)["']|(?:^|[\s=>(])(/[^\s"'`,;()<>|&]+)""", re.MULTILINE
+)
+
+
+class CodeText:
+    """The text of a script, its configuration, its command and the variables it is given."""
+
+    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+        self._words = tuple(words)
+        self.text = "\n".join((*words, *_read_sources(folder)))
+
+    def named_outputs(self) -> Mapping[str, str]:
+        """Return variables of named outputs that the code mentions, with their folders' names."""
+        return {found[0]: found[2].lower() for found in _NAMED_OUTPUT.finditer(self.text)}
+
+    def absolute_paths(self) -> Iterator[str]:
+        """Return each path once: of the command and the programs first, of configuration last."""
+        seen: set[str] = set()
+        found = (match[1] or match[2] for match in _ABSOLUTE_PATH.finditer(self.text))
+        for path in (*(word for word in self._words if word.startswith("/")), *found):
+            if path not in seen:
+                seen.add(path)
+                yield path
+
+    def folders(self, command: Sequence[str]) -> tuple[str, ...]:
+        """Return the folders of arguments such as `--output_dir`."""
+        return tuple(folder for _, folder in _values(command, _FOLDER_ARGUMENT.fullmatch))
+
+    def expected_folders(self, command: Sequence[str]) -> Iterator[str]:
+        """Return the folders that the script expects to exist.
+
+        None where code or command make a folder in a way that fails if it exists; not one
+        whose existence they check.
+        """
+        text = _IMPORT.sub("", "\n".join((self.text, *command)))
+        if any(not _ACCEPTS_FOLDER.match(text, m.end()) for m in _MAKES_FOLDER.finditer(text)):
+            return
+        checked = {
+            word
+            for line in text.splitlines()
+            if _CHECKS_FOLDER.search(line)
+            for word in re.findall(r"\w+", line)
+        }
+        wanted = [("", name) for name in CREATED]
+        wanted += _values(command, _FOLDER_ARGUMENT.fullmatch)
+        for option, path in _values(command, _OUTPUT_ARGUMENT.fullmatch):
+            if "/" in path:
+                wanted.append((option, str(PurePosixPath(path).parent)))
+        for option, name in wanted:
+            last = PurePosixPath(name).name
+            variable = rf"(\w+)\s*(?::[^=\n]*)?=[^=\n]*(?<!\w){re.escape(last)}(?!\w)"
+            known_as = {last, option.strip("-").replace("-", "_"), *re.findall(variable, text)}
+            known_as |= {*re.findall(r"\w+", last), *(["argv"] if option else [])}
+            if known_as.isdisjoint(checked):
+                yield name
+
+
+def _read_sources(folder: Path) -> Iterator[str]:
+    """Return the texts of the code, which is searched for what it expects; programs first."""
+    found: list[tuple[bool, str]] = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122 - of a name, not of a path
+            if suffix in _PROGRAMS or suffix in _SETTINGS:
+                found.append((suffix in _SETTINGS, f"{parent}/{name}"))
+    room = MAX_TEXT_BYTES
+    for _, path in sorted(found)[:MAX_SOURCES]:
+        with suppress(OSError, ValueError):
+            source = Path(path)
+            if source.is_file() and source.stat().st_size <= min(MAX_SOURCE_BYTES, room):
+                text = source.read_text(encoding="utf-8", errors="replace")
+                room -= len(text)
+                yield text
+
+
+def _values(words: Sequence[str], names: Callable[[str], object]) -> Iterator[tuple[str, str]]:
+    """Return arguments and their values, from `--name VALUE` and `--name=VALUE`."""
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        found = value if equals else following
+        if names(name) and found and found[0] not in "-$":
+            yield name, found
