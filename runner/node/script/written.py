@@ -209,7 +209,7 @@ class WrittenFiles:
         return Collected(
             {name: each.path for name, each in files.items()},
             {name: each.source for name, each in files.items()},
-            (*self._unsearched.values(), *_shortened(left_out)),
+            (*itertools.islice(self._unsearched.values(), MAX_LISTED), *_shortened(left_out)),
             promises,
         )
 
@@ -518,7 +518,12 @@ def _state(found: os.stat_result) -> _State:
 
 
 def _shortened(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return the largest entries, and one for the rest."""
+    """Return the largest entries, one for all temporary files, and one for the rest."""
+    temporary = [each for each in left_out if each.why == "temporary"]
+    if len(temporary) > 1:
+        size, files = sum(e.size_bytes for e in temporary), sum(e.files for e in temporary)
+        left_out = [each for each in left_out if each.why != "temporary"]
+        left_out.append(LeftOut(f"{TEMP}/", size, "temporary", files))
     entries = sorted(left_out, key=lambda each: -each.size_bytes)
     rest = entries[MAX_LISTED:]
     if rest:

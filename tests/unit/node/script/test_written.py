@@ -432,13 +432,18 @@ def test_paths_in_configuration_do_not_displace_those_of_the_code(
     assert collected.sources == {f"outside{path}": str(path)}
 
 
-def test_old_files_elsewhere_do_not_displace_a_new_one(folders: Folders) -> None:
-    folder = folders.elsewhere / "results"
-    folder.mkdir()
-    for number in range(30):
-        (folder / f"{number}.bin").touch()
-    collected = folders.run(f"import os\nopen(os.path.join('{folder}', 'm'), 'w')")
-    assert f"outside{folder}/m" in collected.sources
+def test_large_folder_elsewhere_does_not_displace_another(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written_module, "MAX_ENTRIES_OF_PATH", 3)
+    data, results = folders.elsewhere / "data", folders.elsewhere / "results"
+    for folder in (data, results):
+        folder.mkdir()
+    for number in range(10):
+        (data / f"{number}").touch()
+    collected = folders.run(f"a = '{data}', '{results}'\nopen(a[1] + '/m', 'w')")
+    assert f"outside{results}/m" in collected.sources
+    assert LeftOut(f"outside{data}", 0, "search") in collected.left_out
 
 
 def test_limit_of_the_search_is_reported(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,7 +478,7 @@ import os, tempfile
 for name in ('pymp-x1', 'torchinductor_me', '__pycache__'):
     os.mkdir(os.path.join(tempfile.gettempdir(), name))
     open(os.path.join(tempfile.gettempdir(), name, 'a'), 'w').write('x')
-open(tempfile.mkstemp()[1], 'w').write('secret')
+for _ in range(2): open(tempfile.mkstemp()[1], 'w').write('secret')
 folder = os.path.join(tempfile.gettempdir(), 'tmpab12cd34')
 os.mkdir(folder)
 open(folder + '/' + 'named.csv', 'w').write('named')
@@ -484,7 +489,7 @@ open(folder + '/' + str(1) + '.pt', 'w').write('model')
         "temp/tmpab12cd34/1.pt": "model",
         "temp/tmpab12cd34/named.csv": "named",
     }
-    assert [each.why for each in collected.left_out] == ["temporary"]
+    assert collected.left_out == (LeftOut("temp/", 12, "temporary", 2),)
 
 
 def test_model_in_a_folder_of_data_is_kept(folders: Folders) -> None:
