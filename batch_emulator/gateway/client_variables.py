@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import ssl
 from pathlib import Path
 
 from batch_emulator.gateway.proxy import Gateway
 from batch_emulator.gateway.sign_in import IDENTITY_PATH
 
-_BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 _DIRECT = "127.0.0.1,localhost"  # not the user's: Azure's names must never lead to Azure
-# Where OpenSSL names a folder only: Debian, Fedora, Alpine.
-_SYSTEM = (
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+# Where OpenSSL names a folder only: Debian, Fedora, Alpine, openSUSE.
+SYSTEM = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
 )
 
 
@@ -24,16 +28,41 @@ def client_variables(gateway: Gateway, bundle: str) -> dict[str, str]:
     return {
         **dict.fromkeys(("HTTPS_PROXY", "https_proxy"), gateway.proxy_url),
         **dict.fromkeys(("NO_PROXY", "no_proxy"), _DIRECT),
-        **dict.fromkeys(_BUNDLES, bundle),
+        **dict.fromkeys(BUNDLES, bundle),
         "IDENTITY_ENDPOINT": f"{gateway.url}{IDENTITY_PATH}",
         "IDENTITY_HEADER": gateway.tokens.identity_header,
     }
 
 
 def bundle_of(gateway: Gateway) -> bytes:
-    """Return the certificates of this machine's authorities and of the gateway's."""
-    named = (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile)
-    for name in filter(None, (*named, *_SYSTEM)):
-        if Path(name).is_file():
-            return Path(name).read_bytes() + b"\n" + gateway.authority.pem
-    return gateway.authority.pem
+    """Return the certificates that programs on this machine trust, and the gateway's.
+
+    One file takes the place of those that the variables of all kinds of programs name.
+    """
+    defaults = (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *SYSTEM)
+    found: list[bytes] = []
+    for path in filter(None, (*defaults, _of_certifi())):
+        found = found or _certificates(path)
+    for name in (*BUNDLES, "SSL_CERT_DIR"):
+        for path in filter(None, os.environ.get(name, "").split(os.pathsep)):
+            found += _certificates(path)
+    return b"\n".join(dict.fromkeys([*found, gateway.authority.pem]))
+
+
+def _certificates(path: str) -> list[bytes]:
+    """Return the certificates in a file or the files of a folder, and no key beside them."""
+    found: list[bytes] = []
+    given = Path(path)
+    with contextlib.suppress(OSError):
+        for file in sorted(given.iterdir()) if given.is_dir() else [given]:
+            with contextlib.suppress(OSError):
+                found += _CERTIFICATE.findall(file.read_bytes())
+    return found
+
+
+def _of_certifi() -> str | None:
+    try:
+        import certifi  # noqa: PLC0415  not every installation has it
+    except ImportError:
+        return None
+    return certifi.where()

@@ -16,14 +16,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from cryptography import x509
 
-from batch_emulator.gateway import proxy
+from batch_emulator.gateway import client_variables, proxy
 from batch_emulator.gateway.__main__ import environment_of, run
+from batch_emulator.gateway.authority import Authority
 from batch_emulator.gateway.pools import pool_of
 from batch_emulator.gateway.proxy import Gateway, LocalServices
 from batch_emulator.gateway.sign_in import CLIENT, IDENTITY_PATH, NamedAccounts, resource_id
@@ -478,6 +480,46 @@ def test_resource_manager_creates_pools_of_the_emulator(tmp_path: Path) -> None:
 
 
 _DEEP = b'{"properties": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "NODE_EXTRA_CA_CERTS",
+    ],
+)
+def test_bundle_has_the_authorities_that_variables_name(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
+) -> None:
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", *client_variables.BUNDLES):
+        monkeypatch.delenv(name, raising=False)
+    company = Authority(timedelta(days=1)).pem
+    key = b"-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n"
+    named = tmp_path / "company.pem"
+    named.write_bytes(key + company)
+    monkeypatch.setenv(variable, str(tmp_path if variable == "SSL_CERT_DIR" else named))
+    bundle = client_variables.bundle_of(gateway)
+    assert company.strip() in bundle
+    assert gateway.authority.pem.strip() in bundle
+    assert b"PRIVATE KEY" not in bundle
+    ssl.create_default_context(cadata=bundle.decode())
+
+
+def test_bundle_has_the_authorities_of_certifi_without_those_of_a_system(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", *client_variables.BUNDLES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(client_variables, "SYSTEM", ("/nothing/here.pem",))
+    nothing = SimpleNamespace(cafile=None)
+    monkeypatch.setattr(client_variables.ssl, "get_default_verify_paths", lambda: nothing)
+    certifi = pytest.importorskip("certifi")
+    (first, *_) = Path(certifi.where()).read_bytes().split(b"-----END CERTIFICATE-----")
+    assert first.partition(b"-----BEGIN")[2] in client_variables.bundle_of(gateway)
 
 
 def test_proxies_of_the_caller_do_not_count_for_the_command(gateway: Gateway) -> None:
