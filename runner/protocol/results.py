@@ -10,7 +10,7 @@ the run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -32,6 +32,7 @@ class OutputFile:
             the script, `home` and `temp` are its home folder and `$TMPDIR`, anything else is the
             path of the file.
         attempt: The earlier attempt that wrote it; None for the last one.
+        partial: Its attempt was ended while the script could still be writing it.
     """
 
     path: str
@@ -39,10 +40,12 @@ class OutputFile:
     sha256: str
     source: str | None = None
     attempt: int | None = None
+    partial: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the file as result.json lists it."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        listed = asdict(self).items()
+        return {name: v for name, v in listed if v is not None and v is not False}
 
 
 # Why files were not kept, and what keeps them.
@@ -53,6 +56,9 @@ _LEFT_OUT = {
     "temporary": "named as a temporary file, not by the code",
     "search": "not searched to the end, for too many files or too little time",
     "unreadable": "not readable, or with a name that no blob can have",
+    "transfer": "could not be read, or storage did not take it",
+    "time": "no time was left",
+    "path": "a path that leaves the output folder",
 }
 
 
@@ -207,9 +213,13 @@ class AttemptEnd:
 
 
 def parse_result(data: bytes, run_id: str) -> RunResult:
-    """Read result.json. Raise RunnerError if it is damaged or a path leaves the outputs."""
+    """Read result.json. Raise RunnerError if it is damaged.
+
+    An output whose path leaves the folder of outputs is in `left_out` instead.
+    """
     raw = parse_document(data, run_id, "result.json")
     try:
+        refused: list[LeftOut] = []
         if raw["status"] not in ("succeeded", "failed", "cancelled"):
             raise ValueError(f"status {raw['status']!r}")
         return RunResult(
@@ -223,14 +233,14 @@ def parse_result(data: bytes, run_id: str) -> RunResult:
             ended=_time(raw.get("ended")),
             stages_s={name: float(s) for name, s in _part(raw, "stages_s").items()},
             metrics={name: float(v) for name, v in _part(raw, "metrics").items()},
-            outputs=parse_outputs(raw.get("outputs") or ()),
+            outputs=parse_outputs(raw.get("outputs") or (), refused.append),
             raw=raw,
             output=check_output_path(str(raw.get("output") or "output/")),
             rank=int(raw.get("rank") or 0),
             evicted=None if raw.get("evicted") is None else int(raw["evicted"]),
             checkpoint=raw.get("checkpoint"),
             partial=bool(raw.get("partial")),
-            left_out=tuple(LeftOut.from_json(entry) for entry in raw.get("left_out") or ()),
+            left_out=(*map(LeftOut.from_json, raw.get("left_out") or ()), *refused),
         )
     except DAMAGED as err:
         raise broken_document(run_id, "result.json", err) from err
@@ -289,18 +299,34 @@ def _part(raw: dict[str, Any], name: str) -> dict[str, Any]:
     return raw.get(name) or {}
 
 
-def parse_outputs(listed: Iterable[Mapping[str, Any]]) -> tuple[OutputFile, ...]:
-    """Read a list of exported files. Raise ValueError if a path leaves the output folder."""
-    return tuple(
-        OutputFile(
-            path=check_output_path(str(entry["path"])),
-            size_bytes=int(entry["size_bytes"]),
-            sha256=str(entry["sha256"]),
-            source=entry.get("source"),
-            attempt=entry.get("attempt"),
+def parse_outputs(
+    listed: Iterable[Mapping[str, Any]], refuse: Callable[[LeftOut], object]
+) -> tuple[OutputFile, ...]:
+    """Read a list of exported files, without those whose path leaves the output folder.
+
+    Args:
+        listed: The documents of the files.
+        refuse: Is called with each file whose path leaves the output folder.
+    """
+    outputs: list[OutputFile] = []
+    for entry in listed:
+        path, size_bytes = str(entry["path"]), int(entry["size_bytes"])
+        try:
+            check_output_path(path)
+        except ValueError:
+            refuse(LeftOut(path.replace("\0", "?"), size_bytes, "path"))
+            continue
+        outputs.append(
+            OutputFile(
+                path=path,
+                size_bytes=size_bytes,
+                sha256=str(entry["sha256"]),
+                source=entry.get("source"),
+                attempt=entry.get("attempt"),
+                partial=bool(entry.get("partial")),
+            )
         )
-        for entry in listed
-    )
+    return tuple(outputs)
 
 
 def _time(text: str | None) -> datetime | None:

@@ -335,7 +335,9 @@ def output_pairs(result: RunResult, listed: int = _SHOWN, *, sizes: bool = False
     partial = "partial: " if result.partial else ""
     pairs = {"outputs": f"{partial}{', '.join(names)}{more}{total}" if files else NOTHING_KEPT}
     places = Counter(_SOURCES.get(file.source, file.source) for file in files)
-    places.update(f"attempt {file.attempt}" for file in files if file.attempt)
+    places.update(
+        f"attempt {file.attempt}{', partial' * file.partial}" for file in files if file.attempt
+    )
     if places.keys() - {_SOURCES[None]}:
         counted = (f"{place} ({count})" for place, count in places.items())
         pairs["written to"] = ", ".join(counted)

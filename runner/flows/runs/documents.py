@@ -27,6 +27,7 @@ from runner.protocol.results import (
     SIDE_STAGES,
     AttemptEnd,
     AttemptStart,
+    LeftOut,
     RunResult,
     index_blob,
     index_metadata,
@@ -139,11 +140,19 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
         return result
     listed = container.read(paths.attempt_outputs(result.attempt))
     with suppress(*DAMAGED):
-        outputs = parse_outputs(parse_json(listed or b"[]"))
+        refused: list[LeftOut] = []
+        outputs = parse_outputs(parse_json(listed or b"[]"), refused.append)
         folder = paths.output(result.attempt).removeprefix(paths.root)
         files = [file.to_json() for file in outputs]
         raw = {**result.raw, "output": folder, "outputs": files, "partial": bool(files)}
-        return replace(result, output=folder, outputs=outputs, partial=bool(files), raw=raw)
+        return replace(
+            result,
+            output=folder,
+            outputs=outputs,
+            partial=bool(files),
+            left_out=(*result.left_out, *refused),
+            raw=raw,
+        )
     return result
 
 

@@ -8,13 +8,15 @@ again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,12 +41,14 @@ from runner.node.script.metrics import (
     parse_metrics,
 )
 from runner.node.script.outputs import (
+    OutOfTimeError,
     add_earlier_outputs,
     check_promised,
     export_outputs,
     export_partial,
     read_list,
     restore_outputs,
+    write_list,
 )
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
@@ -55,7 +59,7 @@ from runner.node.script.workspace import (
     unpack_code,
     write_shell_file,
 )
-from runner.node.script.written import HOME, TEMP, Collected, WrittenFiles
+from runner.node.script.written import HOME, TEMP, Collected, WrittenFiles, shortened
 from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
@@ -64,7 +68,7 @@ from runner.node.termination import Termination
 from runner.protocol.encoding import parse_json
 from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import OutputFile
+from runner.protocol.results import LeftOut, OutputFile
 from runner.protocol.run_spec import RunSpec, expand_variables
 from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, WORKER_LOG
 
@@ -87,6 +91,7 @@ _METRICS = Path("logs", "metrics.jsonl")
 _STDOUT = Path("logs", "stdout.txt")
 TAIL_BYTES = 1024 * 1024
 LIST_S = 0.5  # for the list of the outputs of an attempt that is terminated
+UNHURRIED_S = 600.0  # most seconds to find files of an attempt that failed
 
 
 class FinishedScript:
@@ -188,6 +193,26 @@ def _last_values(path: Path) -> dict[str, MetricValue]:
     return values
 
 
+def _search(written: WrittenFiles, within_s: float | None) -> Collected:
+    """Return what was found, nothing if the search fails or takes longer."""
+    found: list[Collected] = []
+
+    def search() -> None:
+        try:
+            # So that what was found in time is returned.
+            found.append(written.collect(None if within_s is None else within_s * 0.8))
+        except Exception:
+            logger.exception("the files beside the script could not be searched for")
+
+    # A file system that does not answer holds its caller for ever.
+    thread = threading.Thread(target=search, name="written files", daemon=True)
+    thread.start()
+    thread.join(UNHURRIED_S if within_s is None else within_s)
+    if found:
+        return found[0]
+    return Collected(left_out=(LeftOut("files beside the script", 0, "search"),))
+
+
 class Attempt:
     """The stages of an attempt, which raise StageFailedError, or TerminatedError on request."""
 
@@ -214,6 +239,11 @@ class Attempt:
         self.finished: FinishedScript | None = None
         self._written: WrittenFiles | None = None
         self._collected: Collected | None = None
+        self._not_uploaded: list[LeftOut] = []
+        # By a name that later attempts know. Below the usual one, as the names of sockets in it
+        # must be short.
+        digest = hashlib.sha256(str(node.work_dir).encode()).hexdigest()
+        self._own_temp = Path(tempfile.gettempdir(), f"run-{digest[:12]}")
         self._temp: Path | None = None
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
@@ -337,28 +367,48 @@ class Attempt:
         return WrittenFiles(dirs.code, dirs.output, places, ours, self._spec, shared=shared)
 
     def remove_temp(self) -> None:
-        """Remove the temporary files of the script, once its outputs are exported."""
-        if self._temp is not None:
-            shutil.rmtree(self._temp, ignore_errors=True)
+        """Remove the temporary files of the script, also those of an attempt that was killed."""
+        for folder in {self._own_temp, self._temp or self._own_temp}:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _make_temp(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Create a folder for temporary files, so that they are known to be the script's.
-
-        Below the usual one, as the names of sockets in it must be short.
-        """
+        """Create a folder for temporary files, so that they are known to be the script's."""
+        self.remove_temp()
         if not {"TMPDIR", "TEMP", "TMP"}.isdisjoint({*inherited, *self._spec.env}):
             return {}
         try:
-            self._temp = Path(tempfile.mkdtemp(prefix="run-"))
+            try:
+                self._own_temp.mkdir(mode=0o700)
+                self._temp = self._own_temp
+            except FileExistsError:  # of another user
+                self._temp = Path(tempfile.mkdtemp(prefix="run-"))
         except OSError as err:
             logger.warning("no folder for temporary files: %s", err)
             return {}
         return {"TMPDIR": str(self._temp)}
 
-    def collect(self) -> Collected:
-        """Return what the script wrote elsewhere than in `$RUNNER_OUTPUT_DIR`; found once."""
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What the script wrote and what is not kept, as far as it is known."""
+        return (*self.collect().left_out, *shortened(self._not_uploaded))
+
+    def leave_out(self, entry: LeftOut) -> None:
+        """Record a file that is not kept."""
+        entry = replace(entry, path=entry.path.encode(errors="replace").decode())
+        self._not_uploaded.append(entry)
+        self.events.aside("notice", "progress", f"not kept: {entry}")
+
+    def collect(self, within_s: float | None = None) -> Collected:
+        """Return what the script wrote elsewhere than in `$RUNNER_OUTPUT_DIR`; found once.
+
+        Nothing is raised: nobody promised these files.
+
+        Args:
+            within_s: the time for the search; afterwards nothing is found.
+        """
         if self._collected is None and self._written is not None:
-            self._collected = self._written.collect(self._retry_budget.left_s)
+            left_s = self._retry_budget.left_s if within_s is None else within_s
+            self._collected = _search(self._written, left_s)
             for each in self._collected.left_out:
                 self.events.aside("notice", "progress", f"not kept: {each}")
         if self._collected is None and self.finished is not None:
@@ -395,7 +445,10 @@ class Attempt:
             collected = self.collect()
             check_promised(self._dirs.output, self._spec.outputs, collected)
             check = self._termination.check
-            outputs = export_outputs(runs, prefix, self._dirs.output, report, check, collected)
+            outputs = export_outputs(
+                runs, prefix, self._dirs.output, report, check, collected,
+                promised=self._spec.outputs, leave_out=self.leave_out,
+            )  # fmt: skip
             if others is not None:
                 folders = {rank: rank_folder(rank, outputs) for rank in others.workers}
                 ranks = others.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
@@ -405,36 +458,57 @@ class Attempt:
                     if listed is None:
                         raise ValueError(f"there is no {name}")
                     outputs += [replace(file, path=folders[rank] + file.path) for file in listed]
-            return add_earlier_outputs(runs, blobs, self.number, outputs)
+            return add_earlier_outputs(runs, blobs, self.number, outputs, check, self.leave_out)
 
     def export_partial(
-        self, runs: ContainerClient, blobs: RunPaths, *, last: bool
+        self,
+        runs: ContainerClient,
+        blobs: RunPaths,
+        left_s: Callable[[], float | None],
+        *,
+        last: bool,
     ) -> list[OutputFile]:
         """Export what a script left that did not succeed, as far as time allows.
 
         Args:
             runs: the container of runs.
             blobs: the names of the run's blobs.
-            last: the run ends with this attempt, so it takes over what earlier ones kept.
+            left_s: returns the seconds until this node or process ends, None if it stays.
+            last: the run ends with this attempt, so it takes over what earlier ones kept. Otherwise
+                the next one finds the outputs of this one in a list.
         """
-        budget = self._retry_budget
 
-        def may_continue() -> bool:
-            return budget.left_s is None or budget.left_s > LIST_S
+        def check() -> None:
+            left = left_s()
+            if left is not None and left <= LIST_S:
+                raise OutOfTimeError
 
-        try:
-            prefix, folder = blobs.output(self.number), self._dirs.output
-            outputs = export_partial(runs, prefix, folder, self.collect(), may_continue)
-            return add_earlier_outputs(runs, blobs, self.number, outputs) if last else outputs
-        except (OSError, StorageRequestError) as err:
-            logger.warning("the outputs are incomplete: %s", err)
-            return []
+        def save(outputs: Sequence[OutputFile]) -> None:
+            if last:
+                return
+            try:
+                write_list(runs, blobs.attempt_outputs(self.number), outputs)
+            except StorageRequestError as err:
+                logger.warning("the list of the outputs is lost: %s", err)
+
+        left = left_s()
+        collected = self.collect(None if left is None else max(left - LIST_S, LIST_S))
+        prefix, folder = blobs.output(self.number), self._dirs.output
+        outputs = export_partial(
+            runs, prefix, folder, collected, check, leave_out=self.leave_out, save=save
+        )
+        if not last:
+            return outputs
+        return add_earlier_outputs(runs, blobs, self.number, outputs, check, self.leave_out)
 
     def restore(
         self, runs: ContainerClient, prefix: str, outputs: list[OutputFile]
     ) -> list[OutputFile]:
         """Return the exported files that still exist; upload missing ones again."""
-        return restore_outputs(runs, prefix, self._dirs.output, outputs, self.collect())
+        return restore_outputs(
+            runs, prefix, self._dirs.output, outputs, self.collect(),
+            promised=self._spec.outputs, leave_out=self.leave_out,
+        )  # fmt: skip
 
     def _check_end(self, ended: command.ScriptResult) -> None:
         shown = shlex.join(self._spec.command[:2])

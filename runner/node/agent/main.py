@@ -235,7 +235,7 @@ def _after_loss(
     came = wait_for_rejoin(agent, attempt.events)
     if came is RejoinOutcome.TIMEOUT:
         return outcome.failed(err, retries, attempt)
-    code = outcome.left()
+    code = outcome.left(attempt)
     return code if came is RejoinOutcome.TERMINATED else None
 
 

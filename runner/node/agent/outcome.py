@@ -25,7 +25,6 @@ from runner.node.agent.records import (
 )
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.failures import StageFailedError
-from runner.node.script.outputs import write_list
 from runner.node.script.streams import EventLog, Streams
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
@@ -134,7 +133,7 @@ class AttemptOutcome:
         except StorageRequestError as err:
             logger.warning("the outputs could not be looked over: %s", err)
         attempt.remove_temp()
-        return self._commit(outputs, None, attempt.collect().left_out)
+        return self._commit(outputs, None, attempt.left_out)
 
     def failed(
         self, failure: StageFailedError, retries: int, attempt: Attempt | None = None
@@ -145,7 +144,8 @@ class AttemptOutcome:
             The exit code.
         """
         failure.message = self._agent.redactor.text(failure.message)
-        left_out = attempt.collect().left_out if attempt else ()  # before the events end
+        if attempt is not None:
+            attempt.collect(self._left_s())  # before the events end
         self._flush()
         runs, blobs = self._agent.runs, self._agent.blobs
         earlier = failures_before(runs, blobs, self._number) if retries else 0
@@ -157,9 +157,9 @@ class AttemptOutcome:
             return failure.exit_code or FAILED_EXIT_CODE
         if attempt is None or failure.code == "StorageFailed":
             return self._commit([], failure)
-        outputs = attempt.export_partial(runs, blobs, last=True)
+        outputs = attempt.export_partial(runs, blobs, self._left_s, last=True)
         attempt.remove_temp()
-        return self._commit(outputs, failure, left_out)
+        return self._commit(outputs, failure, attempt.left_out)
 
     def terminated(self, step: str, attempt: Attempt) -> int:
         """Record a termination: the run continues elsewhere, or the client decided its outcome.
@@ -168,15 +168,9 @@ class AttemptOutcome:
         and of a cancelled run it is what remains.
         """
         logger.info("terminated by Batch during %s", step)
-        attempt.collect()  # before the events end
         self._end("terminated", None, step)
         self._flush(FINAL_FLUSH_S)
-        runs, blobs = self._agent.runs, self._agent.blobs
-        if outputs := attempt.export_partial(runs, blobs, last=False):
-            try:
-                write_list(runs, blobs.attempt_outputs(self._number), outputs)
-            except StorageRequestError as err:
-                logger.warning("the list of the outputs is lost: %s", err)
+        attempt.export_partial(self._agent.runs, self._agent.blobs, self._left_s, last=False)
         attempt.remove_temp()
         return TERMINATED_EXIT_CODE
 
@@ -187,10 +181,17 @@ class AttemptOutcome:
         self._agent.losses.append(self._number)
         self._end("lost", None, err.step, message=message)
 
-    def left(self) -> int:
+    def left(self, attempt: Attempt) -> int:
         """End a lost attempt: the run continues, here or elsewhere. Return the exit code."""
         self._flush(FINAL_FLUSH_S)
+        attempt.remove_temp()
         return TERMINATED_EXIT_CODE
+
+    def _left_s(self) -> float | None:
+        """Return the seconds until Batch kills the agent or evicts the node; None if unknown."""
+        notice = self._agent.notices.notice if self._agent.notices else None
+        times = (self._agent.retry_budget.left_s, notice.left_s if notice else None)
+        return min((seconds for seconds in times if seconds is not None), default=None)
 
     def _flush(self, timeout_s: float | None = None) -> None:
         if self._streams is None:

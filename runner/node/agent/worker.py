@@ -37,6 +37,8 @@ from runner.protocol.run_spec import ResumeFrom, RunSpec, RunSpecError, parse_ru
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
+SEARCH_S = 0.5  # for the files that are lost: the node may be about to go
+LISTED = 5
 
 
 class PrimaryConnection(threading.Thread):
@@ -119,6 +121,7 @@ class Worker:
         self._script: Streams | None = None  # until all its logs are written
         self._stage = "code"
         self._made: Attempt | None = None
+        self._unsaved: tuple[AttemptDirs, EventLog] | None = None  # until the export
 
     def run(self, inherited: Mapping[str, str]) -> None:
         """Prepare, wait for the other nodes, run the script and report the result."""
@@ -136,6 +139,7 @@ class Worker:
         except Exception as err:  # noqa: BLE001 - the run must get an outcome
             self._fail(self._unexpected(err))
         finally:
+            self._say_unsaved()
             self._flush()
             if self._made is not None:
                 self._made.remove_temp()
@@ -153,6 +157,7 @@ class Worker:
         events = EventLog(self._streams.events, context.redactor, self._report_stage)
         checkpoints = self._checkpoints(spec, dirs, events)
         attempt = self._made = self._attempt(spec, dirs, events, checkpoints)
+        self._unsaved = dirs, events
         secrets = context.secrets.resolve(context.retry_budget)
         prepared = attempt.prepare(context.access)
         self._primary.send_event(WorkerEvent.PREPARED, port=free_port(context.hosts.own))
@@ -171,19 +176,34 @@ class Worker:
     def _export(self, dirs: AttemptDirs, events: EventLog, attempt: Attempt) -> None:
         """Export the outputs when the primary orders it. Raise TerminatedError."""
         runs = self._context.access.runs
-        try:
-            order = self._primary.await_order(PrimaryOrder.EXPORT)
-        except TerminatedError:
-            why = "the run did not succeed, or ended before this node"
-            if text := describe_unsaved(dirs.output, "RUNNER_OUTPUT_DIR", why):
-                events.aside("notice", "progress", text)
-            raise
+        order = self._primary.await_order(PrimaryOrder.EXPORT)
         with events.stage("export", "exporting the outputs") as report:
             check = self._context.termination.check
             prefix, collected = str(order["prefix"]), attempt.collect()
-            outputs = export_outputs(runs, prefix, dirs.output, report, check, collected)
+            outputs = export_outputs(
+                runs, prefix, dirs.output, report, check, collected, leave_out=attempt.leave_out
+            )
             write_list(runs, self._blobs.attempt_outputs(self._number), outputs)
+        self._unsaved = None
         self._primary.send_event(WorkerEvent.EXPORTED)
+
+    def _say_unsaved(self) -> None:
+        """Write an event about the files that are lost, unless they were exported."""
+        if self._unsaved is None or self._made is None:
+            return
+        dirs, events = self._unsaved
+        why = "the run did not succeed, or ended before this node"
+        if text := describe_unsaved(dirs.output, "RUNNER_OUTPUT_DIR", why):
+            events.aside("notice", "progress", text)
+        if files := sorted(self._made.collect(SEARCH_S).files):
+            named = ", ".join(files[:LISTED]) + (" ..." if len(files) > LISTED else "")
+            count = (
+                "1 file beside the script is"
+                if len(files) == 1
+                else (f"{len(files)} files beside the script are")
+            )
+            text = f"{count} not exported ({named}): {why}"
+            events.aside("notice", "progress", text)
 
     def _log(self, events: EventLog, text: str) -> None:
         """Write an event of this node, and one of the run."""

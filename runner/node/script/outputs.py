@@ -5,26 +5,31 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from runner.node.failures import StageFailedError
 from runner.node.script.streams import Report
-from runner.node.script.written import Collected
+from runner.node.script.written import CODE, Collected
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import run_watched
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import OutputFile, parse_outputs
+from runner.protocol.results import LeftOut, OutputFile, parse_outputs
+from runner.protocol.run_spec import DAMAGED
 
 logger = logging.getLogger(__name__)
 
 STEP = "export"
 NOTHING_COLLECTED = Collected()
 THREADS = 8  # small files are limited by round trips, not by bandwidth
+SAVE_EVERY_S = 1.0  # between two lists of the outputs of an attempt that is terminated
+LeaveOut = Callable[[LeftOut], object]
 
 
 def check_promised(
@@ -34,7 +39,8 @@ def check_promised(
     missing = [
         pattern
         for pattern in promised
-        if pattern not in collected.kept_promises and not _matches(output_dir, pattern)
+        if not any(_is_promised(name, collected, [pattern]) for name in collected.files)
+        and not _matches(output_dir, pattern)
     ]
     if missing:
         entries = output_dir.iterdir() if output_dir.is_dir() else ()
@@ -55,6 +61,9 @@ def export_outputs(
     report: Report,
     check: Callable[[], None],
     collected: Collected = NOTHING_COLLECTED,
+    *,
+    promised: Sequence[str] = (),
+    leave_out: LeaveOut = lambda _: None,
 ) -> list[OutputFile]:
     """Upload every file below `output_dir`, and what was collected elsewhere.
 
@@ -65,12 +74,16 @@ def export_outputs(
         report: receives progress.
         check: is called several times a second, and may raise to stop.
         collected: what the script wrote elsewhere.
+        promised: the globs of the outputs that the run must have.
+        leave_out: is called with each file written elsewhere that nobody promised and that cannot
+            be read, or that storage refuses.
 
     Returns:
         The files, sorted by path.
 
     Raises:
-        StageFailedError: a file cannot be read, or its name is not UTF-8.
+        StageFailedError: another file cannot be read, or its name is not UTF-8.
+        StorageRequestError: storage cannot be reached, or refuses another file.
     """
     own = [path.relative_to(output_dir).as_posix() for path in _files(output_dir)]
     names = sorted([*own, *collected.files])
@@ -79,12 +92,13 @@ def export_outputs(
     outputs: list[OutputFile] = []
 
     def upload(name: str) -> OutputFile | None:
+        must = name not in collected.files or _is_promised(name, collected, promised)
         try:
             return _upload(container, prefix, output_dir, collected, name)
-        except StageFailedError as err:
-            if name not in collected.files:
+        except (StageFailedError, StorageRequestError, ValueError) as err:
+            if must or _is_away(err):
                 raise
-            logger.warning("%s", err.message)  # nobody promised it
+            _leave_out(leave_out, name, Path(collected.files[name]), err)
             return None
 
     def check_progress(finished: Sequence[OutputFile | None]) -> None:
@@ -97,7 +111,7 @@ def export_outputs(
     return sorted(outputs, key=lambda output: output.path)
 
 
-class _OutOfTimeError(Exception):
+class OutOfTimeError(Exception):
     """Nothing more is uploaded."""
 
 
@@ -106,38 +120,74 @@ def export_partial(
     prefix: str,
     output_dir: Path,
     collected: Collected,
-    may_continue: Callable[[], bool],
+    check: Callable[[], None],
+    *,
+    leave_out: LeaveOut,
+    save: Callable[[Sequence[OutputFile]], None],
 ) -> list[OutputFile]:
     """Upload what a script left that did not succeed. Return what could be uploaded.
 
     Small files go first, unreadable ones are left out, and nothing is raised: the attempt has an
     end already.
+
+    Args:
+        container: the container of runs.
+        prefix: the prefix of the blobs' names.
+        output_dir: the folder of the script's outputs.
+        collected: what the script wrote elsewhere.
+        check: raises OutOfTimeError to stop; called several times a second.
+        leave_out: is called with what is not uploaded.
+        save: is called with the files uploaded so far, at the end and once a second.
     """
     outputs: list[OutputFile] = []
+    sizes = _sizes(output_dir, collected)
+    waiting = set(sizes)
+    saved_at = time.monotonic()
 
     def add(finished: Sequence[OutputFile | None]) -> None:
-        outputs.extend(file for file in finished if file is not None)
-        if not may_continue():
-            raise _OutOfTimeError
+        nonlocal saved_at
+        new = [file for file in finished if file is not None]
+        outputs.extend(new)
+        if new and time.monotonic() - saved_at >= SAVE_EVERY_S:
+            save(outputs)
+            saved_at = time.monotonic()
+        check()
 
     def upload(name: str) -> OutputFile | None:
         try:
             return _upload(container, prefix, output_dir, collected, name)
-        except StageFailedError as err:
-            logger.warning("%s", err.message)
+        except (StageFailedError, StorageRequestError, ValueError) as err:
+            if _is_away(err):
+                raise
+            waiting.discard(name)
+            _leave_out(leave_out, name, Path(collected.files.get(name) or output_dir / name), err)
             return None
 
+    why = "transfer"
     try:
-        sizes = {p.relative_to(output_dir).as_posix(): _size(p) for p in _files(output_dir)}
-        sizes |= {name: _size(Path(path)) for name, path in collected.files.items()}
-        run_watched(
-            upload, sorted(sizes, key=lambda name: sizes[name]), add, threads=THREADS, name="export"
-        )
-    except _OutOfTimeError:
-        logger.warning("no time was left for all outputs: %d uploaded", len(outputs))
-    except (StageFailedError, StorageRequestError, OSError) as err:
+        names = sorted(sizes, key=lambda name: sizes[name])
+        run_watched(upload, names, add, threads=THREADS, name="export")
+    except OutOfTimeError:
+        why = "time"
+    except Exception as err:  # noqa: BLE001 - the attempt ends as it did
         logger.warning("not all outputs were uploaded: %s", err)
-    return sorted(outputs, key=lambda output: output.path)
+    outputs = sorted(outputs, key=lambda output: output.path)
+    if rest := waiting.difference(file.path for file in outputs):
+        leave_out(LeftOut("others", sum(sizes[name] for name in rest), why, len(rest)))
+    if outputs:
+        save(outputs)
+    return outputs
+
+
+def _sizes(output_dir: Path, collected: Collected) -> dict[str, int]:
+    """Return the sizes of all outputs that can be listed."""
+    sizes = {name: _size(Path(path)) for name, path in collected.files.items()}
+    try:
+        for path in _files(output_dir):
+            sizes[path.relative_to(output_dir).as_posix()] = _size(path)
+    except (StageFailedError, OSError) as err:
+        logger.warning("not all outputs were found: %s", err)
+    return sizes
 
 
 def write_list(runs: ContainerClient, name: str, outputs: Sequence[OutputFile]) -> None:
@@ -153,29 +203,64 @@ def read_list(runs: ContainerClient, name: str) -> tuple[OutputFile, ...] | None
     listed: list[dict[str, Any]] = parse_json(body)
     if not isinstance(listed, list):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"{name} is not a list of files")
-    return parse_outputs(listed)
+    return parse_outputs(listed, lambda each: logger.warning("in %s: %s", name, each))
 
 
 def add_earlier_outputs(
-    runs: ContainerClient, blobs: RunPaths, attempt: int, outputs: Sequence[OutputFile]
+    runs: ContainerClient,
+    blobs: RunPaths,
+    attempt: int,
+    outputs: Sequence[OutputFile],
+    check: Callable[[], None],
+    leave_out: LeaveOut,
 ) -> list[OutputFile]:
     """Copy what earlier attempts kept when they were terminated, and this one did not write.
 
+    What storage refuses is left out: this attempt has its own outputs already.
+
+    Args:
+        runs: the container of runs.
+        blobs: the names of the run's blobs.
+        attempt: this attempt.
+        outputs: its files.
+        check: may raise between two copies; OutOfTimeError only ends the copying.
+        leave_out: is called with what is not copied.
+
     Returns:
-        All files, sorted by path; those of an earlier attempt name it.
+        All files, sorted by path; those of an earlier attempt name it, and are partial.
     """
     found = {file.path: file for file in outputs}
+
+    def copy(earlier: int) -> None:
+        for file in read_list(runs, blobs.attempt_outputs(earlier)) or ():
+            if file.path in found:
+                continue
+            check()
+            source = blobs.output(earlier) + file.path
+            try:
+                if runs.copy(source, blobs.output(attempt) + file.path, file.size_bytes):
+                    found[file.path] = replace(file, attempt=earlier, partial=True)
+                    continue
+            except StorageRequestError as err:
+                if err.is_retryable:
+                    raise
+                logger.warning("not copied from attempt %d: %s", earlier, err)
+            leave_out(LeftOut(file.path, file.size_bytes, "transfer"))
+
     for earlier in range(attempt - 1, 0, -1):
         try:
-            listed = read_list(runs, blobs.attempt_outputs(earlier)) or ()
-        except (ValueError, KeyError, TypeError) as err:
+            copy(earlier)
+        except OutOfTimeError:
+            leave_out(LeftOut(f"files of attempt {earlier}", 0, "time"))
+            break
+        except StorageRequestError as err:
+            logger.warning("the outputs of attempt %d are incomplete: %s", earlier, err)
+            leave_out(LeftOut(f"files of attempt {earlier}", 0, "transfer"))
+            if err.is_retryable:
+                break
+        except DAMAGED as err:
             logger.warning("the outputs of attempt %d are not known: %s", earlier, err)
-            continue
-        for file in listed:
-            source = blobs.output(earlier) + file.path
-            target = blobs.output(attempt) + file.path
-            if file.path not in found and runs.copy(source, target, file.size_bytes):
-                found[file.path] = replace(file, attempt=earlier)
+            leave_out(LeftOut(f"files of attempt {earlier}", 0, "transfer"))
     return sorted(found.values(), key=lambda file: file.path)
 
 
@@ -185,6 +270,9 @@ def restore_outputs(
     output_dir: Path,
     outputs: Sequence[OutputFile],
     collected: Collected = NOTHING_COLLECTED,
+    *,
+    promised: Sequence[str] = (),
+    leave_out: LeaveOut = lambda _: None,
 ) -> list[OutputFile]:
     """Upload again the files that storage has lost since the export, as after a crash.
 
@@ -194,12 +282,51 @@ def restore_outputs(
     if not outputs:
         return []
     existing = set(container.list_names(prefix))
-    return [
-        file
-        if prefix + file.path in existing or file.attempt is not None
-        else _upload(container, prefix, output_dir, collected, file.path)
-        for file in outputs
-    ]
+    found: list[OutputFile] = []
+    for file in outputs:
+        if prefix + file.path in existing or file.attempt is not None:
+            found.append(file)
+            continue
+        try:
+            found.append(_upload(container, prefix, output_dir, collected, file.path))
+        except (StageFailedError, StorageRequestError, ValueError) as err:
+            must = file.source is None or _is_promised(file.path, collected, promised)
+            if must or _is_away(err):
+                raise
+            leave_out(LeftOut(file.path, file.size_bytes, "transfer"))
+    return found
+
+
+def _is_away(err: Exception) -> bool:
+    """Return True if storage could not be reached, which is no property of a file."""
+    return isinstance(err, StorageRequestError) and not 400 <= err.status < 500
+
+
+def _leave_out(leave_out: LeaveOut, name: str, path: Path, err: Exception) -> None:
+    logger.warning("%s", err.message if isinstance(err, StageFailedError) else err)
+    leave_out(LeftOut(name, _size(path), "transfer"))
+
+
+def _is_promised(name: str, collected: Collected, promised: Sequence[str]) -> bool:
+    """Return True if one of the globs matches a collected file, or a folder that it is in.
+
+    Globs are of the script's folder; elsewhere a promise is the path that the output gets.
+    """
+    parts = PurePosixPath(name).parts
+    is_beside = collected.sources.get(name) == CODE
+    for pattern in promised:
+        globs = PurePosixPath(pattern).parts
+        if globs and (_lies_in(parts, globs) if is_beside else parts[: len(globs)] == globs):
+            return True
+    return False
+
+
+def _lies_in(parts: Sequence[str], globs: Sequence[str]) -> bool:
+    if not globs:
+        return True
+    if globs[0] == "**":
+        return any(_lies_in(parts[skipped:], globs[1:]) for skipped in range(len(parts)))
+    return bool(parts) and fnmatchcase(parts[0], globs[0]) and _lies_in(parts[1:], globs[1:])
 
 
 def _upload(

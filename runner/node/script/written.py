@@ -209,7 +209,7 @@ class WrittenFiles:
         return Collected(
             {name: each.path for name, each in files.items()},
             {name: each.source for name, each in files.items()},
-            (*itertools.islice(self._unsearched.values(), MAX_LISTED), *_shortened(left_out)),
+            (*itertools.islice(self._unsearched.values(), MAX_LISTED), *shortened(left_out)),
             promises,
         )
 
@@ -517,7 +517,7 @@ def _state(found: os.stat_result) -> _State:
     return found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
-def _shortened(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
+def shortened(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
     """Return the largest entries, one for all temporary files, and one for the rest."""
     temporary = [each for each in left_out if each.why == "temporary"]
     if len(temporary) > 1:

@@ -132,8 +132,10 @@ def test_damaged_run_json_is_named(content: bytes) -> None:
 def test_output_path_that_could_leave_the_folder_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="leaves the output folder"):
         check_output_path(path)
-    with pytest.raises(RunnerError):
-        parse_result(result(outputs=[{"path": path, "size_bytes": 1, "sha256": "x"}]), "r")
+    files = [{"path": name, "size_bytes": 1, "sha256": "x"} for name in (path, "model.h5")]
+    read = parse_result(result(outputs=files, left_out=[]), "r")
+    assert [file.path for file in read.outputs] == ["model.h5"], "the rest of the run is readable"
+    assert [each.why for each in read.left_out] == ["path"]
 
 
 def test_torn_and_foreign_event_lines_are_passed_over() -> None:

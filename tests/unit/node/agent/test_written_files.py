@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from runner.node.agent.outcome import AttemptOutcome
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.limits import RetryBudget
+from runner.node.termination import NodeEviction
+from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile, parse_result
 from tests.unit.node.agent_task import RUN, Task
 
@@ -125,10 +133,10 @@ def test_files_of_an_evicted_attempt_are_among_the_outputs_of_the_next(
     assert not task.has("result.json")
     assert task.run() == 0, task.output
     files = outputs(task)
-    assert {path: file.attempt for path, file in files.items()} == {
-        "epoch-1.pt": 1,
-        "epoch-2.pt": None,
-        "latest.pt": None,
+    assert {path: (file.attempt, file.partial) for path, file in files.items()} == {
+        "epoch-1.pt": (1, True),
+        "epoch-2.pt": (None, False),
+        "latest.pt": (None, False),
     }
     texts = [task.text(f"attempts/2/output/{path}") for path in files]
     assert texts == ["1", "2", "2"], "what both attempts wrote is of the later one"
@@ -192,3 +200,107 @@ def test_model_at_an_absolute_path_is_an_output(task: Task) -> None:
     assert task.run() == 0, task.output
     assert outputs(task)[f"outside{path}"].source == str(path)
     assert task.text(f"output/outside{path}") == "far"
+
+
+# Of the agent: what the folder of the script answers once it holds a file `written`.
+ODD_FILE_SYSTEM = """
+import os, time
+real = os.scandir
+def scandir(path="."):
+    if str(path).rstrip("/").endswith("/code") and os.path.exists(os.path.join(path, "written")):
+        {answer}
+    return real(path)
+os.scandir = scandir
+"""
+
+
+def make_odd(task: Task, answer: str) -> None:
+    """Let the folder of the script answer so, after the script has written to it."""
+    folder = task.folder / "odd"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(ODD_FILE_SYSTEM.replace("{answer}", answer))
+    task.settings["PYTHONPATH"] = str(folder)
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, "succeeded"), (3, "failed")])
+def test_failed_search_for_files_leaves_the_outcome_as_it_was(
+    task: Task, code: int, status: str
+) -> None:
+    make_odd(task, "raise RuntimeError('odd')")
+    task.submit(
+        "import os\nopen('written', 'w').close()\n"
+        "open(os.environ['RUNNER_OUTPUT_DIR'] + '/own', 'w').close()\n"
+        f"raise SystemExit({code})"
+    )
+    assert task.run() == code, task.output
+    result = parse_result(task.service.data(f"{RUN}/result.json"), RUN)
+    assert (result.status, set(outputs(task))) == (status, {"own"})
+    assert [each.why for each in result.left_out] == ["search"]
+    assert task.json("attempts/1/end.json")["why"] == status
+
+
+def test_end_of_a_terminated_attempt_does_not_wait_for_the_search(task: Task, until: Until) -> None:
+    make_odd(task, f"while not os.path.exists({str(task.folder / 'go')!r}): time.sleep(0.01)")
+    task.submit("import time\nopen('written', 'w').close()\nprint('saved')\ntime.sleep(60)")
+    process = task.start()
+    until(lambda: "saved" in task.text("logs/stdout.txt"))
+    process.send_signal(signal.SIGTERM)
+    until(lambda: task.has("attempts/1/end.json"))
+    assert not task.has("attempts/1/outputs.json")
+    (task.folder / "go").touch()
+    assert process.wait(120) == 143
+    assert [each["path"] for each in json.loads(task.text("attempts/1/outputs.json"))] == [
+        "written"
+    ]
+
+
+def test_upload_of_an_evicted_attempt_ends_before_its_node(container: ContainerClient) -> None:
+    given: list[float | None] = []
+
+    def export_partial(runs: Any, blobs: Any, left_s: Callable[[], Any], *, last: bool) -> None:
+        given.append(left_s())
+
+    agent: Any = SimpleNamespace(
+        runs=container,
+        blobs=RunPaths(RUN),
+        notices=SimpleNamespace(notice=NodeEviction("1", time.monotonic() + 1000)),
+        retry_budget=RetryBudget(),
+    )
+    attempt: Any = SimpleNamespace(export_partial=export_partial, remove_temp=lambda: None)
+    AttemptOutcome(agent, 1, "").terminated("command", attempt)
+    agent.notices = None
+    AttemptOutcome(agent, 1, "").terminated("command", attempt)
+    assert given[0] is not None
+    assert 0 < given[0] <= 1000
+    assert given[1] is None
+
+
+TEMPORARY = (
+    "import os, time\nfolder = os.environ['TMPDIR']\nprint(folder, os.listdir(folder))\n"
+    "open(folder + '/weights.pt', 'w').write('temp')\n"
+)
+
+
+def test_temporary_files_of_a_killed_attempt_are_removed_by_the_next(
+    task: Task, until: Until
+) -> None:
+    task.submit(
+        TEMPORARY + "print('saved')\nif os.environ['RUNNER_ATTEMPT'] == '1': time.sleep(60)"
+    )
+    process = task.start()
+    until(lambda: "saved" in task.text("logs/stdout.txt"))
+    task.kill(process)
+    assert task.run(again_in=0) == 0, task.output
+    lines = task.text("logs/stdout.txt").splitlines()
+    assert lines[0] == lines[2], "an empty folder of the same name"
+    assert not Path(lines[0].split()[0]).exists()
+
+
+def test_temporary_files_outlive_an_export_that_is_made_up_for(task: Task) -> None:
+    task.submit(TEMPORARY + "open('m.h5', 'w').close()", retries=1, outputs=["m.h5"])
+    task.service.refuse_put = f"{RUN}/output/m.h5"
+    assert task.run() == 1
+    task.service.refuse_put = ""
+    assert task.run(again_in=0) == 0, task.output
+    assert task.text("attempts/2/output/temp/weights.pt") == "temp"
+    assert not Path(task.text("logs/stdout.txt").split()[0]).exists()

@@ -103,6 +103,13 @@ sys.exit(3 if rank == "0" else 0)
     assert text.startswith("1 file (9 B) in $RUNNER_OUTPUT_DIR are not exported: the run did not")
 
 
+def test_files_beside_the_script_of_a_failed_worker_are_named(node_group: NodeGroupTask) -> None:
+    node_group.submit("open('model.pt', 'w').close()\nraise SystemExit(3)", resources={"nodes": 2})
+    assert node_group.start_node_group(2).wait(120) == 3
+    texts = [e["message"] for e in lines_of(node_group, 1) if e["stage"] == "notice"]
+    assert any("1 file beside the script is not exported (model.pt)" in text for text in texts)
+
+
 def test_restored_checkpoint_folder_causes_no_warning(tmp_path: Path) -> None:
     (tmp_path / "restored").write_text("x")
     reported: list[str] = []

@@ -7,10 +7,21 @@ from typing import Any
 import pytest
 
 from runner.node.failures import StageFailedError, TerminatedError
-from runner.node.script.outputs import check_promised, export_outputs
+from runner.node.script.outputs import (
+    OutOfTimeError,
+    add_earlier_outputs,
+    check_promised,
+    export_outputs,
+    export_partial,
+    read_list,
+    restore_outputs,
+    write_list,
+)
+from runner.node.script.written import Collected
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, StorageResponse
-from runner.protocol.results import OutputFile
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import LeftOut, OutputFile
 from tests.unit.node.fake_blob import FakeBlobs
 
 
@@ -126,3 +137,117 @@ def test_small_files_are_uploaded_in_parallel(
 def test_missing_output_folder_has_no_outputs(tmp_path: Path, container: ContainerClient) -> None:
     gone = tmp_path / "gone"
     assert export_outputs(container, "r/output/", gone, lambda *_: None, lambda: None) == []
+
+
+def beside(folder: Path, *names: str) -> Collected:
+    """Return these files as written beside the script."""
+    return Collected({name: str(folder / name) for name in names}, dict.fromkeys(names, "code"))
+
+
+def test_promise_counts_only_for_a_file_that_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(StageFailedError):
+        check_promised(tmp_path, ["m.h5"], Collected(kept_promises=("m.h5",)))
+
+
+@pytest.mark.parametrize(
+    ("promised", "is_kept"),
+    [("sub/m.h5", True), ("sub", True), ("**/*.h5", True), ("*.h5", False), ("home/x", True)],
+)
+def test_promise_is_a_path_in_the_folder_of_the_script(
+    tmp_path: Path, promised: str, is_kept: bool
+) -> None:
+    names = ("sub/m.h5", "home/x")
+    collected = Collected(dict.fromkeys(names, ""), {"sub/m.h5": "code", "home/x": "home"})
+    if is_kept:
+        check_promised(tmp_path, [promised], collected)
+    else:
+        with pytest.raises(StageFailedError):
+            check_promised(tmp_path, [promised], collected)
+
+
+@pytest.mark.parametrize("fault", ["refused", "gone"])
+def test_file_that_nobody_promised_is_left_out_when_it_cannot_be_kept(
+    tmp_path: Path, container: ContainerClient, service: FakeBlobs, fault: str
+) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("x")
+    if fault == "gone":
+        (tmp_path / "a.txt").unlink()
+    else:
+        service.refuse_put = "r/output/a.txt"
+    collected, left_out = beside(tmp_path, "a.txt", "b.txt"), list[LeftOut]()
+
+    def export(promised: list[str]) -> list[OutputFile]:
+        return export_outputs(
+            container, "r/output/", tmp_path / "none", lambda *_: None, lambda: None, collected,
+            promised=promised, leave_out=left_out.append,
+        )  # fmt: skip
+
+    assert [file.path for file in export(["b.txt"])] == ["b.txt"]
+    assert [(each.path, each.why) for each in left_out] == [("a.txt", "transfer")]
+    with pytest.raises((StageFailedError, StorageRequestError)):
+        export(["*.txt"])
+    lost = [OutputFile("a.txt", 1, "", "code")]
+    service.put("r/output/b.txt", b"x")
+    assert not restore_outputs(
+        container, "r/output/", tmp_path, lost, collected, leave_out=left_out.append
+    )
+    assert len(left_out) == 2
+
+
+def test_outputs_are_listed_while_they_are_uploaded(
+    output: Path, container: ContainerClient, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.node.script.outputs.SAVE_EVERY_S", 0.0)
+    (tmp := output / "big.bin").write_bytes(b"x" * 100)
+    service.hold_put = "r/output/big.bin"
+    saved: list[list[str]] = []
+    left_out: list[LeftOut] = []
+
+    def check() -> None:
+        if saved:
+            raise OutOfTimeError
+
+    exported = export_partial(
+        container, "r/output/", output, Collected(), check, leave_out=left_out.append,
+        save=lambda files: saved.append([file.path for file in files]),
+    )  # fmt: skip
+    service.hold_put = ""
+    assert set(saved[0]) <= {"model.keras", "plots/loss.png"}, "before the large file is there"
+    assert [file.path for file in exported] == saved[-1]
+    assert left_out[0].why == "time"
+    assert left_out[0].size_bytes >= tmp.stat().st_size
+
+
+def test_files_of_an_earlier_attempt_are_partial_and_never_fail_a_run(
+    container: ContainerClient, service: FakeBlobs
+) -> None:
+    blobs = RunPaths("r")
+    listed = [OutputFile(name, 1, "") for name in ("a", "b", "gone", "own")]
+    write_list(container, blobs.attempt_outputs(1), listed)
+    for name in ("a", "b"):
+        service.put(blobs.output(1) + name, b"x")
+    service.refuse_put = blobs.output(2) + "b"
+    left_out: list[LeftOut] = []
+    own = OutputFile("own", 2, "")
+    checks: list[None] = []
+    check = lambda: checks.append(None)  # noqa: E731
+    files = add_earlier_outputs(container, blobs, 2, [own], check, left_out.append)
+    assert files == [OutputFile("a", 1, "", attempt=1, partial=True), own]
+    assert [each.path for each in left_out] == ["b", "gone"]
+    assert len(checks) == 3
+
+    def terminate() -> None:
+        raise TerminatedError
+
+    with pytest.raises(TerminatedError):
+        add_earlier_outputs(container, blobs, 2, [own], terminate, left_out.append)
+    service.refuse_for_good()
+    assert add_earlier_outputs(container, blobs, 2, [own], check, left_out.append) == [own]
+
+
+def test_list_of_outputs_keeps_what_the_client_reads(container: ContainerClient) -> None:
+    files = (OutputFile("a", 1, "x", "code", 1, partial=True), OutputFile("b", 1, "x"))
+    write_list(container, "r/list", files)
+    assert read_list(container, "r/list") == files
+    assert "partial" not in files[1].to_json()
