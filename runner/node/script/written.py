@@ -79,13 +79,11 @@ class Collected:
         files: Where each file is.
         sources: Where the script wrote it, see `OutputFile`.
         left_out: What is not kept.
-        kept_promises: Globs of `outputs` that match one of the files.
     """
 
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     left_out: tuple[LeftOut, ...] = ()
-    kept_promises: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the document that `from_json` reads."""
@@ -95,7 +93,7 @@ class Collected:
     def from_json(cls, raw: Mapping[str, Any]) -> Collected:
         """Read what `to_json` returned."""
         left_out = tuple(LeftOut.from_json(each) for each in raw["left_out"])
-        return cls(raw["files"], raw["sources"], left_out, tuple(raw["kept_promises"]))
+        return cls(raw["files"], raw["sources"], left_out)
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class WrittenFiles:
         self._ends = time.monotonic() + (SEARCH_S if left_s is None else max(left_s, 0.0))
         self._unsearched.clear()
         written = list(self._written())
-        named, promises = self._insisted(written)
+        named = self._insisted()
         found: dict[str, _Found] = {}
         insisted: set[str] = set()
         for each in written:
@@ -210,7 +208,6 @@ class WrittenFiles:
             {name: each.path for name, each in files.items()},
             {name: each.source for name, each in files.items()},
             (*itertools.islice(self._unsearched.values(), MAX_LISTED), *shortened(left_out)),
-            promises,
         )
 
     def _written(self) -> Iterator[_Found]:
@@ -417,24 +414,16 @@ class WrittenFiles:
         """Return True for a temporary file of a name that the code has, or of a model."""
         return PurePosixPath(file.name).name in self._said.text or bool(_MODEL.fullmatch(file.name))
 
-    def _insisted(self, found: Iterable[_Found]) -> tuple[set[str], tuple[str, ...]]:
-        """Return what is kept whatever its size, because somebody named it or its folder.
-
-        Returns:
-            Files and folders, and the globs of the recipe that match one of the files.
-        """
+    def _insisted(self) -> set[str]:
+        """Return the files and folders that are kept whatever their size: somebody named them."""
         named = {*CONVENTIONAL, *(str(PurePosixPath(folder)) for folder in self._folders)} - {"."}
-        written = {part for each in found for part in _with_parents(each.name)}
-        promises: list[str] = []
         for pattern in self._promised:
             hits = {pattern.rstrip("/")}  # as `left_out` names it: `outside/data/model.bin`
             with suppress(ValueError, NotImplementedError, OSError):  # not a pattern of this folder
                 for hit in Path(self._code).glob(pattern):
                     hits.add(hit.relative_to(self._code).as_posix())
             named |= hits - {"."}
-            if not hits.isdisjoint(written):
-                promises.append(pattern)
-        return named, tuple(promises)
+        return named
 
 
 class _Names:

@@ -146,7 +146,7 @@ def beside(folder: Path, *names: str) -> Collected:
 
 def test_promise_counts_only_for_a_file_that_is_kept(tmp_path: Path) -> None:
     with pytest.raises(StageFailedError):
-        check_promised(tmp_path, ["m.h5"], Collected(kept_promises=("m.h5",)))
+        check_promised(tmp_path, ["m.h5"], Collected())
 
 
 @pytest.mark.parametrize(
