@@ -21,7 +21,7 @@ from runner.core.recipe.recipe import load_recipe
 from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState
 from runner.flows.runs.cancel import cancel_run
-from runner.flows.runs.documents import find_run
+from runner.flows.runs.documents import find_run, load_result
 from runner.flows.runs.events import LogText, RunEnded, StageReported
 from runner.flows.runs.history import list_runs
 from runner.flows.runs.logs import LineCursor, TextCursor, read_log, tail_offset
@@ -201,13 +201,16 @@ def test_changed_output_is_refused_and_nothing_is_written(
     assert [p for p in (tmp_path / "o").rglob("*") if p.is_file()] == []
 
 
-def test_hostile_output_path_and_link_are_refused(
+def test_hostile_output_path_is_left_out_and_a_link_is_refused(
     connection: Connection, plan: SubmissionPlan, runs: BlobContainer, tmp_path: Path
 ) -> None:
     hostile = [{"path": "../../outside.txt", "size_bytes": 4, "sha256": "x"}]
     record = foreign_run(runs, plan, "aaac", outputs=hostile)
-    with pytest.raises(RunnerError):
-        fetch_outputs(connection, record, tmp_path / "o", ignore_progress)
+    assert fetch_outputs(connection, record, tmp_path / "o", ignore_progress).files == ()
+    result = load_result(runs, record.run_id)
+    assert result is not None
+    assert [each.why for each in result.left_out] == ["path"]
+    assert not (tmp_path / "outside.txt").exists()
     linked = [{"path": "link/outside.txt", "size_bytes": 4, "sha256": "x"}]
     record = foreign_run(runs, plan, "aaad", outputs=linked)
     folder = tmp_path / "o" / record.run_id
