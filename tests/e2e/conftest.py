@@ -47,7 +47,7 @@ class Cli:
         return {**kept, "RUNNER_HOME": str(self.home), "HOME": str(self.cwd), "COLUMNS": "120"}
 
     def run(
-        self, *args: object, timeout_s: float = 240, env: dict[str, str] | None = None
+        self, *args: object, timeout_s: float = 800, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         given, words = {**self.env, **(env or {})}, [*map(str, args)]
         return warm.run(RUNNER, words, given, self.cwd, timeout_s)
@@ -74,7 +74,7 @@ class Cli:
         )
 
 
-def until(condition: Callable[[], T], *, timeout_s: float = 120, every_s: float = 0.1) -> T:
+def until(condition: Callable[[], T], *, timeout_s: float = 300, every_s: float = 0.1) -> T:
     """Poll until the condition is truthy, or fail.
 
     Most conditions run a command. The pause is twice as long as the poll took, so that polling

@@ -92,7 +92,7 @@ def test_program_for_azure_runs_by_its_names_unchanged(cli: Cli, how: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # it may install its client
+@pytest.mark.timeout(1500)  # it may install its client
 def test_program_of_the_earlier_sdk_runs_by_its_names_unchanged(cli: Cli) -> None:
     python = python_of("quickstart-14.2.0", "azure-batch==14.2.0", "azure-storage-blob==12.26.0")
     cli.ok("local", "up")
@@ -132,7 +132,7 @@ client.begin_delete_pool("airflow")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # it may install its client
+@pytest.mark.timeout(1500)  # it may install its client
 def test_operator_of_airflow_runs_a_task_unchanged(cli: Cli, tmp_path: Path) -> None:
     package = "apache-airflow-providers-microsoft-azure"
     python = python_of("airflow", f"{package}==15.2.1", "apache-airflow==3.3.2")

@@ -130,7 +130,7 @@ rule make:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # it may install its client
+@pytest.mark.timeout(1500)  # it may install its client
 def test_executor_of_snakemake_runs_a_workflow_unchanged(named: Cli, tmp_path: Path) -> None:
     plugins = ("executor-plugin-azure-batch==0.3.0", "storage-plugin-azure==0.4.4")
     python = python_of("snakemake", "snakemake==9.27.1", *(f"snakemake-{one}" for one in plugins))

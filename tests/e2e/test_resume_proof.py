@@ -24,7 +24,7 @@ from runner.protocol.errors import RunnerError
 from tests.e2e.conftest import KEPT, Cli, until
 from tests.proof.killing import TRAINER, starts, uninterrupted
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SEED = int(os.environ.get("PROOF_SEED", "20261121"))
 EVICTIONS = 50

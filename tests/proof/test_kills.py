@@ -17,7 +17,7 @@ from tests.proof.killing import SCRIPT_KILLED, TRAINER, Killer, Moment, uninterr
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SEED = int(os.environ.get("PROOF_SEED", "20261121"))
 ALLOWED_FAILURES = 1000

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.images.folders import IMAGES, keras_python
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 HERE = Path(__file__).parent
 
