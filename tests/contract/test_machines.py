@@ -128,22 +128,6 @@ def test_image_without_a_container_engine_is_refused_for_containers(
 
 
 @pytest.mark.parametrize(
-    "machine",
-    [
-        image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 24.04", **CONTAINERS),
-        {**OF_GALLERY, **CONTAINERS},
-    ],
-)
-def test_image_with_an_engine_or_of_a_gallery_is_accepted_for_containers(
-    running: Running, things: Things, machine: dict[str, Any]
-) -> None:
-    pool_id = things.id()
-    body = {**POOL, "id": pool_id, "virtualMachineConfiguration": machine}
-    running.client.create_pool(wire(**body))
-    assert running.client.get_pool(pool_id).state == "active"
-
-
-@pytest.mark.parametrize(
     ("agent", "kind"),
     [
         ("batch.node.ubuntu 24.04", "windowsUserConfiguration"),
@@ -212,6 +196,9 @@ def test_size_without_known_cores_has_the_slots_of_any(strict: Running) -> None:
             "batch.node.windows amd64",
         ),
         OF_GALLERY,
+        # with an engine for containers, or it is not known
+        image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 24.04", **CONTAINERS),
+        {**OF_GALLERY, **CONTAINERS},
     ],
 )
 def test_images_of_the_service_are_accepted(

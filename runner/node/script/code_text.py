@@ -28,7 +28,7 @@ _MAKES_FOLDER = re.compile(r"(?<![A-Za-z_])(?:mkdir|makedirs|copytree)\b")
 _ACCEPTS_FOLDER = re.compile(
     r"\s*\((?:[^()]|\([^()]*\))*exist_ok\s*=\s*True|\W{1,6}?(?:-[a-z]*p|--parents)\b"
 )
-_IMPORT = re.compile(r"^\s*(?:from|import)\s[^;\n]*", re.MULTILINE)
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)\s[^;\n]*", re.MULTILINE)
 _CHECKS_FOLDER = re.compile(r"exists\b|isdir\b|is_dir\b|listdir\b|(?:\[|test)\s+(?:!\s+)?-[de]\s")
 _PROGRAMS = frozenset({".py", ".sh", ".r", ".jl", ".lua", ".pl", ".bs"})
 _SETTINGS = frozenset({".ipynb", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini"})
@@ -84,7 +84,11 @@ class CodeText:
                 wanted.append((option, str(PurePosixPath(path).parent)))
         for option, name in wanted:
             last = PurePosixPath(name).name
-            variable = rf"(\w+)\s*(?::[^=\n]*)?=[^=\n]*(?<!\w){re.escape(last)}(?!\w)"
+            # Bounded, as data in the code may have lines and words of a million characters.
+            variable = (
+                r"\b(\w{1,100})\s{0,20}(?::[^=\n]{0,100})?=[^=\n]{0,500}"
+                rf"(?<!\w){re.escape(last)}(?!\w)"
+            )
             known_as = {last, option.strip("-").replace("-", "_"), *re.findall(variable, text)}
             known_as |= {*re.findall(r"\w+", last), *(["argv"] if option else [])}
             if known_as.isdisjoint(checked):

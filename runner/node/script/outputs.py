@@ -146,9 +146,8 @@ def export_partial(
 
     def add(finished: Sequence[OutputFile | None]) -> None:
         nonlocal saved_at
-        new = [file for file in finished if file is not None]
-        outputs.extend(new)
-        if new and time.monotonic() - saved_at >= SAVE_EVERY_S:
+        outputs.extend(file for file in finished if file is not None)
+        if outputs and time.monotonic() - saved_at >= SAVE_EVERY_S:
             save(outputs)
             saved_at = time.monotonic()
         check()
@@ -160,13 +159,12 @@ def export_partial(
             if _is_away(err):
                 raise
             waiting.discard(name)
-            _leave_out(leave_out, name, Path(collected.files.get(name) or output_dir / name), err)
-            return None
+            _leave_out(leave_out, name, Path(collected.files.get(name, output_dir / name)), err)
 
     why = "transfer"
     try:
-        names = sorted(sizes, key=lambda name: sizes[name])
-        run_watched(upload, names, add, threads=THREADS, name="export")
+        small_first = sorted(sizes, key=sizes.__getitem__)
+        run_watched(upload, small_first, add, threads=THREADS, name="export")
     except OutOfTimeError:
         why = "time"
     except Exception as err:  # noqa: BLE001 - the attempt ends as it did
