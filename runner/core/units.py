@@ -101,8 +101,12 @@ def parse_duration(text: str) -> timedelta:
     )
 
 
-def parse_duration_flag(flag: str, text: str, least: str, most: str) -> timedelta:
+def parse_duration_flag(
+    flag: str, text: str, least: str, most: str, because: str = ""
+) -> timedelta:
     """Return the duration given to a command-line option, from `least` (such as `1m`) to `most`.
+
+    `because` is why these are the bounds, if a user may wonder.
 
     Raises:
         RunnerError: R-FLAG-VALUE, the text is not a duration or is out of bounds.
@@ -122,7 +126,7 @@ def parse_duration_flag(flag: str, text: str, least: str, most: str) -> timedelt
     raise RunnerError(
         "R-FLAG-VALUE",
         f"invalid --{flag}: {text} is out of bounds",
-        why=f"allowed: {least} to {most}",
+        why=f"allowed: {least} to {most}{because and f', {because}'}",
         fix=f"--{flag} {nearest}",
     )
 

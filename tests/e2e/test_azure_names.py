@@ -52,6 +52,8 @@ import os, requests
 from datetime import UTC, datetime, timedelta
 from azure.identity import ManagedIdentityCredential
 from azure.storage import blob, fileshare
+from runner.azure.auth.credentials import Connection
+from runner.contract import StackOutputs
 account, key = os.environ["AZURE_STORAGE_ACCOUNT"], os.environ["AZURE_STORAGE_KEY"]
 endpoint = os.environ["AZURE_STORAGE_BLOB_ENDPOINT"]
 blobs = blob.BlobServiceClient(endpoint, ManagedIdentityCredential())
@@ -69,7 +71,11 @@ signatures = [
     blob.generate_container_sas(account, "https-only", key, **by),
     blob.generate_account_sas(account, key, types, rights, **until),
 ]
+stack = {name: None for name in StackOutputs.__dataclass_fields__}
+azure = StackOutputs(**{**stack, "blob_endpoint": endpoint, "storage_account": account})
+ours = Connection(azure, None).sign_reads("https-only", until["expiry"])("a b.txt")
 url = f"https://{account}.blob.core.windows.net/https-only/a%20b.txt"
+signatures.append(ours.removeprefix(f"{url}?"))
 found = [requests.get(f"{url}?{sas}", timeout=60).text for sas in signatures]
 changed = [requests.get(f"{url}?{sas}x", timeout=60).status_code for sas in signatures]
 shares = fileshare.ShareServiceClient(os.environ["AZURE_STORAGE_FILE_ENDPOINT"], key)
@@ -144,7 +150,7 @@ def test_operator_of_airflow_runs_a_task_unchanged(cli: Cli, tmp_path: Path) -> 
 
 def test_signatures_for_https_and_of_users_are_admitted(cli: Cli) -> None:
     cli.ok("local", "up")
-    assert _exec(cli, sys.executable, "-c", _HTTPS_ONLY) == "blob blob blob blob file403\n"
+    assert _exec(cli, sys.executable, "-c", _HTTPS_ONLY) == "blob blob blob blob blob file403\n"
 
 
 def test_tokens_are_given_for_the_secret_of_the_command_only(cli: Cli) -> None:

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
 
@@ -104,12 +107,24 @@ def test_detached_run_is_found_and_attached(cli: Cli, script: Write) -> None:
 
 @pytest.mark.feature(16)
 def test_files_are_listed_and_brought(cli: Cli, script: Write, tmp_path: Path) -> None:
-    run_id = cli.json("train", script(PLAIN), "--no-download")["run_id"]
+    odd = "a b#1 50%25 grüße?.txt"
+    code = f"{PLAIN}\nopen({odd!r}, 'w').write('odd')\nprint('äh')\n"
+    run_id = cli.json("train", script(code), "--no-download")["run_id"]
     assert "sub/model.txt" in cli.ok("files", "ls", run_id)
     [listed] = [f for f in cli.json("files", "ls", run_id) if f["path"] == "sub/model.txt"]
     assert listed["url"] == cli.json("show", run_id)["output_url"] + "sub/model.txt"
     cli.ok("files", "get", run_id, "--output-dir", tmp_path / "here")
     assert [p.read_text() for p in (tmp_path / "here").rglob("model.txt")] == ["weights"]
+    cli.ok("files", "get", run_id, "stderr.txt", "--output-dir", tmp_path / "here")
+    assert (tmp_path / "here" / run_id / "stderr.txt").is_file()
+    with pytest.raises(HTTPError, match=r"403|404"):
+        urlopen(listed["url"], timeout=60)
+    signed = {f["path"]: f["url"] for f in cli.json("files", "ls", run_id, "--sas", "1h")}
+    assert urlopen(signed[odd], timeout=60).read() == b"odd"
+    with urlopen(signed["stdout.txt"], timeout=60) as log:
+        assert "äh" in log.read().decode(log.headers.get_content_charset())
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(signed[odd].replace(quote(odd), "sub/model.txt"), timeout=60)
 
 
 @pytest.mark.feature(17)

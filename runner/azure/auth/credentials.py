@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -166,6 +166,10 @@ def storage_transport(**options: Any) -> Any:
 
 
 COPY_LIFETIME = timedelta(hours=1)
+# A user delegation key is valid for at most seven days (REST docs, "Get User Delegation Key",
+# learn.microsoft.com, read 2026-11-23).
+_KEY_LIFETIME = timedelta(days=7)
+_CLOCK_SKEW = timedelta(minutes=5)
 TASK_TOKEN = "authenticationTokenSettings"  # noqa: S105 - the name of a property
 TOKENS_API_VERSION = "2024-02-01.19.0"  # 2025-06-01 does not have them
 # Permissions of a task. It deletes old checkpoints, and never a model.
@@ -255,7 +259,7 @@ class Connection:
         container = self.outputs.container_runs
         url = f"{self._container_url(container)}/{blob_name}"
         if self._keys is not None:
-            sas = self._blob_sas(container, blob_name, lifetime)
+            sas = self._blob_sas(container, blob_name, datetime.now(UTC) + lifetime)
             return ResourceFile(http_url=f"{url}?{sas}", file_path=file_path)
         identity = self._identity(self.outputs.identity_resource_id)
         return ResourceFile(
@@ -267,10 +271,41 @@ class Connection:
     def copy_source(self, blob_name: str) -> tuple[str, str | None]:
         """Return a blob of the `runs` container as the source of a copy: its URL, and its token."""
         container = self.outputs.container_runs
-        url = f"{self._container_url(container)}/{quote(blob_name)}"
+        url = self.blob_url(container, blob_name)
         if self._token is not None:
             return url, f"Bearer {self._token.get_token(STORAGE_SCOPE).token}"
-        return f"{url}?{self._blob_sas(container, blob_name, COPY_LIFETIME)}", None
+        sas = self._blob_sas(container, blob_name, datetime.now(UTC) + COPY_LIFETIME)
+        return f"{url}?{sas}", None
+
+    def sign_reads(self, container: str, expiry: datetime) -> Callable[[str], str]:
+        """Return a function that maps a blob to a URL that reads this blob and nothing else.
+
+        The URLs are secrets until `expiry`, at most seven days from now. Those of Azure are signed
+        with a user delegation key of who is signed in, and admit HTTPS only.
+        """
+        import mimetypes
+
+        signer: dict[str, Any] = {}
+        if self._keys is None:
+            from runner.azure.faults import service_errors
+
+            now = datetime.now(UTC)
+            start = max(now - _CLOCK_SKEW, expiry - _KEY_LIFETIME)
+            with service_errors("requesting a user delegation key"):
+                key = self.blob_service().get_user_delegation_key(start, expiry)
+            signer = {"user_delegation_key": key, "protocol": "https"}
+
+        def sign(blob: str) -> str:
+            kind = mimetypes.guess_type(quote(blob))[0] or ""
+            shown = {"content_type": f"{kind}; charset=utf-8"} if kind.startswith("text/") else {}
+            sas = self._blob_sas(container, blob, expiry, **signer, **shown)
+            return f"{self.blob_url(container, blob)}?{sas}"
+
+        return sign
+
+    def blob_url(self, container: str, blob: str) -> str:
+        """Return the URL of a blob, without a signature."""
+        return f"{self._container_url(container)}/{quote(blob)}"
 
     @cached_property
     def _batch(self) -> BatchClient:
@@ -367,16 +402,17 @@ class Connection:
             expiry=datetime.now(UTC) + lifetime,
         )
 
-    def _blob_sas(self, container: str, blob_name: str, lifetime: timedelta) -> str:
+    def _blob_sas(self, container: str, blob_name: str, expiry: datetime, **options: Any) -> str:
         from azure.storage.blob import BlobSasPermissions, generate_blob_sas
 
         return generate_blob_sas(
             self.outputs.storage_account,
             container,
             blob_name,
-            account_key=(self._keys or {})["storage"],
+            account_key=self._keys["storage"] if self._keys else None,
             permission=BlobSasPermissions(read=True),
-            expiry=datetime.now(UTC) + lifetime,
+            expiry=expiry,
+            **options,
         )
 
     def _identity(self, found: str | None) -> str:

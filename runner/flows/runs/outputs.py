@@ -1,4 +1,7 @@
-"""Download the outputs of a run in parallel; each file is verified, and complete or absent."""
+"""The files of a run: its outputs and its logs.
+
+Downloads are parallel; each file is verified, and complete or absent.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,71 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The outputs on this machine; `downloaded` of them were not there."""
+    """The files on this machine; `downloaded` of them were not there."""
 
     folder: Path
-    files: tuple[OutputFile, ...]
+    files: tuple[RunFile, ...]
     downloaded: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """One file of a run: an output or a log.
+
+    Attributes:
+        path: How users name it: the path of an output, `stdout.txt`, `rank-1/stderr.txt`.
+        blob: Its name in the container of runs.
+        sha256: Empty for a log, and for an output before the result of the run.
+    """
+
+    path: str
+    blob: str
+    size_bytes: int
+    sha256: str
+    is_log: bool = False
 
 
 def list_outputs(connection: Connection, record: RunSpec) -> tuple[OutputFile, ...]:
     """Return the outputs of a run; before its result, those uploaded so far, without hashes."""
-    return find_outputs(connection, record)[1]
+    return _find_outputs(connection, record)[1]
 
 
-def find_outputs(connection: Connection, record: RunSpec) -> tuple[str, tuple[OutputFile, ...]]:
+def find_files(connection: Connection, record: RunSpec) -> tuple[RunFile, ...]:
+    """Return the outputs and then the logs of a run, as far as they exist."""
+    outputs = _output_files(connection, record)
+    return (*outputs, *_logs(connection, record, {file.path for file in outputs}))
+
+
+def _output_files(connection: Connection, record: RunSpec) -> tuple[RunFile, ...]:
+    prefix, files = _find_outputs(connection, record)
+    return tuple(RunFile(f.path, prefix + f.path, f.size_bytes, f.sha256) for f in files)
+
+
+def _logs(connection: Connection, record: RunSpec, taken: set[str]) -> list[RunFile]:
+    container = runs_container(connection)
+    logs = {
+        f"rank-{rank}/{stream}.txt" if rank else f"{stream}.txt": RunPaths(record.run_id, rank).log(
+            stream
+        )
+        for rank in range(record.nodes)
+        for stream in ("stdout", "stderr")
+    }
+    sizes = in_parallel(container.size, logs.values())
+    return [
+        RunFile(_free(path, taken), blob, size, "", is_log=True)
+        for (path, blob), size in zip(logs.items(), sizes, strict=True)
+        if size is not None
+    ]
+
+
+def _free(path: str, taken: set[str]) -> str:
+    """Return the name of a log that no output has."""
+    while path in taken:
+        path = f"logs/{path}"
+    return path
+
+
+def _find_outputs(connection: Connection, record: RunSpec) -> tuple[str, tuple[OutputFile, ...]]:
     """Return the prefix of the outputs of a run, and the outputs."""
     container = runs_container(connection)
     paths = RunPaths(record.run_id)
@@ -56,17 +111,25 @@ def fetch_outputs(
 ) -> Fetched:
     """Download to `output_dir/<run_id>/`, without files that exist with the right hash.
 
+    Args:
+        connection: the target.
+        record: the run.
+        output_dir: the parent folder.
+        on_progress: called with updates.
+        patterns: paths and globs of outputs and logs; none means all outputs.
+
     Raises:
         RunnerError: a pattern matches nothing, a hash is wrong, or the folder is not writable.
     """
-    prefix, found = find_outputs(connection, record)
-    files = _matching(found, tuple(patterns), record.run_id)
+    patterns = tuple(patterns)
+    found = (find_files if patterns else _output_files)(connection, record)
+    files = _matching(found, patterns, record.run_id)
     folder = output_dir / record.run_id
     try:
         wanted = [
             f for f in files if not has_content(_target(folder, f.path), f.size_bytes, f.sha256)
         ]
-        _download(runs_container(connection), prefix, folder, wanted, on_progress)
+        _download(runs_container(connection), folder, wanted, on_progress)
     except OSError as err:
         raise _unwritable(folder, err) from err
     return Fetched(folder, files, len(wanted))
@@ -74,9 +137,8 @@ def fetch_outputs(
 
 def _download(
     container: BlobContainer,
-    prefix: str,
     folder: Path,
-    wanted: list[OutputFile],
+    wanted: list[RunFile],
     on_progress: OnProgress,
 ) -> None:
     if not wanted:
@@ -84,22 +146,18 @@ def _download(
     total = sum(file.size_bytes for file in wanted)
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
     on_bytes = BytesMoved("download", total, on_progress).add
-    in_parallel(partial(_fetch_one, container, prefix, folder, on_bytes), wanted)
+    in_parallel(partial(_fetch_one, container, folder, on_bytes), wanted)
     on_progress(Progress("download", "end", count_text(len(wanted)), total, total, "bytes"))
 
 
 def _fetch_one(
-    container: BlobContainer,
-    prefix: str,
-    folder: Path,
-    on_bytes: Callable[[int], None],
-    file: OutputFile,
+    container: BlobContainer, folder: Path, on_bytes: Callable[[int], None], file: RunFile
 ) -> None:
     target = _target(folder, file.path)
-    container.download(prefix + file.path, target, on_bytes, partial(_check, file))
+    container.download(file.blob, target, on_bytes, partial(_check, file))
 
 
-def _check(file: OutputFile, part: Path) -> None:
+def _check(file: RunFile, part: Path) -> None:
     if file.sha256 and sha256_of(part) != file.sha256:
         raise RunnerError(
             "R-OUTPUT-HASH",
@@ -111,8 +169,8 @@ def _check(file: OutputFile, part: Path) -> None:
 
 
 def _matching(
-    files: tuple[OutputFile, ...], patterns: tuple[str, ...], run_id: str
-) -> tuple[OutputFile, ...]:
+    files: tuple[RunFile, ...], patterns: tuple[str, ...], run_id: str
+) -> tuple[RunFile, ...]:
     if not patterns:
         return files
     for pattern in patterns:
@@ -120,7 +178,7 @@ def _matching(
             raise RunnerError(
                 "R-FILE-UNKNOWN",
                 f"the run has no file {pattern!r}",
-                why=f"{len(files)} files were exported",
+                why=f"{len(files)} files were exported or are logs",
                 fix=f"runner files ls {run_id}",
             )
     return tuple(f for f in files if any(_matches(f.path, pattern) for pattern in patterns))

@@ -1,4 +1,4 @@
-"""`runner files`: the exported files of a run."""
+"""`runner files`: the exported files and the logs of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import typer
 from runner.cli.options import Invocation, OutputDirOption, RunArgument, on_target
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from runner.azure.auth.credentials import Connection
+    from runner.cli.ui.output import Output
+    from runner.flows.runs.outputs import RunFile
+    from runner.protocol.checkpoints import CheckpointFile
+    from runner.protocol.run_spec import RunSpec
 
 app = typer.Typer(no_args_is_help=True, help="List and download files of a run.")
 
@@ -22,43 +28,69 @@ def ls(
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="List the files of the checkpoints instead.")
     ] = False,
+    sas: Annotated[
+        str | None,
+        typer.Option(
+            "--sas",
+            metavar="TIME",
+            help="Print URLs that open in a browser for this time: 1h, 7d.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """List the exported files of a run; with -o json also their URLs."""
-    from urllib.parse import quote
-
-    from runner.core.units import format_size
+    """List the exported files and the logs of a run; with -o json also their URLs."""
+    from runner.core.units import parse_duration_flag
     from runner.flows.runs.documents import find_run
-    from runner.flows.runs.outputs import find_outputs
 
     out = call.out
+    why = "as Azure signs URLs for no longer"
+    lifetime = None if sas is None else parse_duration_flag("sas", sas, "1m", "7d", why)
     connection = call.connect()
     record = find_run(connection, run)
-    if checkpoints:
-        shown = ("size",) if out.as_text else ("size_bytes", "sha256")
-        found = _checkpoint_files(connection, record.run_id)
-        names = ("checkpoint", "attempt", "step", "path", *shown)
-        out.rows(found, names, empty="the run has no complete checkpoint")
+    rows = (_checkpoint_files if checkpoints else _files)(connection, record)
+    _add_urls(out, connection, rows, lifetime)
+    if out.as_text and not checkpoints and not any(row["kind"] == "output" for row in rows):
+        out.note("the run has no exported files")
+    if out.as_text and lifetime is not None:
+        for row in rows:  # not a table, which would break the URLs
+            out.text(f"{row['path']}  {row['size']}")
+            out.text(f"  {row['url']}")
         return
-    prefix, files = find_outputs(connection, record)
-    store = connection.outputs
-    folder = f"{store.blob_endpoint}/{store.container_runs}/{prefix}"
-    rows: list[dict[str, Any]] = [
-        {
-            "path": file.path,
-            "size": format_size(file.size_bytes),
-            "size_bytes": file.size_bytes,
-            "sha256": file.sha256,
-            "url": folder + quote(file.path),
-        }
-        for file in files
-    ]
-    columns = ("path", "size") if out.as_text else ("path", "size_bytes", "sha256")
-    out.rows(rows, columns, empty="the run has no exported files")
+    names = ("checkpoint", "attempt", "step", "path") if checkpoints else ("path",)
+    shown = ("size",) if out.as_text else ("size_bytes", "sha256")
+    urls = () if lifetime is None else ("url",)
+    empty = "the run has no complete checkpoint" if checkpoints else "the run has no logs"
+    out.rows(rows, (*names, *shown, *urls), empty=empty)
 
 
-def _checkpoint_files(connection: Connection, run_id: str) -> list[dict[str, Any]]:
+def _add_urls(
+    out: Output, connection: Connection, rows: list[dict[str, Any]], lifetime: timedelta | None
+) -> None:
+    """Replace the blob of each row by its URL, which is signed if `lifetime` is given."""
+    from datetime import UTC, datetime
+    from functools import partial
+
+    from runner.cli.ui.output import local_time
+
+    container = connection.outputs.container_runs
+    url_of = partial(connection.blob_url, container)
+    if lifetime is not None and rows:
+        expiry = datetime.now(UTC) + lifetime
+        url_of = connection.sign_reads(container, expiry)
+        out.note(f"whoever has these URLs can read the files until {local_time(expiry)}")
+    for row in rows:
+        row["url"] = url_of(row.pop("blob"))
+
+
+def _files(connection: Connection, record: RunSpec) -> list[dict[str, Any]]:
+    from runner.flows.runs.outputs import find_files
+
+    files = find_files(connection, record)
+    return [{**_row(file), "kind": "log" if file.is_log else "output"} for file in files]
+
+
+def _checkpoint_files(connection: Connection, record: RunSpec) -> list[dict[str, Any]]:
     """Return the files of all complete checkpoints, the newest checkpoint first."""
-    from runner.core.units import format_size
     from runner.flows.runs.attempts import list_checkpoints
     from runner.flows.runs.documents import runs_container
 
@@ -67,14 +99,23 @@ def _checkpoint_files(connection: Connection, run_id: str) -> list[dict[str, Any
             "checkpoint": checkpoint.number,
             "attempt": checkpoint.attempt,
             "step": checkpoint.step,
-            "path": file.path,
-            "size": format_size(file.size_bytes),
-            "size_bytes": file.size_bytes,
-            "sha256": file.sha256,
+            **_row(file),
         }
-        for checkpoint in list_checkpoints(runs_container(connection), run_id)
+        for checkpoint in list_checkpoints(runs_container(connection), record.run_id)
         for file in checkpoint.files
     ]
+
+
+def _row(file: RunFile | CheckpointFile) -> dict[str, Any]:
+    from runner.core.units import format_size
+
+    return {
+        "path": file.path,
+        "size": format_size(file.size_bytes),
+        "size_bytes": file.size_bytes,
+        "sha256": file.sha256,
+        "blob": file.blob,
+    }
 
 
 @app.command("get")
@@ -85,12 +126,14 @@ def get(
     patterns: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PATTERN", help="Globs of the files; by default all.", show_default=False
+            metavar="PATTERN",
+            help="Paths or globs; by default all files but the logs.",
+            show_default=False,
         ),
     ] = None,
     output_dir: OutputDirOption = None,
 ) -> None:
-    """Download and verify the exported files of a run."""
+    """Download and verify files of a run."""
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.outputs import fetch_outputs
 

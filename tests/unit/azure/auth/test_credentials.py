@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, cast
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from azure.core.credentials import TokenCredential
+from azure.storage.blob import BlobServiceClient, UserDelegationKey
 
 from runner.azure.auth.credentials import STORAGE_SCOPE, CachedTokens, Connection, connect
 from runner.contract import StackOutputs
@@ -64,6 +65,43 @@ def test_local_resource_file_is_one_readable_blob(local: Connection) -> None:
     assert parse_qs(url.query)["sp"] == ["r"]
     assert parse_qs(url.query)["sr"] == ["b"]
     assert file.identity_reference is None
+
+
+def test_signed_url_reads_one_blob_whatever_its_name(local: Connection) -> None:
+    name = "r/a b#1 50%25 grüße?.txt"
+    expiry = datetime.now(UTC) + HOUR
+    url = urlsplit(local.sign_reads("runs", expiry)(name))
+    signed = parse_qs(url.query)
+    assert unquote(url.path) == f"/runnerlocal/runs/{name}"
+    assert (signed["sp"], signed["sr"]) == (["r"], ["b"])
+    assert datetime.fromisoformat(signed["se"][0]) == expiry.replace(microsecond=0)
+    assert signed["rsct"] == ["text/plain; charset=utf-8"]
+
+
+def test_azure_signs_all_urls_with_one_user_delegation_key(
+    outputs: StackOutputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[datetime, datetime]] = []
+
+    def give(_: Any, start: datetime, expiry: datetime) -> UserDelegationKey:
+        asked.append((start, expiry))
+        key = UserDelegationKey()
+        key.signed_oid, key.signed_tid, key.signed_service = "user", "tenant", "b"
+        key.signed_start, key.signed_expiry = start.isoformat(), expiry.isoformat()
+        key.signed_version, key.value = "2025-01-05", KEY
+        return key
+
+    monkeypatch.setattr(BlobServiceClient, "get_user_delegation_key", give)
+    azure = Connection(replace(outputs, blob_endpoint="https://a.blob.core.windows.net"), None)
+    for lifetime in (HOUR, timedelta(days=7)):
+        sign = azure.sign_reads("runs", datetime.now(UTC) + lifetime)
+        signed = parse_qs(urlsplit(sign("r/model.bin")).query)
+        assert sign("r/other.bin") != sign("r/model.bin")
+        assert (signed["skoid"], signed["spr"]) == (["user"], ["https"])
+        assert (signed["sp"], signed["sr"]) == (["r"], ["b"])
+    assert len(asked) == 2
+    assert all(expiry - start <= timedelta(days=7) for start, expiry in asked)
+    assert asked[0][0] < datetime.now(UTC) - timedelta(minutes=4), "the clocks may differ"
 
 
 def test_clients_are_created_once(local: Connection) -> None:
