@@ -26,7 +26,7 @@ _Uuid = Annotated[
     TextField(
         r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
         "an id of Azure",
-        "32 hexadecimal digits in five groups; az account show and az ad user show print some",
+        "32 hexadecimal digits in five groups; `az account show` prints that of a subscription",
         "00000000-1111-2222-3333-444444444444",
     ),
 ]
@@ -44,7 +44,7 @@ _Location = Annotated[
     TextField(
         r"^[a-z0-9]+$",
         "the name of a region",
-        "lower-case letters and digits; az account list-locations prints all",
+        "lower-case letters and digits; `az account list-locations` prints all",
         "westeurope",
     ),
 ]

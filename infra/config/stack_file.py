@@ -209,8 +209,7 @@ def _missing(field: str, stack: str, file: Path) -> tuple[str, FieldProblem]:
     key, variable = _SETTINGS[field]
     what = f"the {field.replace('_id', '')} is missing"
     why = f"stack {stack!r} does not set it, nor does {variable}"
-    fix = f"add azure-native:{key}: VALUE under config: in {file.name}, "
-    fix += f"or run `pulumi config set azure-native:{key} VALUE --stack {stack}`"
+    fix = f"add azure-native:{key}: VALUE under config: in {file.name}, or set {variable}"
     return field, FieldProblem((field,), what, why, fix)
 
 

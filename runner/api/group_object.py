@@ -148,7 +148,7 @@ def submit(
         raise RunnerError(
             "R-SUBMIT-SCHEDULE",
             f"{path.name} has a schedule: it is not submitted at once",
-            fix=f"runner schedule create {path}, runner.create_schedule({str(path)!r})",
+            fix=f"`runner schedule create {path}`, or runner.create_schedule({str(path)!r})",
         )
     checked = check_file(parsed, path, GroupRequest(overrides_of(set), experiment, priority))
     with live(on_progress) as view:

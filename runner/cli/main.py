@@ -31,11 +31,11 @@ from runner.protocol.errors import ExitCode, RunnerError
 _DEBUG = "--debug"
 # Commands that accept arguments of other programs: why an option is unknown, and what to type.
 _OTHERS_OPTIONS = {
-    "runner train": (
+    "train": (
         "parameters of a recipe are set with --set; arguments of a script follow --",
-        "--set {name}=VALUE, or runner train --help",
+        "--set {name}=VALUE; `runner train --help` lists the options",
     ),
-    "runner exec": ("options of the command follow --", "runner exec RUN -- COMMAND -{name}"),
+    "exec": ("options of the command follow --", "runner exec RUN -- COMMAND -{name}"),
 }
 # Messages of pydantic about numbers, and their replacements.
 _NUMBERS = (
@@ -49,7 +49,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("list", "ls", "runs", "jobs", "history"), "ps"),
     **dict.fromkeys(("stop", "kill", "rm", "delete", "terminate", "abort"), "cancel RUN"),
     **dict.fromkeys(("status", "describe", "info"), "show RUN; runner local status"),
-    **dict.fromkeys(("init", "new", "create"), "recipe new NAME"),
+    **dict.fromkeys(("new", "create"), "recipe new NAME"),
     **dict.fromkeys(("start", "serve", "emulator"), "local up"),
     **dict.fromkeys(("download", "get", "outputs", "artifacts"), "files get RUN"),
     **dict.fromkeys(("upload", "put", "push"), "data put PATH"),
@@ -108,13 +108,14 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
         return RunnerError("R-USAGE", f"No such command '{words[0]}'", fix=fix)
     context = getattr(err, "ctx", None)
     command = context.command_path if context else " ".join(["runner", *words[:1]])
+    verb = command.removeprefix("runner ")
     option = str(getattr(err, "option_name", "") or "")
-    if type(err).__name__ == "NoSuchOption" and command in _OTHERS_OPTIONS:
+    if type(err).__name__ == "NoSuchOption" and verb in _OTHERS_OPTIONS:
         import difflib
 
         # Typer guesses too freely: it would take a parameter for an option.
         near = difflib.get_close_matches(option, err.possibilities or (), n=1, cutoff=0.8)
-        why, fix = _OTHERS_OPTIONS[command]
+        why, fix = _OTHERS_OPTIONS[verb]
         fix = f"did you mean {near[0]}?" if near else fix.format(name=option.lstrip("-"))
         return RunnerError("R-USAGE", f"No such option: {option}", why=why, fix=fix)
     return RunnerError("R-USAGE", message.rstrip("."), fix=f"{command} --help")

@@ -116,4 +116,4 @@ def describe_non_finite(last: Mapping[str, float], run_id: str) -> str:
     if not names:
         return ""
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"{shown}: it diverged, or divides by 0; runner metrics {run_id} --last 9 has each step"
+    return f"{shown}: it diverged, or divides by 0; each step: runner metrics {run_id} --last 9"

@@ -319,7 +319,7 @@ def _check_same(document: ModelDocument, draft: ModelDocument) -> None:
         "R-MODEL-OTHER-FILES",
         f"run {run_id} is already registered as {name}@{version}, with other files",
         f"the version contains {', '.join(file['path'] for file in document['files'][:5])}",
-        f"register under another name, or run runner models rm {name}@{version} first",
+        f"register under another name, or run `runner models rm {name}@{version}` first",
     )
 
 

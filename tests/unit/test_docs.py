@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
 import subprocess
 from operator import attrgetter
-from typing import Any
-
-import click
-from typer.main import get_command
 
 import runner
-from runner.cli.main import VERBS, build_app
+from runner.cli.main import VERBS
+from tests.unit.command_lines import parse
 from tests.unit.source_tree import ROOT, assert_none
 from tools import cli_reference
 
@@ -35,29 +31,13 @@ def test_the_pages_show_commands() -> None:
     assert len(commands_in("README.md")) > 8
 
 
-@functools.cache
-def _app() -> Any:
-    return get_command(build_app())
-
-
-def _understood(words: list[str]) -> bool:
-    """Parse a command as `runner` does; Click raises where it would refuse it."""
-    passed_on = words[1] in ("exec",)  # what follows -- is an argument that is needed
-    own = words[1 : words.index("--")] if "--" in words and not passed_on else words[1:]
-    verb = _app().commands[own[0]]
-    rest = own[1:]
-    if rest and rest[0] in getattr(verb, "commands", {}):
-        verb, rest = verb.commands[rest[0]], rest[1:]
-    return verb.make_context(" ".join(words), rest).command is verb
-
-
 def test_commands_of_the_pages_parse() -> None:
     refused: list[str] = []
     for page in PAGES:
         for words in commands_in(page):
             try:
-                assert _understood(words)
-            except (click.ClickException, LookupError) as err:
+                parse(words)
+            except LookupError as err:
                 refused.append(f"{page}: {shlex.join(words)}: {err}")
     assert_none(refused, "commands that `runner` does not understand")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _SIGN_IN_FIX = (
-    "az login   (or set ARM_CLIENT_ID, ARM_TENANT_ID and ARM_CLIENT_SECRET, or AZURE_...)"
+    "`az login` (or set ARM_CLIENT_ID, ARM_TENANT_ID and ARM_CLIENT_SECRET, or AZURE_...)"
 )
 DENIED = "R-AZURE-DENIED"
 _WHY_LENGTH = 300
@@ -46,7 +46,7 @@ _TOKEN = _ArmFault(SIGN_IN, "Azure rejected the sign-in", "run `az login`, then 
 _TENANT = _ArmFault(
     SIGN_IN,
     "the sign-in is for another tenant than that of the subscription",
-    "az login --tenant TENANT   (az account list --all shows the tenant of each subscription)",
+    "`az login --tenant TENANT`; `az account list --all` prints the tenant of each subscription",
 )
 _NO_RIGHT = _ArmFault(
     DENIED,
@@ -57,7 +57,7 @@ _NO_RIGHT = _ArmFault(
 _NO_SUBSCRIPTION = _ArmFault(
     "R-AZURE-SUBSCRIPTION",
     "the subscription does not exist, or the signed-in identity has no access to it",
-    "az account list --all; then pulumi config set azure-native:subscriptionId ID",
+    "`az account list --all` prints all; correct azure-native:subscriptionId",
 )
 _DISABLED = _ArmFault(
     "R-AZURE-SUBSCRIPTION",
@@ -73,7 +73,7 @@ _PROVIDER = _ArmFault(
 _REGION = _ArmFault(
     "R-AZURE-REGION",
     "the region does not exist, or does not offer this resource",
-    "az account list-locations -o table; then pulumi config set azure-native:location REGION",
+    "`az account list-locations -o table` prints all; correct azure-native:location",
     ExitCode.PREFLIGHT,
 )
 _MISSING = _ArmFault(

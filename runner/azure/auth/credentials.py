@@ -199,6 +199,14 @@ class Connection:
         """Return the client of the stack's file share. Raise RunnerError if it has none."""
         return self._file.get_share_client(self._share_name())
 
+    def for_this_account(self, command: str) -> str:
+        """Return a command of `az batch` with what leads it to this account."""
+        host = self.outputs.batch_endpoint.rpartition("/")[2]
+        if self._keys is not None:
+            return f'eval "$(runner local env)"; {command}'
+        name = host.partition(".")[0]
+        return f"{command} --account-name {name} --account-endpoint {host}"
+
     def node_storage(self, lifetime: timedelta) -> dict[str, Any]:
         """Return the RUNNER_STORAGE document of docs/run-format.md, a secret.
 

@@ -176,7 +176,7 @@ def find_open_job(connection: Connection, job_id: str, pool_id: str) -> FoundJob
             if number is None:
                 continue
             try:
-                if _takes_tasks(job, pool_id):
+                if _takes_tasks(connection, job, pool_id):
                     done = wire_text(job.all_tasks_complete_mode) == "terminatejob"
                     return FoundJob(str(job.id), exists=True, completes=done)
             except JobDisabledError as err:
@@ -223,7 +223,7 @@ def create_job(
             job = client.get_job(job_id, select=_JOB_PARTS)
         except ResourceNotFoundError as err:  # deleted in between
             raise _closed(err, f"creating job {job_id}") from err
-    if not _takes_tasks(job, pool_id):
+    if not _takes_tasks(connection, job, pool_id):
         raise _closed(exists, f"creating job {job_id}")
 
 
@@ -234,13 +234,14 @@ def _closed(err: HttpResponseError, doing: str) -> JobClosedError:
     )
 
 
-def _takes_tasks(job: models.BatchJob, pool_id: str) -> bool:
+def _takes_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> bool:
     state = wire_text(job.state)
     if state in _PAUSED:
         raise JobDisabledError(
             "R-JOB-DISABLED",
             f"job {job.id} is {state}: its tasks would not start",
-            fix=f"az batch job enable --job-id {job.id}, or use another name with --experiment",
+            fix="use another name with --experiment, or enable the job: "
+            + connection.for_this_account(f"az batch job enable --job-id {job.id}"),
             exit_code=ExitCode.PREFLIGHT,
         )
     same_pool = str(job.pool_info.pool_id if job.pool_info else "").lower() == pool_id.lower()

@@ -155,6 +155,6 @@ def _closed(place: TaskPlace, why: str) -> RunnerError:
         "R-REACH-CLOSED",
         f"pool {place.pool!r} accepts no connections from outside",
         why=f"{why}; pools created since 30 November 2025 have no default endpoint for SSH",
-        fix="set ssh_from: [YOUR ADDRESS/32] of the pool in Pulumi.<stack>.yaml; then runner up",
+        fix="set ssh_from: [YOUR ADDRESS/32] of the pool in the stack's file; then run `runner up`",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -346,7 +346,7 @@ def output_pairs(result: RunResult, listed: int = _SHOWN, *, sizes: bool = False
         pairs["not kept"] = "; ".join(str(each) for each in left_out[:listed]) + rest
         if named := [each.path for each in left_out if each.why in _KEPT_IF_NAMED]:
             glob = named[0].rstrip("/")
-            pairs["to keep it"] = f"runner train with --keep '{glob}', or keep: in train.yaml"
+            pairs["to keep it"] = f"train with --keep '{glob}', or with `keep` in train.yaml"
     return pairs
 
 

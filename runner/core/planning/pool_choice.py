@@ -182,7 +182,7 @@ def check_nodes(pool: PoolOutput, wanted: int) -> None:
 
 def _nodes_fix(wanted: int) -> str:
     return (
-        f"runner local up --nodes {wanted} --slots 1 on this machine; on Azure a pool with "
+        f"run `runner local up --nodes {wanted} --slots 1` on this machine; on Azure a pool with "
         f"`inter_node_communication: true`, `slots: 1` and {wanted} nodes or more"
     )
 

@@ -132,7 +132,7 @@ def order_again(after: Edges) -> tuple[str, ...]:
             "R-RETRY-CYCLE",
             f"these runs wait for one another: {' -> '.join(err.path)}",
             why="no submission makes such a circle: a run.json of them was changed since",
-            fix="repeat the others one by one: runner ps --status failed, runner retry RUN",
+            fix="repeat others one by one: `runner ps --status failed`, then `runner retry RUN`",
             exit_code=ExitCode.RUN_FAILED,
         ) from err
 

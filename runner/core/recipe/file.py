@@ -353,7 +353,7 @@ def _from_file(path: Path, entry: str | None) -> Recipe:
             f"{_CODE}-PATH",
             f"{path} is not a Python script",
             why=f"a recipe is a folder, a {RECIPE_FILE} or a .py file",
-            fix=f"runner submit {path.name}, if it has tasks"
+            fix=f"run `runner submit {path.name}` if it has tasks"
             if path.suffix in (".yaml", ".yml")
             else f"write a {RECIPE_FILE} with a command next to it: {hint}",
         )

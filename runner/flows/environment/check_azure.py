@@ -371,7 +371,7 @@ class AzureChecks:
         if found == "":
             return passed("sizes", f"{size} (builds the VM image) is offered in {where}")
         why = "is not offered" if found is None else f"is restricted ({found})"
-        fix = "set image.build_vm_size to another size with a GPU (runner skus lists them)"
+        fix = "set image.build_vm_size to another size with a GPU (`runner skus` lists them)"
         return warned("sizes", f"the VM image cannot be built: {size} {why} in {where}", fix)
 
     def _size(
@@ -379,7 +379,7 @@ class AzureChecks:
     ) -> str | Check:
         found = offered.get(size.lower())
         where = self.stack.location
-        fix = "use another VM size or region (runner skus lists sizes)"
+        fix = "use another VM size or region (`runner skus` lists sizes)"
         if found is None or size.lower() not in restrictions:
             what = f"{size} is not offered in {where}"
             raise RunnerError("R-AZURE-REGION", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
@@ -389,7 +389,7 @@ class AzureChecks:
                 f"{size} is restricted in {where}",
                 why=restrictions[size.lower()],
                 fix="request access in the portal (Help + support, Service and subscription "
-                "limits), or use another VM size or region (runner skus lists sizes)",
+                "limits), or use another VM size or region (`runner skus` lists sizes)",
                 exit_code=ExitCode.CAPACITY,
             )
         if found.end_of_life is not None and found.end_of_life <= self.today:
@@ -459,7 +459,7 @@ class AzureChecks:
                     ask.load_account_limit(self.management, self.stack.location),
                     self.stack.location,
                 )
-                why = "the account does not exist yet: check again after the first runner up"
+                why = "the account does not exist yet: check again after the first `runner up`"
                 yield skipped("quotas", why)
                 return
         except RunnerError as err:

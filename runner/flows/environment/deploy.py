@@ -189,7 +189,7 @@ def refuse_active_runs(remains: Remains) -> None:
         "R-DOWN-ACTIVE",
         "runs are still active",
         why=f"waiting or running: {shown}{more}",
-        fix="runner cancel RUN --target azure for each, or runner down --force to lose them",
+        fix="`runner cancel RUN --target azure` for each, or `runner down --force` to lose them",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -167,7 +167,7 @@ def need_pulumi() -> None:
                 "R-INFRA-MISSING",
                 f"package {package} is not installed",
                 why="up, preview and down need Pulumi, which is an extra",
-                fix=f"{install_command('infra')}, or run make preview in a clone",
+                fix=f"{install_command('infra')}, or run `make preview` in a clone",
                 exit_code=ExitCode.PREFLIGHT,
             )
 

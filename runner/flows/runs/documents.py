@@ -115,7 +115,7 @@ def _not_found(container: BlobContainer, text: str) -> RunnerError:
             "R-RUN-UNKNOWN",
             f"{text!r} {named} a group of runs, not a run",
             why="this command takes one run",
-            fix=f"runner ps --group {group_id} lists its runs",
+            fix=f"run `runner ps --group {group_id}` to list its runs",
         )
     near = near_run(text, list_run_ids(container))
     return RunnerError(

@@ -157,7 +157,7 @@ def explain_queue_reason(
     if status.state is not RunState.QUEUED:
         return status
     if is_disabled(connection, record.job_id) if disabled is None else disabled:
-        fix = f"az batch job enable --job-id {record.job_id}"
+        fix = connection.for_this_account(f"az batch job enable --job-id {record.job_id}")
         cause = WaitCause("JobDisabled", f"its job {record.job_id} is disabled", fix)
         return replace(status, reason=f"{cause.message}: {cause.fix}", cause=cause)
     since = task.since if task and task.since else record.created
@@ -251,7 +251,7 @@ def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
         fix = f"correct {where}, then replace the nodes: {fix}"
     elif set(counts) <= _CLOSED:
         code, message = "NodesOffline", f"{every} of pool {pool.id} takes no tasks: {shown.state}"
-        fix = f"az batch node scheduling enable --pool-id {pool.id} --node-id {shown.id}"
+        fix = f"enable scheduling on a node in the portal, or replace the nodes: {fix}"
     else:
         states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         message = f"no node of pool {pool.id} can run tasks: {states}"

@@ -184,7 +184,7 @@ def _check_one_node(recipe: Recipe) -> None:
             "R-SCHEDULE-NODES",
             f"this schedule cannot run {recipe.name} on {nodes} nodes",
             why="a Batch schedule starts a job manager task, which uses one node",
-            fix="make it a task of a file with `schedule:`, and run runner submit",
+            fix="make it a task of a file with `schedule:`, and run `runner submit FILE`",
             exit_code=ExitCode.PREFLIGHT,
         )
 

@@ -89,7 +89,7 @@ def find_schedule(connection: Connection, schedule_id: str) -> ScheduleRecord:
         "R-SCHEDULE-UNKNOWN",
         f"unknown schedule {schedule_id!r}",
         why=f"schedules are: {', '.join(known)}" if known else "there are no schedules",
-        fix=near(schedule_id, known) or "list them with runner schedule ls",
+        fix=near(schedule_id, known) or "run `runner schedule ls` to list them",
     )
 
 

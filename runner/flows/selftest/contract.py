@@ -114,7 +114,8 @@ class ContractRun:
 
     def _leftover(self, kind: str, name: str) -> Leftover:
         found = self._names[name]
-        return Leftover(f"{kind} {found}", f"az batch {kind} delete --{kind}-id {found} --yes")
+        delete = f"az batch {kind} delete --{kind}-id {found} --yes"
+        return Leftover(f"{kind} {found}", self._connection.for_this_account(delete))
 
     def _answer(self, step: Ask) -> Answer:
         found = self._send(step)

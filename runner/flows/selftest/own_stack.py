@@ -135,7 +135,7 @@ def deployed_stack(
             "R-SELFTEST-STACK",
             f"the stack {STACK!r} of this Pulumi backend exists already",
             why="it may belong to the self-test of somebody else, and would be deleted",
-            fix=f"wait for its end, or remove it with pulumi destroy --stack {STACK}",
+            fix=f"wait for its end, or remove it: `pulumi destroy --stack {STACK}`",
             exit_code=ExitCode.PREFLIGHT,
         )
     with charging(report, "storage and requests", _STORAGE_USD_PER_HOUR):

@@ -105,7 +105,7 @@ def resume_run(
     container = runs_container(connection)
     found = find_checkpoint(container, record, number)
     if found is None and number is not None:
-        raise _no_such_checkpoint(record, number, list_checkpoints(container, record.run_id))
+        raise _no_such_checkpoint(record, state, number, list_checkpoints(container, record.run_id))
     if found is None:
         problems = incomplete_checkpoints(container, record.run_id)
         wrote_none = "its script saved none in $RUNNER_CHECKPOINT_DIR, or ended before the first"
@@ -113,8 +113,7 @@ def resume_run(
             "R-RESUME-NOTHING",
             f"{record.run_id} has no complete checkpoint",
             why="; ".join(problems) or wrote_none,
-            fix=f"runner {'retry' if state in _TO_RETRY else 'reproduce'} {record.run_id}, which "
-            "starts from the beginning",
+            fix=f"start from the beginning: {_start_over(record, state)}",
         )
     run_id, checkpoint = found
     before = ResumeFrom(run_id, checkpoint.number)
@@ -122,15 +121,20 @@ def resume_run(
     return submit_again(connection, RepeatRequest(record, asked, pool), on_progress)
 
 
+def _start_over(record: RunSpec, state: RunState) -> str:
+    """Return the command that repeats an ended run; only one that failed can be retried."""
+    return f"runner {'retry' if state in _TO_RETRY else 'reproduce'} {record.run_id}"
+
+
 def _no_such_checkpoint(
-    record: RunSpec, number: int, there: Sequence[CheckpointManifest]
+    record: RunSpec, state: RunState, number: int, there: Sequence[CheckpointManifest]
 ) -> RunnerError:
     names = ", ".join(str(each.number) for each in there) or "none"
     return RunnerError(
         "R-RESUME-NOTHING",
         f"{record.run_id} has no complete checkpoint {number}",
         why=f"its checkpoints: {names}; older ones are deleted",
-        fix=f"choose one of them, or run `runner retry {record.run_id}` to start over",
+        fix=f"choose one of them, or start from the beginning: {_start_over(record, state)}",
     )
 
 
@@ -155,7 +159,7 @@ def whole_record(record: RunSpec) -> Generator[None]:
             "R-RUN-BROKEN",
             f"run.json of {record.run_id} is incomplete: the run cannot be repeated",
             why=f"{type(err).__name__}: {err}",
-            fix="run `runner train` with the recipe again",
+            fix="run `runner train RECIPE` again",
             exit_code=ExitCode.RUN_FAILED,
         ) from err
 
@@ -205,6 +209,6 @@ def _gone(record: RunSpec, what: str, blob: str, container: str) -> RunnerError:
         f"R-REPEAT-{what.upper()}",
         f"the {what} of {record.run_id} is no longer in blob storage",
         why=f"{blob} is missing in container {container}, or has a different size",
-        fix=f"run `runner train` with the {'recipe' if what == 'code' else 'data'} on this machine",
+        fix="run `runner train RECIPE` again, with the recipe and the data on this machine",
         exit_code=ExitCode.PREFLIGHT,
     )

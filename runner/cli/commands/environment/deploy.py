@@ -188,7 +188,8 @@ def _show_costs(out: Output, plan: Plan) -> None:
     out.rows(cost_rows(plan.costs), COST_COLUMNS)
     unknown = [cost.pool for cost in plan.costs if cost.usd_per_hour_max is None]
     if unknown:
-        out.warning(f"unknown price of {', '.join(unknown)}: run `runner skus --refresh`")
+        load = f"runner skus --refresh --region {plan.config.location}"
+        out.warning(f"unknown price of {', '.join(unknown)}: run `{load}`")
 
 
 def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:

@@ -99,12 +99,13 @@ def test_region_and_subscription_of_the_file_win_over_the_environment(tmp_path: 
     ("missing", "setting"),
     [("ARM_LOCATION", "location"), ("ARM_SUBSCRIPTION_ID", "subscriptionId")],
 )
-def test_missing_region_or_subscription_names_the_command(
+def test_missing_region_or_subscription_names_key_and_variable(
     load: _Load, missing: str, setting: str
 ) -> None:
     environment = {name: value for name, value in _AZURE.items() if name != missing}
     err = failure(load, environment=environment)
-    assert f"pulumi config set azure-native:{setting}" in err.fix
+    assert f"add azure-native:{setting}: VALUE" in err.fix
+    assert f"set {missing}" in err.fix
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,15 @@ def test_known_price_is_multiplied_and_dated(
     assert pool["prices_of"].startswith("2026-")
 
 
+def test_warning_of_an_unknown_price_names_the_region(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    file.write_text(file.read_text() + "  azure-native:location: antarcticanorth\n")
+    assert main(["preview", "--offline"]) == 0
+    assert "run `runner skus --refresh --region antarcticanorth`" in capsys.readouterr().err
+
+
 def test_spend_cap_counts_with_the_prices_that_were_refreshed(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,7 +142,7 @@ def test_missing_region_of_a_real_preview_names_the_setting(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["preview"]) == 3
-    assert "pulumi config set azure-native:location" in capsys.readouterr().err
+    assert "set ARM_LOCATION" in capsys.readouterr().err
 
 
 def test_folder_without_the_project_is_said_so(

@@ -1,0 +1,145 @@
+"""The commands that texts of the product name, collected from its sources, and what parses them."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from typer.main import get_command
+
+from runner.cli.main import VERBS, build_app
+from tests.unit.source_tree import parsed, product, shown, sources
+
+# What programs of others offer of what the product names, each with its options.
+# learn.microsoft.com/cli/azure/reference-index pulumi.com/docs/iac/cli and
+# mlflow.org/docs/latest/cli.html, read 2026-11-23.
+OTHERS: dict[str, frozenset[str]] = {
+    "az login": frozenset({"--tenant"}),
+    "az account list": frozenset({"--all", "-o"}),
+    "az account list-locations": frozenset({"-o"}),
+    "az account show": frozenset({"-o", "--query"}),
+    "az ad user show": frozenset({"--id"}),
+    "az provider register": frozenset({"--namespace", "--wait"}),
+    "az batch pool supported-images list": frozenset({"-o"}),
+    "az batch pool delete": frozenset({"--pool-id", "--yes"}),
+    "az batch job delete": frozenset({"--job-id", "--yes"}),
+    "az batch job enable": frozenset({"--job-id"}),
+    "az batch node scheduling enable": frozenset({"--pool-id", "--node-id"}),
+    "mlflow experiments restore": frozenset({"--experiment-id"}),
+    "pulumi cancel": frozenset({"--stack"}),
+    "pulumi config set": frozenset({"--stack"}),
+    "pulumi destroy": frozenset({"--stack"}),
+    "pulumi login": frozenset(),
+}
+_PROGRAMS = ("runner", "pip", "make", "az", "pulumi", "mlflow")
+# A command is quoted, or it is a clause of its own: a reader sees where it ends.
+_QUOTED = re.compile(r"`([^`\n]+)`")
+_CLAUSE = re.compile(r"; |, or |, then | or | then |: |, (?=runner )|   |\n| \(|\)")
+_BEFORE = re.compile(r"^(?:run|use|is|answer|with) ")
+
+
+class Text(NamedTuple):
+    """A text of the sources; each placeholder of an f-string is `{expression}`."""
+
+    where: str
+    text: str
+
+
+def texts() -> Iterator[Text]:
+    """Yield every text of the product that is no docstring and no part of another text."""
+    for path in sources(*product()):
+        skipped = {id(node.value) for node in ast.walk(parsed(path)) if isinstance(node, ast.Expr)}
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.JoinedStr):
+                skipped |= {id(inner) for inner in ast.walk(node) if inner is not node}
+        for node in ast.walk(parsed(path)):
+            if id(node) not in skipped and (text := _rendered(node)):
+                yield Text(f"{shown(path)}:{getattr(node, 'lineno', 0)}", text)
+
+
+def _rendered(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else _placeholder(part)
+            for part in node.values
+        )
+    return None
+
+
+def _placeholder(part: ast.expr) -> str:
+    value = part.value if isinstance(part, ast.FormattedValue) else part
+    return "{" + re.sub(r"[^\w.]", "", ast.unparse(value)) + "}"
+
+
+def commands_in(text: str) -> Iterator[str]:
+    """Yield the commands that a text names, quoted or as a clause of their own."""
+    for clause in (*_QUOTED.findall(text), *_CLAUSE.split(_QUOTED.sub("`", text))):
+        for part in clause.split(" && "):
+            command = _BEFORE.sub("", part.strip()).rstrip(",;:.")
+            if command.split(" ")[0] in _PROGRAMS and not _is_prose(command):
+                yield command
+
+
+def _is_prose(command: str) -> bool:
+    """Return True for `make it readable` and `runner cannot`, which name no command."""
+    program, _, rest = command.partition(" ")
+    word = rest.partition(" ")[0]
+    if program == "make":
+        return word in ("a", "it", "the", "{path.name}")
+    return not word or (program == "runner" and word in _PROSE)
+
+
+_PROSE = ("cannot", "creates", "has", "manages", "and")
+
+
+def hidden_commands(text: str) -> list[str]:
+    """Return the commands within a sentence, of which nobody sees where they end."""
+    rest = _QUOTED.sub("", text)
+    for command in commands_in(rest):
+        rest = rest.replace(command, "")
+    verbs = "|".join(VERBS)
+    known = rf"runner (?:{verbs})|az (?:account|ad|batch|login|provider)|pulumi (?:config|destroy)"
+    return re.findall(rf"(?<![\w/.'$(-])(?:{known})\b.{{1,30}}", rest)
+
+
+@functools.cache
+def app() -> Any:
+    """Return the command line as Click sees it."""
+    return get_command(build_app())
+
+
+def parse(words: Sequence[str]) -> None:
+    """Parse the words of a `runner` command, without running it.
+
+    Raises:
+        LookupError: there is no such verb, or `runner` would refuse its options or arguments.
+    """
+    passed_on = words[1] in ("exec",)  # what follows -- is an argument that is needed
+    own = list(words[1 : words.index("--")] if "--" in words and not passed_on else words[1:])
+    verb = app().commands[own[0]]
+    rest = own[1:]
+    if rest and hasattr(verb, "commands"):
+        verb, rest = verb.commands[rest[0]], rest[1:]
+    if rest[-1:] == ["--help"]:  # Click would print it
+        return
+    try:
+        verb.make_context(" ".join(words), rest)
+    except Exception as err:  # Typer has a copy of Click, whose classes are private
+        raise LookupError(f"{type(err).__name__}: {err}") from err
+
+
+def known_options() -> set[str]:
+    """Return the names of the options of all verbs."""
+    found: set[str] = set()
+    commands = [app()]
+    while commands:
+        command = commands.pop()
+        commands += getattr(command, "commands", {}).values()
+        for param in command.params:
+            found |= {*param.opts, *param.secondary_opts}
+    return found
