@@ -74,6 +74,7 @@ def runs(
     status: str | Iterable[str] = (),
     since: str | datetime | timedelta | None = None,
     group: str | Group | None = None,
+    sort: str | None = None,
     target: str | None = None,
     stack: str | None = None,
 ) -> Runs:
@@ -85,17 +86,24 @@ def runs(
         status: only runs in this state, or in one of these states.
         since: only runs submitted since then: a time, or an age such as "7d" or "12h".
         group: only runs of this group.
+        sort: the metric by whose last value the runs are sorted, best first; "-loss" means largest
+            first. All runs are compared before `limit` counts.
         target: "local" or "azure".
         stack: Pulumi stack of the target.
     """
     from runner.core.states import parse_states
     from runner.flows.runs.history import RunFilter, list_runs
+    from runner.flows.runs.ranking import MetricOrder, list_ranked
 
     states = parse_states([status] if isinstance(status, str) else status)
     only = RunFilter(experiment, states, _moment(since))
     session = connect(target, stack)
     ids = None if group is None else _ids(session, group)
-    found = list_runs(session.connection, limit=limit, only=only, ids=ids)
+    if sort is None:
+        found = list_runs(session.connection, limit=limit, only=only, ids=ids)
+    else:
+        order = MetricOrder.parse(sort)
+        found = list_ranked(session.connection, order, limit=limit, only=only, ids=ids)
     return Runs.of_rows(session, found.rows)
 
 

@@ -10,7 +10,7 @@ the run.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -392,6 +392,7 @@ INDEX_FOLDER = "index/"
 # A blob's metadata may have 8 KB in all (REST docs, "Setting and retrieving properties").
 LIMIT_BYTES = 7000
 MESSAGE_CHARACTERS = 300
+COMMAND_CHARACTERS = 1000  # a longer command is left out
 
 _RUN = ("format", "run_id", "experiment", "created", "params", "origin", "group", "after")
 _BATCH = ("pool", "vm_size", "spot", "job_id", "task_id")
@@ -426,8 +427,10 @@ def _run_part(run: Mapping[str, Any]) -> dict[str, Any]:
     metrics: Mapping[str, Any] = run.get("metrics") or {}
     data: Mapping[str, Any] = run.get("data") or {}
     batch: Mapping[str, Any] = run.get("batch") or {}
+    command: Sequence[str] = run.get("command") or ()
     return {
         **{name: run[name] for name in _RUN if run.get(name) is not None},
+        **({"command": command} if sum(map(len, command)) <= COMMAND_CHARACTERS else {}),
         "recipe": {"name": recipe.get("name")},
         "metrics": {"primary": metrics.get("primary"), "goal": metrics.get("goal")},
         "data": {"notice": data.get("notice")},

@@ -65,6 +65,12 @@ def test_metrics_of_two_runs_stand_side_by_side(cli: Cli, script: Write) -> None
     rows = cli.ok("metrics", one, "loss", "-o", "tsv").splitlines()
     assert rows[0].split("\t") == ["run_id", "metric", "step", "value"]
     assert rows[-1].split("\t")[2:] == ["6", "inf"]
+    listed = cli.json("ps", "-a", "-e", "measured", "--sort", "acc", "--param", "rate")
+    rates = {row["run_id"]: row["rate"] for row in listed}
+    assert (rates[one], rates[two]) == (1.0, 2.0)
+    refused = cli.run("ps", "-a", "--sort", "ac")
+    assert refused.returncode == 2
+    assert "fix: did you mean acc?" in refused.stderr
 
 
 def test_metrics_are_drawn_into_a_file(cli: Cli, script: Write) -> None:

@@ -6,11 +6,11 @@ unfinished runs Batch is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
@@ -40,6 +40,7 @@ class RunRow:
 
     `record.raw` and `result.raw` may have the fields of the index only; `find_run` reads all.
     `attempts` have started; `evicted` of them were lost or terminated, None if not recorded.
+    `measured` are the last values of the metrics of a run without a result, if they were read.
     """
 
     run_id: str
@@ -49,11 +50,42 @@ class RunRow:
     problem: str = ""
     attempts: int = 0
     evicted: int | None = None
+    measured: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def ended(self) -> datetime | None:
         """The time when the outcome was committed."""
         return self.result.ended if self.result else None
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds from the start of the last attempt to its end, or None."""
+        if self.result is None or self.result.started is None or self.result.ended is None:
+            return None
+        return round((self.result.ended - self.result.started).total_seconds(), 3)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The last value of each metric."""
+        return self.measured or (self.result.metrics if self.result else {})
+
+    @property
+    def main_metric(self) -> str | None:
+        """The primary metric if it was measured, else the first one, or None."""
+        primary = self.record.primary_metric if self.record else None
+        return primary if primary in self.metrics else next(iter(self.metrics), None)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The parameters, and the arguments of the command such as `--lr 0.1` and `lr=0.1`."""
+        if self.record is None:
+            return {}
+        return {**_arguments(self.record.command), **self.record.params}
+
+    def setting(self, name: str) -> Any:
+        """Return a parameter or an argument, or None; `-` and `_` are the same."""
+        settings = self.settings
+        return settings.get(name, settings.get(name.replace("-", "_")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +114,18 @@ class RunFilter:
 
 
 EVERY_RUN = RunFilter()
+
+
+def _arguments(command: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word, following in zip(command, (*command[1:], "--"), strict=True):
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and name != "--":
+            name = name[2:].replace("-", "_")
+            found[name] = value if equals else "yes" if following[:2] == "--" else following
+        elif equals and name.isidentifier():
+            found[name] = value
+    return found
 
 
 def list_runs(

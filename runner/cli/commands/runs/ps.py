@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +20,7 @@ from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.flows.runs.history import RunFilter, RunHistory, RunRow
+    from runner.flows.runs.history import RunHistory, RunRow
 
 _TEXT_COLUMNS = (
     "run", "recipe", "experiment", "status", "attempt", "pool", "age", "duration", "metric",
@@ -28,6 +30,7 @@ _COLUMNS = (
     "run_id", "state", "recipe", "pool", "created", "took_s", "metric", "reason", "experiment",
     "attempts", "evicted",
 )  # fmt: skip
+_MORE_KEYS = ("cause", "ended", "metrics", "params", "origin", "group")  # of -o json
 _SPARE = ("recipe", "pool", "experiment", "duration", "attempt", "age", "metric")
 _WATCH_S = 2.0
 _REASON_WIDTH = 60
@@ -63,6 +66,25 @@ GroupOption = Annotated[
         autocompletion=complete_group,
     ),
 ]
+SortOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sort",
+        metavar="METRIC",
+        help="Sort by the last value of a metric, best first; -METRIC: largest first.",
+        show_default=False,
+    ),
+]
+ReverseOption = Annotated[bool, typer.Option("--reverse", help="Reverse the order.")]
+ParamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        metavar="NAME",
+        help="Show a parameter, or an argument of the script; can be repeated.",
+        show_default=False,
+    ),
+]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every two seconds.")]
 
 
@@ -75,11 +97,14 @@ def ps(
     status: StatusOption = None,
     since: SinceOption = None,
     group: GroupOption = None,
+    sort: SortOption = None,
+    reverse: ReverseOption = False,
+    param: ParamOption = None,
     watch: WatchOption = False,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first, or sorted by a metric."""
     from runner.core.states import parse_states
-    from runner.flows.runs.history import RunFilter, list_runs
+    from runner.flows.runs.history import EVERY_RUN, RunFilter, list_runs
 
     out = call.out
     only = RunFilter(experiment, parse_states(status or ()), _moment(since))
@@ -92,14 +117,71 @@ def ps(
         )
     connection = call.connect()
     ids = None if group is None else _of_group(connection, group)
+    most = None if all_ or ids else limit
+    names = [name for text in param or () for name in text.split(",") if name]
 
     def read() -> RunHistory:
-        most = None if all_ or ids else limit
-        return list_runs(connection, limit=most, only=only, ids=ids)
+        if sort is None:
+            found = list_runs(connection, limit=most, only=only, ids=ids)
+            return dataclasses.replace(found, rows=found.rows[::-1]) if reverse else found
+        from runner.flows.runs.ranking import MetricOrder, list_ranked
 
+        order = MetricOrder.parse(sort, reverse=reverse)
+        return list_ranked(connection, order, limit=most, only=only, ids=ids)
+
+    extra = _Extra(None if sort is None else sort.lstrip("+-"), names)
+    show = functools.partial(_show, out, extra=extra, is_filtered=only != EVERY_RUN)
     if watch:
-        _watch(out, read, only)
-    _show(out, read(), only)
+        _watch(out, read, show)
+    show(read())
+
+
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """The columns of a metric and of parameters that a list of runs shows in addition."""
+
+    metric: str | None
+    params: Sequence[str]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns; the name of another column gets a prefix."""
+        taken = (*_TEXT_COLUMNS, *_COLUMNS, *_MORE_KEYS)
+        metric = [self.metric] if self.metric is not None else []
+        return (
+            *(f"metrics.{name}" if name in taken else name for name in metric),
+            *(f"params.{name}" if name in (*taken, *metric) else name for name in self.params),
+        )
+
+    def values(self, row: RunRow, *, as_text: bool) -> dict[str, Any]:
+        """Return the values of a run by column."""
+        from runner.protocol.metrics import format_metric
+
+        found = [row.setting(name) for name in self.params]
+        if self.metric is not None:
+            value = row.metrics.get(self.metric)
+            shown = format_metric(value) if as_text and value is not None else value
+            found = [shown, *found]
+        return dict(zip(self.columns, found, strict=True))
+
+    def check(self, rows: Sequence[RunRow]) -> None:
+        """Raise RunnerError if a parameter is not one of any listed run."""
+        for name in self.params:
+            if rows and all(row.setting(name) is None for row in rows):
+                known = sorted({each for row in rows for each in row.settings})
+                raise _unknown_param(name, known)
+
+
+def _unknown_param(name: str, known: Sequence[str]) -> RunnerError:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=3)
+    return RunnerError(
+        "R-PARAM-UNKNOWN",
+        f"no listed run has a parameter {name!r}",
+        why=f"parameters are {', '.join(known)}" if known else "they have no parameters at all",
+        fix=f"did you mean {' or '.join(near)}?" if near else "leave out --param",
+    )
 
 
 def _of_group(connection: Connection, group: str) -> list[str]:
@@ -108,44 +190,51 @@ def _of_group(connection: Connection, group: str) -> list[str]:
     return list(find_group(connection, group).runs.values())
 
 
-def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the columns with a value in any row, so that a plain table fits 80 columns."""
-    return tuple(name for name in _TEXT_COLUMNS if any(row.get(name) for row in rows))
-
-
 def _moment(since: str | None) -> datetime | None:
     from runner.core.units import parse_since
 
     return None if since is None else parse_since(since, datetime.now(UTC))
 
 
-def _watch(out: Output, read: Callable[[], RunHistory], only: RunFilter) -> None:
+def _watch(out: Output, read: Callable[[], RunHistory], show: Callable[[RunHistory], None]) -> None:
     """Print the table every two seconds until Ctrl-C, which exits with 0."""
     try:
         while True:
             history = read()
             if sys.stdout.isatty():
                 out.text(_CLEAR + f"{datetime.now().astimezone():%H:%M:%S}, press Ctrl-C to stop")
-            _show(out, history, only)
+            show(history)
             sys.stdout.flush()
             time.sleep(_WATCH_S)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
 
-def _show(out: Output, history: RunHistory, only: RunFilter) -> None:
-    from runner.flows.runs.history import EVERY_RUN
-
+def _show(out: Output, history: RunHistory, *, extra: _Extra, is_filtered: bool) -> None:
     as_text = out.as_text
-    rows = [_text_row(row) if as_text else _row(row) for row in history.rows]
-    empty = "no runs: runner train mnist" if only == EVERY_RUN else "no matching runs: runner ps -a"
-    out.rows(rows, filled(rows) if as_text else _COLUMNS, empty=empty, spare=_SPARE)
+    extra.check(history.rows)
+    rows = [
+        {**(_text_row(row) if as_text else _row(row)), **extra.values(row, as_text=as_text)}
+        for row in history.rows
+    ]
+    names = filled(rows)
+    if extra.metric is not None:
+        names = tuple(name for name in names if name != "metric")
+    columns = (*names[:1], *extra.columns, *names[1:]) if as_text else (*_COLUMNS, *extra.columns)
+    empty = "no matching runs: runner ps -a" if is_filtered else "no runs: runner train mnist"
+    spare = (*_SPARE, "error") if extra.columns else _SPARE
+    out.rows(rows, columns, empty=empty, spare=spare)
     if history.older and as_text:
-        out.note(f"{history.older} older runs: runner ps -a")
+        out.note(f"{history.older} {'more' if extra.metric else 'older'} runs: runner ps -a")
+
+
+def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the columns with a value in any row, so that a plain table fits 80 columns."""
+    return tuple(name for name in _TEXT_COLUMNS if any(row.get(name) for row in rows))
 
 
 def _row(row: RunRow) -> dict[str, Any]:
-    record, status, result = row.record, row.status, row.result
+    record, status = row.record, row.status
     name = record.primary_metric if record else None
     return {
         "run_id": row.run_id,
@@ -157,9 +246,9 @@ def _row(row: RunRow) -> dict[str, Any]:
         "pool": record.pool if record else None,
         "created": record.created.isoformat() if record else None,
         "ended": row.ended.isoformat() if row.ended else None,
-        "took_s": _took_s(row),
-        "metric": result.metrics.get(name) if result and name else None,
-        "metrics": dict(result.metrics) if result else {},
+        "took_s": row.took_s,
+        "metric": row.metrics.get(name) if name else None,
+        "metrics": dict(row.metrics),
         "params": dict(record.params) if record else {},
         "attempts": row.attempts,
         "evicted": row.evicted,
@@ -176,10 +265,8 @@ def _text_row(row: RunRow) -> dict[str, Any]:
     ended = status is None or status.state.final
     reason = row.problem or (status.reason if status else "")
     state = status.label if status else "unreadable"
-    metrics = dict(row.result.metrics) if row.result else {}
-    primary = record.primary_metric if record else None
-    name = primary if primary in metrics else next(iter(metrics), None)
-    took = _took_s(row)
+    name = row.main_metric
+    took = row.took_s
     return {
         "run": row.run_id,
         "recipe": record.recipe if record else "",
@@ -189,7 +276,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
         "pool": record.pool if record else "",
         "age": format_age(datetime.now(UTC) - record.created) if record else "",
         "duration": "" if took is None else format_duration(took),
-        "metric": "" if name is None else f"{name} {format_metric(metrics[name])}",
+        "metric": "" if name is None else f"{name} {format_metric(row.metrics[name])}",
         "error": _short(reason) if ended else "",
     }
 
@@ -197,10 +284,3 @@ def _text_row(row: RunRow) -> dict[str, Any]:
 def _short(reason: str) -> str:
     line = reason.partition("\n")[0]
     return line if len(line) <= _REASON_WIDTH else f"{line[: _REASON_WIDTH - 1]}…"
-
-
-def _took_s(row: RunRow) -> float | None:
-    result = row.result
-    if result is None or result.started is None or result.ended is None:
-        return None
-    return round((result.ended - result.started).total_seconds(), 3)

@@ -17,7 +17,9 @@ from runner.core.states import RunState, TaskView
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history, stuck, watch
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
+from runner.flows.runs.ranking import MetricOrder, list_ranked, rank
 from runner.flows.runs.stuck import PoolFacts
+from runner.protocol.errors import RunnerError
 from runner.protocol.results import LIMIT_BYTES, index_blob, index_metadata, parse_result
 from runner.protocol.run_spec import parse_run
 
@@ -107,9 +109,19 @@ class Store:
         self.pools: list[str] = []
         monkeypatch.setattr(stuck, "load_pool_facts", self._pool)
 
-    def add(self, number: int, *, indexed: bool, over: bool, **changes: Any) -> str:
+    def add(
+        self,
+        number: int,
+        *,
+        indexed: bool,
+        over: bool,
+        metrics: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> str:
         run_id = f"mnist-20261120-12{number:04d}-abcd"
         run, result = run_of(run_id, **changes), result_of(run_id)
+        if metrics is not None:
+            result["metrics"] = metrics
         self.documents[f"{run_id}/run.json"] = json.dumps(run).encode()
         if over:
             self.documents[f"{run_id}/result.json"] = json.dumps(result).encode()
@@ -238,3 +250,63 @@ def test_experiment_is_found_as_it_was_typed() -> None:
     assert RunFilter("My Cats").accepts(row)
     assert RunFilter("my-cats").accepts(row)
     assert not RunFilter("my").accepts(row)
+
+
+def ranked(connection: Connection, text: str, limit: int | None = None, **order: Any) -> list[Any]:
+    found = list_ranked(connection, MetricOrder.parse(text, **order), limit=limit)
+    return [row.metrics.get(text.lstrip("+-")) for row in found.rows]
+
+
+def test_runs_are_sorted_by_a_metric_without_reading_one(
+    connection: Connection, store: Store
+) -> None:
+    for number in range(COUNT):
+        store.add(number, indexed=True, over=True, metrics={"acc": number, "loss": -number})
+    store.add(70, indexed=True, over=True, metrics={})
+    store.add(71, indexed=True, over=True, metrics={"acc": "NaN"})
+    assert ranked(connection, "acc", 3) == [59, 58, 57], "all runs count, not the newest"
+    assert ranked(connection, "loss", 2) == [-59, -58], "its name says that less is better"
+    assert ranked(connection, "-loss", 2) == [0, -1]
+    assert ranked(connection, "+acc", 2) == [0, 1]
+    last = ranked(connection, "acc", reverse=True)
+    assert (last[0], last[59], last[-1]) == (0, 59, None)
+    assert last[60] != last[60], "NaN is after the numbers"
+    assert not store.read
+
+
+def test_goal_of_the_recipe_decides_which_run_is_best(connection: Connection, store: Store) -> None:
+    for number in range(3):
+        goal = {"primary": "acc", "goal": "min"}
+        run_id = store.add(number, indexed=True, over=True, metrics={"acc": number})
+        document = json.loads(store.documents[f"{run_id}/run.json"])
+        store.documents[f"{run_id}/run.json"] = json.dumps({**document, "metrics": goal}).encode()
+    records = rows_of(connection)
+    assert [row.metrics["acc"] for row in rank(records, MetricOrder("acc"))] == [0, 1, 2]
+
+
+def test_unknown_metric_names_near_ones(connection: Connection, store: Store) -> None:
+    assert ranked(connection, "anything") == []
+    store.add(1, indexed=True, over=True, metrics={"test_accuracy": 1, "loss": 1})
+    with pytest.raises(RunnerError) as caught:
+        ranked(connection, "test_acuracy")
+    assert (caught.value.code, caught.value.fix) == (
+        "R-METRIC-UNKNOWN",
+        "did you mean test_accuracy?",
+    )
+    assert "loss, test_accuracy" in caught.value.why
+
+
+def test_settings_are_parameters_and_arguments(connection: Connection, store: Store) -> None:
+    words = ["python", "train.py", "--learning-rate", "0.1", "--amp", "--epochs=3", "--bias", "-1"]
+    words += ["seed=4", "--last"]
+    for number in range(COUNT):
+        store.add(number, indexed=True, over=True, command=words, params={"epochs": 9})
+    row = rows_of(connection)[0]
+    found = {name: row.setting(name) for name in ("learning-rate", "learning_rate", "nothing")}
+    assert found == {"learning-rate": "0.1", "learning_rate": "0.1", "nothing": None}
+    assert row.settings == {
+        "learning_rate": "0.1", "amp": "yes", "epochs": 9, "bias": "-1", "seed": "4", "last": "yes",
+    }  # fmt: skip
+    assert not store.read, "the index has the command"
+    long = index_metadata(run_of("a", command=["x" * 2000]), result_of("a"))
+    assert "result" in long, "a long command takes the place of nothing"

@@ -1,0 +1,103 @@
+"""Sort runs by a metric, and summarise the runs of an experiment."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import in_parallel
+from runner.flows.runs.documents import load_metrics
+from runner.flows.runs.history import EVERY_RUN, RunFilter, RunHistory, RunRow, list_runs
+from runner.protocol.errors import RunnerError
+from runner.protocol.metrics import default_goal
+
+
+@dataclass(frozen=True, slots=True)
+class MetricOrder:
+    """An order of runs by the last value of a metric.
+
+    Attributes:
+        largest_first: None means the best first, by the goal of the metric.
+        reverse: The other way round.
+    """
+
+    metric: str
+    largest_first: bool | None = None
+    reverse: bool = False
+
+    @classmethod
+    def parse(cls, text: str, *, reverse: bool = False) -> MetricOrder:
+        """Read `loss` (best first), `-loss` (largest first) or `+loss` (smallest first)."""
+        sign = text[:1]
+        if sign in ("-", "+"):
+            return cls(text[1:], sign == "-", reverse)
+        return cls(text, None, reverse)
+
+
+def list_ranked(
+    connection: Connection,
+    order: MetricOrder,
+    *,
+    limit: int | None,
+    only: RunFilter = EVERY_RUN,
+    ids: Sequence[str] | None = None,
+) -> RunHistory:
+    """Return the first runs in an order, at most `limit`. Runs without the metric come last.
+
+    Only of runs without a result, the metrics themselves are read.
+
+    Raises:
+        RunnerError: R-METRIC-UNKNOWN, no run that matches has this metric.
+    """
+    rows = list_runs(connection, limit=None, only=only, ids=ids).rows
+    ordered = rank(in_parallel(lambda row: _measured(connection, row), rows), order)
+    shown = ordered[:limit]
+    return RunHistory(tuple(shown), len(ordered) - len(shown))
+
+
+def rank(rows: Sequence[RunRow], order: MetricOrder) -> list[RunRow]:
+    """Return the runs in order; those with NaN and then those without the metric come last."""
+    name = order.metric
+    known = {metric for row in rows for metric in row.metrics}
+    if known and name not in known:
+        raise _unknown(name, sorted(known))
+    largest = order.largest_first
+    if largest is None:
+        largest = _goal(rows, name) == "max"
+    sign = -1 if largest != order.reverse else 1
+
+    def key(row: RunRow) -> tuple[int, float]:
+        value = row.metrics.get(name)
+        if value is None or math.isnan(value):
+            return (2 if value is None else 1, 0)
+        return (0, sign * value)
+
+    return sorted(rows, key=key)
+
+
+def _goal(rows: Iterable[RunRow], metric: str) -> str:
+    """Return the goal that the newest run with one declares, else the usual one of the name."""
+    goals = (row.record.goals.get(metric) for row in rows if row.record)
+    return next((goal for goal in goals if goal), default_goal(metric))
+
+
+def _measured(connection: Connection, row: RunRow) -> RunRow:
+    """Add the metrics of a run whose result has none because it goes on, or was stopped."""
+    stopped = row.result is None or row.result.status == "cancelled"
+    if row.record is None or not row.attempts or not stopped:
+        return row
+    found = load_metrics(connection, row.record)
+    return replace(row, measured={each.name: each.last for each in found})
+
+
+def _unknown(name: str, known: Sequence[str]) -> RunnerError:
+    near = difflib.get_close_matches(name, known, n=3)
+    return RunnerError(
+        "R-METRIC-UNKNOWN",
+        f"no run has a metric {name!r}",
+        why=f"metrics are {', '.join(known)}",
+        fix=f"did you mean {' or '.join(near)}?" if near else f"--sort {known[0]}",
+    )
