@@ -8,7 +8,7 @@ from typing import Literal
 
 from runner.protocol.errors import ExitCode, RunnerError
 
-CheckState = Literal["ok", "warning", "failed", "skipped"]
+CheckState = Literal["ok", "note", "warning", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,11 @@ class Check:
 def passed(name: str, detail: str) -> Check:
     """Return the result of a check that found no problem."""
     return Check(name, "ok", detail)
+
+
+def noted(name: str, detail: str, fix: str) -> Check:
+    """Return the result of a check that found something missing which only some commands need."""
+    return Check(name, "note", detail, fix)
 
 
 def warned(name: str, detail: str, fix: str) -> Check:

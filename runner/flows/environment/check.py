@@ -164,7 +164,8 @@ class _Checklist:
         for each in checks:
             self.found.append(each)
             if each.state != "skipped":
-                text = f"warning: {each.detail}" if each.state == "warning" else each.detail
+                noticed = each.state in ("note", "warning")
+                text = f"{each.state}: {each.detail}" if noticed else each.detail
                 state = "failed" if each.state == "failed" else "end"
                 self.on_progress(Progress(each.name, state, text))
         return all(each.state != "failed" for each in checks)
@@ -178,7 +179,7 @@ def run_checks(
     today: date,
     on_progress: OnProgress,
 ) -> Sequence[Check]:
-    """Check configuration, sign-in, subscription and quotas. Create and change nothing.
+    """Check configuration, tools, sign-in, subscription and quotas. Create and change nothing.
 
     Without a sign-in, the checks that need Azure are skipped.
     """
@@ -191,6 +192,9 @@ def run_checks(
         prices = load_price_table(settings.home)
         pools, checks = check_pools(config.stack, prices, today)
         checklist.add(*checks, _api_check())
+    from runner.flows.environment.check_tools import check_tools  # noqa: PLC0415  pydantic, YAML
+
+    checklist.add(*check_tools(settings.home, env))
     management = _signed_in(checklist, config.stack.subscription_id if config.stack else "", env)
     if management is None or config.stack is None:
         why = "not signed in" if management is None else "the configuration is invalid"

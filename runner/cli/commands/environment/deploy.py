@@ -193,7 +193,7 @@ def _show_costs(out: Output, plan: Plan) -> None:
 
 
 def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Check everything that could fail a deployment: sign-in, rights, names, quotas, images.
+    """Check everything that could fail a deployment: tools, sign-in, rights, names, quotas.
 
     Creates and changes nothing. Exits with 0 if every check passed, else with the code of the first
     failure: 3, 4 (sign-in or access), 5 (quota or capacity) or 6 (spend cap).
@@ -212,7 +212,8 @@ def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
     if output is OutputFormat.TABLE:
         for each in found:
             if each.fix:
-                out.note(f"fix {each.name}: {each.fix}", style="yellow")
+                style = "dim" if each.state == "note" else "yellow"
+                out.note(f"fix {each.name}: {each.fix}", style=style)
     if code := exit_code(found):
         raise typer.Exit(code)
 
