@@ -134,6 +134,7 @@ VERBS: Mapping[str, Verb] = {
     "submit": Verb("Runs", "runs.submit", "submit"),
     "schedule": Verb("Runs", "runs.schedule", "app"),
     "ps": Verb("Runs", "runs.ps", "ps"),
+    "experiments": Verb("Runs", "runs.experiments", "app"),
     "show": Verb("Runs", "runs.show", "show"),
     "metrics": Verb("Runs", "runs.metrics", "metrics"),
     "logs": Verb("Runs", "runs.logs", "logs"),

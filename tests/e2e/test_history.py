@@ -88,6 +88,7 @@ def test_metrics_are_drawn_into_a_file(cli: Cli, script: Write) -> None:
 
 
 @pytest.mark.feature(46)
+@pytest.mark.feature(51)
 def test_runs_are_found_again_by_state_experiment_and_time(own_cli: Cli, script: Write) -> None:
     folder = script("import sys\nsys.exit('no luck' if '--fail' in sys.argv else 0)")
     good = own_cli.json("train", folder, "--no-download", "-e", "good")["run_id"]
@@ -101,6 +102,11 @@ def test_runs_are_found_again_by_state_experiment_and_time(own_cli: Cli, script:
     assert listed("--status", "failed,lost") == [bad_id]
     assert listed("-e", "good", "--since", "1h") == [good]
     assert listed("--since", "2020-01-01") == [bad_id, good]
+    assert own_cli.json("experiments", "show", "bad")["failures"][0]["run_ids"] == [bad_id]
+    assert [row["states"] for row in own_cli.json("experiments", "ls")] == [
+        {"failed": 1},
+        {"succeeded": 1},
+    ]
     text = own_cli.ok("ps").splitlines()
     assert text[0].split() == [
         "RUN",

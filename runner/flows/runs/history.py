@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ EVERY_RUN = RunFilter()
 
 def _arguments(command: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for word, following in zip(command, (*command[1:], "--"), strict=True):
+    for word, following in pairwise((*command, "--")):
         name, equals, value = word.partition("=")
         if name.startswith("--") and name != "--":
             name = name[2:].replace("-", "_")

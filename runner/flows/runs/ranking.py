@@ -99,5 +99,5 @@ def _unknown(name: str, known: Sequence[str]) -> RunnerError:
         "R-METRIC-UNKNOWN",
         f"no run has a metric {name!r}",
         why=f"metrics are {', '.join(known)}",
-        fix=f"did you mean {' or '.join(near)}?" if near else f"--sort {known[0]}",
+        fix=f"did you mean {' or '.join(near)}?" if near else "use one of these",
     )

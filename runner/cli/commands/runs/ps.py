@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.autocomplete import complete_group, complete_state
+from runner.cli.autocomplete import complete_experiment, complete_group, complete_state
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
@@ -40,7 +40,13 @@ AllOption = Annotated[bool, typer.Option("--all", "-a", help="List every run.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of runs.")]
 ExperimentOption = Annotated[
     str | None,
-    typer.Option("--experiment", "-e", help="Only runs of this experiment.", show_default=False),
+    typer.Option(
+        "--experiment",
+        "-e",
+        help="Only runs of this experiment.",
+        show_default=False,
+        autocompletion=complete_experiment,
+    ),
 ]
 StatusOption = Annotated[
     list[str] | None,

@@ -308,5 +308,7 @@ def test_settings_are_parameters_and_arguments(connection: Connection, store: St
         "learning_rate": "0.1", "amp": "yes", "epochs": 9, "bias": "-1", "seed": "4", "last": "yes",
     }  # fmt: skip
     assert not store.read, "the index has the command"
+    older = RunRow("a", parse_run(json.dumps(run_of("a")).encode(), "a"), None, None)
+    assert set(older.settings) == {"name", "é"}, "entries of before have no command"
     long = index_metadata(run_of("a", command=["x" * 2000]), result_of("a"))
     assert "result" in long, "a long command takes the place of nothing"

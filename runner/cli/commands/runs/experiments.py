@@ -1,0 +1,116 @@
+"""`runner experiments`: the runs of each experiment, summarised."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.autocomplete import complete_experiment
+from runner.cli.options import Invocation, on_target
+
+if TYPE_CHECKING:
+    from runner.flows.runs.experiments import Experiment
+
+app = typer.Typer(no_args_is_help=True, help="Summarise the runs of each experiment.")
+
+
+@app.command("ls")
+@on_target
+def ls(call: Invocation) -> None:
+    """List the experiments with the states of their runs and the best one, newest first."""
+    from runner.flows.runs.experiments import list_experiments
+
+    out = call.out
+    found = list_experiments(call.connect())
+    documents = [_document(one, one.main_metric) for one in found]
+    rows = [_texts(each) for each in documents] if out.as_text else documents
+    columns = ("experiment", "runs", "states", "best", "metric", "value", "newest")
+    spare = ("metric", "newest") if out.as_text else ()
+    out.rows(rows, columns, empty="no runs: runner train mnist", spare=spare)
+
+
+@app.command("show")
+@on_target
+def show(
+    call: Invocation,
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="Name of the experiment.",
+            autocompletion=complete_experiment,
+        ),
+    ],
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            help="The metric that decides which run is best.",
+            show_default="the primary metric of the newest run",
+        ),
+    ] = None,
+) -> None:
+    """Show the states of the runs of an experiment, its best run, and why runs failed."""
+    from runner.flows.runs.experiments import find_experiment
+
+    out = call.out
+    found = find_experiment(call.connect(), experiment)
+    document = _document(found, metric or found.main_metric)
+    failures = [
+        {
+            "failed": len(rows),
+            "cause": cause or "unknown",
+            "newest": rows[0].run_id,
+            "run_ids": [row.run_id for row in rows],
+        }
+        for cause, rows in found.failures.items()
+    ]
+    if not out.as_text:
+        out.record({**document, "failures": failures})
+        return
+    out.record({name: value for name, value in _texts(document).items() if value})
+    if failures:
+        out.text()
+        out.rows(failures, ("failed", "cause", "newest"))
+        out.note(f"\nto repeat them: runner retry --failed --experiment {found.name}")
+
+
+def _document(experiment: Experiment, metric: str | None) -> dict[str, Any]:
+    best = None if metric is None else experiment.best(metric)
+    created = [row.record.created.isoformat() for row in experiment.rows if row.record]
+    return {
+        "experiment": experiment.name,
+        "runs": len(experiment.rows),
+        "states": dict(experiment.states),
+        "metric": metric,
+        "value": best.metrics[metric] if best and metric else None,
+        "best": best.run_id if best else None,
+        "params": best.settings if best else {},
+        "duration_s": dict(experiment.durations_s),
+        "newest": created[0],
+        "oldest": created[-1],
+    }
+
+
+def _texts(document: dict[str, Any]) -> dict[str, Any]:
+    from runner.core.units import format_age, format_duration
+    from runner.protocol.metrics import format_metric
+
+    def age(name: str) -> str:
+        return format_age(datetime.now(UTC) - datetime.fromisoformat(document[name])) + " ago"
+
+    value, took = document["value"], document["duration_s"]
+    return {
+        "experiment": document["experiment"],
+        "runs": document["runs"],
+        "states": ", ".join(f"{count} {state}" for state, count in document["states"].items()),
+        "best": document["best"],
+        "metric": document["metric"],
+        "value": None if value is None else format_metric(value),
+        "params": ", ".join(f"{name}={each}" for name, each in document["params"].items()),
+        "took": ", ".join(f"{name} {format_duration(s)}" for name, s in took.items()),
+        "newest": age("newest"),
+        "oldest": age("oldest"),
+    }

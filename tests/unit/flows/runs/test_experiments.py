@@ -1,0 +1,87 @@
+"""What `runner experiments` says of many runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from runner.azure.auth.credentials import Connection
+from runner.core.states import RunState, RunStatus
+from runner.flows.local.state import LocalState, local_outputs
+from runner.flows.runs import experiments
+from runner.flows.runs.experiments import Experiment, find_experiment
+from runner.flows.runs.history import RunFilter, RunHistory, RunRow
+from runner.protocol.errors import RunnerError
+from runner.protocol.results import RunResult
+from runner.protocol.run_spec import RunSpec
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+def row(number: int, state: str, took_s: float = 0, why: str = "", **metrics: float) -> RunRow:
+    run_id = f"cats-20261123-1200{number:02d}-abcd"
+    record = RunSpec(run_id=run_id, experiment="cats", created=NOW, params={"lr": number})
+    status = RunStatus(RunState(state), why)
+    result: Any = None
+    if state in ("succeeded", "failed"):
+        result = RunResult(
+            status=state, attempt=1, exit_code=0, step=None, code=None, message=None,
+            started=NOW, ended=NOW + timedelta(seconds=took_s), stages_s={}, metrics=metrics,
+            outputs=(),
+        )  # fmt: skip
+    return RunRow(run_id, record, status, result, attempts=1)
+
+
+ROWS = (
+    row(7, "running"),
+    row(6, "failed", 9, "out of memory\nmore", acc=0.99),
+    row(5, "succeeded", 30, acc=0.5),
+    row(4, "succeeded", 10, acc=0.9, loss=3.0),
+    row(3, "lost", why="the node was lost"),
+    row(2, "failed", 11, "out of memory"),
+    row(1, "succeeded", 20, acc=float("nan"), loss=2.0),
+)
+
+
+def test_summary_counts_states_and_groups_causes() -> None:
+    cats = Experiment("cats", ROWS)
+    assert cats.states == {"running": 1, "succeeded": 3, "failed": 2, "lost": 1}
+    assert {cause: len(rows) for cause, rows in cats.failures.items()} == {
+        "out of memory": 2,
+        "the node was lost": 1,
+    }
+    assert next(iter(cats.failures)) == "out of memory", "the most frequent is first"
+    assert cats.durations_s == {"total": 80, "median": 11, "longest": 30}
+
+
+def test_best_run_succeeded_and_measured_a_number() -> None:
+    cats = Experiment("cats", ROWS)
+    assert cats.main_metric == "acc"
+    best, smallest = cats.best("acc"), cats.best("loss")
+    assert best is not None
+    assert (best.metrics["acc"], best.settings) == (0.9, {"lr": 4})
+    assert smallest is not None
+    assert smallest.metrics["loss"] == 2.0
+    assert Experiment("cats", ROWS[-1:]).best("acc") is None
+    with pytest.raises(RunnerError, match="no run has a metric 'accc'"):
+        cats.best("accc")
+
+
+def test_experiment_without_ended_runs_has_no_durations_and_no_best() -> None:
+    cats = Experiment("cats", ROWS[:1])
+    assert (cats.durations_s, cats.main_metric, cats.failures) == ({}, None, {})
+
+
+def test_unknown_experiment_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(_: Connection, *, limit: int | None, only: RunFilter) -> RunHistory:
+        assert limit is None
+        return RunHistory(tuple(each for each in ROWS if only.accepts(each)), 0)
+
+    monkeypatch.setattr(experiments, "list_runs", listed)
+    connection = Connection(local_outputs(LocalState(20001, 20002, 1, 1)), {})
+    assert len(find_experiment(connection, "Cats").rows) == len(ROWS)
+    with pytest.raises(RunnerError) as caught:
+        find_experiment(connection, "cat")
+    assert caught.value.fix == "runner experiments show cats"
