@@ -2,67 +2,57 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli
+from tests.e2e.conftest import Cli, until
+from tests.e2e.strangers.projects import SYSTEMS, make_project
 
 Write = Callable[..., Path]
 
-# As the low-priority MNIST walk-through: weights and architecture beside the script.
-MNIST_CNN = """
-epochs = 2
-for epoch in range(epochs):
-    print(f"Epoch {epoch + 1}/{epochs} - loss: {1 / (epoch + 1)} - acc: 0.9")
-with open("model_json", "w") as json_file:
-    json_file.write("{}")
-with open("model.h5", "wb") as weights:
-    weights.write(b"weights")
-"""
 
-# As the sample of the Chainer estimator: arguments, and a folder that Azure ML has created.
-CHAINER = """
-import argparse, os
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int)
-parser.add_argument("--batchsize", type=int)
-parser.add_argument("--output_dir", default="./outputs")
-args = parser.parse_args()
-with open(os.path.join(args.output_dir, "model.npz"), "wb") as model:
-    model.write(b"npz")
-with open("logs/train.log", "w") as log:
-    log.write("done")
-"""
+@pytest.fixture
+def trained(own_cli: Cli, mnist: Path) -> dict[str, Path]:
+    """Train the script of each system with one command, evict the node, and let all end."""
+    own_cli.ok("local", "up", "--nodes", "1", "--slots", str(len(SYSTEMS)))
+    projects = {name: make_project(own_cli.cwd, each, mnist) for name, each in SYSTEMS.items()}
+    commands: list[subprocess.Popen[str]] = []
+    for name, system in SYSTEMS.items():
+        (projects[name] / "wait_for_eviction").touch()
+        inside = Cli(own_cli.home, projects[name])
+        commands.append(inside.start("train", ".", "--entry", system.script, *system.words))
+
+    def running() -> list[str]:
+        return [row["run_id"] for row in own_cli.json("ps") if row["state"] == "running"]
+
+    until(lambda: len(running()) == len(SYSTEMS), every_s=0.5)
+    for run in running():
+        until(lambda run=run: own_cli.json("metrics", run)["metrics"], every_s=0.5)
+    own_cli.ok("local", "evict", "--notice", "5", "--away", "1")
+    for command in commands:
+        out, err = command.communicate(timeout=300)
+        assert command.returncode == 0, f"{out}\n{err}"
+    return projects
 
 
 @pytest.mark.feature(13)
+@pytest.mark.feature(23)
+@pytest.mark.feature(31)
+@pytest.mark.feature(46)
 @pytest.mark.feature(48)
-def test_model_beside_the_script_comes_back_and_the_summary_says_from_where(
-    cli: Cli, script: Write
+def test_scripts_of_other_systems_train_with_one_command_and_survive_an_eviction(
+    own_cli: Cli, trained: dict[str, Path]
 ) -> None:
-    folder = script(MNIST_CNN, "mnist_cnn.py")
-    done = cli.run("train", folder / "mnist_cnn.py")
-    assert done.returncode == 0, done.stderr
-    [model] = (cli.cwd / "outputs").glob("*/model.h5")
-    assert model.read_bytes() == b"weights"
-    assert (model.parent / "model_json").read_text() == "{}"
-    assert "written to" in done.stderr
-    assert "the folder of the script (2)" in done.stderr
-    assert "the folder of the script (2)" in cli.ok("show", "@last")
-
-
-@pytest.mark.feature(13)
-def test_sample_of_the_chainer_estimator_runs_as_printed(cli: Cli, script: Write) -> None:
-    arguments = ("--epochs", "10", "--batchsize", "128", "--output_dir", "./outputs")
-    folder = script(CHAINER, "chainer_mnist.py")
-    document = json.loads(cli.ok("train", folder, "-o", "json", "--", *arguments))
-    sources = {file["path"]: file.get("source") for file in document["outputs"]}
-    assert sources == {"outputs/model.npz": "code", "logs/train.log": "code"}
-    model = Path(document["output_dir"]) / "outputs" / "model.npz"
-    assert model.read_bytes() == b"npz"
+    for name, system in SYSTEMS.items():
+        [folder] = (trained[name] / "outputs").iterdir()
+        shown = own_cli.json("show", folder.name)
+        assert [each["why"] == "succeeded" for each in shown["attempts"]] == [False, True], name
+        kept = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+        assert kept >= system.outputs, name
+        assert set(own_cli.json("metrics", folder.name)["metrics"]) == system.metrics, name
 
 
 def test_run_that_kept_nothing_warns(cli: Cli, script: Write) -> None:

@@ -363,10 +363,10 @@ def _from_file(path: Path, entry: str | None) -> Recipe:
             f"--entry {entry}: {path.name} is a script itself",
             fix=f"runner train {shlex.quote(str(path.parent))} --entry {shlex.quote(entry)}",
         )
-    if beside := imported_beside(path):
+    if beside := [*imported_beside(path), *_read_beside(path)]:
         raise RunnerError(
             SENT_ALONE,
-            f"{path.name} imports {', '.join(beside)}, which would be left behind",
+            f"{path.name} uses {', '.join(beside)}, which would be left behind",
             why="a script is sent alone, with the requirements.txt beside it",
             fix=f"runner train {shlex.quote(str(path.parent))} --entry {shlex.quote(path.name)}",
         )
@@ -380,12 +380,8 @@ def _from_file(path: Path, entry: str | None) -> Recipe:
 
 def imported_beside(script: Path) -> list[str]:
     """Return the files and packages beside a script that it imports, outside of any `try`."""
-    try:
-        tree = ast.parse(script.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return []  # Python will say more about it
     names: set[str] = set()
-    pending: list[ast.AST] = [tree]
+    pending: list[ast.AST] = [_parsed(script)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import):
@@ -401,6 +397,39 @@ def imported_beside(script: Path) -> list[str]:
         or (script.parent / name / "__init__.py").is_file()
     ]
     return [name for name in found if name != script.name]
+
+
+def _parsed(script: Path) -> ast.Module:
+    try:
+        return ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])  # Python will say more about it
+
+
+def _read_beside(script: Path) -> list[str]:
+    """Return the files beside a script that it reads by name, unless it checks or tries first."""
+    names: set[str] = set()
+    pending: list[ast.AST] = [_parsed(script)]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.If, ast.IfExp, ast.Try)):
+            continue
+        pending.extend(ast.iter_child_nodes(node))
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+            is_open = called == "open" and not {"w", "a", "x"} & set(str([*texts, "", ""][1]))
+            if is_open or re.match("(im|mem)?(load|read)|genfromtxt", called):
+                names.update(text for text in texts if isinstance(text, str))
+    folder = script.parent
+    return sorted(name for name in names if ".." not in name and _is_file_in(folder, name))
+
+
+def _is_file_in(folder: Path, name: str) -> bool:
+    try:
+        return not Path(name).is_absolute() and (folder / name).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _entry(folder: Path, name: str) -> str:

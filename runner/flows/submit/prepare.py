@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import subprocess
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ from runner.protocol.run_spec import (
 T = TypeVar("T")
 _DATA_DIR = "RUNNER_DATA_DIR"
 _OF_SERVICES = ("AZ_BATCH", "AZUREML_", "AZURE_ML_")  # variables of Batch, Batch AI and Azure ML
+_OF_AN_INPUT = re.compile(r"(?:AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)(\w+)")
 MAX_FILES = 50_000  # run.json lists every file of an input
 _UPLOADED = "inputs"  # the folder of local inputs in the `data` container
 _GIT_TIMEOUT_S = 5.0
@@ -133,20 +135,28 @@ def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_d
     if recipe.checkpoints:
         known.add("RUNNER_CHECKPOINT_INTERVAL")
     for name in referenced_variables(arguments):
-        if name in known or name.startswith(_OF_SERVICES):
+        of_input = _OF_AN_INPUT.match(name)
+        if name in known or (of_input and input_variable(of_input[1]) in known):
             continue
-        if name.startswith("RUNNER_") or not (recipe.image or recipe.nodes > 1):
-            from runner.core.yaml_files import near  # noqa: PLC0415  only a mistake needs it
-
+        if name.startswith(_OF_SERVICES) and not of_input:
+            continue
+        if name.startswith("RUNNER_") or of_input or not (recipe.image or recipe.nodes > 1):
             raise RunnerError(
                 "R-COMMAND-VARIABLE",
                 f"the command refers to ${name}, which is not set on the node",
                 why="$NAME and ${NAME} stand for the values of variables of the node",
-                fix="name its data: --data PATH, or `dataset` in train.yaml"
-                if name == _DATA_DIR
-                else near(name, known)
-                or f"set {name} under `env`, or write $${name} for the text itself",
+                fix=_variable_fix(name, of_input[1] if of_input else None, known),
             )
+
+
+def _variable_fix(name: str, of_input: str | None, known: Collection[str]) -> str:
+    if name == _DATA_DIR:
+        return "name its data: --data PATH, or `dataset` in train.yaml"
+    if of_input is not None:
+        return f"name the input: --input {of_input}=PATH"
+    from runner.core.yaml_files import near  # noqa: PLC0415  only a mistake needs it
+
+    return near(name, known) or f"set {name} under `env`, or write $${name} for the text itself"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,12 @@ from runner.node.environment.image_env import ImageEnvironment
 from runner.node.environment.virtual_env import EnvironmentBuilder
 from runner.node.failures import EvictedError, StageFailedError, full_disk_text
 from runner.node.inputs.data_cache import DataCache
-from runner.node.inputs.stage import InputAccess, InputFetch, fetch_inputs
+from runner.node.inputs.stage import (
+    INPUT_VARIABLE_PREFIX,
+    InputAccess,
+    InputFetch,
+    fetch_inputs,
+)
 from runner.node.script import command
 from runner.node.script.command import SCRIPT_OF
 from runner.node.script.metrics import (
@@ -50,6 +55,7 @@ from runner.node.script.outputs import (
     restore_outputs,
     write_list,
 )
+from runner.node.script.printed import PrintedMetrics
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
 from runner.node.script.workspace import (
@@ -120,7 +126,8 @@ class FinishedScript:
         self.environment, self._values = Path(raw["environment"]), dict(raw["metrics"])
         self.collected = Collected.from_json(raw["collected"])
         # What had not been read yet when the script ended.
-        self._values |= _last_printed(work_dir / _STDOUT, self._spec.metric_patterns)
+        patterns = self._spec.metric_patterns
+        self._values |= _last_printed(work_dir / _STDOUT, patterns, usual=raw["printed"])
         self._values |= _last_values(work_dir / _METRICS)
         self.attempt = int(raw["attempt"])
 
@@ -134,8 +141,11 @@ class FinishedScript:
         if self.attempt is not None:
             log.recall(self._values)
 
-    def save(self, attempt: int, environment: Path, collected: Collected) -> None:
-        """Record that the script succeeded. A failure to write is logged only."""
+    def save(self, attempt: int, environment: Path, collected: Collected, *, printed: bool) -> None:
+        """Record that the script succeeded. A failure to write is logged only.
+
+        `printed`: its output was searched for metrics without patterns.
+        """
         if self._spec.nodes > 1:
             return  # the others' ends count too
         try:
@@ -145,6 +155,7 @@ class FinishedScript:
                 "environment": str(environment),
                 "metrics": self._log.last() if self._log else {},
                 "collected": collected.to_json(),
+                "printed": printed,
             }
             part = self._path.with_suffix(".part")
             part.write_text(json.dumps(document), encoding="utf-8")
@@ -161,14 +172,16 @@ class FinishedScript:
             logger.warning("%s cannot be removed: %s", self._path, err)
 
 
-def _last_printed(path: Path, patterns: Mapping[str, str]) -> dict[str, MetricValue]:
-    """Return the last metrics that the recipe's patterns find at the end of stdout."""
-    if not patterns or not path.is_file():
+def _last_printed(
+    path: Path, patterns: Mapping[str, str], *, usual: bool
+) -> dict[str, MetricValue]:
+    """Return the last metrics at the end of stdout, by the recipe's patterns or in usual ways."""
+    if not (patterns or usual) or not path.is_file():
         return {}
     queue = LineQueue()
     queue.close()  # nobody reads it
     log = MetricLog(0, queue)
-    search = MetricPatterns(patterns, log)
+    search = PrintedMetrics(log, is_on=True) if usual else MetricPatterns(patterns, log)
     with path.open("rb") as text:
         text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
         search.feed(text.read(TAIL_BYTES))
@@ -237,6 +250,7 @@ class Attempt:
         self._termination = termination
         self._checkpoints = checkpoints
         self.finished: FinishedScript | None = None
+        self.printed: PrintedMetrics | None = None
         self._written: WrittenFiles | None = None
         self._collected: Collected | None = None
         self._not_uploaded: list[LeftOut] = []
@@ -316,12 +330,19 @@ class Attempt:
         """
         temp = self._make_temp(inherited)
         written = self._watch_files(inherited)
-        named = {**temp, **written.named_outputs()}
+        inputs = {
+            variable: prepared[INPUT_VARIABLE_PREFIX + name]
+            for variable, name in written.named_inputs().items()
+            if INPUT_VARIABLE_PREFIX + name in prepared
+        }
+        named = {**temp, **written.named_outputs(), **inputs}
         environment = self._script_environment(inherited, prepared, named)
         write_shell_file(self._dirs.logs, environment, self._spec.secret_names)
         with self.events.stage("command", shlex.join(self._spec.command)):
             checkpoints = self._checkpoints
             words = self._expanded_command(environment)
+            if self.printed is not None and not self._spec.metric_patterns:
+                self.printed.is_on = not written.mentions("RUNNER_METRICS_FILE")
             written.begin(words)
             self._written = written
             try:
@@ -348,7 +369,9 @@ class Attempt:
                 raise EvictedError
             self._check_end(ended)
         if self.finished is not None:
-            self.finished.save(self.number, Path(prepared["VIRTUAL_ENV"]), self.collect())
+            printed = self.printed is not None and self.printed.is_on
+            where = Path(prepared["VIRTUAL_ENV"])
+            self.finished.save(self.number, where, self.collect(), printed=printed)
 
     def _watch_files(self, inherited: Mapping[str, str]) -> WrittenFiles:
         home, dirs, node = Path(inherited.get("HOME") or "/"), self._dirs, self._node

@@ -172,7 +172,7 @@ def _run_attempt(
         agent.node, spec, number, dirs, events=events, retry_budget=agent.retry_budget,
         termination=agent.termination, checkpoints=checkpoints,
     )  # fmt: skip
-    attempt.finished = finished
+    attempt.finished, attempt.printed = finished, streams.printed
     others: NodeGroup | None = None
     try:
         others = open_node_group(agent, spec, number, events)

@@ -23,6 +23,10 @@ _OUTPUT_ARGUMENT = re.compile(
 )
 # The names that Batch AI and Azure ML give to the folders of named outputs.
 _NAMED_OUTPUT = re.compile(r"\b(AZ_BATCHAI_OUTPUT_|AZURE_ML_OUTPUT_)([A-Za-z0-9_]+)")
+# The same of named inputs.
+_NAMED_INPUT = re.compile(
+    r"\b(?:AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)([A-Za-z0-9_]+)"
+)
 _MAKES_FOLDER = re.compile(r"(?<![A-Za-z_])(?:mkdir|makedirs|copytree)\b")
 # What follows where it is no error that the folder exists: `(name, exist_ok=True)`, ` -p name`.
 _ACCEPTS_FOLDER = re.compile(
@@ -48,6 +52,10 @@ class CodeText:
     def named_outputs(self) -> Mapping[str, str]:
         """Return variables of named outputs that the code mentions, with their folders' names."""
         return {found[0]: found[2].lower() for found in _NAMED_OUTPUT.finditer(self.text)}
+
+    def named_inputs(self) -> Mapping[str, str]:
+        """Return variables of named inputs that the code mentions, with the names of the inputs."""
+        return {found[0]: found[1].upper() for found in _NAMED_INPUT.finditer(self.text)}
 
     def absolute_paths(self) -> Iterator[str]:
         """Return each path once: of the command and the programs first, of configuration last."""

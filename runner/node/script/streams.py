@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.node.failures import StageFailedError
 from runner.node.script.metrics import MetricLog, MetricPatterns, MetricsFileReader
+from runner.node.script.printed import PrintedMetrics
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all
 from runner.node.script.workspace import AttemptDirs
@@ -143,9 +144,10 @@ class Streams:
         metric_lines = LineQueue()
         self.metrics = MetricLog(attempt, metric_lines, redactor)
         self._patterns = MetricPatterns(patterns, self.metrics)
+        self.printed = PrintedMetrics(self.metrics)
         self._metrics_file = MetricsFileReader(dirs.metrics, self.metrics)
         self._logs = (
-            FileSource(dirs.stdout, self._patterns.feed, redactor),
+            FileSource(dirs.stdout, self._feed, redactor),
             FileSource(dirs.stderr, redactor=redactor),
         )
         self._stdout = Shipper(self._logs[0], AppendBlob(runs, blobs.stdout))
@@ -156,6 +158,10 @@ class Streams:
         self._events = Shipper(self.events, AppendBlob(runs, blobs.attempt_events(attempt)))
         for shipper in (self._events, self._stdout, self._stderr, self._metrics):
             shipper.start()
+
+    def _feed(self, data: bytes) -> None:
+        self._patterns.feed(data)
+        self.printed.feed(data)
 
     def warn_by(self, warn: Callable[[str], None]) -> None:
         """Set the callback that shows warnings about metrics in the run's events."""
@@ -170,6 +176,7 @@ class Streams:
         finally:
             # The last line of stdout may contain a metric without a newline.
             self._patterns.finish(timeout_s)
+            self.printed.finish()
             finish_all([self._metrics], timeout_s)
             self._metrics_file.close()
 

@@ -152,6 +152,10 @@ class WrittenFiles:
         self._ends = math.inf
         self._unsearched: dict[str, LeftOut] = {}
 
+    def mentions(self, word: str) -> bool:
+        """Return True if the code, its configuration or the command has this text."""
+        return word in self._said.text
+
     def named_outputs(self) -> dict[str, str]:
         """Create the folders of outputs that the code names as Batch AI and Azure ML do.
 
@@ -165,6 +169,13 @@ class WrittenFiles:
                 folder.mkdir(exist_ok=True)
                 named[variable] = str(folder)
         return named
+
+    def named_inputs(self) -> Mapping[str, str]:
+        """Return variables of inputs that the code names as Batch AI and Azure ML do.
+
+        Each with the name of its input: `$AZ_BATCHAI_INPUT_A` is `$RUNNER_INPUT_A`.
+        """
+        return self._said.named_inputs()
 
     def begin(self, command: Sequence[str]) -> None:
         """Create the folders that the script expects, and record what is there."""

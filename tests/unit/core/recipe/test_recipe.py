@@ -317,8 +317,35 @@ def test_script_that_imports_its_neighbour_is_not_sent_alone(tmp_path: Path, tex
     folder = folder_with(tmp_path, run=text, helpers="")
     with pytest.raises(RunnerError) as caught:
         load_recipe(str(folder / "run.py"), cwd=tmp_path)
-    assert caught.value.what == "run.py imports helpers.py, which would be left behind"
+    assert caught.value.what == "run.py uses helpers.py, which would be left behind"
     assert caught.value.fix == f"runner train {folder} --entry run.py"
+
+
+@pytest.mark.parametrize(
+    "line", ["open('a.csv')", "load(abspath('a.csv'))", "pd.read_csv('a.csv', sep=',')"]
+)
+def test_script_that_reads_a_file_beside_it_is_not_sent_alone(tmp_path: Path, line: str) -> None:
+    folder = folder_with(tmp_path, run=line)
+    (folder / "a.csv").write_text("1")
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(str(folder / "run.py"), cwd=tmp_path)
+    assert caught.value.what == "run.py uses a.csv, which would be left behind"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open('a.csv', 'w')",
+        "save('a.csv')",
+        "if exists('a.csv'): load('a.csv')",
+        "try:\n    load('a.csv')\nexcept OSError: pass",
+        "load('b.csv', '/a.csv', '../a.csv', 'a\\0', ',', '')",
+    ],
+)
+def test_file_that_a_script_writes_or_checks_for_is_no_input(tmp_path: Path, line: str) -> None:
+    folder = folder_with(tmp_path, run=line)
+    (folder / "a.csv").write_text("1")
+    assert load_recipe(str(folder / "run.py"), cwd=tmp_path).files == ("run.py",)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ def test_missing_pool_is_named_before_code_is_packed(
         ("{}", ("--lr", "${RATE}"), "write $$RATE for the text"),
         ("{}", ("$RUNNER_DATA_DIR",), "--data PATH"),
         ("{image: 'a/b:1'}", ("$RUNNER_OUT",), "RUNNER_OUT"),
+        ("{image: 'a/b:1'}", ("$AZ_BATCHAI_INPUT_SAMPLE",), "--input SAMPLE=PATH"),
     ],
 )
 def test_command_with_an_unknown_variable_is_refused(
@@ -105,6 +106,7 @@ def test_command_with_an_unknown_variable_is_refused(
     [
         ("env: {RATE: '1'}\nnamed_outputs: {plots: p}\n", ("$RATE", "$RUNNER_OUTPUT_PLOTS")),
         ("inputs: {words: ./train.py}\n", ("$RUNNER_INPUT_WORDS", "$AZ_BATCH_NODE_ID")),
+        ("inputs: {words: ./train.py}\n", ("$AZ_BATCHAI_INPUT_WORDS", "$AZ_BATCHAI_OUTPUT_A")),
         ("command: [sh, -c, 'echo $anything']\n", ()),
         ("{image: 'a/b:1'}", ("$CUDA_HOME",)),  # the image may set it
     ],

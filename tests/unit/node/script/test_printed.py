@@ -1,0 +1,159 @@
+"""Metrics in the text that scripts of other systems print, without a pattern in the recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.node.script.metrics import MetricLog
+from runner.node.script.printed import PrintedMetrics
+from runner.node.script.shipper import LineQueue
+from tests.unit.node.agent_task import Task
+
+Found = list[tuple[str, Any, int | None]]
+
+
+def read(*pieces: str) -> Found:
+    queue = LineQueue()
+    printed = PrintedMetrics(MetricLog(1, queue), is_on=True)
+    for piece in pieces:
+        printed.feed(piece.encode())
+    printed.finish()
+    lines = [json.loads(line) for line in queue.peek().splitlines()]
+    return [(line["name"], line["value"], line["step"]) for line in lines]
+
+
+KERAS_2 = (
+    "Epoch 1/2\n128/512 [=>....] - ETA: 5s - loss: 2.3 - acc: 0.1\n"
+    "512/512 [======] - 8s 131us/step - loss: 0.5 - acc: 0.8 - val_loss: 0.4 - val_acc: 0.9\n"
+    "Epoch 2/2\n512/512 [======] - 8s 131us/step - loss: 0.3 - acc: 0.9\nTest loss: 0.2\n"
+)
+KERAS_3 = (
+    "Epoch 1/1\n\x1b[1m1/4\x1b[0m \x1b[32m━\x1b[0m\x1b[37m━━━\x1b[0m \x1b[1m7s\x1b[0m 7ms/step - "
+    "accuracy: 0.1 - loss: 2.1\b\b\b\b\r\x1b[1m4/4\x1b[0m \x1b[32m━━━━\x1b[0m\x1b[37m\x1b[0m "
+    "\x1b[1m7s\x1b[0m 7ms/step - accuracy: 0.8 - loss: 0.6\n"
+)
+CHAINER = (
+    "\x1b[Jepoch       main/loss   validation/main/loss  main/accuracy  elapsed_time\n"
+    "\x1b[J1           0.190916    0.0866891             0.942533       5.6\n"
+    "\x1b[J2           0.07                              0.97           9.1\ndone\n3 4 5\n"
+)
+CNTK = (
+    "Finished Epoch[1 of 2]: [Training] loss = 0.304587 * 60000, metric = 8.91% * 60000 8.226s\n"
+    "Finished Evaluation [1]: Minibatch[1-10]: metric = 1.21% * 10000;\n"
+)
+PYTORCH = (
+    "Train Epoch: 1 [0/60000 (0%)]\tLoss: 2.300039\nTrain Epoch: 1 [640/60000 (1%)]\tLoss: 2.2\n"
+    "Train Epoch: 5 [0/60000 (0%)]\tLoss: 2.0\n"
+    "\nTest set: Average loss: 0.0456, Accuracy: 9850/10000 (98%)\n"
+)
+TENSORFLOW = "0 -- Training accuracy: 0.93 \b Validation accuracy: 0.95\n"
+AZURE_ML = "Attempted to log scalar metric Accuracy:\n0.97\nAttempted to log image metric x:\n1.0\n"
+TRAINER = "{'loss': 0.4, 'learning_rate': 5e-05, 'epoch': 1.0}\n{'eval_f1': 0.9, 'epoch': 1.0}\n"
+FASTAI = "epoch     train_loss  accuracy  time\n0         0.230000    0.910000  00:12     \n"
+IMAGENET = "Epoch: [0][  10/5005]\tTime  0.4 ( 0.5)\tLoss 6.9e+00 (6.9)\tAcc@1   0.25 (  0.39)\n"
+PRINTED: dict[str, tuple[str, Found]] = {
+    "Keras 2": (
+        KERAS_2,
+        [
+            ("loss", 0.5, 1), ("acc", 0.8, 1), ("val_loss", 0.4, 1), ("val_acc", 0.9, 1),
+            ("loss", 0.3, 2), ("acc", 0.9, 2), ("test_loss", 0.2, 2),
+        ],
+    ),
+    "Keras 3": (KERAS_3, [("accuracy", 0.8, 1), ("loss", 0.6, 1)]),
+    "Chainer": (
+        CHAINER,
+        [
+            ("main/loss", 0.190916, 1), ("validation/main/loss", 0.0866891, 1),
+            ("main/accuracy", 0.942533, 1), ("main/loss", 0.07, 2), ("main/accuracy", 0.97, 2),
+        ],
+    ),
+    "CNTK": (CNTK, [("loss", 0.304587, 1), ("metric", 8.91, 1), ("evaluation_metric", 1.21, 1)]),
+    "PyTorch": (
+        PYTORCH,
+        [
+            ("loss", 2.300039, 1), ("loss", 2.2, 2), ("loss", 2.0, 5),
+            ("test_average_loss", 0.0456, 1), ("test_accuracy", 0.985, 1),
+        ],
+    ),
+    "TensorFlow": (TENSORFLOW, [("training_accuracy", 0.93, 1), ("validation_accuracy", 0.95, 1)]),
+    "azureml": (AZURE_ML, [("Accuracy", 0.97, 1)]),
+    "Trainer": (TRAINER, [("loss", 0.4, 1), ("eval_f1", 0.9, 1)]),
+    "fastai": (FASTAI, [("train_loss", 0.23, 0), ("accuracy", 0.91, 0)]),
+    "ImageNet": (IMAGENET, [("loss", 6.9, 0), ("acc@1", 0.25, 0)]),
+    "the last line": ("Test accuracy: 0.98", [("test_accuracy", 0.98, 1)]),
+    "steps": ("INFO:tensorflow:loss = 2.5, step = 101 (0.5 sec)\n", [("loss", 2.5, 101)]),
+    "nan": ("loss: nan\n", [("loss", "NaN", 1)]),
+}  # fmt: skip
+
+
+@pytest.mark.feature(46)
+@pytest.mark.parametrize("framework", PRINTED)
+def test_metrics_are_read_from_what_frameworks_print(framework: str) -> None:
+    text, expected = PRINTED[framework]
+    assert read(text) == expected
+    assert read(*text) == expected, "in pieces of one character"
+
+
+def test_metrics_of_an_epoch_are_there_when_keras_has_printed_them() -> None:
+    queue = LineQueue()
+    printed = PrintedMetrics(MetricLog(1, queue), is_on=True)
+    printed.feed(KERAS_2[: KERAS_2.index("Epoch 2")].encode())
+    assert len(queue.peek().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "loss_scale: 65536", "lr: 0.1", "error: 3 files are missing", "batch: 12",
+        "2026-11-23 10:00:00 score.py:12", "version 1.2.3", "loss: 3x", "loss weights 1:2",
+        "accuracy of the network: good", "Namespace(loss='mse', epochs=3)", "epoch 3 of 5 begins",
+    ],
+)  # fmt: skip
+def test_line_without_a_metric_yields_none(line: str) -> None:
+    assert read(f"{line}\n") == []
+
+
+@pytest.mark.parametrize(
+    "line", ["a", "a.", " \t", "test ", "1", "best best ", "\x1b[", "epoch ", "\b", "loss"]
+)
+def test_endless_line_is_read_at_once(line: str) -> None:
+    assert read(line * (2_000_000 // len(line)) + "\nloss: 0.5\n")[-1] == ("loss", 0.5, 1)
+
+
+LOSS = "print('epoch 1 loss: 0.5')\n"
+
+
+def test_metrics_are_read_without_a_pattern(task: Task) -> None:
+    task.submit(LOSS, metrics={})
+    assert task.run() == 0, task.output
+    assert task.json("result.json")["metrics"] == {"loss": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("script", "metrics"),
+    [
+        (LOSS, {"patterns": {"other": "other=(.*)"}}),
+        (LOSS + "import os; open(os.environ['RUNNER_METRICS_FILE'], 'w').close()", {}),
+    ],
+)
+def test_nothing_is_guessed_where_script_or_recipe_name_metrics(
+    task: Task, script: str, metrics: dict[str, Any]
+) -> None:
+    task.submit(script, metrics=metrics)
+    assert task.run() == 0, task.output
+    assert task.json("result.json").get("metrics", {}) == {}
+
+
+def test_export_that_is_made_up_for_has_the_printed_metrics(task: Task) -> None:
+    task.submit(LOSS + "open('m.h5', 'w').close()", metrics={}, retries=1, outputs=["m.h5"])
+    task.service.refuse_put = "mnist-1/output/m.h5"
+    assert task.run() == 1
+    task.service.refuse_put = ""
+    mark = json.loads(Path(task.folder, "task-0", "wd", "finished.json").read_text())
+    assert mark["printed"] is True
+    assert task.run(again_in=0) == 0, task.output
+    assert task.json("result.json")["metrics"] == {"loss": 0.5}
