@@ -37,8 +37,8 @@ _ACCESS = _Fault(
 _NO_TOKEN = _Fault(SIGN_IN, "not signed in to Azure", "az login", ExitCode.ACCESS)
 _QUOTA = _Fault(
     "R-QUOTA",
-    "a quota of the Batch account is exhausted",
-    "wait until runs end, as their jobs end with them, or request a higher quota in the portal",
+    "the quota of active jobs of the Batch account is exhausted",
+    "end a run with `runner cancel RUN`, as its job ends with it, or request a higher quota",
     ExitCode.CAPACITY,
 )
 _BUSY = _Fault(
@@ -72,8 +72,14 @@ _TABLE: dict[str, _Fault] = {
     "AccountIsDisabled": _ACCESS._replace(what="the account is disabled"),
     "ActiveJobAndScheduleQuotaReached": _QUOTA,
     "JobQuotaReached": _QUOTA,
-    "PoolQuotaReached": _QUOTA,
-    "AccountCoreQuotaReached": _QUOTA,
+    "PoolQuotaReached": _QUOTA._replace(
+        what="the quota of pools of the Batch account is exhausted",
+        fix="delete a pool with `runner pool rm POOL`, or request a higher quota",
+    ),
+    "AccountCoreQuotaReached": _QUOTA._replace(
+        what="the core quota of the Batch account is exhausted",
+        fix="shrink a pool with `runner pool resize POOL 0`, or request a higher quota",
+    ),
     "TooManyRequests": _BUSY,
     "ServerBusy": _BUSY,
     "OperationTimedOut": _BUSY,

@@ -47,7 +47,8 @@ _NUMBERS = (
 _ELSEWHERE = {
     **dict.fromkeys(("run", "fit"), "train RECIPE"),
     **dict.fromkeys(("list", "ls", "runs", "jobs", "history"), "ps"),
-    **dict.fromkeys(("stop", "kill", "rm", "delete", "terminate", "abort"), "cancel RUN"),
+    **dict.fromkeys(("stop", "kill", "terminate", "abort"), "cancel RUN"),
+    **dict.fromkeys(("delete", "remove", "del", "prune"), "rm RUN; runner local prune"),
     **dict.fromkeys(("status", "describe", "info"), "show RUN; runner local status"),
     **dict.fromkeys(("new", "create"), "recipe new NAME"),
     **dict.fromkeys(("start", "serve", "emulator"), "local up"),
@@ -140,6 +141,7 @@ VERBS: Mapping[str, Verb] = {
     "logs": Verb("Runs", "runs.logs", "logs"),
     "attach": Verb("Runs", "runs.attach", "attach"),
     "cancel": Verb("Runs", "runs.attach", "cancel"),
+    "rm": Verb("Runs", "runs.rm", "rm"),
     "retry": Verb("Runs", "runs.repeat", "retry"),
     "resume": Verb("Runs", "runs.repeat", "resume"),
     "reproduce": Verb("Runs", "runs.reproduce", "reproduce"),

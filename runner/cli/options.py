@@ -108,6 +108,12 @@ class Invocation:
         self.out = Output(output)
         self._target, self._stack = target, stack
 
+    @property
+    def target_words(self) -> list[str]:
+        """Return the options with which another command has the same target."""
+        options = {"--target": self._target, "--stack": self._stack}
+        return [word for name, value in options.items() if value for word in (name, value)]
+
     def settings(self, *, pool: str | None = None, output_dir: Path | None = None) -> Settings:
         """Return the settings with the options of the command line applied."""
         return open_settings(self._target, self._stack, pool=pool, output_dir=output_dir)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from runner.core.home import runner_home
+from runner.core.units import UnitError, parse_duration
 from runner.core.yaml_files import StrictModel, check_document, read_document
 from runner.protocol.errors import RunnerError
 
@@ -19,14 +21,19 @@ Target = Literal["local", "azure"]
 PROJECT_FILE = "runner.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DEFAULTS: Mapping[str, str] = {"target": "local", "stack": "dev", "output_dir": "outputs"}
-_NAMES = ("target", "stack", "pool", "output_dir")
+_NAMES = ("target", "stack", "pool", "output_dir", "retention")
+
+SHORTEST_RETENTION = timedelta(hours=1)
 
 __all__ = ["Settings", "Target", "load_settings", "runner_home", "user_config_file"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one command; `origins` has the source of each value by name."""
+    """The settings of one command; `origins` has the source of each value by name.
+
+    `retention` is how long after its submission a run is kept; None keeps it until it is deleted.
+    """
 
     target: Target
     stack: str
@@ -34,6 +41,7 @@ class Settings:
     output_dir: Path
     home: Path
     origins: Mapping[str, str]
+    retention: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,8 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
     output = found["output_dir"]
     origins = {name: found[name].origin for name in _NAMES if name in found}
     origins.setdefault("pool", "built-in: the target's first pool")
+    origins.setdefault("retention", "built-in: runs are kept")
+    retention = found.get("retention")
     return Settings(
         target="azure" if found["target"].value == "azure" else "local",
         stack=found["stack"].value,
@@ -66,6 +76,7 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
         output_dir=(output.base / Path(output.value).expanduser()).absolute(),
         home=runner_home(env),
         origins={**origins, "home": "RUNNER_HOME" if env.get("RUNNER_HOME") else "built-in"},
+        retention=parse_duration(retention.value) if retention else None,
     )
 
 
@@ -117,11 +128,23 @@ def _from_file(path: Path, *, required: bool = False) -> Iterator[_Value]:
 def _checked(given: _Value) -> _Value:
     if given.name == "output_dir":
         return given
+    if given.name == "retention":
+        return _checked_retention(given)
     allowed = ("local", "azure") if given.name == "target" else None
     if allowed and given.value not in allowed:
         raise _refused(given, f"allowed: {', '.join(allowed)}")
     if not _NAME.fullmatch(given.value):
         raise _refused(given, "allowed: letters, digits, '.', '_' and '-'")
+    return given
+
+
+def _checked_retention(given: _Value) -> _Value:
+    try:
+        found = parse_duration(given.value)
+    except UnitError as err:
+        raise _refused(given, err.why) from err
+    if found < SHORTEST_RETENTION:  # a number alone is seconds
+        raise _refused(given, "the minimum is 1h; write a number with a unit, such as 30d")
     return given
 
 
@@ -141,6 +164,7 @@ class SettingsFile(StrictModel):
     stack: str | None = Field(None, min_length=1)
     pool: str | None = Field(None, min_length=1)
     output_dir: str | None = Field(None, min_length=1)
+    retention: str | None = Field(None, min_length=1)
 
 
 def read_settings(path: Path) -> Iterator[tuple[str, str, int]]:

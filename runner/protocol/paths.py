@@ -104,9 +104,20 @@ def near_run(text: str, ids: Sequence[str]) -> str | None:
     return near if similar or not _NAME_END.search(text) else None
 
 
+CODE_FOLDER = "code/"
+
+
 def code_blob(sha256: str) -> str:
     """Return the blob of a content-addressed archive: the code or the node agent."""
-    return f"code/{sha256}"
+    return f"{CODE_FOLDER}{sha256}"
+
+
+DELETING = ".deleting"
+
+
+def deleting_mark(run_id: str) -> str:
+    """Return the blob that exists while a run is deleted: no list of runs contains it then."""
+    return f"{run_id}{DELETING}"
 
 
 class RunPaths:

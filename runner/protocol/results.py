@@ -428,9 +428,13 @@ def _run_part(run: Mapping[str, Any]) -> dict[str, Any]:
     data: Mapping[str, Any] = run.get("data") or {}
     batch: Mapping[str, Any] = run.get("batch") or {}
     command: Sequence[str] = run.get("command") or ()
+    code: Mapping[str, Any] = run.get("code") or {}
+    agent: Mapping[str, Any] = run.get("agent") or {}
     return {
         **{name: run[name] for name in _RUN if run.get(name) is not None},
         **({"command": command} if sum(map(len, command)) <= COMMAND_CHARACTERS else {}),
+        "code": {"sha256": code.get("sha256")},
+        "agent": {"sha256": agent.get("sha256")},
         "recipe": {"name": recipe.get("name")},
         "metrics": {"primary": metrics.get("primary"), "goal": metrics.get("goal")},
         "data": {"notice": data.get("notice")},

@@ -15,9 +15,12 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import (
     add_task,
     add_tasks,
+    close_when_done,
     create_job,
+    delete_tasks,
     find_open_job,
     get_task,
+    list_tasks,
     read_task_file,
     terminate_task,
 )
@@ -72,6 +75,32 @@ def test_closed_job_is_followed_by_a_numbered_one(
     client.begin_terminate_job(wanted, wire(terminateReason="a test"), polling_interval=0).result()
     assert ensure_job(connection, wanted, pool) == f"{wanted}-2"
     assert ensure_job(connection, wanted, pool) == f"{wanted}-2"
+
+
+def test_ended_job_is_deleted_with_the_last_of_its_tasks(
+    connection: Connection, things: Things, client: BatchClient, pool: str
+) -> None:
+    job_id = ensure_job(connection, things.id("job"), pool)
+    for task_id in ("one", "two"):
+        add_task(connection, job_id, task(task_id))
+    close_when_done(connection, job_id)
+    eventually(lambda: client.get_job(job_id).state == models.BatchJobState.COMPLETED)
+    assert not delete_tasks(connection, job_id, {"one", "other"})
+    assert [each.id for each in client.list_tasks(job_id)] == ["two"]
+    assert delete_tasks(connection, job_id, {"one", "two"})
+    eventually(lambda: not list_tasks(connection, job_id))
+    assert not delete_tasks(connection, job_id, {"two"})
+
+
+def test_active_job_is_not_deleted_with_its_tasks(
+    connection: Connection, things: Things, client: BatchClient, pool: str
+) -> None:
+    job_id = ensure_job(connection, things.id("job"), pool)
+    add_task(connection, job_id, task("one"))
+    eventually(lambda: get_task(connection, job_id, "one").phase == "completed")  # pyright: ignore[reportOptionalMemberAccess]
+    assert not delete_tasks(connection, job_id, {"one"})
+    assert client.get_job(job_id).state == models.BatchJobState.ACTIVE
+    assert not list_tasks(connection, job_id)
 
 
 def test_name_that_only_begins_alike_is_not_used(

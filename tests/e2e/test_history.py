@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from runner.azure.auth.credentials import connect
+from runner.azure.batch.jobs import get_task
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.settings import load_settings
 from tests.e2e.conftest import Cli
@@ -89,6 +90,7 @@ def test_metrics_are_drawn_into_a_file(cli: Cli, script: Write) -> None:
 
 @pytest.mark.feature(46)
 @pytest.mark.feature(51)
+@pytest.mark.feature(58)
 def test_runs_are_found_again_by_state_experiment_and_time(own_cli: Cli, script: Write) -> None:
     folder = script("import sys\nsys.exit('no luck' if '--fail' in sys.argv else 0)")
     good = own_cli.json("train", folder, "--no-download", "-e", "good")["run_id"]
@@ -129,6 +131,24 @@ def test_runs_are_found_again_by_state_experiment_and_time(own_cli: Cli, script:
         assert refused.returncode == 2
         assert code in refused.stderr
         assert "fix:" in refused.stderr
+    _remove_the_failed_run(own_cli, good, bad_id)
+
+
+def _remove_the_failed_run(cli: Cli, good: str, bad: str) -> None:
+    """Nothing is deleted without a word; then the run goes with all that it left."""
+    planned = cli.json("rm", "--status", "failed", "--dry-run")
+    assert [run["run_id"] for run in planned["runs"]] == [bad]
+    assert planned["size_bytes"] > 0
+    refused = cli.run("rm", "--status", "failed")
+    assert refused.returncode == 2
+    assert "fix: runner rm --status failed --yes" in refused.stderr
+    removed = cli.json("rm", "--status", "failed", "--yes")
+    assert (removed["files"], removed["jobs"]) == (planned["files"], ["bad_local"])
+    assert [row["run_id"] for row in cli.json("ps")] == [good]
+    assert not [blob.name for blob in runs_of(cli).list("") if bad in blob.name]
+    settings = load_settings({"target": "local"}, cwd=cli.cwd, env=cli.env)
+    assert get_task(connect(settings), "bad_local", bad) is None
+    assert "R-RUN-UNKNOWN" in cli.run("show", bad).stderr
 
 
 def runs_of(cli: Cli) -> BlobContainer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -280,6 +280,31 @@ def delete_job(connection: Connection, job_id: str) -> None:
     """Start to delete a job with its tasks, if it exists."""
     with service_errors(f"deleting job {job_id}"), suppress(ResourceNotFoundError):
         connection.batch_client().begin_delete_job(job_id, polling_interval=1)
+
+
+def delete_tasks(connection: Connection, job_id: str, task_ids: Collection[str]) -> bool:
+    """Delete tasks of a job; with its last task, a job that has ended is deleted itself.
+
+    Return True if the job was deleted. The service deletes the files of the tasks, too.
+    """
+    client = connection.batch_client()
+    with service_errors(f"deleting tasks of job {job_id}"):
+        try:
+            job = client.get_job(job_id, select=["id", "state"])
+            present = {str(task.id) for task in client.list_tasks(job_id, select=["id"])}
+        except ResourceNotFoundError:
+            return False
+        # An active job could get a new task in this moment.
+        if wire_text(job.state) in {"terminating", "completed"} and present <= {*task_ids}:
+            delete_job(connection, job_id)
+            return True
+        for task_id in present.intersection(task_ids):
+            try:
+                client.delete_task(job_id, task_id)
+            except HttpResponseError as err:
+                if error_code(err) not in {"TaskNotFound", *JOB_CLOSED_CODES}:
+                    raise
+    return False
 
 
 def takes_dependent_tasks(connection: Connection, job_id: str) -> bool:

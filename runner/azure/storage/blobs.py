@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -31,7 +32,6 @@ from azure.core.exceptions import (
 from azure.storage.blob import (
     BlobBlock,
     BlobClient,
-    BlobPrefix,
     BlobProperties,
     BlobServiceClient,
     ContainerClient,
@@ -52,6 +52,11 @@ _PARALLEL = 8
 _MAX_BLOCKS = 50_000
 _PARALLEL_BLOCKS = 16  # of all files of a container
 _WINDOW = 8  # blocks of one file that are sent or received at once
+# A blob that a submission finds stored is at least so new when its run.json is written.
+RENEWED_AFTER = timedelta(hours=12)
+# https://learn.microsoft.com/rest/api/storageservices/blob-batch (read 2026-11-23)
+_DELETED_AT_ONCE = 64  # of 256: a smaller batch is answered sooner
+_DELETED = frozenset({202, 404})
 _CONFLICTS = (ResourceExistsError, ResourceModifiedError)
 _NOT_THAT_FILE = frozenset({"BlobNotFound", "ConditionNotMet", "ContainerNotFound", "InvalidRange"})
 
@@ -64,6 +69,7 @@ class BlobInfo:
     size_bytes: int
     etag: str = ""  # in quotes, as in a header
     md5: str | None = None  # in base64, as in a header; not every writer sends one
+    modified: datetime | None = None
 
 
 class BlobContainer:
@@ -215,10 +221,50 @@ class BlobContainer:
         self.blob(blob).stage_block(block_id, data, len(data))
         on_bytes(len(data))
 
-    def delete(self, blob: str) -> None:
-        """Delete a blob if it exists."""
-        with service_errors(f"deleting {blob}"), contextlib.suppress(ResourceNotFoundError):
-            self.blob(blob).delete_blob()
+    def renew(self, blob: str) -> int | None:
+        """Return the size of a blob that is to be used, or None if it does not exist.
+
+        An old one gets a new ETag and date, so that nobody who listed it before deletes it.
+        """
+        with service_errors(f"reading the properties of {blob}"):
+            try:
+                found = self.blob(blob).get_blob_properties()
+                if datetime.now(UTC) - found.last_modified > RENEWED_AFTER:
+                    self.blob(blob).set_blob_metadata(found.metadata)
+            except ResourceNotFoundError:
+                return None
+            return found.size
+
+    def delete(self, blob: str, etag: str = "") -> bool:
+        """Delete a blob, with `etag` only this version of it. Return False if there is none."""
+        only: dict[str, Any] = {}
+        if etag:
+            only = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
+        with service_errors(f"deleting {blob}"):
+            try:
+                self.blob(blob).delete_blob(**only)
+            except (ResourceNotFoundError, ResourceModifiedError):
+                return False
+            return True
+
+    def delete_all(self, blobs: Iterable[str], on_deleted: Callable[[int], object]) -> None:
+        """Delete blobs and their snapshots, many per request; `on_deleted` receives counts."""
+        names = list(blobs)
+        starts = range(0, len(names), _DELETED_AT_ONCE)
+        chunks = [names[first : first + _DELETED_AT_ONCE] for first in starts]
+
+        def delete(chunk: list[str]) -> None:
+            with service_errors(f"deleting {len(chunk)} blobs"):
+                answers = self.client.delete_blobs(
+                    *chunk, delete_snapshots="include", raise_on_any_failure=False
+                )
+                codes = [answer.status_code for answer in answers]
+            for name, code in zip(chunk, codes, strict=True):
+                if code not in _DELETED:
+                    self.delete(name)  # raises the error of this blob
+            on_deleted(len(chunk))
+
+        in_parallel(delete, chunks)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """Yield all blobs below a prefix, by name."""
@@ -239,10 +285,13 @@ class BlobContainer:
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Yield the names of the folders directly below a prefix, without the closing slash."""
+        return (name.rstrip("/") for name in self.children(prefix) if name.endswith("/"))
+
+    def children(self, prefix: str = "") -> Iterator[str]:
+        """Yield the blobs and the folders, with a closing slash, directly below a prefix."""
         with service_errors(f"listing {self.client.container_name}"):
             for entry in self.client.walk_blobs(name_starts_with=prefix, delimiter="/"):
-                if isinstance(entry, BlobPrefix):
-                    yield str(entry.name).rstrip("/")
+                yield str(entry.name)
 
     def download(
         self, blob: str, path: Path, on_bytes: OnBytes, check: Callable[[Path], None]
@@ -452,6 +501,7 @@ def _info(blob: BlobProperties) -> BlobInfo:
         int(blob.size or 0),
         _etag(blob),
         base64.b64encode(bytes(digest)).decode() if digest else None,
+        blob.last_modified,
     )
 
 

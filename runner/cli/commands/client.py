@@ -31,6 +31,7 @@ def show(
     from pathlib import Path
 
     from runner.core.settings import load_settings
+    from runner.core.units import format_duration
 
     flags = {"target": target, "stack": stack, "pool": pool}
     settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
@@ -40,6 +41,7 @@ def show(
         "pool": settings.pool,
         "output_dir": str(settings.output_dir),
         "home": str(settings.home),
+        "retention": format_duration(settings.retention) if settings.retention else None,
     }
     rows = [
         {"setting": name, "value": value, "origin": settings.origins[name]}

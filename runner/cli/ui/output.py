@@ -148,6 +148,25 @@ class Output:
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
+    def confirm_deletion(self, question: str, *, yes: bool, again: str) -> None:
+        """Ask before something is deleted, unless `yes`.
+
+        Args:
+            question: A sentence that names what is deleted.
+            yes: The answer was given on the command line.
+            again: The command that asks nothing.
+
+        Raises:
+            RunnerError: R-NOT-CONFIRMED, the answer was no, or there is no terminal to ask on.
+        """
+        from runner.protocol.errors import RunnerError
+
+        if yes or self.confirm(question):
+            return
+        asked = is_terminal(sys.stdin)
+        why = "the question was not answered with y" if asked else "there is no terminal to ask on"
+        raise RunnerError("R-NOT-CONFIRMED", "nothing was deleted", why=why, fix=again)
+
     @contextmanager
     def stages(self) -> Generator[StageView]:
         """Show stages on stderr during the block: live on a terminal, else a line per change."""

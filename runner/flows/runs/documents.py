@@ -15,8 +15,10 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER as GROUPS
 from runner.protocol.metrics import MetricPoint, MetricSummary, parse_metric_line, summarize_metrics
 from runner.protocol.paths import (
+    DELETING,
     RunPaths,
     check_reference,
+    deleting_mark,
     is_run_id,
     near_run,
     newest_first,
@@ -55,7 +57,7 @@ def find_run(connection: Connection, reference: str) -> RunSpec:
         content = container.read(RunPaths(text).run)
         if content is not None:
             return parse_run(content, text)
-    run_id = _resolve(container, text)
+    run_id = resolve_run(container, text)
     content = container.read(RunPaths(run_id).run)
     if content is None:
         raise _not_found(container, reference)
@@ -63,11 +65,22 @@ def find_run(connection: Connection, reference: str) -> RunSpec:
 
 
 def list_run_ids(container: BlobContainer, prefix: str = "") -> list[str]:
-    """Return the IDs of all runs with a prefix, newest first."""
-    return newest_first([name for name in container.folders(prefix) if is_run_id(name)])
+    """Return the IDs of all runs with a prefix, newest first, without those being deleted."""
+    return list_run_folders(container, prefix)[0]
 
 
-def _resolve(container: BlobContainer, text: str) -> str:
+def list_run_folders(
+    container: BlobContainer, prefix: str = ""
+) -> tuple[list[str], frozenset[str]]:
+    """Return the IDs of runs with a prefix, newest first, and the IDs of those being deleted."""
+    names = list(container.children(prefix))
+    deleting = frozenset(n.removesuffix(DELETING) for n in names if n.endswith(DELETING))
+    folders = (name.rstrip("/") for name in names if name.endswith("/"))
+    return newest_first([n for n in folders if is_run_id(n) and n not in deleting]), deleting
+
+
+def resolve_run(container: BlobContainer, text: str) -> str:
+    """Return the ID of the only run with a prefix, or of the newest for `@last`."""
     if text == "@last":
         ids = list_run_ids(container)
         if not ids:
@@ -108,6 +121,13 @@ def newest(
 
 
 def _not_found(container: BlobContainer, text: str) -> RunnerError:
+    if is_run_id(text) and container.size(deleting_mark(text)) is not None:
+        return RunnerError(
+            "R-RUN-UNKNOWN",
+            f"run {text} is being deleted",
+            why="a `runner rm` of it goes on, or was interrupted",
+            fix=f"runner rm {text}",
+        )
     if (group := next(iter(container.list(f"{GROUPS}{text}")), None)) is not None:
         named = "is" if is_run_id(text) else "is a prefix of"
         group_id = group.name.removeprefix(GROUPS).removesuffix(".json")

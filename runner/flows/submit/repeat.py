@@ -168,7 +168,7 @@ def check_parts(connection: Connection, record: RunSpec) -> None:
     """Raise RunnerError if code or data of the run is no longer in blob storage."""
     record.check_executable()
     code = record.code
-    size = runs_container(connection).size(code.blob)
+    size = runs_container(connection).renew(code.blob)
     if size is None or size != (code.size_bytes or size):
         raise _gone(record, "code", code.blob, connection.outputs.container_runs)
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)

@@ -215,7 +215,7 @@ def _missing_code(prepared: Iterable[PlannedRun], runs: BlobContainer) -> list[_
         _BlobUpload(runs, code_blob(sha256), content, len(content))
         for sha256, content in contents.items()
     ]
-    sizes = in_parallel(lambda upload: runs.size(upload.blob), uploads)
+    sizes = in_parallel(lambda upload: runs.renew(upload.blob), uploads)
     return [upload for upload, size in zip(uploads, sizes, strict=True) if size is None]
 
 

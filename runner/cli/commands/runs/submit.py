@@ -56,6 +56,10 @@ def submit(
         return
     with out.stages() as view:
         connection, group = _submit(view, checked, settings)
+    if settings.retention is not None:
+        from runner.cli.commands.runs.rm import apply_retention
+
+        apply_retention(out, settings, connection, settings.retention)
     if detach:
         out.record({"group": group.group_id, "job_id": group.job_id, "pool": group.pool})
         out.note(

@@ -186,6 +186,10 @@ def _train(
                 )
         except KeyboardInterrupt:
             raise _interrupted(view, connection, plan.run.plan.run_id) from None
+    if settings.retention is not None:
+        from runner.cli.commands.runs.rm import apply_retention
+
+        apply_retention(out, settings, connection, settings.retention)
     if followed:
         report(out, connection, record, followed, view)
         return

@@ -25,8 +25,8 @@ class Runs:
     def __init__(self, documents: Mapping[str, bytes]) -> None:
         self._documents = documents
 
-    def folders(self, prefix: str) -> list[str]:
-        return [run_id for run_id in self._documents if run_id.startswith(prefix)]
+    def children(self, prefix: str) -> list[str]:
+        return [f"{run_id}/" for run_id in self._documents if run_id.startswith(prefix)]
 
     def read(self, name: str) -> bytes | None:
         return self._documents.get(name.removesuffix("/run.json"))

@@ -1,0 +1,201 @@
+"""`runner rm`: delete runs."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.autocomplete import complete_run_or_group
+from runner.cli.commands.runs.ps import StatusOption
+from runner.cli.options import Invocation, YesOption, on_target
+from runner.cli.ui.output import Output
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from runner.azure.auth.credentials import Connection
+    from runner.core.settings import Settings
+    from runner.flows.runs.removal import DoomedRun, RemovalPlan, Removed, RunSelection
+
+_COLUMNS = ("run", "experiment", "status", "age", "files", "size")
+_KEPT_SHOWN = 5
+
+RunsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN...",
+        help="IDs of runs or groups, unique prefixes, or @last.",
+        autocompletion=complete_run_or_group,
+        show_default=False,
+    ),
+]
+OlderThanOption = Annotated[
+    str | None,
+    typer.Option(
+        "--older-than",
+        metavar="TIME",
+        help="Runs that were submitted before this time: 30d, 12h.",
+        show_default="`retention` of the settings, if nothing else is selected",
+    ),
+]
+ExperimentOption = Annotated[
+    str | None,
+    typer.Option(
+        "--experiment", "-e", metavar="NAME", help="Runs of this experiment.", show_default=False
+    ),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be deleted, with sizes.")
+]
+
+
+@on_target
+def rm(
+    call: Invocation,
+    runs: RunsArgument = None,
+    older_than: OlderThanOption = None,
+    experiment: ExperimentOption = None,
+    status: StatusOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Delete runs that have ended: files, logs, checkpoints, and their tasks and jobs on Batch.
+
+    Runs that models, schedules or waiting runs need are kept.
+    """
+    from runner.flows.runs.removal import plan_removal, remove_runs
+
+    out = call.out
+    settings, connection = call.open()
+    selection, words = _selection(settings, runs, older_than, experiment, status)
+    plan = plan_removal(connection, selection)
+    if out.as_text:
+        _show(out, plan)
+    removed = None
+    if plan.runs and dry_run:
+        out.note("dry run: nothing was deleted")
+    elif plan.runs or plan.groups:
+        again = f"runner rm {shlex.join([*words, *call.target_words, '--yes'])}"
+        out.confirm_deletion(f"Delete {_what(plan)}?", yes=yes or not plan.runs, again=again)
+        with out.stages() as view:
+            removed = remove_runs(connection, plan, view.on_progress)
+    _report(out, plan, removed)
+
+
+def apply_retention(
+    out: Output, settings: Settings, connection: Connection, retention: timedelta
+) -> None:
+    """Delete the runs that are older than `retention` of the settings; a failure is a warning."""
+    from runner.core.units import format_duration
+    from runner.flows.runs.removal import remove_expired
+
+    try:
+        with out.stages() as view:
+            plan = remove_expired(connection, retention, view.on_progress)
+    except RunnerError as err:
+        out.warning(f"`retention` was not applied: {err.summary}")
+        return
+    if plan.runs:
+        age, origin = format_duration(retention), settings.origins["retention"]
+        out.note(f"deleted {_what(plan)} older than {age} (retention, {origin})")
+
+
+def _selection(
+    settings: Settings,
+    runs: list[str] | None,
+    older_than: str | None,
+    experiment: str | None,
+    status: list[str] | None,
+) -> tuple[RunSelection, list[str]]:
+    """Return the runs to delete, and the words of the command line that select them."""
+    from runner.core.states import parse_states
+    from runner.core.units import parse_duration_flag
+    from runner.flows.runs.removal import RunSelection
+
+    options = {"--older-than": older_than, "--experiment": experiment}
+    words = [word for name, value in options.items() if value for word in (name, value)]
+    words += [word for value in status or () for word in ("--status", value)]
+    if runs and words:
+        raise RunnerError(
+            "R-RM-WHICH",
+            "expected runs, or options that select runs",
+            why="both were given",
+            fix=f"runner rm {shlex.join(runs)}",
+        )
+    age = parse_duration_flag("older-than", older_than, "0s", "3650d") if older_than else None
+    if not (runs or words):
+        age = settings.retention
+        if age is None:
+            raise RunnerError(
+                "R-RM-WHICH",
+                "expected the runs to delete",
+                why="neither a run, nor an option that selects runs, nor `retention` is set",
+                fix="runner rm @last",
+            )
+    selected = RunSelection(tuple(runs or ()), experiment, parse_states(status or ()), age)
+    return selected, [*(runs or ()), *words]
+
+
+def _what(plan: RemovalPlan) -> str:
+    from runner.core.units import format_size
+    from runner.flows.transfers import count_text
+
+    runs = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
+    return f"{runs}, {count_text(plan.blobs)}, {format_size(plan.size_bytes)}"
+
+
+def _show(out: Output, plan: RemovalPlan) -> None:
+    out.rows([_row(run) for run in plan.runs], _COLUMNS, empty="no runs to delete")
+    for kept in plan.kept[:_KEPT_SHOWN]:
+        out.note(f"kept {kept.run_id}: {kept.why}; {kept.fix}")
+    if len(plan.kept) > _KEPT_SHOWN:
+        out.note(f"kept {len(plan.kept) - _KEPT_SHOWN} more, see -o json")
+
+
+def _row(run: DoomedRun) -> dict[str, Any]:
+    from runner.core.units import format_age, format_size
+    from runner.protocol.paths import submission_time
+
+    submitted = submission_time(run.run_id)
+    return {
+        "run": run.run_id,
+        "experiment": run.record.experiment,
+        "status": run.state,
+        "age": format_age(datetime.now(UTC) - submitted) if submitted else "",
+        "files": run.blobs,
+        "size": format_size(run.size_bytes),
+    }
+
+
+def _report(out: Output, plan: RemovalPlan, removed: Removed | None) -> None:
+    from runner.core.units import format_size
+
+    if out.as_text:
+        if removed is not None and plan.runs:
+            code = f"; unused code: {format_size(removed.archive_bytes)}"
+            out.note(f"deleted {_what(plan)}{code if removed.archives else ''}")
+        return
+    rows = [
+        {
+            "run_id": run.run_id,
+            "state": run.state,
+            "experiment": run.record.experiment or None,
+            "files": run.blobs,
+            "size_bytes": run.size_bytes,
+        }
+        for run in plan.runs
+    ]
+    out.record(
+        {
+            "deleted": removed is not None,
+            "runs": rows,
+            "files": plan.blobs,
+            "size_bytes": plan.size_bytes,
+            "kept": [{"run_id": k.run_id, "why": k.why, "fix": k.fix} for k in plan.kept],
+            "jobs": list(removed.jobs) if removed else [],
+        }
+    )

@@ -1,0 +1,433 @@
+"""Delete what runs left: their blobs, their tasks, and the jobs that have ended with them.
+
+A mark in blob is written first and deleted last. A marked run is in no list, and holds what is
+needed to delete the rest, so that a deletion that was killed is finished by the same command.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from threading import Lock
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import delete_tasks, list_tasks
+from runner.azure.batch.schedules import GROUP_TASK_ID
+from runner.azure.storage.blobs import RENEWED_AFTER, BlobContainer, in_parallel
+from runner.core.progress import OnProgress, Progress
+from runner.core.states import RunState, RunStatus, TaskView
+from runner.core.units import format_age
+from runner.flows.models.versions import list_models
+from runner.flows.runs.documents import (
+    list_run_folders,
+    list_run_ids,
+    load_index,
+    resolve_run,
+    runs_container,
+)
+from runner.flows.runs.groups import group_instead
+from runner.flows.runs.history import RunFilter, RunRow, list_runs
+from runner.protocol.encoding import parse_json
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.groups import group_blob, parse_group
+from runner.protocol.paths import (
+    CODE_FOLDER,
+    RunPaths,
+    check_reference,
+    code_blob,
+    deleting_mark,
+    submission_time,
+)
+from runner.protocol.results import index_blob
+from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
+from runner.protocol.schedules import SCHEDULES_FOLDER
+
+# A run without task and result may be in the middle of its submission for so long.
+_SUBMITTED_WITHIN = timedelta(minutes=15)
+_ROUNDS = 3
+_NO_SPEC = RunSpec(run_id="")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSelection:
+    """Runs to delete: by reference, or all that match every one of the other fields."""
+
+    references: tuple[str, ...] = ()
+    experiment: str | None = None
+    states: frozenset[RunState] = frozenset()
+    older_than: timedelta | None = None
+
+    def accepts(self, row: RunRow, now: datetime) -> bool:
+        """Return True if the run matches all fields but `references`."""
+        submitted = submission_time(row.run_id)
+        if self.older_than is not None and (submitted is None or submitted > now - self.older_than):
+            return False
+        return RunFilter(self.experiment, self.states).accepts(row)
+
+
+@dataclass(frozen=True, slots=True)
+class DoomedRun:
+    """A run to delete, and what it has in blob storage."""
+
+    run_id: str
+    record: RunSpec
+    state: str
+    blobs: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """A selected run that is not deleted, why, and what has to happen first."""
+
+    run_id: str
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalPlan:
+    """The runs to delete and to keep, and the groups that may have no runs then."""
+
+    runs: tuple[DoomedRun, ...]
+    kept: tuple[KeptRun, ...]
+    groups: frozenset[str]
+
+    @property
+    def blobs(self) -> int:
+        """The number of blobs."""
+        return sum(run.blobs for run in self.runs)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the blobs."""
+        return sum(run.size_bytes for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was deleted beside the runs of the plan."""
+
+    jobs: tuple[str, ...]
+    archives: int
+    archive_bytes: int
+
+
+def plan_removal(
+    connection: Connection, selection: RunSelection, now: datetime | None = None
+) -> RemovalPlan:
+    """Return what deleting the selected runs would delete.
+
+    Raises:
+        RunnerError: A run that was selected by its reference does not exist or is in use.
+    """
+    now = now or datetime.now(UTC)
+    container = runs_container(connection)
+    begun = _interrupted(container)
+    rows = {row.run_id: row for row in list_runs(connection, limit=None).rows}
+    known = {**rows, **begun}
+    chosen, groups = _named(connection, container, selection.references, begun)
+    if not selection.references:
+        chosen = [run_id for run_id, row in known.items() if selection.accepts(row, now)]
+    unbegun = [rows[run_id] for run_id in chosen if run_id in rows]
+    kept = _kept(connection, container, unbegun, list(rows.values()), now)
+    if kept and selection.references:
+        raise _in_use(kept[0], len(kept))
+    spared = {each.run_id for each in kept}
+    doomed = [_doomed(each, known.get(each)) for each in chosen if each not in spared]
+    found = in_parallel(lambda run: _measured(container, run), doomed)
+    groups |= {run.record.group for run in doomed if run.record.group}
+    return RemovalPlan(tuple(found), tuple(kept), frozenset(groups))
+
+
+def _doomed(run_id: str, row: RunRow | None) -> DoomedRun:
+    if row is None or row.record is None or row.status is None:
+        return DoomedRun(run_id, _NO_SPEC, "unreadable")
+    return DoomedRun(run_id, row.record, row.status.state.value)
+
+
+def _measured(container: BlobContainer, run: DoomedRun) -> DoomedRun:
+    sizes = [blob.size_bytes for blob in container.list(RunPaths(run.run_id).root)]
+    return replace(run, blobs=len(sizes), size_bytes=sum(sizes))
+
+
+def _interrupted(container: BlobContainer) -> dict[str, RunRow]:
+    """Return the runs whose deletion was begun, as their marks describe them."""
+
+    def load(run_id: str) -> RunRow:
+        with suppress(RunnerError, *DAMAGED):
+            record = parse_run(container.read(deleting_mark(run_id)) or b"", run_id)
+            return RunRow(run_id, record, RunStatus(RunState(record.raw["state"])), None)
+        return RunRow(run_id, None, None, None)
+
+    ids = sorted(list_run_folders(container)[1])
+    return dict(zip(ids, in_parallel(load, ids), strict=True))
+
+
+def _named(
+    connection: Connection,
+    container: BlobContainer,
+    references: Sequence[str],
+    begun: Collection[str],
+) -> tuple[list[str], set[str]]:
+    """Return the runs of references to runs and groups, and the groups."""
+    found: dict[str, None] = {}
+    groups: set[str] = set()
+    for reference in references:
+        text = check_reference(reference)
+        halves = [run_id for run_id in begun if run_id.startswith(text)]
+        try:
+            found[text if text in begun else resolve_run(container, text)] = None
+        except RunnerError as err:
+            if err.code == "R-RUN-UNKNOWN" and len(halves) == 1:
+                found[halves[0]] = None
+                continue
+            group = group_instead(connection, text, err)
+            groups.add(group.group_id)
+            there = {*list_run_folders(container)[0], *begun}
+            found |= dict.fromkeys(run for run in group.runs.values() if run in there)
+    return list(found), groups
+
+
+def _in_use(first: KeptRun, count: int) -> RunnerError:
+    more = f", and {count - 1} more of these runs" if count > 1 else ""
+    return RunnerError(
+        "R-RUN-IN-USE",
+        f"run {first.run_id} is in use{more}",
+        why=f"{first.why}; nothing was deleted",
+        fix=first.fix,
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _kept(
+    connection: Connection,
+    container: BlobContainer,
+    chosen: Sequence[RunRow],
+    rows: Sequence[RunRow],
+    now: datetime,
+) -> list[KeptRun]:
+    """Return the chosen runs that have not ended, or that something else needs."""
+    if not chosen:
+        return []
+    needed = _needed_runs(connection, container, rows)
+    for row in chosen:
+        if row.status and not row.status.state.final:
+            needed[row.run_id] = f"it is {row.status.state.value}", f"runner cancel {row.run_id}"
+        elif row.record is None and _is_newer(container, row.run_id):
+            needed[row.run_id] = "a newer runner wrote it", "update runner, then try again"
+    others = [row for row in chosen if row.run_id not in needed]
+    jobs = list({row.record.job_id for row in others if row.record})
+    listed = in_parallel(lambda job_id: list_tasks(connection, job_id), jobs)
+    tasks = dict(zip(jobs, listed, strict=True))
+    for row in others:
+        task = tasks[row.record.job_id].get(row.record.task_id) if row.record else None
+        if late := _not_over(row, task, now):
+            needed[row.run_id] = late
+    return [KeptRun(row.run_id, *needed[row.run_id]) for row in chosen if row.run_id in needed]
+
+
+def _is_newer(container: BlobContainer, run_id: str) -> bool:
+    try:
+        parse_run(container.read(RunPaths(run_id).run) or b"", run_id)
+    except RunnerError as err:
+        return err.code == "R-RUN-FORMAT"
+    return False
+
+
+def _not_over(row: RunRow, task: TaskView | None, now: datetime) -> tuple[str, str] | None:
+    """Return why a run in a final state may still change, and what to do."""
+    if task is not None and task.phase != "completed":
+        return "its task has not ended", "try again when it has; a task ends soon after its result"
+    if row.record is None or row.result is not None or task is not None:
+        return None
+    passed = now - row.record.created
+    if passed >= _SUBMITTED_WITHIN:
+        return None
+    why = f"it was submitted {format_age(passed)} ago, and may not have its task yet"
+    return why, f"try again in {format_age(_SUBMITTED_WITHIN - passed)}"
+
+
+def _needed_runs(
+    connection: Connection, container: BlobContainer, rows: Sequence[RunRow]
+) -> dict[str, tuple[str, str]]:
+    """Return, by run that something else needs, why and what to do."""
+    active = [row.run_id for row in rows if row.status and not row.status.state.final]
+    found: dict[str, tuple[str, str]] = {}
+    for run_id, content in zip(
+        active, in_parallel(lambda each: container.read(RunPaths(each).run), active), strict=True
+    ):
+        with suppress(RunnerError):
+            for used in _used_by(parse_run(content or b"", run_id)):
+                found[used] = f"run {run_id} needs it and has not ended", f"runner cancel {run_id}"
+    for schedule, template in _templates(container):
+        for used in _used_by(template or _NO_SPEC):
+            found[used] = f"schedule {schedule} needs it", f"runner schedule rm {schedule}"
+    for version in (version for model in list_models(connection) for version in model.live):
+        run_id = str((version.document or {}).get("run_id"))
+        found[run_id] = f"it is the origin of model {version}", f"runner models rm {version}"
+    return found
+
+
+def _used_by(record: RunSpec) -> Iterator[str]:
+    """Yield the runs that a run reads when it starts."""
+    yield from record.after
+    yield from (str(one["run_id"]) for one in record.inputs.values() if one.get("run_id"))
+    if record.resume_from is not None:
+        yield record.resume_from.run_id
+
+
+def _templates(container: BlobContainer) -> Iterator[tuple[str, RunSpec | None]]:
+    """Yield the name of each schedule with each template of a run; None if it cannot be read."""
+    names = [blob.name for blob in container.list(SCHEDULES_FOLDER)]
+    names = [name for name in names if name.endswith(("/run.json", "/group.json"))]
+    for name, content in zip(names, in_parallel(container.read, names), strict=True):
+        schedule = name.removeprefix(SCHEDULES_FOLDER).partition("/")[0]
+        try:
+            raw = parse_json(content or b"")
+            runs = [task["run"] for task in raw["tasks"].values()] if "tasks" in raw else [raw]
+            records = [RunSpec.from_json(run) for run in runs]
+        except DAMAGED:
+            records = [None]
+        yield from ((schedule, record) for record in records)
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Reports how many blobs are deleted."""
+
+    total: int
+    on_progress: OnProgress
+    done: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, count: int) -> None:
+        with self.lock:
+            self.done += count
+            step = Progress("delete", "progress", "", self.done, self.total, "blobs")
+            self.on_progress(step)
+
+
+def remove_runs(
+    connection: Connection,
+    plan: RemovalPlan,
+    on_progress: OnProgress,
+    now: datetime | None = None,
+) -> Removed:
+    """Delete the runs of a plan. What was deleted before, or meanwhile, is no error."""
+    container = runs_container(connection)
+    on_progress(Progress("delete", "start", f"deleting {plan.blobs} blobs"))
+    in_parallel(lambda run: _mark(container, run), plan.runs)
+    _delete_blobs(container, plan, on_progress)
+    jobs = _delete_from_batch(connection, [run.record for run in plan.runs])
+    for group_id in plan.groups:
+        _forget_group(container, group_id)
+    archives = _delete_unused_archives(container, now or datetime.now(UTC))
+    in_parallel(lambda run: container.delete(deleting_mark(run.run_id)), plan.runs)
+    on_progress(Progress("delete", "end", f"{plan.blobs} blobs"))
+    return Removed(jobs, len(archives), sum(archives.values()))
+
+
+def remove_expired(
+    connection: Connection, retention: timedelta, on_progress: OnProgress
+) -> RemovalPlan:
+    """Delete the runs that were submitted longer ago than `retention`. Return what was deleted."""
+    now = datetime.now(UTC)
+    ids = list_run_ids(runs_container(connection))
+    if not any((at := submission_time(run_id)) and at < now - retention for run_id in ids):
+        return RemovalPlan((), (), frozenset())
+    plan = plan_removal(connection, RunSelection(older_than=retention), now)
+    if plan.runs:
+        remove_runs(connection, plan, on_progress, now)
+    return plan
+
+
+def _mark(container: BlobContainer, run: DoomedRun) -> None:
+    """Take a run from all lists, then delete what readers find it by."""
+    document = run.record.to_json() if run.record.run_id else {}
+    container.create(deleting_mark(run.run_id), {**document, "state": run.state})
+    container.delete(index_blob(run.run_id))
+    container.delete(RunPaths(run.run_id).run)
+
+
+def _delete_blobs(container: BlobContainer, plan: RemovalPlan, on_progress: OnProgress) -> None:
+    counter = _Counter(plan.blobs, on_progress)
+
+    def names_of(run: DoomedRun) -> list[str]:
+        return [blob.name for blob in container.list(RunPaths(run.run_id).root)]
+
+    for _ in range(_ROUNDS):  # a blob may be written by a node that seemed to be lost
+        names = list(chain.from_iterable(in_parallel(names_of, plan.runs)))
+        if not names:
+            return
+        container.delete_all(names, counter.add)
+    if names := list(chain.from_iterable(in_parallel(names_of, plan.runs))):
+        raise RunnerError(
+            "R-RUN-WRITTEN",
+            f"{names[0]} was written again after it had been deleted",
+            why="a node that was lost still writes",
+            fix="run the same command again in a few minutes",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
+def _delete_from_batch(connection: Connection, records: Iterable[RunSpec]) -> tuple[str, ...]:
+    """Delete the tasks of runs. Return the jobs that were deleted with them."""
+    by_job: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        if record.job_id:
+            by_job[record.job_id].add(record.task_id)
+            if record.schedule:  # the task that added the others
+                by_job[record.job_id].add(GROUP_TASK_ID)
+    jobs = list(by_job)
+    gone = in_parallel(lambda job_id: delete_tasks(connection, job_id, by_job[job_id]), jobs)
+    return tuple(job_id for job_id, deleted in zip(jobs, gone, strict=True) if deleted)
+
+
+def _forget_group(container: BlobContainer, group_id: str) -> None:
+    """Delete the document of a group without runs."""
+    content = container.read(group_blob(group_id))
+    if content is None:
+        return
+    with suppress(RunnerError):  # a document that cannot be read is kept
+        runs = parse_group(content, group_id).runs.values()
+        if not any(container.size(RunPaths(run_id).run) is not None for run_id in runs):
+            container.delete(group_blob(group_id))
+
+
+def _delete_unused_archives(container: BlobContainer, now: datetime) -> dict[str, int]:
+    """Delete code that no run and no schedule refers to. Return the sizes by blob."""
+    old = [
+        blob
+        for blob in container.list(CODE_FOLDER)
+        if blob.modified is not None and now - blob.modified > 2 * RENEWED_AFTER
+    ]
+    used = _used_archives(container) if old else None
+    if used is None:
+        return {}
+    unused = [blob for blob in old if blob.name not in used]
+    # A submission that uses one meanwhile has given it another ETag.
+    gone = in_parallel(lambda blob: container.delete(blob.name, blob.etag), unused)
+    return {b.name: b.size_bytes for b, deleted in zip(unused, gone, strict=True) if deleted}
+
+
+def _used_archives(container: BlobContainer) -> frozenset[str] | None:
+    """Return the archives of all runs and schedules, or None if one of them cannot be read."""
+    index = {run_id: entry.record for run_id, entry in load_index(container).items()}
+    ids, _ = list_run_folders(container)
+    unknown = [run_id for run_id in ids if run_id not in index or not index[run_id].agent_sha256]
+    contents = in_parallel(lambda run_id: container.read(RunPaths(run_id).run), unknown)
+    try:
+        read = [parse_run(c, run_id) for run_id, c in zip(unknown, contents, strict=True) if c]
+    except RunnerError:
+        return None
+    listed = [index[run_id] for run_id in ids if run_id in index]
+    records = [*read, *listed, *(record for _, record in _templates(container))]
+    if not all(records):
+        return None
+    hashes = ((record.code.sha256, record.agent_sha256) for record in records if record)
+    return frozenset(map(code_blob, chain.from_iterable(hashes)))

@@ -1,0 +1,321 @@
+"""Deleting runs: what is selected, what is kept, and what a deletion leaves that is killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer, BlobInfo
+from runner.core.progress import ignore_progress
+from runner.core.states import RunState, TaskView
+from runner.flows.local.state import LocalState, local_outputs
+from runner.flows.models.versions import Model, ModelVersion
+from runner.flows.runs import removal, watch
+from runner.flows.runs.documents import find_run
+from runner.flows.runs.history import list_runs
+from runner.flows.runs.removal import RemovalPlan, RunSelection, plan_removal, remove_runs
+from runner.protocol.errors import RunnerError
+from runner.protocol.groups import group_blob
+from runner.protocol.results import index_blob, index_metadata
+from tests.unit.flows.runs.test_run_index import result_of, run_of
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+OLD = NOW - timedelta(days=40)
+
+
+class KilledError(Exception):
+    """The process was killed at this request."""
+
+
+class Account:
+    """The container of runs and the tasks of Batch, in memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.index: dict[str, Mapping[str, str]] = {}
+        self.modified: dict[str, datetime] = {}
+        self.tasks: dict[str, dict[str, TaskView]] = {}
+        self.models: list[Model] = []
+        self.requests_left: int | None = None
+        stand_ins: dict[str, Callable[..., Any]] = {
+            "read": lambda _, blob: self.blobs.get(blob),
+            "size": lambda _, blob: len(self.blobs[blob]) if blob in self.blobs else None,
+            "list": lambda _, prefix: self._list(prefix),
+            "children": lambda _, prefix="": self._children(prefix),
+            "list_metadata": lambda _, prefix: list(self.index.items()),
+            "create": lambda _, blob, document: self._create(blob, document),
+            "delete": lambda _, blob, etag="": self._delete(blob),
+            "delete_all": lambda _, blobs, on_deleted: self._delete_all(blobs, on_deleted),
+        }
+        for name, stand_in in stand_ins.items():
+            monkeypatch.setattr(BlobContainer, name, stand_in)
+        monkeypatch.setattr(watch, "get_task", lambda _, job, task: self.tasks[job].get(task))
+        monkeypatch.setattr(watch, "list_tasks", lambda _, job: self.tasks[job])
+        monkeypatch.setattr(watch, "is_disabled", lambda _, job: False)
+        monkeypatch.setattr(watch, "explain_queue_reason", lambda *given: given[2])
+        monkeypatch.setattr(removal, "list_tasks", lambda _, job: self.tasks.get(job, {}))
+        monkeypatch.setattr(
+            removal, "delete_tasks", lambda _, job, ids: self._delete_tasks(job, ids)
+        )
+        monkeypatch.setattr(removal, "list_models", lambda _: self.models)
+        monkeypatch.setattr(removal, "in_parallel", lambda function, items: [*map(function, items)])
+
+    def add(
+        self,
+        name: str,
+        created: datetime = OLD,
+        *,
+        status: str | None = "succeeded",
+        phase: Any = "completed",
+        **changes: Any,
+    ) -> str:
+        run_id = f"{name}-{created:%Y%m%d-%H%M%S}-abcd"
+        batch = {"pool": "local", "spot": True, "job_id": f"{name}_local", "task_id": run_id}
+        archives = {"code": {"sha256": f"code-of-{name}"}, "agent": {"sha256": "agent"}}
+        run = run_of(run_id, created=created.isoformat(), batch=batch, **archives, **changes)
+        result = None if status is None else result_of(run_id, status=status)
+        self.blobs[f"{run_id}/run.json"] = json.dumps(run).encode()
+        for file in ("logs/stdout.txt", "checkpoints/1/manifest.json", "output/model"):
+            self.blobs[f"{run_id}/{file}"] = b"0123456789"
+        if result is not None:
+            self.blobs[f"{run_id}/result.json"] = json.dumps(result).encode()
+        for sha256 in (f"code-of-{name}", "agent"):
+            self.blobs[f"code/{sha256}"] = b"archive"
+            self.modified[f"code/{sha256}"] = OLD
+        self.index[index_blob(run_id)] = index_metadata(run, result)
+        self.blobs[index_blob(run_id)] = b""
+        self.tasks[f"{name}_local"] = {run_id: TaskView(phase)} if phase else {}
+        return run_id
+
+    def remove(self, selection: RunSelection) -> RemovalPlan:
+        plan = plan_removal(CONNECTION, selection, NOW)
+        remove_runs(CONNECTION, plan, ignore_progress, NOW)
+        return plan
+
+    def of(self, run_id: str) -> list[str]:
+        return [blob for blob in self.blobs if run_id in blob]
+
+    def listed(self) -> list[str]:
+        return [row.run_id for row in list_runs(CONNECTION, limit=None).rows]
+
+    def _list(self, prefix: str) -> Iterator[BlobInfo]:
+        names = [name for name in self.blobs if name.startswith(prefix)]
+        for name in names:
+            yield BlobInfo(name, len(self.blobs[name]), modified=self.modified.get(name))
+
+    def _children(self, prefix: str) -> Iterator[str]:
+        names = [name.partition("/") for name in self.blobs if name.startswith(prefix)]
+        yield from dict.fromkeys(folder + slash for folder, slash, _ in names)
+
+    def _request(self) -> None:
+        if self.requests_left is not None:
+            if self.requests_left == 0:
+                raise KilledError
+            self.requests_left -= 1
+
+    def _create(self, blob: str, document: Mapping[str, Any]) -> bool:
+        self._request()
+        if blob in self.blobs:
+            return False
+        self.blobs[blob] = json.dumps(document).encode()
+        return True
+
+    def _delete(self, blob: str) -> bool:
+        self._request()
+        self.index.pop(blob, None)
+        return self.blobs.pop(blob, None) is not None
+
+    def _delete_all(self, blobs: Iterable[str], on_deleted: Callable[[int], object]) -> None:
+        for blob in blobs:
+            self._delete(blob)
+            on_deleted(1)
+
+    def _delete_tasks(self, job: str, task_ids: Collection[str]) -> bool:
+        self._request()
+        tasks = self.tasks.pop(job, {})
+        rest = {name: task for name, task in tasks.items() if name not in task_ids}
+        self.tasks |= {job: rest} if rest else {}
+        return not rest
+
+
+CONNECTION = Connection(
+    local_outputs(LocalState(20001, 20002, 1, 1)), {"batch": "a2V5", "storage": "a2V5"}
+)
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Account:
+    return Account(monkeypatch)
+
+
+@pytest.mark.feature(58)
+def test_removed_run_leaves_neither_blob_nor_task_nor_unused_code(account: Account) -> None:
+    gone, stays = account.add("digits"), account.add("words")
+    plan = account.remove(RunSelection(references=(gone,)))
+    assert [(run.run_id, run.state, run.blobs) for run in plan.runs] == [(gone, "succeeded", 5)]
+    assert not account.of(gone)
+    assert "digits_local" not in account.tasks
+    assert "code/code-of-digits" not in account.blobs
+    assert {"code/code-of-words", "code/agent"} <= set(account.blobs)
+    assert account.listed() == [stays]
+    assert len(account.of(stays)) == 6
+
+
+def test_code_that_a_submission_may_have_found_stays(account: Account) -> None:
+    gone = account.add("digits")
+    account.modified["code/code-of-digits"] = NOW - timedelta(hours=3)
+    account.remove(RunSelection(references=(gone,)))
+    assert "code/code-of-digits" in account.blobs
+
+
+def test_code_stays_while_a_document_cannot_be_read(account: Account) -> None:
+    gone, broken = account.add("digits"), account.add("words")
+    del account.index[index_blob(broken)]
+    account.blobs[f"{broken}/run.json"] = b"{"
+    account.remove(RunSelection(references=(gone,)))
+    assert "code/code-of-digits" in account.blobs
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        RunSelection(references=("digits-",)),
+        RunSelection(experiment="digits"),
+        RunSelection(older_than=timedelta(days=30)),
+        RunSelection(states=frozenset({RunState.FAILED})),
+    ],
+)
+def test_removal_killed_at_any_request_is_finished_by_the_same_one(
+    monkeypatch: pytest.MonkeyPatch, selection: RunSelection
+) -> None:
+    finished = False
+    for requests in range(40):
+        account = Account(monkeypatch)
+        run_id = account.add("digits", status="failed")
+        recent = account.add("words", NOW - timedelta(days=1), experiment="words")
+        account.requests_left = requests
+        try:
+            account.remove(selection)
+            finished = True
+        except KilledError:
+            pass
+        account.requests_left = None
+        listed = account.listed()
+        assert listed in ([recent, run_id], [recent])
+        if run_id in listed:
+            assert len(account.of(run_id)) == 6, "a listed run is whole"
+        elif f"{run_id}/run.json" not in account.blobs and account.of(run_id):
+            with pytest.raises(RunnerError) as refused:
+                find_run(CONNECTION, run_id)
+            assert refused.value.fix == f"runner rm {run_id}"
+        if account.of(run_id):
+            account.remove(selection)
+        assert not account.of(run_id)
+        assert "digits_local" not in account.tasks
+        assert len(account.of(recent)) == 6
+        if finished:
+            return
+    pytest.fail("40 requests for one run")
+
+
+def test_run_that_goes_on_is_refused_with_the_verb_that_ends_it(account: Account) -> None:
+    run_id = account.add("digits", status=None, phase="running")
+    with pytest.raises(RunnerError) as refused:
+        account.remove(RunSelection(references=(run_id,)))
+    assert (refused.value.code, refused.value.fix) == ("R-RUN-IN-USE", f"runner cancel {run_id}")
+    assert len(account.of(run_id)) == 5
+
+
+def test_run_whose_task_still_ends_is_kept(account: Account) -> None:
+    run_id = account.add("digits", status="cancelled", phase="running")
+    plan = plan_removal(CONNECTION, RunSelection(experiment="digits"), NOW)
+    assert [(kept.run_id, kept.why) for kept in plan.kept] == [(run_id, "its task has not ended")]
+
+
+def test_run_in_the_middle_of_its_submission_is_kept(account: Account) -> None:
+    account.add("digits", NOW - timedelta(minutes=2), status=None, phase=None)
+    lost = account.add("words", status=None, phase=None)
+    plan = plan_removal(CONNECTION, RunSelection(states=frozenset({RunState.LOST})), NOW)
+    assert [run.run_id for run in plan.runs] == [lost]
+    assert plan.kept[0].why == "it was submitted 2 min ago, and may not have its task yet"
+
+
+def test_run_that_others_need_is_kept_and_said_why(account: Account) -> None:
+    names = ("before", "read", "resumed", "template", "model", "free")
+    ids = {name: account.add(name) for name in names}
+    waiting = account.add(
+        "waiting",
+        status=None,
+        phase="active",
+        after=[ids["before"]],
+        inputs={"words": {"kind": "run", "run_id": ids["read"]}},
+        resume_from={"run_id": ids["resumed"], "checkpoint": None},
+    )
+    template = run_of("x", after=[ids["template"]])
+    account.blobs["schedules/nightly/i1/group.json"] = json.dumps(
+        {"tasks": {"train": {"run": template}}}
+    ).encode()
+    version = ModelVersion("mnist", 3, {"run_id": ids["model"]})
+    removed = ModelVersion("mnist", 2, {"run_id": ids["free"], "deleted": "2026-11-01"})
+    account.models = [Model("mnist", (removed, version))]
+    plan = plan_removal(CONNECTION, RunSelection(older_than=timedelta(days=30)), NOW)
+    assert [run.run_id for run in plan.runs] == [ids["free"]]
+    fixes = {kept.run_id: kept.fix for kept in plan.kept}
+    assert fixes == {
+        **dict.fromkeys((waiting, ids["before"], ids["read"], ids["resumed"]),
+                        f"runner cancel {waiting}"),
+        ids["template"]: "runner schedule rm nightly",
+        ids["model"]: "runner models rm mnist@3",
+    }  # fmt: skip
+
+
+def test_group_is_removed_with_the_last_of_its_runs(account: Account) -> None:
+    group_id = "study-20261014-120000-abcd"
+    one, two = (account.add(name, group=group_id) for name in ("one", "two"))
+    tasks = {name: {"run_id": run, "after": []} for name, run in (("a", one), ("b", two))}
+    document = {"format": 1, "group_id": group_id, "name": "study", "created": OLD.isoformat()}
+    document |= {"job_id": "j", "pool": "local", "tasks": tasks}
+    account.blobs[group_blob(group_id)] = json.dumps(document).encode()
+    account.remove(RunSelection(references=(one,)))
+    assert group_blob(group_id) in account.blobs
+    account.remove(RunSelection(references=(group_id,)))
+    assert not account.of(two)
+    assert group_blob(group_id) not in account.blobs
+
+
+def test_damaged_run_is_removed_by_its_id(account: Account) -> None:
+    run_id = account.add("digits")
+    account.blobs[f"{run_id}/run.json"] = b"{"
+    plan = account.remove(RunSelection(references=(run_id,)))
+    assert plan.runs[0].state == "unreadable"
+    assert not account.of(run_id)
+
+
+def test_run_of_a_newer_runner_is_kept(account: Account) -> None:
+    run_id = account.add("digits")
+    account.blobs[f"{run_id}/run.json"] = b'{"format": 99}'
+    with pytest.raises(RunnerError) as refused:
+        account.remove(RunSelection(references=(run_id,)))
+    assert refused.value.why == "a newer runner wrote it; nothing was deleted"
+
+
+def test_unknown_reference_deletes_nothing(account: Account) -> None:
+    run_id = account.add("digits")
+    with pytest.raises(RunnerError) as refused:
+        account.remove(RunSelection(references=(run_id, "dogs")))
+    assert refused.value.code == "R-RUN-UNKNOWN"
+    assert len(account.of(run_id)) == 6
+
+
+def test_retention_removes_only_runs_that_are_older(account: Account) -> None:
+    recent = account.add("words", datetime.now(UTC) - timedelta(days=1))
+    assert not removal.remove_expired(CONNECTION, timedelta(days=2), ignore_progress).runs
+    old = account.add("digits")
+    plan = removal.remove_expired(CONNECTION, timedelta(days=2), ignore_progress)
+    assert [run.run_id for run in plan.runs] == [old]
+    assert account.listed() == [recent]
