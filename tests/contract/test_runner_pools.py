@@ -94,6 +94,22 @@ def test_an_account_without_pools_says_so(command: Command) -> None:
     assert "no pools" in command.text("ls")[1]
 
 
+@pytest.mark.feature(58)
+def test_pool_is_deleted_once_no_task_needs_it(command: Command) -> None:
+    pool = command.things.pool(target_low_priority_nodes=1)
+    job = command.things.job(pool)
+    task = command.things.task(job, "/bin/sleep 60")
+    code, refused = command.error("rm", pool, "--yes")
+    assert (code, f"fix: runner cancel {task}" in refused) == (3, True)
+    command.running.client.terminate_task(job, task)
+    eventually(lambda: command.error("rm", pool, "--dry-run")[0] == 0)
+    assert command.json("rm", pool, "--dry-run")["deleted"] is False
+    code, refused = command.error("rm", pool)
+    assert (code, f"fix: runner pool rm {pool} --yes" in refused) == (2, True)
+    assert command.json("rm", pool, "--yes")["deleted"] is True
+    eventually(lambda: pool not in [row["pool"] for row in command.json("ls")])
+
+
 @pytest.mark.feature(53)
 def test_a_pool_shows_nodes_tasks_price_and_what_it_costs_now(command: Command) -> None:
     pool = command.things.pool(vm_size=PAID, target_low_priority_nodes=2, task_slots_per_node=2)

@@ -438,13 +438,20 @@ def read_task_range(
             raise
 
 
-def unfinished_tasks(connection: Connection, limit: int) -> list[tuple[str, str]]:
-    """Return job ID and task ID of up to `limit` tasks that are not completed."""
+def unfinished_tasks(
+    connection: Connection, limit: int, pool_id: str | None = None
+) -> list[tuple[str, str]]:
+    """Return job and task IDs of up to `limit` tasks of a pool, or of any, that have not ended."""
     client = connection.batch_client()
     found: list[tuple[str, str]] = []
     with service_errors("listing active tasks"):
-        jobs: list[BatchJob] = list(client.list_jobs(filter="state ne 'completed'", select=["id"]))
+        jobs: list[BatchJob] = list(
+            client.list_jobs(filter="state ne 'completed'", select=["id", "poolInfo"])
+        )
         for job in jobs:
+            where = str(job.pool_info.pool_id if job.pool_info else "")
+            if pool_id is not None and where.lower() != pool_id.lower():
+                continue
             try:
                 for task in client.list_tasks(
                     str(job.id), filter="state ne 'completed'", select=["id"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
@@ -349,6 +350,16 @@ def resize_pool(connection: Connection, pool_id: str, *, spot: int, dedicated: i
     )
     with service_errors(f"resizing pool {pool_id!r}"):
         connection.batch_client().begin_resize_pool(pool_id, options, polling_interval=1)
+
+
+def delete_pool(connection: Connection, pool_id: str) -> None:
+    """Start to delete a pool with its nodes, if it exists."""
+    with service_errors(f"deleting pool {pool_id!r}"), suppress(ResourceNotFoundError):
+        try:
+            connection.batch_client().begin_delete_pool(pool_id, polling_interval=1)
+        except HttpResponseError as err:
+            if error_code(err) != "PoolBeingDeleted":
+                raise
 
 
 def disable_autoscale(connection: Connection, pool_id: str) -> None:

@@ -187,6 +187,7 @@ class ScheduleView:
     state: str
     next_run: datetime | None
     recent_job: str | None
+    pool: str = ""  # of its jobs
 
 
 def create_schedule(
@@ -268,10 +269,11 @@ def delete_schedule(connection: Connection, schedule_id: str) -> bool:
 
 
 def _view(found: models.BatchJobSchedule) -> ScheduleView:
-    info = found.execution_info
+    info, job = found.execution_info, found.job_specification
     return ScheduleView(
         schedule_id=str(found.id),
         state=wire_text(found.state),
         next_run=info.next_run_time if info else None,
         recent_job=info.recent_job.id if info and info.recent_job else None,
+        pool=str(job.pool_info.pool_id) if job and job.pool_info else "",
     )

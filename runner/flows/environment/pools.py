@@ -1,4 +1,4 @@
-"""Read the state and cost of pools and the problems of their nodes, and resize pools."""
+"""Read the state and cost of pools and the problems of their nodes; resize and delete pools."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.azure.auth.credentials import Connection, connect
+from runner.azure.batch.jobs import unfinished_tasks
 from runner.azure.batch.pools import (
     NodeView,
     PoolView,
     count_node_states,
+    delete_pool,
     disable_autoscale,
     find_pool,
     list_pool_nodes,
@@ -17,11 +19,14 @@ from runner.azure.batch.pools import (
     resize_pool,
     start_task_log,
 )
+from runner.azure.batch.schedules import list_schedules
 from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
+from runner.flows.local.state import CONTAINER_POOL_ID
 from runner.protocol.errors import ExitCode, RunnerError
 
 _MOST_NODES = 100_000
+_ACTIVE_SHOWN = 3
 # Azure does not charge for these: a preempted node has no machine.
 # https://learn.microsoft.com/azure/batch/batch-spot-vms (read 2026-11-21)
 _FREE_STATES = frozenset({"preempted", "deallocated"})
@@ -133,6 +138,62 @@ def resize(
     states = {True: {"idle": spot}, False: {"idle": wanted}}
     later = _priced(connection, pool, states, 0, prices)
     return Resized(pool, spot, wanted, later.usd_per_hour)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRemoval:
+    """A pool that can be deleted; `comes_back` is what creates it again, or empty."""
+
+    pool: PoolView
+    comes_back: str
+
+
+def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
+    """Return what deleting a pool deletes.
+
+    Raises:
+        RunnerError: R-POOL-IN-USE, a task or a schedule needs it; R-POOL-DECLARED, the stack does.
+    """
+    connection = connect(settings)
+    pool = _found(connection, pool_id)
+    declared = any(each.id == pool.id for each in connection.outputs.pools)
+    if declared and settings.target != "local":
+        file = f"Pulumi.{settings.stack}.yaml"
+        raise RunnerError(
+            "R-POOL-DECLARED",
+            f"pool {pool.id!r} is declared by stack {settings.stack!r}",
+            why="the state of the stack still contains it: `runner up` would not create it again",
+            fix=f"remove it from `runner:pools` in {file} and run `runner up`, which deletes it",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    active = unfinished_tasks(connection, _ACTIVE_SHOWN + 1, pool.id)
+    scheduled = [
+        view.schedule_id
+        for view in list_schedules(connection)
+        if view.pool.lower() == pool.id.lower()
+    ]
+    if active or scheduled:
+        raise _pool_in_use(pool, [task for _, task in active], scheduled)
+    made = settings.target == "local" and (declared or pool.id == CONTAINER_POOL_ID)
+    again = "runner local up" if declared else "the next run with an image"
+    return PoolRemoval(pool, again if made else "")
+
+
+def _pool_in_use(pool: PoolView, tasks: Sequence[str], schedules: Sequence[str]) -> RunnerError:
+    shown = ", ".join(tasks[:_ACTIVE_SHOWN]) + (" ..." if len(tasks) > _ACTIVE_SHOWN else "")
+    why = f"active: {shown}" if tasks else f"schedules: {', '.join(schedules)}"
+    return RunnerError(
+        "R-POOL-IN-USE",
+        f"pool {pool.id!r} is in use",
+        why=f"{why}; without the pool they would wait for ever",
+        fix=f"runner cancel {tasks[0]}" if tasks else f"runner schedule rm {schedules[0]}",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def remove_pool(settings: Settings, plan: PoolRemoval) -> None:
+    """Start to delete a pool and its nodes."""
+    delete_pool(connect(settings), plan.pool.id)
 
 
 def pool_names(settings: Settings) -> Sequence[str]:

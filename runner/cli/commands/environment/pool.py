@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_pool
-from runner.cli.options import Invocation, StackOption, TargetOption, on_target, open_settings
+from runner.cli.options import (
+    Invocation,
+    StackOption,
+    TargetOption,
+    YesOption,
+    on_target,
+    open_settings,
+)
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 
 if TYPE_CHECKING:
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
     from runner.flows.environment.skus import SkuRow
 
 
-app = typer.Typer(help="Show pools and nodes, and resize pools.")
+app = typer.Typer(help="Show pools and nodes, resize and delete pools.")
 
 _COLUMNS = (
     *("pool", "vm_size", "state", "spot", "dedicated", "slots", "running_tasks"),
@@ -146,6 +153,39 @@ def resize(
             "removed the formula: the pool no longer scales to zero; `runner up` restores it"
         )
     out.note(f"runner pool show {before.id}", style="cyan")
+
+
+@app.command()
+@on_target
+def rm(
+    call: Invocation,
+    pool: PoolArgument,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be deleted.")
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Delete a pool that no stack declares, with its nodes; refused while runs need it."""
+    import shlex
+
+    from runner.flows.environment.pools import plan_pool_removal, remove_pool
+
+    out, settings = call.out, call.settings()
+    plan = plan_pool_removal(settings, pool)
+    view = plan.pool
+    nodes = view.spot + view.dedicated
+    what = f"pool {view.id} ({view.vm_size}) and its {nodes} nodes"
+    if not dry_run:
+        again = shlex.join(["runner", "pool", "rm", view.id, *call.target_words, "--yes"])
+        out.confirm_deletion(f"Delete {what}?", yes=yes, again=again)
+        remove_pool(settings, plan)
+    if not out.as_text:
+        row = {"pool": view.id, "vm_size": view.vm_size, "nodes": nodes, "deleted": not dry_run}
+        out.record({**row, "created_again_by": plan.comes_back or None})
+        return
+    out.note(f"dry run: {what} would be deleted" if dry_run else f"deleting {what}")
+    if plan.comes_back:
+        out.note(f"{plan.comes_back} creates it again")
 
 
 def _row(found: PoolStatus) -> dict[str, Any]:
