@@ -297,6 +297,15 @@ class Run:
         cancel_run(self.session.connection, self.record)
         return self
 
+    def remove(self) -> None:
+        """Delete the run with everything it left. Raise RunnerError while something needs it."""
+        from runner.core.progress import ignore_progress
+        from runner.flows.removal import RunSelection, plan_removal, remove_runs
+
+        connection = self.session.connection
+        plan = plan_removal(connection, RunSelection(references=(self.id,)))
+        remove_runs(connection, plan, ignore_progress)
+
     @checked
     def retry(
         self, *, pool: str | None = None, wait: bool = False, on_progress: OnUpdate | None = None

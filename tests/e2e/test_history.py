@@ -13,7 +13,7 @@ from runner.azure.auth.credentials import connect
 from runner.azure.batch.jobs import get_task
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.settings import load_settings
-from tests.e2e.conftest import Cli
+from tests.e2e.conftest import Cli, until
 
 Write = Callable[..., Path]
 
@@ -136,6 +136,13 @@ def test_runs_are_found_again_by_state_experiment_and_time(own_cli: Cli, script:
 
 def _remove_the_failed_run(cli: Cli, good: str, bad: str) -> None:
     """Nothing is deleted without a word; then the run goes with all that it left."""
+    settings = load_settings({"target": "local"}, cwd=cli.cwd, env=cli.env)
+
+    def task_ended() -> bool:
+        task = get_task(connect(settings), "bad_local", bad)
+        return task is not None and task.phase == "completed"
+
+    until(task_ended)
     planned = cli.json("rm", "--status", "failed", "--dry-run")
     assert [run["run_id"] for run in planned["runs"]] == [bad]
     assert planned["size_bytes"] > 0
@@ -146,7 +153,6 @@ def _remove_the_failed_run(cli: Cli, good: str, bad: str) -> None:
     assert (removed["files"], removed["jobs"]) == (planned["files"], ["bad_local"])
     assert [row["run_id"] for row in cli.json("ps")] == [good]
     assert not [blob.name for blob in runs_of(cli).list("") if bad in blob.name]
-    settings = load_settings({"target": "local"}, cwd=cli.cwd, env=cli.env)
     assert get_task(connect(settings), "bad_local", bad) is None
     assert "R-RUN-UNKNOWN" in cli.run("show", bad).stderr
 

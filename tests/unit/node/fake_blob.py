@@ -12,6 +12,7 @@ import zlib
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -235,6 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, code="BlobNotFound")
             return
         headers = {"x-ms-blob-committed-block-count": str(blob.blocks), "ETag": etag(blob.data)}
+        headers["Last-Modified"] = formatdate(usegmt=True)
         if self.headers.get("If-Match", headers["ETag"]) != headers["ETag"]:
             self._answer(412, code="ConditionNotMet")
             return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
-    from runner.flows.runs.removal import DoomedRun, RemovalPlan, Removed, RunSelection
+    from runner.flows.removal import DoomedRun, RemovalPlan, RemovedRuns, RunSelection
 
 _COLUMNS = ("run", "experiment", "status", "age", "files", "size")
 _KEPT_SHOWN = 5
@@ -67,7 +67,7 @@ def rm(
 
     Runs that models, schedules or waiting runs need are kept.
     """
-    from runner.flows.runs.removal import plan_removal, remove_runs
+    from runner.flows.removal import plan_removal, remove_runs
 
     out = call.out
     settings, connection = call.open()
@@ -91,7 +91,7 @@ def apply_retention(
 ) -> None:
     """Delete the runs that are older than `retention` of the settings; a failure is a warning."""
     from runner.core.units import format_duration
-    from runner.flows.runs.removal import remove_expired
+    from runner.flows.removal import remove_expired
 
     try:
         with out.stages() as view:
@@ -114,7 +114,7 @@ def _selection(
     """Return the runs to delete, and the words of the command line that select them."""
     from runner.core.states import parse_states
     from runner.core.units import parse_duration_flag
-    from runner.flows.runs.removal import RunSelection
+    from runner.flows.removal import RunSelection
 
     options = {"--older-than": older_than, "--experiment": experiment}
     words = [word for name, value in options.items() if value for word in (name, value)]
@@ -171,7 +171,7 @@ def _row(run: DoomedRun) -> dict[str, Any]:
     }
 
 
-def _report(out: Output, plan: RemovalPlan, removed: Removed | None) -> None:
+def _report(out: Output, plan: RemovalPlan, removed: RemovedRuns | None) -> None:
     from runner.core.units import format_size
 
     if out.as_text:

@@ -13,12 +13,13 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.core.progress import ignore_progress
 from runner.core.states import RunState, TaskView
+from runner.flows import removal
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.models.versions import Model, ModelVersion
-from runner.flows.runs import removal, watch
+from runner.flows.removal import RemovalPlan, RunSelection, plan_removal, remove_runs
+from runner.flows.runs import watch
 from runner.flows.runs.documents import find_run
 from runner.flows.runs.history import list_runs
-from runner.flows.runs.removal import RemovalPlan, RunSelection, plan_removal, remove_runs
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import group_blob
 from runner.protocol.results import index_blob, index_metadata
@@ -235,6 +236,19 @@ def test_run_whose_task_still_ends_is_kept(account: Account) -> None:
     run_id = account.add("digits", status="cancelled", phase="running")
     plan = plan_removal(CONNECTION, RunSelection(experiment="digits"), NOW)
     assert [(kept.run_id, kept.why) for kept in plan.kept] == [(run_id, "its task has not ended")]
+
+
+def test_named_run_is_removed_once_its_task_has_ended(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = account.add("digits", status="cancelled", phase="running")
+
+    def end_task(_: float) -> None:
+        account.tasks["digits_local"][run_id] = TaskView("completed")
+
+    monkeypatch.setattr("runner.flows.removal.time.sleep", end_task)
+    account.remove(RunSelection(references=(run_id,)))
+    assert not account.of(run_id)
 
 
 def test_run_in_the_middle_of_its_submission_is_kept(account: Account) -> None:

@@ -6,6 +6,7 @@ needed to delete the rest, so that a deletion that was killed is finished by the
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -48,6 +49,8 @@ from runner.protocol.schedules import SCHEDULES_FOLDER
 
 # A run without task and result may be in the middle of its submission for so long.
 _SUBMITTED_WITHIN = timedelta(minutes=15)
+_SETTLE_S = 30.0  # a task ends soon after its run: after a cancellation, within its grace period
+_POLL_S = 0.5
 _ROUNDS = 3
 _NO_SPEC = RunSpec(run_id="")
 
@@ -109,7 +112,7 @@ class RemovalPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedRuns:
     """What was deleted beside the runs of the plan."""
 
     jobs: tuple[str, ...]
@@ -134,7 +137,8 @@ def plan_removal(
     if not selection.references:
         chosen = [run_id for run_id, row in known.items() if selection.accepts(row, now)]
     unbegun = [rows[run_id] for run_id in chosen if run_id in rows]
-    kept = _kept(connection, container, unbegun, list(rows.values()), now)
+    settle_s = _SETTLE_S if selection.references else 0
+    kept = _kept(connection, container, unbegun, list(rows.values()), now, settle_s)
     if kept and selection.references:
         raise _in_use(kept[0], len(kept))
     spared = {each.run_id for each in kept}
@@ -210,6 +214,7 @@ def _kept(
     chosen: Sequence[RunRow],
     rows: Sequence[RunRow],
     now: datetime,
+    settle_s: float,
 ) -> list[KeptRun]:
     """Return the chosen runs that have not ended, or that something else needs."""
     if not chosen:
@@ -221,14 +226,36 @@ def _kept(
         elif row.record is None and _is_newer(container, row.run_id):
             needed[row.run_id] = "a newer runner wrote it", "update runner, then try again"
     others = [row for row in chosen if row.run_id not in needed]
-    jobs = list({row.record.job_id for row in others if row.record})
-    listed = in_parallel(lambda job_id: list_tasks(connection, job_id), jobs)
-    tasks = dict(zip(jobs, listed, strict=True))
+    tasks = _tasks_of(connection, others, settle_s)
     for row in others:
-        task = tasks[row.record.job_id].get(row.record.task_id) if row.record else None
+        task = tasks.get(row.run_id)
         if late := _not_over(row, task, now):
             needed[row.run_id] = late
     return [KeptRun(row.run_id, *needed[row.run_id]) for row in chosen if row.run_id in needed]
+
+
+def _tasks_of(
+    connection: Connection, rows: Sequence[RunRow], settle_s: float
+) -> dict[str, TaskView]:
+    """Return the tasks of runs by run; tasks of runs with a result get `settle_s` to end."""
+    deadline = time.monotonic() + settle_s
+    jobs = list({row.record.job_id for row in rows if row.record})
+    while True:
+        listed = in_parallel(lambda job_id: list_tasks(connection, job_id), jobs)
+        by_job = dict(zip(jobs, listed, strict=True))
+        found = {
+            row.run_id: task
+            for row in rows
+            if row.record and (task := by_job[row.record.job_id].get(row.record.task_id))
+        }
+        late = any(row.result and _goes_on(found.get(row.run_id)) for row in rows)
+        if not late or time.monotonic() >= deadline:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _goes_on(task: TaskView | None) -> bool:
+    return task is not None and task.phase != "completed"
 
 
 def _is_newer(container: BlobContainer, run_id: str) -> bool:
@@ -241,7 +268,7 @@ def _is_newer(container: BlobContainer, run_id: str) -> bool:
 
 def _not_over(row: RunRow, task: TaskView | None, now: datetime) -> tuple[str, str] | None:
     """Return why a run in a final state may still change, and what to do."""
-    if task is not None and task.phase != "completed":
+    if _goes_on(task):
         return "its task has not ended", "try again when it has; a task ends soon after its result"
     if row.record is None or row.result is not None or task is not None:
         return None
@@ -317,7 +344,7 @@ def remove_runs(
     plan: RemovalPlan,
     on_progress: OnProgress,
     now: datetime | None = None,
-) -> Removed:
+) -> RemovedRuns:
     """Delete the runs of a plan. What was deleted before, or meanwhile, is no error."""
     container = runs_container(connection)
     on_progress(Progress("delete", "start", f"deleting {plan.blobs} blobs"))
@@ -329,7 +356,7 @@ def remove_runs(
     archives = _delete_unused_archives(container, now or datetime.now(UTC))
     in_parallel(lambda run: container.delete(deleting_mark(run.run_id)), plan.runs)
     on_progress(Progress("delete", "end", f"{plan.blobs} blobs"))
-    return Removed(jobs, len(archives), sum(archives.values()))
+    return RemovedRuns(jobs, len(archives), sum(archives.values()))
 
 
 def remove_expired(
