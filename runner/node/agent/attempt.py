@@ -64,6 +64,7 @@ from runner.node.script.workspace import (
     python_path,
     unpack_code,
     write_shell_file,
+    written_paths,
 )
 from runner.node.script.written import HOME, TEMP, Collected, WrittenFiles, shortened
 from runner.node.settings import NodeSettings
@@ -387,7 +388,10 @@ class Attempt:
         ours += [dirs.checkpoints, dirs.logs, node.shared_dir, *([Path(mounts)] if mounts else ())]
         root = inherited.get("AZ_BATCH_NODE_ROOT_DIR")
         shared = [Path(root)] if root else []
-        return WrittenFiles(dirs.code, dirs.output, places, ours, self._spec, shared=shared)
+        recorded = written_paths(node.work_dir)
+        return WrittenFiles(
+            dirs.code, dirs.output, places, ours, self._spec, shared=shared, recorded=recorded
+        )
 
     def remove_temp(self) -> None:
         """Remove the temporary files of the script, also those of an attempt that was killed."""
@@ -579,7 +583,7 @@ class Attempt:
             **self._spec.env,
             **SINGLE_NODE,
             **prepared,
-            **({"PYTHONPATH": modules} if modules else {}),
+            "PYTHONPATH": modules,
             "PATH": f"{bin_dir}{os.pathsep}{path}",
             "RUNNER_RUN_ID": self._spec.run_id,
             "RUNNER_ATTEMPT": str(self.number),

@@ -105,19 +105,56 @@ def _invalid_code(message: str) -> StageFailedError:
 
 
 HOOKS_FOLDER = "hooks"
+START_FOLDER = "at-start"  # not the name of a module
+WRITTEN_PATHS = "written-paths"
+# Python imports it when it starts. The one that it would have found without us comes after it.
+_SITECUSTOMIZE = """\
+import importlib, os, sys
+here = os.path.dirname(os.path.abspath(__file__))
+try:
+    import runner_written_paths
+    runner_written_paths.install({record!r}, {ignored!r})
+except Exception as err:
+    sys.stderr.write("runner: files at other paths are not recorded: %s\\n" % err)
+machinery = importlib.import_module("importlib.machinery")
+others = [path for path in sys.path if os.path.abspath(path) != here]
+spec = machinery.PathFinder.find_spec("sitecustomize", others)
+if spec is not None and spec.loader is not None:
+    module = importlib.import_module("importlib.util").module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+"""
 
 
-def python_path(given: str | None, work_dir: Path, environment_dir: Path) -> str | None:
-    """Return PYTHONPATH for the script: `given`, then a folder with only `runner.hooks`.
+def python_path(given: str | None, work_dir: Path, environment_dir: Path) -> str:
+    """Return PYTHONPATH for the script: `given`, `runner.hooks`, what records written paths.
 
-    If the requirements install a package named runner, return `given`: that package is imported,
-    and ours includes the hooks.
+    If the requirements install a package named runner, that package is imported instead, and ours
+    includes the hooks.
     """
+    folders = [given] if given else []
     installed = environment_dir.glob("lib/python*/site-packages/runner/__init__.py")
-    if next(installed, None) is not None:
-        return given
-    folder = str(_write_hooks(work_dir / HOOKS_FOLDER))
-    return f"{given}{os.pathsep}{folder}" if given else folder
+    if next(installed, None) is None:
+        folders.append(str(_write_hooks(work_dir / HOOKS_FOLDER)))
+    return os.pathsep.join((*folders, str(_write_start(work_dir))))
+
+
+def _write_start(work_dir: Path) -> Path:
+    """Write the folder whose `sitecustomize` lets each Python record the paths it writes to."""
+    folder, record = work_dir / HOOKS_FOLDER / START_FOLDER, written_paths(work_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    record.unlink(missing_ok=True)
+    source = importlib.resources.files("runner").joinpath("hooks", "written_paths.py")
+    (folder / "runner_written_paths.py").write_bytes(source.read_bytes())
+    ignored = [str(work_dir), os.path.realpath(work_dir)]
+    text = _SITECUSTOMIZE.format(record=str(record), ignored=ignored)
+    (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
+    return folder
+
+
+def written_paths(work_dir: Path) -> Path:
+    """Return the file that lists where Pythons of the script wrote outside of their task."""
+    return work_dir / HOOKS_FOLDER / WRITTEN_PATHS
 
 
 def _write_hooks(folder: Path) -> Path:

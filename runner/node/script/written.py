@@ -123,6 +123,7 @@ class WrittenFiles:
         places: further folders of this task alone, by their source: its home, its temporary files.
         ours: files and folders of the agent, which are never outputs.
         shared: folders of all tasks of the node, of which only `code` and `places` are searched.
+        recorded: a file with further paths that the command wrote to, one a line.
     """
 
     def __init__(
@@ -134,9 +135,11 @@ class WrittenFiles:
         spec: RunSpec,
         *,
         shared: Sequence[Path] = (),
+        recorded: Path | None = None,
     ) -> None:
         self._code, self._output = os.path.realpath(code), Path(os.path.realpath(output))
         self._ours = tuple(os.path.realpath(path) for path in (output, *ours))
+        self._recorded = recorded
         self._shared = tuple(os.path.realpath(path) for path in shared)
         self._roots = {self._code: CODE}
         for source, place in places.items():
@@ -243,12 +246,14 @@ class WrittenFiles:
     def _elsewhere(self) -> Iterator[tuple[str, int]]:
         """Return files of other folders that the script wrote, with their sizes.
 
-        An absolute path comes from the code, its configuration, an argument or a variable: what
-        lies there, is ours and was changed since the command started, is taken for the script's.
-        Files go first: a folder of data may hold more than can be searched.
+        An absolute path was recorded while the script wrote, or comes from the code, its
+        configuration, an argument or a variable: what lies there, is ours and was changed since
+        the command started, is taken for the script's. Files go first: a folder of data may hold
+        more than can be searched.
         """
         folders: dict[str, None] = {}
-        hits = itertools.chain.from_iterable(map(self._existing, self._said.absolute_paths()))
+        named = map(self._existing, self._said.absolute_paths())
+        hits = itertools.chain(self._recorded_paths(), itertools.chain.from_iterable(named))
         for hit in self._limited(hits, OUTSIDE, MAX_ENTRIES):
             if os.path.isdir(hit):  # noqa: PTH112 - never raises
                 folders[hit] = None
@@ -256,6 +261,18 @@ class WrittenFiles:
                 yield from self._outside(hit)
         for folder in folders:
             yield from self._outside(folder)
+
+    def _recorded_paths(self) -> Iterator[str]:
+        """Return what exists of the recorded paths, without what libraries leave behind."""
+        if self._recorded is None:
+            return
+        with suppress(OSError), self._recorded.open("rb") as lines:
+            for line in lines:
+                path = os.fsdecode(line.rstrip(b"\n"))
+                parts = path.split("/")
+                is_left = any(_LEFTOVER.fullmatch(p) or _TEMPORARY.fullmatch(p) for p in parts)
+                if os.path.lexists(path) and not (is_left and not _MODEL.fullmatch(parts[-1])):
+                    yield path
 
     def _outside(self, path: str) -> Iterator[tuple[str, int]]:
         for target, _, size in self._fresh_at(path, f"{OUTSIDE}{path}"):

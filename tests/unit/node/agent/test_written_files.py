@@ -202,6 +202,20 @@ def test_model_at_an_absolute_path_is_an_output(task: Task) -> None:
     assert task.text(f"output/outside{path}") == "far"
 
 
+def test_model_at_a_path_that_stands_nowhere_is_an_output(task: Task) -> None:
+    task.settings["FAR"] = str(task.folder)
+    task.submit(
+        "import os, pathlib\n"
+        "path = pathlib.Path(os.environ['FAR'], 'out', os.environ['MY_SETTING'])\n"
+        "os.makedirs(path.parent)\npath.write_text('far')\nopen('m.h5', 'w').close()",
+        outputs=["m.h5"],
+    )
+    assert task.run() == 0, task.output
+    path = task.folder / "out" / "1"
+    assert outputs(task)[f"outside{path}"].source == str(path)
+    assert task.text(f"output/outside{path}") == "far"
+
+
 # Of the agent: what the folder of the script answers once it holds a file `written`.
 ODD_FILE_SYSTEM = """
 import os, time

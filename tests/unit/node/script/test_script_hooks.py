@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from runner.node.script.workspace import python_path
+from runner.node.script.workspace import START_FOLDER, python_path
 from runner.protocol.checkpoints import CheckpointBlobs
 from tests.unit.node.agent_task import RUN, Task
 
@@ -43,13 +43,17 @@ def test_script_with_its_own_runner_package_keeps_it(task: Task) -> None:
 
 def test_installed_runner_package_is_not_hidden(tmp_path: Path) -> None:
     installed = tmp_path / "env" / "lib" / "python3.11" / "site-packages" / "runner"
-    ours = str(tmp_path / "hooks")
-    assert python_path(None, tmp_path, tmp_path / "env") == ours
-    assert python_path("/a:/b", tmp_path, tmp_path / "env") == os.pathsep.join(("/a:/b", ours))
+    ours, start = str(tmp_path / "hooks"), str(tmp_path / "hooks" / START_FOLDER)
+
+    def paths(given: str | None) -> list[str]:
+        return python_path(given, tmp_path, tmp_path / "env").split(os.pathsep)
+
+    assert paths(None) == [ours, start]
+    assert paths("/a:/b") == ["/a", "/b", ours, start]
     installed.mkdir(parents=True)
     (installed / "__init__.py").touch()
-    assert python_path("/a", tmp_path, tmp_path / "env") == "/a"
-    assert python_path(None, tmp_path, tmp_path / "env") is None
+    assert paths("/a") == ["/a", start]
+    assert paths(None) == [start]
 
 
 def test_states_saved_without_pause_are_committed(

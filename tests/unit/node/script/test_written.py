@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.node.script import written as written_module
+from runner.node.script.workspace import HOOKS_FOLDER, python_path, written_paths
 from runner.node.script.written import MAX_LISTED, Collected, WrittenFiles
 from runner.protocol.results import LeftOut, check_output_path
 from runner.protocol.run_spec import KeepRule, RunSpec
@@ -39,18 +40,20 @@ class Folders:
         """Run a script in its folder as the agent does, and collect what it wrote."""
         (self.code / "train.py").write_text(script)
         command = ("python", "train.py", *arguments)
-        ours = (self.checkpoints, self.logs)
+        ours = (self.checkpoints, self.logs, self.work / HOOKS_FOLDER)
         described = RunSpec(run_id="r", command=command, **spec)
         places = {"home": self.work, "temp": self.temp}
         written = WrittenFiles(
-            self.code, self.output, places, ours, described, shared=[self.work.parent / "node"]
-        )
+            self.code, self.output, places, ours, described,
+            shared=[self.work.parent / "node"], recorded=written_paths(self.work),
+        )  # fmt: skip
         environment = {
             **os.environ,
             **written.named_outputs(),
             "HOME": str(self.work),
             "TMPDIR": str(self.temp),
             "ELSEWHERE": str(self.elsewhere),
+            "PYTHONPATH": python_path(None, self.work, self.work / "env"),
             "RUNNER_OUTPUT_DIR": str(self.output),
             "RUNNER_CHECKPOINT_DIR": str(self.checkpoints),
         }
@@ -229,9 +232,73 @@ def test_file_at_an_absolute_path_is_an_output(folders: Folders, line: str) -> N
     assert folders.outputs() == {f"outside{path}": "far"}
 
 
-def test_files_elsewhere_that_the_code_does_not_name_stay_there(folders: Folders) -> None:
+SAVE = "open(os.path.join(folder, 'm.pt'), 'w').write('x')"
+CHILD = f"import os\nfolder = os.environ['ELSEWHERE']\n{SAVE}"
+AT_RUN_TIME = {
+    "a path built at run time": SAVE,
+    "after chdir": "os.chdir(folder)\nopen('m.pt', 'w').write('x')",
+    "a child": f"run([sys.executable, '-c', {CHILD!r}])",
+    "a daemon": f"if os.fork() == 0:\n os.closerange(0, 9)\n {SAVE}\nelse:\n os.wait()",
+    "renamed": "open('m.tmp', 'w').write('x')\nos.replace('m.tmp', folder + '/m.pt')",
+    "moved": "open('m.tmp', 'w').write('x')\nshutil.move('m.tmp', folder + '/m.pt')",
+    "copied": "shutil.copy('x.txt', folder + '/m.pt')",
+    "another program in a folder that the script made": "os.mkdir(folder + '/new')\n"
+    "run(['sh', '-c', 'printf x > \"$0\"/m.pt', folder + '/new'])",
+    "at exit": f"import atexit\natexit.register(lambda: {SAVE})",
+    "appended to": "open(folder + '/old.pt', 'a').write('x')",
+    "bytes and a descriptor": "path = os.fsencode(folder) + b'/m.pt'\n"
+    "open(os.open(path, os.O_WRONLY | os.O_CREAT), 'w').write('x')",
+    "a path object": "pathlib.Path(folder, 'm.pt').write_text('x')",
+    "a folder with an odd name": "folder += '/a b\u00e4 (1)'\nos.mkdir(folder)\n" + SAVE,
+}
+
+
+@pytest.mark.feature(13)
+@pytest.mark.parametrize("way", AT_RUN_TIME)
+def test_file_at_a_path_that_stands_nowhere_is_an_output(folders: Folders, way: str) -> None:
+    (folders.elsewhere / "old.pt").touch()
+    (folders.code / "x.txt").write_text("x")
+    script = "import os, pathlib, shutil, sys\nfrom subprocess import run\n"
+    folders.run(f"{script}folder = os.environ['ELSEWHERE']\n{AT_RUN_TIME[way]}")
+    changed = [path for path in folders.elsewhere.rglob("*.pt") if path.read_text()]
+    assert folders.outputs() == {f"outside{path}": "x" for path in changed}
+    assert changed
+
+
+def test_database_at_a_path_that_stands_nowhere_is_an_output(folders: Folders) -> None:
+    script = "import os, sqlite3\nbase = sqlite3.connect(os.environ['ELSEWHERE'] + '/results.db')\n"
+    collected = folders.run(f"{script}base.execute('create table a (b)')")
+    assert set(collected.files) == {f"outside{folders.elsewhere}/results.db"}
+
+
+def test_what_libraries_write_elsewhere_stays_there(folders: Folders) -> None:
+    (folders.elsewhere / "old.pt").touch()
+    script = (
+        "import os, pathlib\nhere = pathlib.Path(os.environ['ELSEWHERE'])\n"
+        "for name in ('pymp-a', 'tmpab12cd34', 'a/__pycache__', '.cache'):\n"
+        "    (here / name).mkdir(parents=True)\n    (here / name / 'm').write_text('x')\n"
+        "(here / 'gone').write_text('x')\n(here / 'gone').unlink()\n"
+        "open(here / 'old.pt').close()\n"
+    )
+    assert folders.run(script) == Collected()
+
+
+def test_sitecustomize_of_the_interpreter_is_still_imported(folders: Folders) -> None:
+    (folders.work / "theirs").mkdir()
+    (folders.work / "theirs" / "sitecustomize.py").write_text("import os\nos.environ['A'] = 'b'")
+    path = python_path(None, folders.work, folders.work / "env")
+    environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{folders.work / 'theirs'}"}
+    code = "import os, sitecustomize; print(os.environ['A'], sitecustomize.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["b", str(folders.work / "theirs" / "sitecustomize.py")]
+    assert done.stderr == ""
+
+
+def test_secrets_and_files_of_the_system_stay_there(folders: Folders) -> None:
     (folders.elsewhere / ".ssh").mkdir()
-    script = "import os\nopen(os.environ['ELSEWHERE'] + '/m', 'w')\n"
+    script = "import os\n"
     script += f"open('{folders.elsewhere}/.ssh/known_hosts', 'w')\nopen('/dev/null', 'w')\n"
     script += "data = '/etc'"
     assert folders.run(script) == Collected()
