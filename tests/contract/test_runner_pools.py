@@ -170,6 +170,62 @@ def test_a_formula_that_failed_is_told_with_its_error(command: Command) -> None:
     assert command.json("show", pool)["evaluated"]
 
 
+GROW = "$TargetLowPriorityNodes = 3;\nwanted = 1 + 1;\n$TargetDedicatedNodes = 0;"
+
+
+@pytest.mark.feature(7)
+def test_a_candidate_formula_is_evaluated_and_changes_nothing(
+    command: Command, tmp_path: Path
+) -> None:
+    now = "$TargetLowPriorityNodes = 0; $TargetDedicatedNodes = 0;"
+    pool = autoscaled(command.things, now)
+    (tmp_path / "grow.txt").write_text(GROW)
+    found = command.json("autoscale", "evaluate", "grow.txt")
+    assert (found["pool"], found["spot"], found["dedicated"]) == (pool, "3", "0")
+    assert (found["spot_target"], found["error"]) == (0, None)
+    assert found["results"]["wanted"] == "2"
+    assert command.json("autoscale", "evaluate", GROW, "--pool", pool)["spot"] == "3"
+    out, _ = command.text("autoscale", "evaluate", GROW)
+    assert "3 nodes, now 0" in out
+    assert command.json("show", pool)["formula"] == now
+
+
+@pytest.mark.parametrize(
+    ("formula", "code", "marked"),
+    [
+        ("x = 1;\n$TargetLowPriorityNodes = (1;", "AutoScalingFormulaSyntaxError", 1),
+        ("x = 1;\n  y = 1 / 0;", "AutoScalingFormulaEvaluationError", 1),
+        ("a = $PendingTasks.GetSample(TimeInterval_Hour, 99);", "InsufficientSampleData", 0),
+    ],
+)
+def test_error_of_a_candidate_formula_has_its_position(
+    command: Command, formula: str, code: str, marked: int
+) -> None:
+    autoscaled(command.things, "$TargetLowPriorityNodes = 0;")
+    failed, err = command.error("autoscale", "evaluate", formula)
+    assert failed == 1
+    assert err.startswith(f"{code}: ")
+    line, mark = err.splitlines()[-2:]
+    assert line == f"  {formula.splitlines()[marked]}"
+    assert mark.strip() == "^"
+    column = int(err.partition(", Col ")[2].partition(":")[0])
+    assert mark.index("^") == len("  ") + column - 1
+
+
+def test_formula_is_evaluated_only_where_autoscale_is_enabled(command: Command) -> None:
+    code, err = command.error("autoscale", "evaluate", GROW)
+    assert (code, "no pool has a formula" in err, "fix:" in err) == (3, True, True)
+    fixed = command.things.pool()
+    first = autoscaled(command.things, "$TargetLowPriorityNodes = 0;")
+    code, err = command.error("autoscale", "evaluate", GROW, "--pool", fixed)
+    assert (code, "R-POOL-NOT-AUTOSCALED" in err, f"--pool {first}" in err) == (3, True, True)
+    autoscaled(command.things, "$TargetLowPriorityNodes = 0;")
+    code, err = command.error("autoscale", "evaluate", GROW)
+    assert (code, "R-POOL-UNNAMED" in err) == (2, True)
+    code, err = command.error("autoscale", "evaluate", "nothing.txt")
+    assert (code, "R-FORMULA-READ" in err) == (2, True)
+
+
 def test_image_and_mounts_are_shown_without_keys(command: Command) -> None:
     secret = "c2VjcmV0"
     share = models.AzureFileShareConfiguration(

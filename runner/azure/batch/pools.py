@@ -22,6 +22,16 @@ _DELETE_TIMEOUT_S = 60.0
 _POLL_S = 0.1
 _LOG_LINES = 8
 _LOG_BYTES = 16_384
+# Which of the two names the service uses is not known: its REST documentation has one, its SDK the
+# other (read 2026-11-21).
+_FORMULA_CODES = frozenset(
+    {
+        "AutoScalingFormulaSyntaxError",
+        "AutoScalingFormulaTooLong",
+        "AutoScaleFormulaTooLong",
+        "InvalidAutoScalingSettings",
+    }
+)
 BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
 
 
@@ -362,6 +372,25 @@ def delete_pool(connection: Connection, pool_id: str) -> None:
                 raise
 
 
+def evaluate_formula(connection: Connection, pool_id: str, formula: str) -> PoolAutoscale:
+    """Return what a formula would do to a pool that has a formula now; nothing is applied.
+
+    A text that is not a formula is an error of the result, as one that cannot be evaluated.
+    """
+    options = models.BatchPoolEvaluateAutoScaleOptions(auto_scale_formula=formula)
+    with service_errors(f"evaluating a formula on pool {pool_id!r}"):
+        try:
+            run = connection.batch_client().evaluate_pool_auto_scale(pool_id, options)
+        except HttpResponseError as err:
+            if error_code(err) not in _FORMULA_CODES:
+                raise
+            refused: Any = getattr(err, "model", None)
+            details = [str(each.value) for each in refused.error_values or () if each.value]
+            problem = PoolProblem(error_code(err), "; ".join(details) or err.message)
+            return PoolAutoscale(formula, 0, None, {}, problem)
+    return _autoscale_run(formula, 0, run)
+
+
 def disable_autoscale(connection: Connection, pool_id: str) -> None:
     """Disable autoscale; the targets stay as they are."""
     with service_errors(f"disabling autoscale of pool {pool_id!r}"):
@@ -391,11 +420,18 @@ def _pool(pool: models.BatchPool) -> PoolView:
 
 
 def _autoscale(pool: models.BatchPool) -> PoolAutoscale:
-    run, interval = pool.auto_scale_run, pool.auto_scale_evaluation_interval
+    interval = pool.auto_scale_evaluation_interval
+    interval_s = interval.total_seconds() if interval else 900.0
+    return _autoscale_run(pool.auto_scale_formula or "", interval_s, pool.auto_scale_run)
+
+
+def _autoscale_run(
+    formula: str, interval_s: float, run: models.AutoScaleRun | None
+) -> PoolAutoscale:
     settings = (each.partition("=") for each in (run.results or "").split(";")) if run else ()
     return PoolAutoscale(
-        formula=pool.auto_scale_formula or "",
-        interval_s=interval.total_seconds() if interval else 900.0,
+        formula=formula,
+        interval_s=interval_s,
         evaluated=run.timestamp if run else None,
         results={name.strip(): value.strip() for name, _, value in settings if name.strip()},
         error=_problem(run.error) if run and run.error else None,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.jobs import unfinished_tasks
 from runner.azure.batch.pools import (
     NodeView,
+    PoolAutoscale,
     PoolView,
     count_node_states,
     delete_pool,
     disable_autoscale,
+    evaluate_formula,
     find_pool,
     list_pool_nodes,
     list_pools,
@@ -194,6 +197,74 @@ def _pool_in_use(pool: PoolView, tasks: Sequence[str], schedules: Sequence[str])
 def remove_pool(settings: Settings, plan: PoolRemoval) -> None:
     """Start to delete a pool and its nodes."""
     delete_pool(connect(settings), plan.pool.id)
+
+
+def evaluate(settings: Settings, pool_id: str | None, text: str) -> tuple[PoolView, PoolAutoscale]:
+    """Return a pool, and what a formula would do to it now; nothing is changed.
+
+    Args:
+        settings: the target.
+        pool_id: the pool; by default that of the settings, or the only one that has a formula.
+        text: a formula, or the path of a file with one.
+
+    Raises:
+        RunnerError: the file cannot be read, no pool is chosen, or the pool has no formula.
+    """
+    formula = _read_formula(text)
+    connection = connect(settings)
+    named = pool_id or settings.pool
+    if named is not None:
+        pool = _found(connection, named)
+        if pool.autoscale is None:
+            raise _not_autoscaled(pool, connection, settings)
+    else:
+        pool = _only_scaled(connection, settings)
+    return pool, evaluate_formula(connection, pool.id, formula)
+
+
+def _read_formula(text: str) -> str:
+    if "=" in text or "\n" in text:  # every formula assigns the targets
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, ValueError) as err:
+        raise RunnerError(
+            "R-FORMULA-READ",
+            f"{text!r} is neither a formula nor a file that can be read",
+            why=(err.strerror if isinstance(err, OSError) else None) or str(err),
+            fix="write the path of a file, or a formula: '$TargetLowPriorityNodes = 1;'",
+        ) from err
+
+
+def _only_scaled(connection: Connection, settings: Settings) -> PoolView:
+    scaled = [pool for pool in list_pools(connection) if pool.autoscale is not None]
+    if len(scaled) == 1:
+        return scaled[0]
+    if not scaled:
+        raise _not_autoscaled(None, connection, settings)
+    names = sorted(pool.id for pool in scaled)
+    raise RunnerError(
+        "R-POOL-UNNAMED",
+        f"{len(names)} pools have a formula",
+        why=f"they are {', '.join(names)}, and a formula is evaluated with the samples of one",
+        fix=f"--pool {names[0]}",
+    )
+
+
+def _not_autoscaled(
+    pool: PoolView | None, connection: Connection, settings: Settings
+) -> RunnerError:
+    scaled = sorted(each.id for each in list_pools(connection) if each.autoscale is not None)
+    stack = f"set its `scenario` in Pulumi.{settings.stack}.yaml and run `runner up`"
+    if settings.target == "local":
+        stack = "enable autoscale on a pool with `az batch pool autoscale enable`"
+    return RunnerError(
+        "R-POOL-NOT-AUTOSCALED",
+        f"pool {pool.id!r} has no formula" if pool else "no pool has a formula",
+        why="Batch collects samples and evaluates formulas only where autoscale is enabled",
+        fix=f"--pool {scaled[0]}" if scaled else stack,
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def pool_names(settings: Settings) -> Sequence[str]:
