@@ -53,7 +53,7 @@ class Schedule(_BoundSchedule):
         return Table(firings(self.session.connection, self.found), _firing_cells)
 
     def runs(self) -> Runs:
-        """Return the scheduled runs, newest first, including those of groups, without `trigger`."""
+        """Return the runs that it or `trigger` has started, newest first, with those of groups."""
         from runner.flows.runs.history import list_runs
 
         ids = [run_id for one in self.firings() for run_id in one.runs]

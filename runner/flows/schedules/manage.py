@@ -58,12 +58,13 @@ class ScheduleRecord:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """The result of one firing of a schedule: a run, or a group of runs."""
+    """What one firing of a schedule, or `trigger`, has started: a run, or a group of runs."""
 
     created: str
     job_id: str
     group_id: str | None
     runs: tuple[str, ...]
+    triggered: bool = False
 
 
 def list_schedules(connection: Connection) -> list[ScheduleRecord]:
@@ -105,7 +106,8 @@ def firings(connection: Connection, schedule: ScheduleRecord) -> list[Firing]:
 def _firing(raw: dict[str, Any]) -> Firing:
     runs: dict[str, str] = raw.get("runs") or {}
     found = tuple(runs.values()) if runs else (str(raw["run_id"]),)
-    return Firing(str(raw["created"]), str(raw["job_id"]), raw.get("group_id"), found)
+    triggered = bool(raw.get("triggered"))
+    return Firing(str(raw["created"]), str(raw["job_id"]), raw.get("group_id"), found, triggered)
 
 
 def trouble(connection: Connection, schedule: ScheduleRecord, made: Sequence[Firing]) -> str | None:

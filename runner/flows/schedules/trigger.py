@@ -28,6 +28,7 @@ from runner.protocol.schedules import (
     fired_group,
     fired_run_documents,
     fired_task_bodies,
+    firing_blob,
     group_template_blob,
     inputs_of,
     make_firing,
@@ -51,7 +52,17 @@ def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGr
     record = parse_run(json.dumps(template).encode(), schedule.schedule_id)
     _secrets(schedule, recorded_secrets(record))
     request = RepeatRequest(record, Repetition("retry"), schedule_id=schedule.schedule_id)
-    return submit_again(connection, request, ignore_progress)
+    made = submit_again(connection, request, ignore_progress)
+    firing = {"run_id": made.run_id, "created": made.created.isoformat(), "job_id": made.job_id}
+    _record(container, schedule, made.run_id, firing)
+    return made
+
+
+def _record(
+    container: BlobContainer, schedule: ScheduleRecord, name: str, firing: dict[str, Any]
+) -> None:
+    """Write the record that a job of the schedule writes, under a name that no job has."""
+    container.put(firing_blob(schedule.place, name), {**firing, "triggered": True})
 
 
 def _template(container: BlobContainer, schedule: ScheduleRecord, blob: str) -> dict[str, Any]:
@@ -95,6 +106,7 @@ def _trigger_group(
                 connection, job_id, list(fired_task_bodies(template, firing, access))
             ),
         )
+    _record(runs_container(connection), schedule, firing["group_id"], firing)
     return parse_group(json.dumps(document).encode(), firing["group_id"])
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,8 +16,10 @@ from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.flows.schedules.manage import ScheduleRecord
+    from runner.flows.runs.history import RunRow
+    from runner.flows.schedules.manage import Firing, ScheduleRecord
 
+_SHOWN = 20  # firings
 app = typer.Typer(help="Create and manage schedules, which start runs in Azure Batch.")
 NameArgument = Annotated[
     str,
@@ -107,20 +109,21 @@ def show(call: Invocation, schedule: NameArgument) -> None:
     connection = call.connect()
     found = find_schedule(connection, schedule)
     made = firings(connection, found)
-    runs = [run_id for one in made for run_id in one.runs]
     groups = [one.group_id for one in made if one.group_id is not None]
     problem = trouble(connection, found, made)
     if out.as_text:
-        shown = {"groups": _format_ids(groups)} if found.tasks else {"runs": _format_ids(runs)}
-        out.record({**_texts(_row(found)), **shown})
+        out.record(_texts(_row(found)))
         if found.tasks:
             _draw(out, connection, found, groups)
+        _show_firings(out, connection, made)
     else:
+        rows = _rows(connection, made)
         out.record(
             {
                 **_row(found),
-                "runs": runs,
+                "runs": [run_id for one in made for run_id in one.runs],
                 "groups": groups,
+                "firings": [_firing(one, rows) for one in made],
                 "trouble": problem,
                 "document": found.document,
             }
@@ -189,6 +192,61 @@ def rm(call: Invocation, schedule: NameArgument) -> None:
     _print_state(
         call.out, schedule, "gone", f"deleted {schedule}{note}", {"cancelled": list(cancelled)}
     )
+
+
+def _rows(connection: Connection, made: Sequence[Firing]) -> Mapping[str, RunRow]:
+    from runner.flows.runs.history import list_runs
+
+    ids = [run_id for one in made for run_id in one.runs]
+    return {row.run_id: row for row in list_runs(connection, limit=None, ids=ids).rows}
+
+
+def _firing(one: Firing, rows: Mapping[str, RunRow]) -> dict[str, Any]:
+    """Return a firing with the states of its runs; a run that was deleted has none."""
+    found = {run_id: rows[run_id].status for run_id in one.runs if run_id in rows}
+    return {
+        "created": one.created,
+        "triggered": one.triggered,
+        "job_id": one.job_id,
+        "group_id": one.group_id,
+        "runs": [
+            {"run_id": run_id, "state": status and status.label, "reason": status and status.reason}
+            for run_id, status in ((run_id, found.get(run_id)) for run_id in one.runs)
+        ],
+    }
+
+
+def _show_firings(out: Output, connection: Connection, made: Sequence[Firing]) -> None:
+    """Print the newest firings with the states of their runs."""
+    from collections import Counter
+
+    from runner.core.units import format_age
+
+    newest = made[: -_SHOWN - 1 : -1]
+    rows = _rows(connection, newest)
+    table: list[dict[str, Any]] = []
+    for one in newest:
+        runs = _firing(one, rows)["runs"]
+        states = Counter(run["state"] or "deleted" for run in runs)
+        single = len(runs) == 1
+        table.append(
+            {
+                "started": one.group_id or one.runs[0],
+                "by": "trigger" if one.triggered else "schedule",
+                "age": format_age(datetime.now(UTC) - datetime.fromisoformat(one.created)),
+                "status": ", ".join(
+                    state if single else f"{n} {state}" for state, n in states.items()
+                ),
+                "reason": next(
+                    (run["reason"].partition("\n")[0] for run in runs if run["reason"]), ""
+                ),
+            }
+        )
+    out.text()
+    columns = ("started", "by", "age", "status", "reason")
+    out.rows(table, columns, empty="it has started no runs yet", spare=("by", "age", "reason"))
+    if len(made) > len(newest):
+        out.note(f"{len(made) - len(newest)} older ones")
 
 
 def _print_state(
