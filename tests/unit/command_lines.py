@@ -25,6 +25,7 @@ OTHERS: dict[str, frozenset[str]] = {
     "az provider register": frozenset({"--namespace", "--wait"}),
     "az batch pool supported-images list": frozenset({"-o"}),
     "az batch pool delete": frozenset({"--pool-id", "--yes"}),
+    "az batch pool autoscale enable": frozenset({"--pool-id", "--auto-scale-formula"}),
     "az batch job delete": frozenset({"--job-id", "--yes"}),
     "az batch job enable": frozenset({"--job-id"}),
     "az batch node scheduling enable": frozenset({"--pool-id", "--node-id"}),

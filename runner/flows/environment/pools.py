@@ -257,7 +257,11 @@ def _not_autoscaled(
     scaled = sorted(each.id for each in list_pools(connection) if each.autoscale is not None)
     stack = f"set its `scenario` in Pulumi.{settings.stack}.yaml and run `runner up`"
     if settings.target == "local":
-        stack = "enable autoscale on a pool with `az batch pool autoscale enable`"
+        name, nodes = (pool.id, pool.spot_target) if pool else ("POOL", 0)
+        formula = f"--auto-scale-formula '$TargetLowPriorityNodes = {nodes};'"
+        stack = connection.for_this_account(
+            f"az batch pool autoscale enable --pool-id {name} {formula}"
+        )
     return RunnerError(
         "R-POOL-NOT-AUTOSCALED",
         f"pool {pool.id!r} has no formula" if pool else "no pool has a formula",
