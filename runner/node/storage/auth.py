@@ -21,6 +21,8 @@ from runner.protocol.encoding import parse_json
 # Azure VM docs, "How to use managed identities on a VM to acquire an access token".
 IMDS_TOKEN_URL = "http://169.254.169.254/metadata/identity/oauth2/token"  # noqa: S105 - an address
 IMDS_API_VERSION = "2018-02-01"
+# App Service docs, "REST endpoint reference" of managed identities.
+IDENTITY_API_VERSION = "2019-08-01"
 STORAGE_RESOURCE = "https://storage.azure.com/"
 REFRESH_BEFORE_EXPIRY_S = 300.0
 # A token that storage refused is renewed, but not more often than this.
@@ -70,8 +72,9 @@ class TaskTokenCredential:
 class ManagedIdentityCredential:
     """A bearer token of the node's managed identity, renewed five minutes before it expires.
 
-    `RUNNER_IMDS_TOKEN_URL` overrides the address of the metadata service. Safe to use from several
-    threads.
+    It comes from the metadata service, or from `IDENTITY_ENDPOINT` where a host sets that together
+    with `IDENTITY_HEADER`. `RUNNER_IMDS_TOKEN_URL` overrides the address of the metadata service.
+    Safe to use from several threads.
     """
 
     def __init__(
@@ -82,7 +85,13 @@ class ManagedIdentityCredential:
     ) -> None:
         self._client_id = client_id
         self._resource = resource
-        self._url = token_url or os.environ.get("RUNNER_IMDS_TOKEN_URL", IMDS_TOKEN_URL)
+        self._version, self._headers = IMDS_API_VERSION, {"Metadata": "true"}
+        self._url = token_url or os.environ.get("RUNNER_IMDS_TOKEN_URL", "")
+        endpoint, secret = (os.environ.get(f"IDENTITY_{part}") for part in ("ENDPOINT", "HEADER"))
+        if not self._url and endpoint and secret:
+            self._url, self._version = endpoint, IDENTITY_API_VERSION
+            self._headers = {"X-IDENTITY-HEADER": secret}
+        self._url = self._url or IMDS_TOKEN_URL
         self._token = ""
         self._renew_at = 0.0
         self._renewed_at = 0.0
@@ -109,23 +118,30 @@ class ManagedIdentityCredential:
             self._renew_at = min(self._renew_at, soon)
 
     def _renew(self) -> None:
-        query = {"api-version": IMDS_API_VERSION, "resource": self._resource}
+        query = {"api-version": self._version, "resource": self._resource}
         if self._client_id:
             query["client_id"] = self._client_id
         request = urllib.request.Request(  # noqa: S310 - the metadata service only speaks http
-            f"{self._url}?{urllib.parse.urlencode(query)}", headers={"Metadata": "true"}
+            f"{self._url}?{urllib.parse.urlencode(query)}", headers=self._headers
         )
         # The metadata service must never be reached through a proxy.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=10) as response:
                 answer = parse_json(read_all(response))
-            token, lifetime_s = str(answer["access_token"]), float(answer["expires_in"])
+            token, lifetime_s = str(answer["access_token"]), _lifetime_s(answer)
         except (OSError, ValueError, KeyError, TypeError) as err:
             raise TokenUnavailableError(f"no token from the metadata service: {err}") from err
         self._token = token
         self._renewed_at = time.monotonic()
         self._renew_at = time.monotonic() + max(lifetime_s - REFRESH_BEFORE_EXPIRY_S, 30.0)
+
+
+def _lifetime_s(answer: Mapping[str, object]) -> float:
+    """Return how long a token is valid; `IDENTITY_ENDPOINT` gives only the time of its end."""
+    if "expires_in" in answer:
+        return float(str(answer["expires_in"]))
+    return float(str(answer["expires_on"])) - time.time()
 
 
 Credential = SasCredential | TaskTokenCredential | ManagedIdentityCredential

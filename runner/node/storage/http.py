@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import logging
 import threading
@@ -252,9 +253,25 @@ class Transport:
         self._local.used = time.monotonic()
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            connection = kind(self._host, self._port, timeout=self._timeout_s)
-            self._local.connection = connection
+            connection = self._local.connection = self._connect()
+        return connection
+
+    def _connect(self) -> http.client.HTTPConnection:
+        """Return a new connection, through the proxy that the environment names for HTTPS."""
+        if not self._secure:
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        proxy = urllib.request.getproxies().get("https", "")
+        if not proxy or urllib.request.proxy_bypass(self._host):
+            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s)
+        via = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        connection = http.client.HTTPSConnection(
+            via.hostname or "", via.port or 80, timeout=self._timeout_s
+        )
+        headers: dict[str, str] = {}
+        if via.username:
+            pair = urllib.parse.unquote(f"{via.username}:{via.password or ''}").encode()
+            headers["Proxy-Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        connection.set_tunnel(self._host, self._port, headers)
         return connection
 
 

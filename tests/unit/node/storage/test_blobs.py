@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 from pathlib import Path
 
 import pytest
 
+from batch_emulator.gateway.client_variables import bundle_of, client_variables
+from batch_emulator.gateway.proxy import Gateway, LocalServices
+from batch_emulator.gateway.sign_in import NamedAccounts
 from runner.node.storage import blobs as blobs_module
-from runner.node.storage.auth import ManagedIdentityCredential
+from runner.node.storage.auth import ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient, content_type
 from runner.node.storage.http import StorageUnreachableError, Transport
 from runner.node.storage.limits import RetryBudget
@@ -123,6 +127,64 @@ def test_identity_token_is_fetched_once_and_sent(
     assert "resource=https%3A%2F%2Fstorage.azure.com%2F" in path
     authorizations = [headers["Authorization"] for _, _, headers in service.requests[1:]]
     assert authorizations == ["Bearer token-1", "Bearer token-1"]
+
+
+def test_proxy_and_identity_endpoint_of_a_host_are_used(
+    service: FakeBlobs,
+    retry_budget: RetryBudget,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address = service.url.removesuffix("/runs")
+    account = NamedAccounts("account", "a2V5", "a2V5")
+    gateway = Gateway(LocalServices(account, address, address, address), for_nodes=True)
+    gateway.start()
+    bundle = tmp_path / "authorities.pem"
+    bundle.write_bytes(bundle_of(gateway))
+    for name, value in client_variables(gateway, str(bundle)).items():
+        monkeypatch.setenv(name, value)
+    url = "https://account.blob.core.windows.net/runs"
+    try:
+        transport = Transport(url, ManagedIdentityCredential("client-1"), retry_budget)
+        ContainerClient(transport).put("r/a", b"x")
+        transport.close()
+    finally:
+        gateway.close()
+    assert service.data("r/a") == b"x"
+    [(_, path, headers)] = service.requests
+    assert path == "/account/runs/r/a"
+    # What the gateway makes of a valid token only.
+    assert headers["authorization"].startswith("SharedKey account:")
+
+
+def test_host_outside_the_proxy_is_reached_directly(
+    retry_budget: RetryBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:p%40ss@proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "blob.internal")
+    seen: list[tuple[str, int, dict[str, str]]] = []
+
+    def tunnel(
+        connection: http.client.HTTPSConnection, host: str, _port: int, headers: dict[str, str]
+    ) -> None:
+        seen.append((f"{host} by {connection.host}", connection.port, headers))
+
+    def unreachable(connection: http.client.HTTPSConnection) -> None:
+        seen.append((connection.host, connection.port, {}))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(http.client.HTTPSConnection, "set_tunnel", tunnel)
+    monkeypatch.setattr(http.client.HTTPSConnection, "connect", unreachable)
+    for host in ("blob.internal", "blob.example"):
+        transport = Transport(f"https://{host}/runs", SasCredential("sig=s"), retry_budget)
+        with pytest.raises(ConnectionRefusedError):
+            transport.open("r/a")
+    password = {"Proxy-Authorization": "Basic dXNlcjpwQHNz"}
+    assert seen == [
+        ("blob.internal", 443, {}),
+        ("blob.example by proxy.example", 3128, password),
+        ("proxy.example", 3128, {}),
+    ]
 
 
 def test_unavailable_metadata_service_is_retried(
