@@ -327,6 +327,9 @@ _UNREADABLE: dict[type[OSError], str] = {
 }
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 50
+_TOO_DEEP = "nested too deeply"
+_TOO_DEEP_FIX = "close brackets before you open more, and indent fewer lines below one another"
+_MAX_VALUES = 20_000  # 500 tasks, the most of a submit file, of 40 values; parsing takes a second
 # The start of ruamel's messages, and the fix for each.
 _FIXES = {
     "mapping values are not allowed": "put text that has `: ` in it in quotes, or indent as above",
@@ -368,6 +371,8 @@ def read_document(path: Path, *, code: str) -> Document:
     text = _text(path, code)
     parser = YAML(typ="rt", pure=True)
     try:
+        if "&" in text or sum(map(text.count, "*,:[{-?")) > _MAX_VALUES / 2:
+            _check_values(code, path, text)  # else it has too few marks for that many
         tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
     except MarkedYAMLError as err:
         raise _marked_error(code, path, err) from err
@@ -380,8 +385,8 @@ def read_document(path: Path, *, code: str) -> Document:
         fix = "remove the tag, or put text that begins with ! in quotes"
         raise _syntax_error(code, path, problem, fix) from err
     except RecursionError as err:
-        fix = "close brackets before you open more, and indent fewer lines below one another"
-        raise _syntax_error(code, path, "nested too deeply", fix, _deep_line(text)) from err
+        _check_values(code, path, text)
+        raise _syntax_error(code, path, _TOO_DEEP, _TOO_DEEP_FIX) from err
     if tree is None:
         tree = CommentedMap()
     if not isinstance(tree, CommentedMap):
@@ -483,17 +488,43 @@ def _marked_error(code: str, path: Path, err: Any) -> RunnerError:
     return _syntax_error(code, path, problem, line=mark.line + 1 if mark else None)
 
 
-def _deep_line(text: str) -> int | None:
-    from ruamel.yaml import YAML  # noqa: PLC0415  see above
-    from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent  # noqa: PLC0415
+def _check_values(code: str, path: Path, text: str) -> None:
+    """Count the values of the file, with what its aliases repeat, before any of them is built.
 
-    depth = 0
-    events: Any = YAML(typ="rt", pure=True).parse(text)  # pyright: ignore[reportUnknownMemberType]
-    for event in events:
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            return event.start_mark.line + 1
-    return None
+    Raises:
+        RunnerError: they are too many or too deep, or an alias is part of what it repeats.
+    """
+    from ruamel.yaml import YAML, events  # noqa: PLC0415  see above
+
+    anchors: dict[str, int] = {}  # the values of each; 0 while it is being read
+    opened: list[tuple[str | None, int]] = []
+    total = 0
+    parsed: Any = YAML(typ="rt", pure=True).parse(text)  # pyright: ignore[reportUnknownMemberType]
+    for event in cast("Iterable[Any]", parsed):
+        line: int = event.start_mark.line + 1
+        anchor: str | None = getattr(event, "anchor", None)
+        if isinstance(event, events.CollectionEndEvent):
+            anchor, before = opened.pop()
+            if anchor:
+                anchors[anchor] = total - before
+        elif isinstance(event, events.AliasEvent):
+            repeated = anchors.get(anchor or "", 1)
+            if not repeated:
+                problem = f"*{anchor} is part of what it repeats"
+                fix = f"write out what is meant in place of *{anchor}"
+                raise _syntax_error(code, path, problem, fix, line)
+            total += repeated
+        elif isinstance(event, events.NodeEvent):
+            before, total = total, total + 1
+            if isinstance(event, events.CollectionStartEvent):
+                opened.append((anchor, before))
+                if len(opened) > _MAX_DEPTH:
+                    raise _syntax_error(code, path, _TOO_DEEP, _TOO_DEEP_FIX, line)
+            if anchor:
+                anchors[anchor] = int(isinstance(event, events.ScalarEvent))
+        if total > _MAX_VALUES:
+            fix = "keep large data in files of their own, and repeat less with aliases (*name)"
+            raise _syntax_error(code, path, f"more than {_MAX_VALUES:,} values", fix, line)
 
 
 def _no_mapping(code: str, path: Path, text: str, tree: object) -> RunnerError:

@@ -233,3 +233,52 @@ def test_value_that_does_not_match_its_tag_is_reported(tmp_path: Path, value: st
     assert "not what its tag" in f"{err.what} {err.why}"
     assert err.code == "R-X-SYNTAX"
     assert "remove the tag" in err.fix
+
+
+def _repeated(first: str, line: str) -> str:
+    """A file in which each of 40 lines repeats the one above it."""
+    return first + "".join(line.format(i=i, above=i - 1) for i in range(1, 40))
+
+
+HOSTILE = {
+    "lists of aliases": _repeated("a0: &a0 [x, x]\n", "a{i}: &a{i} [*a{above}, *a{above}]\n"),
+    "mappings of aliases": _repeated(
+        "a0: &a0 {x: 1}\n", "a{i}: &a{i} {{l: *a{above}, r: *a{above}}}\n"
+    ),
+    "merged mappings": _repeated(
+        "a0: &a0 {x: 1}\n", "a{i}: &a{i}\n  <<: [*a{above}, *a{above}]\n  k{i}: 1\n"
+    ),
+    "an alias often": "a: &a [1, 2, 3, 4]\nb: [" + "*a," * 5000 + "]\n",
+    "a list in itself": "a: &a [1, *a]\n",
+    "a mapping in itself": "a: &a\n  b:\n    c: *a\n",
+    "a long list": "a: [" + "1," * 30_000 + "]\n",
+    "a long block": "a:\n" + "- 1\n" * 30_000,
+    "many keys": "".join(f"k{i}: 1\n" for i in range(11_000)),
+    "many keys in braces": "a: {" + "".join(f"k{i}: 1," for i in range(11_000)) + "}\n",
+    "many documents": "---\n" * 21_000,
+    "open brackets": "a: " + "[" * 10_000,
+    "open braces": "a: " + "{a: " * 10_000,
+    "dashes": "- " * 10_000 + "x\n",
+    "deep keys": "".join(" " * i + "a:\n" for i in range(300)),
+    "a long number": "a: " + "9" * 9000 + "\n",
+    "a long time": "a: !!int 1" + ":00" * 1000 + "\n",
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_file_that_would_grow_in_memory_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    with pytest.raises(RunnerError) as caught:
+        read_document(path, code="R-RECIPE")
+    assert caught.value.code == "R-RECIPE-SYNTAX"
+    assert str(path) in caught.value.what
+
+
+def test_aliases_of_ordinary_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text("a: &a [1, {b: c}]\nd: {e: *a, f: *a}\ng: &g {h: i}\nj: {<<: *g, k: 1}\n")
+    data = read_document(path, code="R-RECIPE").data
+    assert data["d"]["f"] == [1, {"b": "c"}]
+    assert data["j"] == {"k": 1, "h": "i"}
