@@ -13,7 +13,11 @@ def reason_to_refuse(headers: Mapping[str, str]) -> str | None:
     """
     if "origin" in headers:
         return "requests of web pages are refused"
-    host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    given = headers.get("host", "")
+    try:
+        host = urlsplit(f"//{given}").hostname or ""
+    except ValueError:  # a bracket without the other, or an address that is none
+        host = given
     if host not in ("", "localhost") and not _is_loopback(host):
         return f"Host '{host[:64]}' is not a loopback address"
     return None

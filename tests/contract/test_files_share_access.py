@@ -93,7 +93,7 @@ def test_what_was_changed_after_signing_is_refused(files: Files) -> None:
 
 
 def test_web_pages_are_refused(files: Files) -> None:
-    for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}):
+    for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}, {"host": "["}):
         assert files.send("GET", "/", "comp=list", headers).status_code == 403
 
 

@@ -253,6 +253,13 @@ def test_proxy_serves_who_has_its_password_only(
         way.connect()
 
 
+def test_copy_from_a_malformed_url_is_refused(gateway: Gateway) -> None:
+    client = _client(gateway, "mine.blob.core.windows.net")
+    client.request("GET", "/a", headers={"x-ms-copy-source": "https://[/b"})
+    assert client.getresponse().status == 400
+    client.close()
+
+
 def test_proxy_asks_clients_for_its_password(of_nodes: Gateway) -> None:
     with socket.create_connection(("127.0.0.1", of_nodes.server_address[1]), 60) as way:
         way.sendall(f"CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n\r\n".encode())
