@@ -1,10 +1,11 @@
-"""Folders that tasks write into: create, check and delete them without following links."""
+"""Folders that tasks write into: create, check and delete them; and files that they cannot read."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+import sqlite3
 import stat
 import subprocess
 from contextlib import suppress
@@ -13,6 +14,22 @@ from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # opening a pipe would wait for ever
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open an SQLite file that only this user can read; threads may share the connection.
+
+    SQLite gives its other files, such as the write-ahead log, the permissions of this one. Raises
+    OSError and sqlite3.Error.
+    """
+    path.touch(mode=0o600)
+    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        with suppress(FileNotFoundError):
+            file.chmod(0o600)
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=NORMAL")
+    return database
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,9 @@ class Isolation:
             link.symlink_to(self.folder)
 
     def close_folders(self, data_dir: Path) -> None:
-        """Leave to the user of tasks only the way to its folders."""
+        """Leave to the user of tasks only the way to its folders, and to other users nothing."""
         if self.owner is None:
+            data_dir.chmod(0o700)
             return
         self.folder.chmod(0o711)
         if self.folder.parent == _OUTSIDE:

@@ -11,7 +11,6 @@ import dataclasses
 import hmac
 import json
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from batch_emulator.files_share.tree import BadNameError, check_share
-from batch_emulator.folders import Owner, remove_tree
+from batch_emulator.folders import Owner, open_database, remove_tree
 
 DEFAULT_QUOTA_GIB = 5120
 _INT64 = 2**63 - 1  # SQLite's integers; some file systems number their inodes higher
@@ -81,9 +80,7 @@ class ShareRecords:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db = open_database(path)
         self._db.executescript(_SCHEMA)
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from batch_emulator.autoscale.values import Timestamp
 from batch_emulator.domain.account import Journal, SampleRun
 from batch_emulator.domain.model import Job, Json, Pool, UsageKey
 from batch_emulator.domain.values import time_of, time_text
+from batch_emulator.folders import open_database
 from batch_emulator.storage.records import (
     dump,
     job_record,
@@ -144,7 +145,7 @@ class AccountStore:
     """The database of one data dir, locked for this process."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = (folder / "lock").open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,11 +153,7 @@ class AccountStore:
             self._lock.close()
             raise StoreInUseError(f"another emulator is running on {folder}") from err
         # opened by one thread and used by one, which need not be the same
-        self._db = sqlite3.connect(
-            folder / "state.sqlite", isolation_level=None, check_same_thread=False
-        )
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db = open_database(folder / "state.sqlite")
         # a checkpoint syncs the disk; once in 4,000 pages keeps that out of most requests
         self._db.execute("PRAGMA wal_autocheckpoint=4000")
         self._prepare()

@@ -212,6 +212,23 @@ def test_closed_folders_of_root_get_another_place(tmp_path: Path) -> None:
     assert isolation.folder.parent == Path("/var/lib/batch-emulator")
 
 
+@pytest.mark.parametrize("isolation", MODES)
+def test_other_users_cannot_read_the_state(open_folder: Path, isolation: str) -> None:
+    settings = {"isolation": isolation, "storage": StorageAccount("account", KEY)}
+    umask = os.umask(0)
+    try:
+        with serving(open_folder / "data", settings=settings):
+            data = open_folder / "data"
+            modes = {path.name: path.stat().st_mode & 0o777 for path in data.iterdir()}
+            way = data.stat().st_mode & 0o777
+    finally:
+        os.umask(umask)
+    assert {"state.sqlite", "state.sqlite-wal", "files.sqlite"} <= modes.keys()
+    assert way == (0o700 if isolation == "environment" else 0o711)
+    databases = [mode for name, mode in modes.items() if ".sqlite" in name]
+    assert set(databases) == {0o600}
+
+
 def test_shares_follow_a_change_of_isolation(tmp_path: Path) -> None:
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     (data / "shares" / "s").mkdir(parents=True)
