@@ -50,6 +50,20 @@ def without_protocol(path: str, raw_query: str, account: str, key: str) -> str:
     return urlencode(kept, quote_via=quote)
 
 
+def read_signature(path: str, expiry: str, account: str, key: str) -> str:
+    """Return the query of a signature that lets one blob be read.
+
+    Args:
+        path: The path of the blob as sent, without the account.
+        expiry: When it ends, as 2026-12-31T06:00:00Z.
+        account: The name of the storage account.
+        key: Its key, base64.
+    """
+    query = {"sv": "2021-12-02", "sr": "b", "sp": "r", "se": expiry}
+    signed = _sign(_text(path, query, account), base64.b64decode(key))
+    return urlencode({**query, "sig": signed}, quote_via=quote)
+
+
 def _text(path: str, query: Mapping[str, str], account: str) -> str:
     """Return what is signed of a shared access signature."""
     version = query.get("sv", "")

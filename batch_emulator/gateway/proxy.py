@@ -28,7 +28,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from xml.etree import ElementTree as ET
 
-from batch_emulator.executor.blob_sas import without_protocol
+from batch_emulator.executor.blob_sas import read_signature, without_protocol
 from batch_emulator.files_share.auth import SignedRequest, query_of, strings_to_sign
 from batch_emulator.gateway.authority import DOMAINS, Authority
 from batch_emulator.gateway.pools import api_version, arm_answer, pool_of
@@ -54,6 +54,7 @@ _TUNNEL_BYTES = 64 * 1024
 _MAX_SIGN_IN_BYTES = 64 * 1024
 _VALID_FOR_COMMANDS = timedelta(days=2)
 _VALID_FOR_NODES = timedelta(days=3650)  # an emulator may run for months
+_COPY_LIMIT = timedelta(hours=1)  # of reading a source of a copy that came with a token
 _PROXY_USER = "local"
 # Audiences without a slash at the end. Storage takes those of one account as well
 # (https://learn.microsoft.com/azure/storage/common/storage-auth-aad-msi, read 2026-11-23).
@@ -465,7 +466,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _sign_for_storage(self, headers: dict[str, str], prefix: str) -> None:
         """Sign what a key or a token signed; a SAS does not name the host and stays."""
         account = self.server.services.account
-        source = headers.get("x-ms-copy-source", "")
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "sharedkey":
             name, _, signature = given.strip().partition(":")
@@ -477,7 +477,7 @@ class _Handler(BaseHTTPRequestHandler):
                 message = "The MAC signature found in the HTTP request is not the same."
                 raise _RefusedError(403, "AuthenticationFailed", message)
         elif not self._has_token(headers):
-            headers |= self._local_source(source)
+            self._lead_copy_source(headers)
             headers["x-forwarded-proto"] = "https"  # our Azure Files admits a SAS for HTTPS then
             path, _, query = self.path.partition("?")
             known = without_protocol(path, query, account.name, account.storage_key)
@@ -485,7 +485,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         else:
             headers["x-ms-date"] = format_datetime(datetime.now(UTC), usegmt=True)
-        headers |= self._local_source(source)
+        self._lead_copy_source(headers)
         text = strings_to_sign(self._signed(headers, prefix), account.name)[0]
         headers["authorization"] = f"SharedKey {account.name}:{_sign(text, account.storage_key)}"
 
@@ -494,15 +494,27 @@ class _Handler(BaseHTTPRequestHandler):
         client = str(self.client_address[0])
         return SignedRequest(self.command, prefix + path, query, headers, client)
 
-    def _local_source(self, source: str) -> dict[str, str]:
-        """The source of a copy by its local URL."""
+    def _lead_copy_source(self, headers: dict[str, str]) -> None:
+        """Name the source of a copy by its local URL, and sign it if it comes with a token."""
+        source = headers.get("x-ms-copy-source", "")
         split = urlsplit(source)
         local = self.server.services.of(split.hostname or "")
         if not source or local is None:
-            return {}
+            return
         account = self.server.services.account
         query = without_protocol(split.path, split.query, account.name, account.storage_key)
-        return {"x-ms-copy-source": f"{local}{split.path}{'?' if query else ''}{query}"}
+        scheme, _, token = headers.pop("x-ms-copy-source-authorization", "").partition(" ")
+        if scheme:
+            audiences = self.server.services.audiences(split.hostname or "")
+            if scheme.lower() != "bearer" or not self.server.tokens.is_valid(
+                token.strip(), audiences
+            ):
+                message = "The token of the copy source is invalid."
+                raise _RefusedError(401, "CannotVerifyCopySource", message)
+            expiry = f"{datetime.now(UTC) + _COPY_LIMIT:%Y-%m-%dT%H:%M:%SZ}"
+            signature = read_signature(split.path, expiry, account.name, account.storage_key)
+            query = f"{query}&{signature}" if query else signature
+        headers["x-ms-copy-source"] = f"{local}{split.path}{'?' if query else ''}{query}"
 
 
 def _sign(text: str, key: str) -> str:

@@ -24,9 +24,10 @@ import json, os, subprocess, urllib.request
 from urllib.error import HTTPError, URLError
 account, identity = os.environ["AZ_BATCH_ACCOUNT_NAME"], os.environ["IDENTITY_ENDPOINT"]
 
-def answer(url, headers):
+def answer(url, headers, method="GET", data=None):
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as reply:
+        asked = urllib.request.Request(url, data, headers, method=method)
+        with urllib.request.urlopen(asked) as reply:
             return reply.status, reply.read()
     except HTTPError as err:
         return err.code, err.read()
@@ -44,7 +45,16 @@ of_batch = headers_for("https://batch.core.windows.net/")
 of_keys = headers_for("https://management.azure.com/")
 batch = f"https://{account}.westeurope.batch.azure.com"
 version = "api-version=2024-07-01.20.0"
+made = f"https://{account}.blob.core.windows.net/named"
+answer(f"{made}?restype=container", headers, "PUT")
+answer(f"{made}/a%20b", {**headers, "x-ms-blob-type": "BlockBlob"}, "PUT", b"text")
+source = {"x-ms-copy-source": f"{made}/a%20b", "x-ms-requires-sync": "true"}
+wrong = {"x-ms-copy-source-authorization": "Bearer wrong"}
+signed = {"x-ms-copy-source-authorization": headers["Authorization"]}
 found = {
+    "copy": answer(f"{made}/copy", {**headers, **source, **signed}, "PUT")[0],
+    "wrong": answer(f"{made}/wrong", {**headers, **source, **wrong}, "PUT")[0],
+    "copied": answer(f"{made}/copy", headers)[1].decode(),
     "blob": answer(f"https://{account}.blob.core.windows.net/?comp=list", headers)[0],
     "file": answer(f"https://{account}.file.core.windows.net/?comp=list", headers)[0],
     "batch": answer(f"{batch}/pools?{version}", of_batch)[0],
@@ -108,7 +118,8 @@ def _run_task(cli: Cli, job: str, script: str) -> str:
 def test_identity_of_a_node_opens_storage_and_nothing_else(named: Cli) -> None:
     found = json.loads(_run_task(named, "names", _TASK))
     refused = {"batch": 403, "keys": 403, "queue": _REFUSED}
-    assert found == {"blob": 200, "file": 200, **refused}
+    copied = {"copy": 202, "copied": "text", "wrong": 401}
+    assert found == {"blob": 200, "file": 200, **copied, **refused}
 
 
 def test_names_are_there_after_a_restart(named: Cli) -> None:
