@@ -7,7 +7,6 @@ import json
 import math
 import shutil
 import sys
-import unicodedata
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -16,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from runner.cli.ui.terminal import StageView, is_terminal, shows_colour, silence_stdout, styled
+from runner.cli.ui.terminal import (
+    StageView,
+    is_terminal,
+    shown_log,
+    shows_colour,
+    silence_stdout,
+    styled,
+    visible,
+)
 from runner.core.units import format_duration
 
 if TYPE_CHECKING:
@@ -104,21 +111,26 @@ class Output:
         if title:
             self.text(styled(title, "bold", sys.stdout))
         shown = {
-            name: "\n".join(_visible(line) for line in _cell(value).split("\n"))
+            name: "\n".join(visible(line, cell=True) for line in _cell(value).split("\n"))
             for name, value in record.items()
         }
         for line in _pair_lines(shown, sys.stdout):
             self.text(line)
 
     def text(self, line: str = "") -> None:
-        """Print a line of data on stdout, unchanged."""
+        """Print a line of data on stdout; what could control a terminal is escaped on one."""
         Output.has_printed = True
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"{visible(line) if is_terminal(sys.stdout) else line}\n")
+
+    def log(self, line: str) -> None:
+        """Print a line of a script's log on stdout."""
+        Output.has_printed = True
+        sys.stdout.write(f"{shown_log(line, sys.stdout)}\n")
 
     def note(self, line: str, *, style: str = "") -> None:
         """Print a message on stderr; `style` is `bold`, `dim` or a colour."""
         sys.stdout.flush()
-        text = styled(line, style, sys.stderr)
+        text = styled(visible(line), style, sys.stderr)
         if self._view is not None:  # the line has to go above the progress bars
             self._view.log(text, error=True)
             return
@@ -144,7 +156,7 @@ class Output:
         """Ask on the terminal and return the answer; False if there is no terminal."""
         if not is_terminal(sys.stdin):
             return False
-        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.write(f"{visible(question)} [y/N] ")
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
@@ -184,7 +196,9 @@ class Output:
         from rich.console import Console
         from rich.table import Table
 
-        cells = {name: [_visible(_cell(row.get(name))) for row in rows] for name in columns}
+        cells = {
+            name: [visible(_cell(row.get(name)), cell=True) for row in rows] for name in columns
+        }
         width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _ANY_WIDTH
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         longest = {
@@ -239,7 +253,7 @@ def _pair_lines(pairs: Mapping[str, str], stream: TextIO) -> Generator[str]:
     width = max((len(name) for name in pairs), default=0)
     for name, value in pairs.items():
         below = value.replace("\n", f"\n{' ' * (width + 2)}")
-        yield f"{styled(f'{_visible(name):<{width}}', 'dim', stream)}  {below}".rstrip()
+        yield f"{styled(f'{visible(name, cell=True):<{width}}', 'dim', stream)}  {below}".rstrip()
 
 
 def _heading(column: str) -> str:
@@ -273,17 +287,17 @@ def show_error(err: RunnerError, *, as_json: bool = False) -> None:
     _end_data()
     what, *details = str(err).split("\n")
     head, _, rest = what.partition(": ")
-    sys.stderr.write(f"{styled(head + ':', 'bold red', sys.stderr)} {rest}\n")
+    sys.stderr.write(f"{styled(head + ':', 'bold red', sys.stderr)} {visible(rest)}\n")
     for detail in details:
         label, _, text = detail.partition(": ")
         style = "bold green" if label.strip() == "fix" else "bold"
-        sys.stderr.write(f"{styled(label + ':', style, sys.stderr)} {text}\n")
+        sys.stderr.write(f"{styled(label + ':', style, sys.stderr)} {visible(text)}\n")
 
 
 def show_trace(trace: str) -> None:
     """Print the traceback of --debug."""
     _end_data()
-    sys.stderr.write(trace)
+    sys.stderr.write(visible(trace))
 
 
 def _end_data() -> None:
@@ -307,15 +321,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _scalar(value)
-
-
-def _visible(text: str) -> str:
-    """Escape control characters: names come from scripts, and must not control the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        repr(char)[1:-1] if unicodedata.category(char) == "Cc" else char for char in text
-    )
 
 
 def _json(value: Any) -> str:

@@ -140,7 +140,7 @@ class RunDisplay:
     def _line(self, stream: str, line: str) -> None:
         text = _last_redraw(line).rstrip("\r")
         self.shown.append(text)
-        self._view.log(text, error=self._log_to_stderr or stream == "stderr")
+        self._view.log_script(text, error=self._log_to_stderr or stream == "stderr")
 
     def _print(self, line: str) -> None:
         self._view.log(line, error=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, TextIO
@@ -63,6 +64,41 @@ def shows_colour(stream: TextIO) -> bool:
     return not plain and is_terminal(stream)
 
 
+# Colours, and then what else could control a terminal: the sequences of ECMA-48 and single
+# characters, with those that change the direction of text. A sequence of another length is text.
+_COLOUR = r"\x1b\[[0-9;:]{0,64}m"
+_SEQUENCES = (
+    r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"  # moves the cursor, clears, asks
+    # sets the title, links, colours of the terminal itself
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x9c|\x1b\\)"
+    r"|\x1b[ -/]{0,8}[0-Z\\^-~]"
+)
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+_IN_LINE = re.compile(f"{_COLOUR}|[{_CONTROLS}]")
+_IN_CELL = re.compile(f"[\t\n{_CONTROLS}]")
+_IN_LOG = re.compile(f"{_COLOUR}|{_SEQUENCES}|[{_CONTROLS}]")
+
+
+def visible(text: str, *, cell: bool = False) -> str:
+    """Escape control characters: names and messages of others must not control the terminal.
+
+    Colours and line ends stay, unless the text is a `cell` of a table.
+    """
+    if text.isprintable():
+        return text
+    return (_IN_CELL if cell else _IN_LINE).sub(
+        lambda found: found[0] if found[0].endswith("m") else repr(found[0])[1:-1], text
+    )
+
+
+def shown_log(line: str, stream: TextIO) -> str:
+    """Return a line that a script wrote: on a terminal, its colours are all that has an effect."""
+    if line.isprintable() or not is_terminal(stream):
+        return line
+    kept = _IN_LOG.sub(lambda found: found[0] if re.fullmatch(_COLOUR, found[0]) else "", line)
+    return f"{kept}\x1b[0m" if "\x1b" in kept else kept
+
+
 def mark(symbol: str, fallback: str, stream: TextIO | None = None) -> str:
     """Return the symbol, or the fallback if the stream cannot encode it."""
     encoding = getattr(stream or sys.stderr, "encoding", None) or "ascii"
@@ -103,7 +139,14 @@ class StageView:
 
     def log(self, line: str, *, error: bool = False) -> None:
         """Print a line to stdout (or stderr), above the display."""
+        self._print(visible(line), sys.stderr if error else sys.stdout)
+
+    def log_script(self, line: str, *, error: bool = False) -> None:
+        """Print a line that a script wrote."""
         stream = sys.stderr if error else sys.stdout
+        self._print(shown_log(line, stream), stream)
+
+    def _print(self, line: str, stream: TextIO) -> None:
         if self._live is not None and is_terminal(stream):
             # The display owns the terminal, so it has to print the line.
             self._live.console.out(line, highlight=False)
@@ -135,7 +178,8 @@ class StageView:
         self._line(symbol, "red" if failed else "green", progress.stage, message)
 
     def _line(self, symbol: str, style: str, stage: str, message: str) -> None:
-        text = f"{styled(symbol, style, sys.stderr)} {stage:<{_LABEL_WIDTH}} {message}".rstrip()
+        words = visible(f"{stage:<{_LABEL_WIDTH}} {message}".rstrip())
+        text = f"{styled(symbol, style, sys.stderr)} {words}"
         if self._live is not None:
             from rich.text import Text
 
@@ -146,7 +190,7 @@ class StageView:
 
     def _draw(self, progress: Progress) -> None:
         live = self._live or self._open()
-        description = f"{progress.stage:<{_LABEL_WIDTH}} {_text(progress)}".rstrip()
+        description = visible(f"{progress.stage:<{_LABEL_WIDTH}} {_text(progress)}".rstrip())
         if progress.stage not in self._tasks:
             self._tasks[progress.stage] = live.add_task(description, total=progress.total)
         task = self._tasks[progress.stage]

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import pytest
 
-from runner.cli.ui.output import Output, OutputFormat
-from runner.cli.ui.terminal import mark, styled
+from runner.cli.ui.output import Output, OutputFormat, show_error
+from runner.cli.ui.terminal import mark, shown_log, styled
 from runner.core.progress import Progress
+from runner.protocol.errors import RunnerError
 
 ROWS = [
     {"name": "a", "score": 0.123456789, "ok": True, "note": None, "more": {"x": 1}},
@@ -221,3 +223,52 @@ def test_piped_table_is_never_cut_or_wrapped(capsys: pytest.CaptureFixture[str])
 def test_wide_characters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     Output().rows([{"path": "モデル.bin", "size": "1 B"}], ("path", "size"))
     assert capsys.readouterr().out.splitlines() == ["PATH        SIZE", "モデル.bin  1 B"]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+HOSTILE = (
+    "\x1b]0;title\x07a\x1b[2Jb\x1b[31mred\x1b[0m\x1b[6n\x9b5Ac\x1bPq\x1b\\d\x07\u202ee\x1bc\x1b"
+)
+
+
+def test_script_lines_keep_colours_and_nothing_else_on_a_terminal() -> None:
+    assert shown_log(HOSTILE, _Terminal()) == "ab\x1b[31mred\x1b[0mcde\x1b[0m"
+    assert shown_log(HOSTILE, io.StringIO()) == HOSTILE
+    assert shown_log("epoch 1\t\u2588 100%", _Terminal()) == "epoch 1\t\u2588 100%"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("part", ["\x1b]0;", "\x1b[", "\x1b[1;", "\x9b 0", "\x1bP\x1b", "\x1b "])
+def test_long_lines_of_sequences_without_an_end_are_read_quickly(part: str) -> None:
+    shown = shown_log(part * 100_000, _Terminal())
+    assert "\x1b]" not in shown
+    assert "\x9b" not in shown
+
+
+def test_messages_are_shown_with_their_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output()
+    with out.stages() as view:
+        view.log(f"run {HOSTILE}", error=True)
+        view.on_progress(Progress("boot", "end", HOSTILE))
+    out.note(HOSTILE)
+    out.warning(HOSTILE)
+    show_error(RunnerError("R-X", HOSTILE, why=HOSTILE, fix=HOSTILE))
+    err = capsys.readouterr().err
+    assert re.sub(r"\x1b\[(31|0)m", "", err).isprintable() is False  # line ends
+    assert all(line.isprintable() for line in re.sub(r"\x1b\[(31|0)m", "", err).splitlines())
+    assert err.count(r"\x1b[2Jb") == 7
+
+
+def test_data_is_escaped_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Output(OutputFormat.TSV).rows([{"name": "\x9b2J"}], ("name",))
+    assert "\x9b2J" in capsys.readouterr().out
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    Output(OutputFormat.TSV).rows([{"name": "\x9b2J"}], ("name",))
+    assert r"\x9b2J" in terminal.getvalue()

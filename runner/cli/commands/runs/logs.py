@@ -71,9 +71,9 @@ def _print(
         empty = empty and not piece
         *lines, rest = (rest + piece).split("\n")
         for line in lines:
-            out.text(line)
+            out.log(line)
     if rest:
-        out.text(rest)
+        out.log(rest)
     if empty and tail != 0:
         _mention_other_stream(out, connection, record, stream, attempt, node)
 
@@ -117,10 +117,10 @@ def _follow(
             if isinstance(event, LogText):
                 *lines, rest = (rest + event.text).split("\n")
                 for line in lines:
-                    out.text(line)
+                    out.log(line)
             elif isinstance(event, ContactLost):
                 out.warning(f"lost contact ({event.why}); retrying")
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     if rest:
-        out.text(rest)
+        out.log(rest)
