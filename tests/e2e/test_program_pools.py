@@ -100,12 +100,7 @@ class Stack:
         return BlobContainer(self.connection.blob_service(), self.outputs.container_runs)
 
     def create(self, pool_id: str) -> None:
-        """As declared, in the words of the service."""
-        aside = (*MANAGEMENT_ONLY, "poolName", "accountName", "resourceGroupName")
-        declared = self.declared[pool_id]
-        properties = {name: value for name, value in declared.items() if name not in aside}
-        body = data_plane(declared["poolName"], properties)
-        self.batch.create_pool(models.BatchPoolCreateOptions(body))
+        self.batch.create_pool(declared_pool(self.declared[pool_id]))
 
     def push(self, minutes: int) -> None:
         """Let time pass for the pools."""
@@ -127,6 +122,13 @@ class Stack:
         return list(self.batch.list_nodes(pool_id))
 
 
+def declared_pool(declared: Mapping[str, Any]) -> models.BatchPoolCreateOptions:
+    """Return a declared pool in the terms of the service."""
+    aside = (*MANAGEMENT_ONLY, "poolName", "accountName", "resourceGroupName")
+    properties = {name: value for name, value in declared.items() if name not in aside}
+    return models.BatchPoolCreateOptions(data_plane(declared["poolName"], properties))
+
+
 def _recorded() -> Recording:
     return deploy(config_of("e2e", pools=_POOLS))
 
@@ -138,7 +140,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
     home = new_home(folder / "home")
     keys = {name: base64.b64encode(name.encode() * 8).decode() for name in ("batch", "storage")}
     outputs = parse_stack_outputs(json.dumps(recording.exports))
-    with _nodes_with_a_gpu(folder), _azurite(home, outputs.storage_account, keys["storage"]) as url:
+    with node_tools(folder), azurite_of(home, outputs.storage_account, keys["storage"]) as url:
         server = Server(
             folder / "batch",
             account=outputs.batch_account,
@@ -158,10 +160,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
 
 
 @contextmanager
-def _nodes_with_a_gpu(folder: Path) -> Generator[None]:
+def node_tools(folder: Path) -> Generator[None]:
     """Nodes of this emulator have one T4, and this environment's python3 and uv, on their PATH."""
     stub = folder / "bin" / "nvidia-smi"
-    stub.parent.mkdir()
+    stub.parent.mkdir(parents=True)
     stub.write_text("#!/bin/sh\necho 'GPU 0: Tesla T4, 580.95.05'\n", encoding="utf-8")
     stub.chmod(0o755)
     scripts = str(Path(sys.executable).parent)
@@ -171,7 +173,7 @@ def _nodes_with_a_gpu(folder: Path) -> Generator[None]:
 
 
 @contextmanager
-def _azurite(home: Path, account: str, key: str) -> Generator[str]:
+def azurite_of(home: Path, account: str, key: str) -> Generator[str]:
     """Azurite with an account of this name; the URL of the account."""
     paths, port = HomePaths(home), choose_port()
     launch = blob_launch(paths, port, key, ensure_azurite(paths, ignore_progress))
