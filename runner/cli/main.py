@@ -153,6 +153,7 @@ VERBS: Mapping[str, Verb] = {
     "data": Verb("Data and models", "data", "app"),
     "models": Verb("Data and models", "models", "app"),
     "local": Verb("Local services", "environment.local", "app"),
+    "init": Verb("Azure environment", "environment.init", "init"),
     "up": Verb("Azure environment", "environment.deploy", "up"),
     "preview": Verb("Azure environment", "environment.deploy", "preview"),
     "down": Verb("Azure environment", "environment.deploy", "down"),

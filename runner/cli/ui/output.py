@@ -179,6 +179,17 @@ class Output:
         why = "the question was not answered with y" if asked else "there is no terminal to ask on"
         raise RunnerError("R-NOT-CONFIRMED", "nothing was deleted", why=why, fix=again)
 
+    def ask(self, question: str, default: str) -> str:
+        """Ask on the terminal and return the answer, or `default` if it is empty.
+
+        Raises:
+            typer.Abort: Ctrl-C, or the end of the input.
+        """
+        answer = typer.prompt(
+            visible(question), default=default, show_default=bool(default), err=True
+        )
+        return str(answer).strip()
+
     @contextmanager
     def stages(self) -> Generator[StageView]:
         """Show stages on stderr during the block: live on a terminal, else a line per change."""

@@ -135,7 +135,7 @@ def _no_file(file: Path) -> RunnerError:
         "R-STACK-CONFIG-READ",
         f"{file.name} not found in {file.parent}",
         why="each stack has a file Pulumi.<stack>.yaml next to Pulumi.yaml",
-        fix="run the command in the folder of Pulumi.yaml, or choose another stack with --stack",
+        fix="run `runner init` to write it, or choose another stack with --stack",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -45,7 +45,7 @@ TOOLS = (
     ),
     Tool(
         "az",
-        "`az login`",
+        "`az login`, and the lists of `runner init`",
         (("az", "version", "--query", '"azure-cli"', "--output", "tsv"),),
         {"brew": "azure-cli", "winget": "Microsoft.AzureCLI"},
         "https://learn.microsoft.com/cli/azure/install-azure-cli, or sign in with ARM_CLIENT_ID, "

@@ -26,7 +26,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 if TYPE_CHECKING:
     from infra.engine.offline import DeclaredStack
 
-_PROJECT = "Pulumi.yaml"
+PROJECT = "Pulumi.yaml"
 _NAME = "runner"
 # An offline preview uses these values if the environment sets none.
 EXAMPLE = {
@@ -134,14 +134,14 @@ def refuse_changed(
 def find_project(cwd: Path) -> Path:
     """Return the folder of our `Pulumi.yaml`: this folder or the nearest parent."""
     for folder in (cwd, *cwd.parents):
-        file = folder / _PROJECT
+        file = folder / PROJECT
         if file.is_file() and read_document(file, code="R-PROJECT").data.get("name") == _NAME:
             return folder
     raise RunnerError(
         "R-PROJECT-MISSING",
-        f"no {_PROJECT} of project {_NAME!r} found",
+        f"no {PROJECT} of project {_NAME!r} found",
         why=f"searched {cwd} and its parents",
-        fix="cd to the folder that contains Pulumi.yaml and Pulumi.<stack>.yaml",
+        fix="cd to the folder that contains Pulumi.yaml, or run `runner init` to write one",
         exit_code=ExitCode.PREFLIGHT,
     )
 

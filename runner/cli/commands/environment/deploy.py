@@ -201,21 +201,28 @@ def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
     from runner.core.checks import exit_code
 
     out = Output(output)
-    found = _run_checks(out, open_settings("azure", stack), _project_folder(Path.cwd()))
+    found = show_checks(out, open_settings("azure", stack), _project_folder(Path.cwd()))
+    if code := exit_code(found):
+        raise typer.Exit(code)
+
+
+def show_checks(out: Output, settings: Settings, folder: Path) -> Sequence[Check]:
+    """Run the checks, print their table and fixes, and return them."""
+    found = _run_checks(out, settings, folder)
+    as_table = out.format is OutputFormat.TABLE
     rows = [
         {"check": each.name, "state": each.state, "detail": each.detail}
-        | ({} if output is OutputFormat.TABLE else {"fix": each.fix, "code": each.code})
+        | ({} if as_table else {"fix": each.fix, "code": each.code})
         for each in found
     ]
-    columns = ("check", "state", "detail") if output is OutputFormat.TABLE else (*rows[0],)
+    columns = ("check", "state", "detail") if as_table else (*rows[0],)
     out.rows(rows, columns)
-    if output is OutputFormat.TABLE:
+    if as_table:
         for each in found:
             if each.fix:
                 style = "dim" if each.state == "note" else "yellow"
                 out.note(f"fix {each.name}: {each.fix}", style=style)
-    if code := exit_code(found):
-        raise typer.Exit(code)
+    return found
 
 
 def _project_folder(cwd: Path) -> Path:

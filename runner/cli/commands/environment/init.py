@@ -1,0 +1,236 @@
+"""`runner init`: ask what Azure needs, write the files of a stack, and check them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from runner.cli.commands.environment.deploy import cost_rows, show_checks
+from runner.cli.options import NewStackOption
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.terminal import is_terminal
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.core.settings import Settings
+    from runner.flows.environment.first_files import Answers, ListedSubscription, Question
+
+
+class _Known(NamedTuple):
+    """What `az` lists, and why it lists no subscription."""
+
+    subscriptions: Sequence[ListedSubscription]
+    why: str
+    locations: Collection[str]
+
+
+_OPTIONS = {"vm_size": "--vm-size", "max_nodes": "--max-nodes"}
+
+
+def init(
+    stack: NewStackOption = None,
+    subscription: Annotated[
+        str | None, typer.Option(help="Subscription: its ID, or its name in `az account list`.")
+    ] = None,
+    location: Annotated[str | None, typer.Option(help="Region, such as eastus.")] = None,
+    vm_size: Annotated[str | None, typer.Option(help="VM size of the spot nodes.")] = None,
+    max_nodes: Annotated[str | None, typer.Option(help="Maximum number of spot nodes.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Budget in US dollars per month; 0 for none.")
+    ] = None,
+    email: Annotated[str | None, typer.Option(help="Address for the budget's e-mails.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the stack's file.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Ask nothing; use defaults.")] = False,
+    check: Annotated[bool, typer.Option(help="Run `runner check` afterwards.")] = True,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Ask what an Azure environment needs, and write its files; nothing is created in Azure.
+
+    Without a terminal nothing is asked: options and defaults count.
+    """
+    from runner.core.settings import load_settings
+
+    given = {
+        "subscription": subscription,
+        "location": location,
+        "vm_size": vm_size,
+        "max_nodes": max_nodes,
+        "budget": budget,
+        "email": email,
+    }
+    out = Output(output)
+    settings = load_settings({"target": "azure", "stack": stack}, cwd=Path.cwd(), env=os.environ)
+    asking = not yes and is_terminal(sys.stdin)
+    try:
+        answers, written = _ask_and_write(out, settings, given, asking=asking, force=force)
+    except (KeyboardInterrupt, typer.Abort):
+        out.note("\ninterrupted: no file was written")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    used = replace(settings, stack=answers.stack)
+    found = show_checks(out, used, written[0].parent) if check and out.as_text else ()
+    if failed := [each.name for each in found if each.state == "failed"]:
+        out.note(f"correct this before `runner up`: {', '.join(failed)}", style="yellow")
+    _show_next(out, settings, answers, written)
+
+
+def _ask_and_write(
+    out: Output,
+    settings: Settings,
+    given: Mapping[str, str | None],
+    *,
+    asking: bool,
+    force: bool,
+) -> tuple[Answers, Sequence[Path]]:
+    from runner.flows.environment import first_files
+
+    folder = first_files.project_folder(Path.cwd())
+    stack = _choose_stack(out, settings, folder, asking=asking, force=force)
+    subscriptions, why = first_files.load_subscriptions(os.environ)
+    answers = first_files.default_answers(settings, subscriptions, os.environ)
+    answers = replace(answers, stack=stack)
+    locations: Collection[str] = ()
+    for question in first_files.QUESTIONS:
+        if question.field == "email" and answers.budget == "0":
+            continue
+        text = given[question.field]
+        if text is not None:
+            answers = _with(answers, question.field, text, subscriptions)
+            _accept(answers, settings, question.field, locations)
+        elif asking:
+            answers = _ask(out, settings, answers, question, _Known(subscriptions, why, locations))
+        if question.field == "subscription" and subscriptions:
+            locations = first_files.load_locations(answers.subscription, os.environ)
+    if not (asking or answers.subscription):
+        raise RunnerError(
+            "R-INIT-SUBSCRIPTION",
+            "the subscription is missing",
+            why=f"there is no --subscription, and {why}",
+            fix="add --subscription ID, or run `az login` first",
+            exit_code=ExitCode.USAGE,
+        )
+    plan = first_files.plan_answers(answers, settings, os.environ)
+    written = first_files.write_files(answers, folder)
+    if out.as_text:
+        for path in written:
+            out.note(f"wrote {path}")
+    else:
+        files = [str(path) for path in written]
+        out.record({"files": files, **asdict(answers), "pools": cost_rows(plan.costs)})
+    return answers, written
+
+
+def _choose_stack(
+    out: Output, settings: Settings, folder: Path, *, asking: bool, force: bool
+) -> str:
+    """Return the name of the stack; its file does not exist, or may be replaced."""
+    from runner.flows.environment.first_files import stack_file
+
+    stack = settings.stack
+    while not force and (file := stack_file(folder, stack)).exists():
+        if not asking:
+            raise RunnerError(
+                "R-INIT-EXISTS",
+                f"{file} exists",
+                why="an existing file is not replaced without a question",
+                fix="add --force to replace it, or --stack NAME for another stack",
+                exit_code=ExitCode.USAGE,
+            )
+        out.note(f"{file} exists.")
+        if out.confirm("Replace it?"):
+            break
+        stack = out.ask("Name of another stack", f"{stack}-2")
+    return stack
+
+
+def _subscription_lines(subscriptions: Sequence[ListedSubscription], why: str) -> Sequence[str]:
+    if not subscriptions:
+        return (f"{why}: type an ID, or Enter to set ARM_SUBSCRIPTION_ID later",)
+    return [
+        f"{number}  {each.name}  {each.id}{'  (current)' if each.current else ''}"
+        for number, each in enumerate(subscriptions, 1)
+    ]
+
+
+def _with(
+    answers: Answers, field: str, text: str, subscriptions: Sequence[ListedSubscription]
+) -> Answers:
+    from runner.flows.environment.first_files import find_subscription
+
+    value = find_subscription(text, subscriptions) if field == "subscription" else text.strip()
+    return replace(answers, **{field: value})
+
+
+def _accept(answers: Answers, settings: Settings, field: str, locations: Collection[str]) -> None:
+    """Raise RunnerError if the files with these answers would be invalid."""
+    from runner.flows.environment.first_files import check_location, plan_answers
+
+    try:
+        if field == "location":
+            check_location(answers.location, locations)
+        plan_answers(answers, settings, os.environ)
+    except RunnerError as err:
+        option = _OPTIONS.get(field, f"--{field}")
+        raise RunnerError(
+            "R-INIT-VALUE",
+            f"invalid {option} {getattr(answers, field)!r}",
+            why="" if err.why.startswith("YAML") else err.why or err.what,
+            fix=f"use another {option}" if "correct line" in err.fix else err.fix,
+            exit_code=err.exit_code,
+        ) from err
+
+
+def _ask(
+    out: Output,
+    settings: Settings,
+    answers: Answers,
+    question: Question,
+    known: _Known,
+) -> Answers:
+    """Ask until the answer is valid. Enter takes the default."""
+    from runner.flows.environment.first_files import region_lines, size_lines
+
+    out.note("")
+    width = min(shutil.get_terminal_size().columns, 100)
+    for line in textwrap.wrap(question.explains, width):
+        out.note(line, style="dim")
+    lines: Sequence[str] = ()
+    if question.field == "subscription":
+        lines = _subscription_lines(known.subscriptions, known.why)
+    elif question.field == "location":
+        lines = region_lines(settings)
+    elif question.field == "vm_size":
+        lines = size_lines(settings, answers.location)
+    for line in lines:
+        out.note(f"  {line}")
+    while True:
+        text = out.ask(question.asks, getattr(answers, question.field))
+        found = _with(answers, question.field, text, known.subscriptions)
+        try:
+            _accept(found, settings, question.field, known.locations)
+        except RunnerError as err:
+            out.note("  " + "; ".join(filter(None, (err.why, err.fix))), style="red")
+            continue
+        return found
+
+
+def _show_next(out: Output, settings: Settings, answers: Answers, written: Sequence[Path]) -> None:
+    if not out.as_text:
+        return
+    named = answers.stack != settings.stack or settings.origins["stack"] == "--stack"
+    chosen = f" --stack {answers.stack}" if named else ""
+    commands = [
+        f"runner preview{chosen}",
+        f"runner up{chosen}",
+        f"runner train mnist --target azure{chosen}",
+    ]
+    if written[0].parent != Path.cwd():
+        commands.insert(0, f"cd {written[0].parent}")
+    out.panel("Next", {}, commands=commands)

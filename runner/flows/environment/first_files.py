@@ -1,0 +1,329 @@
+"""The first files of a stack: what Azure needs to know, asked from a person or given as options."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from runner.core.home import not_writable
+from runner.core.pricing.prices import Price, load_price_table
+from runner.core.settings import Settings
+from runner.core.yaml_files import near
+from runner.flows.environment.plan import EXAMPLE, PROJECT, Plan, find_project, plan_environment
+from runner.flows.environment.skus import list_skus
+from runner.protocol.errors import RunnerError
+
+_AZ_TIMEOUT_S = 60.0
+_NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
+_LISTED = 8
+_PROJECT_TEXT = """\
+name: runner
+description: Spot GPU training on Azure Batch
+runtime: python
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the files say, as a person typed it; an empty subscription or e-mail is left out."""
+
+    stack: str = "dev"
+    subscription: str = ""
+    location: str = "eastus"
+    vm_size: str = "Standard_NC4as_T4_v3"
+    max_nodes: str = "4"
+    budget: str = "100"
+    email: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One value of Answers: what is asked, and what the answer decides."""
+
+    field: str
+    asks: str
+    explains: str
+
+
+QUESTIONS = (
+    Question(
+        "subscription",
+        "Subscription (number, name or ID)",
+        "Azure bills this subscription. You need Owner, or Contributor plus Role Based Access "
+        "Control Administrator. The stack creates a resource group of its own; nothing else in "
+        "the subscription changes.",
+    ),
+    Question(
+        "location",
+        "Region",
+        "Storage and nodes are in one region. Quotas and prices differ by region.",
+    ),
+    Question(
+        "vm_size",
+        "VM size of the spot nodes",
+        "US dollars per node and hour, where a price is known (`runner skus` lists all sizes):",
+    ),
+    Question(
+        "max_nodes",
+        "Maximum number of spot nodes",
+        "The pool starts with 0 nodes, grows with the runs up to this number, and goes back to 0.",
+    ),
+    Question(
+        "budget",
+        "Budget in US dollars per month (0: none)",
+        "Azure sends an e-mail at 50, 80 and 100 percent of it. It does not stop spending.",
+    ),
+    Question("email", "E-mail for the budget", "Without an address only the portal shows it."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSubscription:
+    """A subscription of the signed-in account of `az`."""
+
+    id: str
+    name: str
+    current: bool
+    user: str
+
+
+def load_subscriptions(env: Mapping[str, str]) -> tuple[Sequence[ListedSubscription], str]:
+    """Return the enabled subscriptions of `az`, the current one first, or why there are none.
+
+    `az account list` prints an empty list if nobody is signed in.
+    """
+    found, why = _ask_az(("account", "list"), env)
+    try:
+        listed = _subscriptions(found)
+    except (KeyError, TypeError, AttributeError) as err:
+        return (), f"`az account list` printed something else than subscriptions: {err}"
+    return listed, why or ("" if listed else "the Azure CLI (az) is not signed in")
+
+
+def load_locations(subscription: str, env: Mapping[str, str]) -> Collection[str]:
+    """Return the regions of a subscription, or nothing if `az` cannot list them."""
+    words = ("account", "list-locations", "--subscription", subscription)
+    found, _ = _ask_az(words, env)
+    return {str(each["name"]) for each in found if "name" in each}
+
+
+def _ask_az(
+    words: Sequence[str], env: Mapping[str, str]
+) -> tuple[Sequence[Mapping[str, Any]], str]:
+    """Return the list that a command of `az` prints, or why there is none."""
+    program = shutil.which("az", path=env.get("PATH"))
+    if program is None:
+        return (), "the Azure CLI (az) is not installed"
+    try:
+        done = subprocess.run(
+            [program, *words, "--output", "json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=dict(env),
+            timeout=_AZ_TIMEOUT_S,
+            check=False,
+        )
+        found: object = json.loads(done.stdout) if done.returncode == 0 else []
+    except (OSError, subprocess.TimeoutExpired) as err:
+        return (), f"the Azure CLI does not answer: {err}"
+    except ValueError as err:
+        return (), f"the Azure CLI printed no JSON: {err}"
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return (), f"the Azure CLI failed: {lines[-1][:200] if lines else ''}"
+    if not isinstance(found, list):
+        return (), "the Azure CLI printed no list"
+    rows = cast("list[Any]", found)
+    return [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)], ""
+
+
+def _subscriptions(found: Iterable[Mapping[str, Any]]) -> Sequence[ListedSubscription]:
+    listed: list[ListedSubscription] = []
+    for each in found:
+        user: Any = each.get("user") or {}
+        if each.get("state", "Enabled") == "Enabled":
+            current, name = bool(each.get("isDefault")), str(user.get("name") or "")
+            listed.append(ListedSubscription(str(each["id"]), str(each["name"]), current, name))
+    return sorted(listed, key=lambda each: not each.current)
+
+
+def default_answers(
+    settings: Settings, subscriptions: Sequence[ListedSubscription], env: Mapping[str, str]
+) -> Answers:
+    """Return the answers of somebody who presses Enter."""
+    current = subscriptions[0] if subscriptions else None
+    user = current.user if current and "@" in current.user else ""
+    return replace(
+        Answers(),
+        stack=settings.stack,
+        subscription=env.get("ARM_SUBSCRIPTION_ID") or (current.id if current else ""),
+        location=env.get("ARM_LOCATION") or Answers().location,
+        email=user,
+    )
+
+
+def find_subscription(text: str, subscriptions: Sequence[ListedSubscription]) -> str:
+    """Return the ID for a number of the list, a name or an ID."""
+    by_name = {each.name.lower(): each.id for each in subscriptions}
+    numbers = {str(number): each.id for number, each in enumerate(subscriptions, 1)}
+    return numbers.get(text) or by_name.get(text.lower()) or text
+
+
+def region_lines(settings: Settings) -> Sequence[str]:
+    """Return lines with the regions in which a price of the default size is known."""
+    size, table = Answers().vm_size, load_price_table(settings.home)
+    lines = [f"prices of {size}:", f"{'region':<20} {'spot':>7} {'dedicated':>10}"]
+    for place in table.locations(size)[:_LISTED]:
+        spot, dedicated = (table.find(size, place, spot=spot) for spot in (True, False))
+        lines.append(f"{place:<20} {_usd(spot):>7} {_usd(dedicated):>10}")
+    return lines
+
+
+def _usd(price: Price | None) -> str:
+    return f"{price.usd_per_hour:.2f}" if price else "unknown"
+
+
+def check_location(location: str, known: Collection[str]) -> None:
+    """Raise RunnerError for a region that is not among the known ones, if there are any."""
+    if known and location not in known:
+        fix = near(location, known) or "`az account list-locations -o table` prints all"
+        raise RunnerError(
+            "R-AZURE-REGION",
+            f"no region {location!r}",
+            why="the subscription has no such region",
+            fix=fix,
+        )
+
+
+def size_lines(settings: Settings, location: str) -> Sequence[str]:
+    """Return lines with the cheapest GPU sizes of a region, those with a price first."""
+    rows = list_skus(
+        settings.home, gpu=None, region=location, gone=False, today=datetime.now(UTC).date()
+    )
+    rows = [row for row in rows if row.machine.gpu]
+    prices = {id(row): row.spot or row.dedicated for row in rows}
+    rows.sort(key=lambda row: price.usd_per_hour if (price := prices[id(row)]) else math.inf)
+    lines = [f"{'size':<30} {'GPU':<12} {'spot':>7} {'dedicated':>10}"]
+    for row in rows[:_LISTED]:
+        gpu = f"{row.machine.gpus} x {row.machine.gpu}"
+        lines.append(
+            f"{row.machine.vm_size:<30} {gpu:<12} {_usd(row.spot):>7} {_usd(row.dedicated):>10}"
+        )
+    return lines
+
+
+def render_stack(answers: Answers) -> str:
+    """Return the text of `Pulumi.<stack>.yaml`."""
+    lines = ["# Written by `runner init`; docs/guides/azure.md describes every key.", "config:"]
+    if answers.subscription:
+        lines.append(f"  azure-native:subscriptionId: {_scalar(answers.subscription)}")
+    lines.append(f"  azure-native:location: {_scalar(answers.location)}")
+    if answers.budget in ("", "0"):
+        lines.append("  runner:budget: null")
+    else:
+        lines.append("  runner:budget:")
+        lines.append(f"    usd_per_month: {_scalar(answers.budget)}")
+        if answers.email:
+            lines.append(f"    emails: [{_scalar(answers.email)}]")
+    return "\n".join(
+        [
+            *lines,
+            "  runner:pools:",
+            "    - id: gpu",
+            f"      vm_size: {_scalar(answers.vm_size)}",
+            f"      max_spot: {_scalar(answers.max_nodes)}",
+            "",
+        ]
+    )
+
+
+def _scalar(text: str) -> str:
+    """Return a YAML scalar; text that is no plain word or number is quoted."""
+    plain = _NUMBER.fullmatch(text) or re.fullmatch(r"[A-Za-z][\w.@+-]{0,200}", text, re.ASCII)
+    return text if plain else json.dumps(text)
+
+
+def plan_answers(answers: Answers, settings: Settings, env: Mapping[str, str]) -> Plan:
+    """Return the plan of the files that these answers make.
+
+    Raises:
+        RunnerError: a value is invalid; the file it names is that to be written.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = stack_file(folder, answers.stack)
+        settings = replace(settings, stack=answers.stack)
+        try:
+            if file.parent != folder:  # a name with a slash
+                raise FileNotFoundError
+            (folder / PROJECT).write_text(_PROJECT_TEXT, encoding="utf-8")
+            file.write_text(render_stack(answers), encoding="utf-8")
+        except OSError as err:
+            raise RunnerError(
+                "R-STACK-NAME",
+                f"invalid stack name {answers.stack!r}",
+                why="allowed: letters, digits, '.', '_' and '-'",
+                fix="pass --stack NAME",
+            ) from err
+        # The answers count, and a subscription that is not known yet is an example.
+        kept = {key: value for key, value in env.items() if key not in EXAMPLE}
+        example = {} if answers.subscription else {"ARM_SUBSCRIPTION_ID": _example_id()}
+        return plan_environment(
+            settings, cwd=folder, env={**kept, **example}, now=datetime.now(UTC)
+        )
+
+
+def _example_id() -> str:
+    return EXAMPLE["ARM_SUBSCRIPTION_ID"]
+
+
+def stack_file(folder: Path, stack: str) -> Path:
+    """Return the path of a stack's file."""
+    return folder / f"Pulumi.{stack}.yaml"
+
+
+def project_folder(cwd: Path) -> Path:
+    """Return the folder of Pulumi.yaml, else `cwd`, where it will be."""
+    try:
+        return find_project(cwd)
+    except RunnerError:
+        if not (cwd / PROJECT).exists():
+            return cwd
+        raise RunnerError(
+            "R-INIT-PROJECT",
+            f"{cwd / PROJECT} is of another Pulumi project",
+            fix="run `runner init` in another folder",
+        ) from None
+
+
+def write_files(answers: Answers, folder: Path) -> Sequence[Path]:
+    """Write the stack's file, and Pulumi.yaml if there is none. Return their paths.
+
+    Each file appears whole, or not at all.
+    """
+    texts = {stack_file(folder, answers.stack): render_stack(answers)}
+    if not (folder / PROJECT).exists():
+        texts = {folder / PROJECT: _PROJECT_TEXT, **texts}
+    parts = {path: path.with_name(f"{path.name}.{os.getpid()}.part") for path in texts}
+    try:
+        for path, text in texts.items():
+            parts[path].write_text(text, encoding="utf-8")
+        for path, part in parts.items():
+            part.replace(path)
+    except OSError as err:
+        raise not_writable(folder, err) from err
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+    return list(texts)

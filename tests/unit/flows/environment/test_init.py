@@ -1,0 +1,227 @@
+"""`runner init`: questions, options and files, with a stand-in of `az` on PATH."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+from typer.testing import CliRunner, Result
+
+from runner.cli.commands.environment import init as command
+from runner.cli.main import build_app, main
+from runner.flows.environment import first_files
+from runner.protocol.errors import ExitCode
+
+pytest.importorskip("pulumi")
+Capture = pytest.CaptureFixture[str]
+Ask = Callable[..., Result]
+CURRENT, OTHER = (f"{n}0000000-1111-2222-3333-444444444444" for n in (1, 2))
+_USER = {"name": "ada@example.com"}
+_ACCOUNTS = [
+    {"id": OTHER, "name": "Research", "state": "Enabled", "user": _USER},
+    {"id": CURRENT, "name": "Team", "isDefault": True, "state": "Enabled", "user": _USER},
+    {"id": "x", "name": "Closed", "state": "Disabled", "user": _USER},
+]
+_REGIONS = [{"name": "eastus"}, {"name": "westeurope"}]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, without a terminal and without `az`."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (tmp_path / "bin").mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RUNNER_CONFIG", str(tmp_path / "config.yaml"))
+    (tmp_path / "config.yaml").touch()
+    for name in ("ARM_LOCATION", "ARM_SUBSCRIPTION_ID", "RUNNER_STACK"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def az(tmp_path: Path) -> Callable[[object], None]:
+    """Write an `az` that lists these accounts; it fails if there are none to list."""
+
+    def write(accounts: object) -> None:
+        lines = [
+            "#!/bin/sh",
+            f"[ $2 = list-locations ] && echo '{json.dumps(_REGIONS)}' && exit",
+            f"echo '{json.dumps(accounts)}'" if accounts is not None else "echo broken >&2; exit 1",
+        ]
+        file = tmp_path / "bin/az"
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        file.chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Run `init` as on a terminal, with these answers."""
+
+    def run(*words: str, answers: str) -> Result:
+        monkeypatch.setattr(command, "is_terminal", lambda _: True)
+        monkeypatch.setattr("runner.cli.ui.output.is_terminal", lambda _: True)
+        return CliRunner().invoke(build_app(["init"]), ["init", "--no-check", *words], answers)
+
+    return run
+
+
+def config(folder: Path, stack: str = "dev") -> dict[str, object]:
+    text = (folder / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
+    return YAML(typ="safe").load(text)["config"]
+
+
+@pytest.mark.feature(27)
+def test_enter_to_every_question_makes_files_that_preview_accepts(
+    folder: Path, az: Callable[[object], None], ask: Ask, capsys: Capture
+) -> None:
+    az(_ACCOUNTS)
+    done = ask(answers="\n" * 6)
+    assert done.exit_code == 0, done.output
+    assert f"1  Team  {CURRENT}  (current)" in done.output
+    assert "Closed" not in done.output
+    written = config(folder)
+    assert written["azure-native:subscriptionId"] == CURRENT
+    assert written["azure-native:location"] == "eastus"
+    assert written["runner:budget"] == {"usd_per_month": 100, "emails": ["ada@example.com"]}
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    (pool,) = json.loads(capsys.readouterr().out)["pools"]
+    assert pool["nodes"] == "0 to 4 spot"
+
+
+def test_invalid_answers_are_asked_for_again_with_the_reason(
+    folder: Path, az: Callable[[object], None], ask: Ask
+) -> None:
+    az(_ACCOUNTS)
+    typed = ["research", "westeuorpe", "westeurope", "Standard_T5", "", "lots", "2", "0"]
+    done = ask(answers="\n".join([*typed, ""]))
+    assert done.exit_code == 0, done.output
+    assert "did you mean 'westeurope'?" in done.output
+    assert "run `runner skus` to list all sizes" in done.output
+    assert "write a whole number, like 3" in done.output
+    written = config(folder)
+    assert written["azure-native:subscriptionId"] == OTHER
+    assert written["runner:budget"] is None
+    assert written["runner:pools"] == [
+        {"id": "gpu", "vm_size": "Standard_NC4as_T4_v3", "max_spot": 2}
+    ]
+
+
+@pytest.mark.parametrize("answered", range(6))
+def test_interrupted_questions_leave_no_file(folder: Path, ask: Ask, answered: int) -> None:
+    done = ask("--subscription", CURRENT, answers="\n" * min(answered, 4))  # then the input ends
+    assert done.exit_code == ExitCode.INTERRUPTED
+    assert "interrupted: no file was written" in done.output
+    assert list(folder.iterdir()) == []
+
+
+def test_existing_file_is_kept_unless_the_answer_is_yes(folder: Path, ask: Ask) -> None:
+    file = folder / "Pulumi.dev.yaml"
+    file.write_text("config: {}\n", encoding="utf-8")
+    words = ("--subscription", CURRENT)
+    done = ask(*words, answers="n\nlab\n" + "\n" * 5)
+    assert done.exit_code == 0, done.output
+    assert file.read_text(encoding="utf-8") == "config: {}\n"
+    assert config(folder, "lab")["azure-native:subscriptionId"] == CURRENT
+    assert "runner up --stack lab" in done.output
+    assert ask(*words, answers="y\n" + "\n" * 5).exit_code == 0
+    assert config(folder)["azure-native:location"] == "eastus"
+
+
+def test_without_a_terminal_existing_files_need_force(folder: Path, capsys: Capture) -> None:
+    file = folder / "Pulumi.dev.yaml"
+    file.write_text("config: {}\n", encoding="utf-8")
+    words = ["init", "--subscription", CURRENT, "--location", "westus2", "--no-check"]
+    assert main(words) == ExitCode.USAGE
+    assert "add --force to replace it" in capsys.readouterr().err
+    assert file.read_text(encoding="utf-8") == "config: {}\n"
+    assert main([*words, "--force"]) == 0
+    assert config(folder)["azure-native:location"] == "westus2"
+
+
+@pytest.mark.parametrize(
+    ("accounts", "why"),
+    [
+        ("no az", "the Azure CLI (az) is not installed"),
+        ([], "the Azure CLI (az) is not signed in"),
+        (None, "the Azure CLI failed: broken"),
+        ("text", "the Azure CLI printed no list"),
+        ([{"name": "no ID"}], "`az account list` printed something else than subscriptions"),
+    ],
+)
+def test_missing_subscription_is_refused_with_the_reason(
+    folder: Path, az: Callable[[object], None], capsys: Capture, accounts: object, why: str
+) -> None:
+    if accounts != "no az":
+        az(accounts)
+    assert main(["init", "--no-check"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert why in said
+    assert "fix: add --subscription ID" in said
+    assert list(folder.iterdir()) == []
+
+
+def test_json_names_the_files_and_the_values(folder: Path, capsys: Capture) -> None:
+    words = ["--subscription", CURRENT, "--stack", "lab", "--max-nodes", "1", "--budget", "20"]
+    assert main(["init", *words, "-o", "json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["files"] == [str(folder / name) for name in ("Pulumi.yaml", "Pulumi.lab.yaml")]
+    assert (made["stack"], made["subscription"], made["budget"]) == ("lab", CURRENT, "20")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("--max-nodes", "-1"), "--max-nodes '-1'"),
+        (("--vm-size", "big"), "--vm-size 'big'"),
+        (("--location", "East US"), "--location 'East US'"),
+        (("--budget", "1\n  x: 2"), "--budget"),
+        (("--email", "somebody"), "--email 'somebody'"),
+        (("--subscription", "Research"), "--subscription 'Research'"),
+    ],
+)
+def test_invalid_option_is_named_and_nothing_is_written(
+    folder: Path, capsys: Capture, words: tuple[str, str], option: str
+) -> None:
+    given = [] if words[0] == "--subscription" else ["--subscription", CURRENT]
+    assert main(["init", *given, *words]) != 0
+    said = capsys.readouterr().err
+    assert f"invalid {option}" in said
+    assert "fix: " in said
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("stack", ["a/b", "..", "ä", "x" * 300])
+def test_invalid_stack_name_is_refused(folder: Path, capsys: Capture, stack: str) -> None:
+    assert main(["init", "--subscription", CURRENT, "--stack", stack]) == ExitCode.USAGE
+    assert "error[R-" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def test_folder_of_another_pulumi_project_is_refused(folder: Path, capsys: Capture) -> None:
+    (folder / "Pulumi.yaml").write_text("name: theirs\n", encoding="utf-8")
+    assert main(["init", "--subscription", CURRENT, "--no-check"]) == ExitCode.USAGE
+    assert "fix: run `runner init` in another folder" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["Pulumi.yaml"]
+
+
+def test_files_that_cannot_be_written_leave_nothing_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def full(self: Path, text: str, **_: object) -> None:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    answers = first_files.Answers(subscription=CURRENT)
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(first_files.RunnerError) as caught:
+        first_files.write_files(answers, folder)
+    assert caught.value.why == "No space left on device"
+    assert list(folder.iterdir()) == []
