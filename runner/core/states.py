@@ -29,6 +29,7 @@ NO_ACCESS = 122  # storage denies access to the task
 NO_PYTHON = 121  # the image has no python3
 OLD_PYTHON = 120  # the agent cannot run on it
 AGENT_PYTHON = (3, 10)
+BROUGHT_PYTHON = "3.12"  # for the agent, into an image whose own is older
 
 _RETRY = "submit it again: uploaded files are reused"
 _IMAGE = "check its name and tag with docker pull; a private registry must be one of the pool's"
@@ -61,12 +62,12 @@ _EXIT_REASONS = {
         ),
     ),
     NO_PYTHON: (
-        "the image has no python3, which the node agent needs",
-        "add python3 to the image, or use one that has it",
+        "the image has no python3 for the node agent, and uv could not bring one",
+        "add python3 to the image; the task's stderr.txt has the output of uv",
     ),
     OLD_PYTHON: (
-        "the image's python3 is too old: the node agent needs 3.10",
-        "use an image with python3 3.10 or newer",
+        "the image's python3 is older than the 3.10 of the node agent, and uv could not bring one",
+        "use an image with python3 3.10 or newer; the task's stderr.txt has the output of uv",
     ),
 }
 # Codes of task failures: Batch REST docs, and reports of the service (Azure/Batch#4 and others,

@@ -8,6 +8,9 @@ SHELL_FILE = "environment.sh"  # in the attempt's folder `logs`, which is never 
 WORKER_LOG = "runner-worker.txt"  # of a node that is not the primary, in its task's folder
 JOIN_ARGUMENT = "join"  # the agent's argument in a coordination command
 
+# Set in a container whose Python is not the agent's: its path, empty if it has none.
+IMAGE_PYTHON_VARIABLE = "RUNNER_IMAGE_PYTHON"
+
 # Set for a task of a job schedule, and for one that starts a group of runs.
 SCHEDULE_VARIABLE = "RUNNER_SCHEDULE"
 SCHEDULE_TASKS_VARIABLE = "RUNNER_SCHEDULE_TASKS"

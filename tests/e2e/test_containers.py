@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from tests.unit.node.distributed.test_node_group import SUM
 
 Write = Callable[..., Path]
 NO_PYTHON = "docker.io/library/nothing:1"
+OLD_PYTHON = "docker.io/library/chainer:1"
+# It is older than the agent's, as far as the agent can see.
+OLD = f"""case "$2" in *"sys.exit(sys.version_info"*) exit 1;; esac
+OLD_PYTHON=yes exec {Path(sys.executable).resolve()} "$@"
+"""
 
 SHOW = """
 import os, shutil, sys
@@ -30,7 +36,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     folder = tmp_path_factory.mktemp("engine")
     machine = fake(folder, "podman")
     known = json.loads((folder / "images.json").read_text())
-    known["registry"][NO_PYTHON] = {"env": {"PATH": "/nowhere"}}
+    known["registry"][NO_PYTHON] = {"env": {"PATH": "/nowhere", "UV_OFFLINE": "1"}}
+    tools = folder / "tools"
+    tools.mkdir()
+    for name, text in (("python3", OLD), ("uv", f"echo {sys.executable}\n")):
+        (tools / name).write_text(f"#!/bin/sh\n{text}")
+        (tools / name).chmod(0o755)
+    known["registry"][OLD_PYTHON] = {"env": {"PATH": f"{tools}:/usr/bin:/bin"}}
     (folder / "images.json").write_text(json.dumps(known))
     return machine
 
@@ -83,6 +95,16 @@ def test_requirements_are_installed_on_top_of_the_image(boxes: Cli, script: Writ
     (folder / "requirements.txt").write_text("# none\n")
     done = boxes.run("train", folder, "--no-download")
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+@pytest.mark.feature(23)
+def test_script_has_the_old_python_of_its_image_and_the_agent_another(
+    boxes: Cli, script: Write
+) -> None:
+    text = "import os; print('old:', os.environ.get('OLD_PYTHON')); open('m.h5', 'w').close()"
+    done = boxes.run("train", recipe(script, OLD_PYTHON, text))
+    assert (done.returncode, done.stdout) == (0, "old: yes\n"), done.stderr
+    assert "m.h5" in done.stderr
 
 
 @pytest.mark.parametrize(

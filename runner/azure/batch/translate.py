@@ -13,9 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from azure.batch import models
 
-from runner.core.states import AGENT_PYTHON, NO_PYTHON, OLD_PYTHON, TaskPhase, TaskView
+from runner.core.states import (
+    AGENT_PYTHON,
+    BROUGHT_PYTHON,
+    NO_PYTHON,
+    OLD_PYTHON,
+    TaskPhase,
+    TaskView,
+)
 from runner.protocol.paths import code_blob
-from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, JOIN_ARGUMENT, NODES_TOKEN_VARIABLE
+from runner.protocol.task import (
+    AGENT_FILE,
+    CODE_ARCHIVE,
+    IMAGE_PYTHON_VARIABLE,
+    JOIN_ARGUMENT,
+    NODES_TOKEN_VARIABLE,
+)
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -27,7 +40,7 @@ if TYPE_CHECKING:
 # are started in the same way.
 NO_ENTRY_POINT = "--entrypoint="
 # Files for every node are in the task's shared folder, which is not the working directory.
-_COORDINATE = "-c 'exec python3 \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
+_COORDINATE = "-c '{start} \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
 
 
 def is_node_group(plan: RunPlan) -> bool:
@@ -51,20 +64,31 @@ def to_multi_instance(
     """Return the settings of a node group, or None. Each node downloads `files`."""
     if not is_node_group(plan):
         return None
+    start = "exec python3" if plan.recipe.image is None else _EXEC_IN_IMAGE
+    command = _COORDINATE.format(start=start, agent=agent, role=JOIN_ARGUMENT)
     return models.MultiInstanceSettings(
         number_of_instances=plan.recipe.resources.nodes,
-        coordination_command_line=with_shell(_COORDINATE.format(agent=agent, role=JOIN_ARGUMENT)),
+        coordination_command_line=with_shell(command),
         common_resource_files=list(files),
     )
 
 
 COMMAND_LINE = f"python3 {AGENT_FILE}"
-# In a container, the arguments of /bin/sh, which replaces the entry point of the image.
-CONTAINER_COMMAND_LINE = (
-    f"-c 'command -v python3 >/dev/null || exit {NO_PYTHON}; "
-    f'python3 -c "import sys; sys.exit(sys.version_info < {AGENT_PYTHON})" || exit {OLD_PYTHON}; '
-    f"exec python3 {AGENT_FILE}'"
+# In a container, the arguments of /bin/sh, which replaces the entry point of the image. Where its
+# Python is older than the agent's, uv of the image or the node brings one, and the script keeps
+# the image's. The folder is not the cache of uv, which may be a link out of the container.
+_EXEC_IN_IMAGE = (
+    "p=$(command -v python3 || command -v python); "
+    f'"${{p:-false}}" -c "import sys; sys.exit(sys.version_info < {AGENT_PYTHON})" || {{ '
+    f'export {IMAGE_PYTHON_VARIABLE}="$p"; n="$AZ_BATCH_NODE_SHARED_DIR/runner"; '
+    'u=$(command -v uv || echo "$n/bin/uv"); '
+    'u() { UV_PYTHON_INSTALL_DIR="$n/python-of-containers" "$u" python "$@"; }; '
+    f"f() {{ u find --no-project --python-preference only-managed {BROUGHT_PYTHON}; }}; "
+    f"p=$(f) || {{ u install {BROUGHT_PYTHON} && p=$(f); }} || "
+    f'{{ [ -z "${IMAGE_PYTHON_VARIABLE}" ] && exit {NO_PYTHON}; exit {OLD_PYTHON}; }}; }}; '
+    'exec "$p"'
 )
+CONTAINER_COMMAND_LINE = f"-c '{_EXEC_IN_IMAGE} {AGENT_FILE}'"
 # A limit, not an allocation: data loaders of PyTorch need more than the default of 64 MB.
 _SHARED_MEMORY = "--shm-size=8g"
 

@@ -240,7 +240,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     )
     image: keys.ImageName | None = Field(
         None,
-        description="A container image with python3 that the run takes place in; needs a pool that "
+        description="A container image that the run takes place in; needs a pool that "
         "runs containers.",
     )
     secrets: keys.Secrets = Field(

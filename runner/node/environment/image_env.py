@@ -4,24 +4,75 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import uuid
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 
-from runner.node.environment.uv import find_uv, run_uv, uv_environment
+from runner.node.environment.uv import STEP, find_uv, run_uv, uv_environment
 from runner.node.environment.virtual_env import Requirements, is_usable, remove_tree
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
+from runner.protocol.task import IMAGE_PYTHON_VARIABLE
 
 LAYOUT_VERSION = 2
+# In every Python, also in one without the module.
+_DESCRIBE = """\
+import json, sys, sysconfig
+try:
+    from importlib.util import find_spec
+    pip = find_spec("pip") is not None
+except ImportError:
+    pip = False
+print(json.dumps({
+    "version": sys.version, "number": list(sys.version_info[:2]), "pip": pip,
+    "prefix": sys.prefix, "is_venv": sys.prefix != getattr(sys, "base_prefix", sys.prefix),
+    "packages": [sysconfig.get_path(name) for name in ("purelib", "platlib")],
+}))
+"""
+_OLDEST_OF_UV = (3, 8)
 _PATH_FILE = "image.pth"  # lists further folders of packages, which Python searches last
 _PROBE_S = 30.0
+
+
+@dataclass(frozen=True)
+class ImagePython:
+    """The interpreter of an image, which is not the agent's where that is older."""
+
+    path: str
+    version: str
+    number: tuple[int, int]
+    prefix: Path
+    is_venv: bool
+    has_pip: bool
+    packages: tuple[str, ...]
+
+    @classmethod
+    def describe(cls, path: str) -> ImagePython:
+        """Ask an interpreter. Raise StageFailedError."""
+        try:
+            done = subprocess.run(
+                [path, "-c", _DESCRIBE],
+                env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")},
+                capture_output=True,
+                text=True,
+                timeout=_PROBE_S,
+                check=True,
+            )
+            raw = json.loads(done.stdout)
+        except (OSError, subprocess.SubprocessError, ValueError) as err:
+            message = f"the image's {path} does not say what it is: {err}"
+            raise StageFailedError(STEP, "EnvironmentFailed", message) from err
+        major, minor = raw["number"]
+        prefix, packages = Path(raw["prefix"]), tuple(dict.fromkeys(raw["packages"]))
+        return cls(
+            path, raw["version"], (major, minor), prefix, raw["is_venv"], raw["pip"], packages
+        )
 
 
 class ImageEnvironment:
@@ -35,6 +86,8 @@ class ImageEnvironment:
         self._image = image
         self._report = report
         self._check = check
+        path = os.environ.get(IMAGE_PYTHON_VARIABLE, sys.executable)
+        self._python = ImagePython.describe(path) if path else None
 
     def ensure(
         self,
@@ -50,8 +103,12 @@ class ImageEnvironment:
         """
         if requirements_file is None:
             return self._link_interpreter(code_dir.parent / "python")
+        if self._python is None:
+            message = f"the image has no Python to install {requirements_file} for"
+            raise StageFailedError(STEP, "EnvironmentFailed", message)
         requirements = Requirements(code_dir / requirements_file, code_dir)
-        target = self._root / "envs" / self._hash(requirements, code_sha256, constraints)
+        key = self._hash(self._python, requirements, code_sha256, constraints)
+        target = self._root / "envs" / key
         pins = code_dir.parent / "constraints.txt"
         pins.write_text("\n".join(constraints), encoding="utf-8")
         # Not in `cache`, which may be a link to a folder that is not mounted in the container.
@@ -60,26 +117,34 @@ class ImageEnvironment:
                 self._report("environment is cached")
                 return target
             remove_tree(target)
-            self._build(requirements, pins, code_dir, target)
+            self._build(self._python, requirements, pins, code_dir, target)
         return target
 
     def _link_interpreter(self, folder: Path) -> Path:
-        """Return a folder with the image's interpreter as `bin/python`."""
-        if sys.prefix != sys.base_prefix:
+        """Return a folder with the image's interpreter, if it has one, as `bin/python`."""
+        python = self._python
+        self._report("the image's Python" if python else "the image has no Python")
+        if python is not None and python.is_venv:
             # A virtual environment finds its packages only in its own folder.
-            self._report("the image's Python")
-            return Path(sys.prefix)
+            return python.prefix
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "bin").mkdir(parents=True)
-        (folder / "bin" / "python").symlink_to(sys.executable)
-        self._report("the image's Python")
+        if python is not None:
+            (folder / "bin" / "python").symlink_to(python.path)
         return folder
 
     def _while_waiting(self) -> None:
         self._report("another task is building the same environment")
         self._check()
 
-    def _build(self, requirements: Requirements, pins: Path, code_dir: Path, target: Path) -> None:
+    def _build(
+        self,
+        of_image: ImagePython,
+        requirements: Requirements,
+        pins: Path,
+        code_dir: Path,
+        target: Path,
+    ) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         for left in target.parent.glob(f"{target.name}.building*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -87,9 +152,9 @@ class ImageEnvironment:
         environment = uv_environment(self._root / "uv-of-containers")
         self._report("installing", 0, requirements.count, "packages")
         try:
-            make, install = self._commands(requirements, pins, building)
+            make, install = self._commands(of_image, requirements, pins, building)
             run_uv(make, environment, cwd=code_dir, report=self._report, check=self._check)
-            _add_image_packages(building)
+            _add_image_packages(of_image, building)
             run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
             _move_scripts(building, target)
             building.rename(target)
@@ -97,22 +162,22 @@ class ImageEnvironment:
             shutil.rmtree(building, ignore_errors=True)
 
     def _commands(
-        self, requirements: Requirements, pins: Path, building: Path
+        self, of_image: ImagePython, requirements: Requirements, pins: Path, building: Path
     ) -> tuple[list[str | Path], list[str | Path]]:
         python = building / "bin" / "python"
         what: list[str | Path] = ["-r", requirements.path, "-c", pins]
-        if uv := self._uv():
+        if of_image.number >= _OLDEST_OF_UV and (uv := self._uv()):
             options = ["--relocatable", "--no-project", "--system-site-packages"]
             return (
-                [uv, "venv", *options, "--python", sys.executable, building],
+                [uv, "venv", *options, "--python", of_image.path, building],
                 [uv, "pip", "install", "--python", python, *what],
             )
         quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
         # The new environment can use the image's pip. Another copy takes seconds, and Debian's
         # Python needs the package python3-venv for it.
-        options = ["--system-site-packages", *(["--without-pip"] if find_spec("pip") else [])]
+        options = ["--system-site-packages", *(["--without-pip"] if of_image.has_pip else [])]
         return (
-            [sys.executable, "-m", "venv", *options, building],
+            [of_image.path, "-m", "venv", *options, building],
             [python, "-m", "pip", "install", *quiet, *what],
         )
 
@@ -127,7 +192,11 @@ class ImageEnvironment:
         return uv if done.returncode == 0 else None
 
     def _hash(
-        self, requirements: Requirements, code_sha256: str, constraints: Sequence[str]
+        self,
+        of_image: ImagePython,
+        requirements: Requirements,
+        code_sha256: str,
+        constraints: Sequence[str],
     ) -> str:
         key = {
             "layout": LAYOUT_VERSION,
@@ -135,21 +204,20 @@ class ImageEnvironment:
             "requirements": requirements.texts,
             "code": code_sha256 if requirements.local else None,
             "constraints": sorted(constraints),
-            "python": [sys.executable, sys.version],
+            "python": [of_image.path, of_image.version],
         }
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _add_image_packages(building: Path) -> None:
+def _add_image_packages(of_image: ImagePython, building: Path) -> None:
     """Let the new environment use the packages of the image's virtual environment, if it is one.
 
     Both have the same base interpreter, and `--system-site-packages` covers only its packages.
     """
-    if sys.prefix == sys.base_prefix:
+    if not of_image.is_venv:
         return
-    below = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     for packages in building.glob("lib/python*/site-packages"):
-        (packages / _PATH_FILE).write_text("\n".join(below), encoding="utf-8")
+        (packages / _PATH_FILE).write_text("\n".join(of_image.packages), encoding="utf-8")
 
 
 def _move_scripts(building: Path, target: Path) -> None:

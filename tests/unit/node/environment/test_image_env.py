@@ -22,8 +22,8 @@ from runner.node.failures import StageFailedError
 from runner.node.environment.image_env import ImageEnvironment
 shared, code, file = sys.argv[1:]
 reported, check = [], lambda: None
-builder = ImageEnvironment(Path(shared), "image:1", lambda *a: reported.append(a[0]), check)
 try:
+    builder = ImageEnvironment(Path(shared), "image:1", lambda *a: reported.append(a[0]), check)
     print(json.dumps([str(builder.ensure(Path(code), file or None, "c" * 64)), reported]))
 except StageFailedError as err:
     print(json.dumps([err.code, err.message]))
@@ -74,10 +74,15 @@ def put_uv(folder: Path) -> None:
     (folder / "uv").symlink_to(uv)
 
 
-def ensure(tmp_path: Path, python: Path, file: str = "") -> list[object]:
+def ensure(
+    tmp_path: Path, python: Path, file: str = "", of_image: str | None = None
+) -> list[object]:
+    """Ask an agent that `python` runs; `of_image` is the image's own, where that is too old."""
     (tmp_path / "no-uv").mkdir(exist_ok=True)
     words = [str(python), "-c", ENSURE, str(tmp_path / "shared"), str(tmp_path / "task/code"), file]
     environment = {"PATH": str(tmp_path / "no-uv"), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    if of_image is not None:
+        environment["RUNNER_IMAGE_PYTHON"] = of_image
     done = subprocess.run(
         words, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
@@ -137,3 +142,35 @@ def test_image_python_is_used_without_requirements(tmp_path: Path, code: Path) -
         found, reported = ensure(tmp_path, image)
         assert reported == ["the image's Python"]
         assert has(Path(str(found)) / "bin/python", module)
+
+
+@pytest.mark.feature(23)
+def test_agent_with_a_python_of_its_own_uses_that_of_the_image_for_the_script(
+    tmp_path: Path, code: Path
+) -> None:
+    python = image_with_packages(tmp_path / "image")
+    found, reported = ensure(tmp_path, BASE, of_image=str(python))
+    assert (found, reported) == (str(tmp_path / "image"), ["the image's Python"])
+    found, _ = ensure(tmp_path, BASE, "requirements.txt", str(python))
+    assert has(Path(str(found)) / "bin/python", "demo", "of_the_image")
+
+
+def test_image_without_python_runs_commands_but_installs_nothing(
+    tmp_path: Path, code: Path
+) -> None:
+    found, reported = ensure(tmp_path, BASE, of_image="")
+    assert reported == ["the image has no Python"]
+    assert not (Path(str(found)) / "bin" / "python").exists()
+    error, message = ensure(tmp_path, BASE, "requirements.txt", "")
+    assert (error, "no Python to install requirements.txt for" in str(message)) == (
+        "EnvironmentFailed",
+        True,
+    )
+
+
+def test_broken_python_of_an_image_fails_with_its_error(tmp_path: Path, code: Path) -> None:
+    error, message = ensure(tmp_path, BASE, of_image="/bin/false")
+    assert (error, "/bin/false does not say what it is" in str(message)) == (
+        "EnvironmentFailed",
+        True,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -71,3 +72,9 @@ def test_states_saved_without_pause_are_committed(
     until(lambda: any((blobs.number_of(name) or 0) >= 3 for name in list(task.service.blobs)))
     (task.folder / "task-0" / "go").touch()
     assert process.wait(120) == 0, task.text("logs/stderr.txt")
+
+
+def test_what_every_python_imports_at_its_start_is_valid_in_old_ones(tmp_path: Path) -> None:
+    python_path(None, tmp_path, tmp_path / "env")
+    for file in (tmp_path / "hooks" / START_FOLDER).glob("*.py"):
+        ast.parse(file.read_text(), feature_version=(3, 5))
