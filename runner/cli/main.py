@@ -48,7 +48,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("run", "fit"), "train RECIPE"),
     **dict.fromkeys(("list", "ls", "runs", "jobs", "history"), "ps"),
     **dict.fromkeys(("stop", "kill", "terminate", "abort"), "cancel RUN"),
-    **dict.fromkeys(("delete", "remove", "del", "prune"), "rm RUN"),
+    **dict.fromkeys(("delete", "remove", "del", "prune"), "rm RUN; runner local prune"),
     **dict.fromkeys(("status", "describe", "info"), "show RUN; runner local status"),
     **dict.fromkeys(("new", "create"), "recipe new NAME"),
     **dict.fromkeys(("start", "serve", "emulator"), "local up"),

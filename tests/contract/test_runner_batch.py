@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from runner.azure.batch.jobs import (
 )
 from runner.azure.batch.pools import PoolSpec, ensure_pool, list_pool_nodes
 from runner.protocol.errors import RunnerError
-from tests.contract.server import ACCOUNT, KEY, POOL, Running, Things, eventually, wire
+from tests.contract.server import ACCOUNT, KEY, POOL, Running, Things, eventually, serving, wire
 from tests.loopback import listening
 from tests.unit.core.recipe_maker import outputs
 
@@ -101,6 +102,23 @@ def test_active_job_is_not_deleted_with_its_tasks(
     assert not delete_tasks(connection, job_id, {"one"})
     assert client.get_job(job_id).state == models.BatchJobState.ACTIVE
     assert not list_tasks(connection, job_id)
+
+
+def test_ending_a_run_makes_room_where_the_quota_of_jobs_refused_one(tmp_path: Path) -> None:
+    with serving(tmp_path, active_jobs=1) as running:
+        stack = replace(outputs(), batch_account=ACCOUNT, batch_endpoint=running.url)
+        connection = Connection(stack, {"batch": KEY, "storage": KEY})
+        pool = Things(running.client).pool()
+        create_job(connection, "one", pool)
+        add_task(connection, "one", task("run"))
+        close_when_done(connection, "one")
+        with pytest.raises(RunnerError) as refused:
+            create_job(connection, "two", pool)
+        assert refused.value.code == "R-QUOTA"
+        assert "`runner cancel RUN`" in refused.value.fix
+        terminate_task(connection, "one", "run")
+        eventually(lambda: running.client.get_job("one").state == models.BatchJobState.COMPLETED)
+        create_job(connection, "two", pool)
 
 
 def test_name_that_only_begins_alike_is_not_used(

@@ -420,6 +420,16 @@ def list_task_files(
             raise
 
 
+def delete_task_folder(connection: Connection, job_id: str, task_id: str, folder: str) -> None:
+    """Delete a folder below a task's directory, if the task has a node and the folder exists."""
+    with service_errors(f"deleting {folder} of task {task_id}"):
+        try:
+            connection.batch_client().delete_task_file(job_id, task_id, folder, recursive=True)
+        except HttpResponseError as err:
+            if err.status_code not in _UNAVAILABLE:
+                raise
+
+
 def read_task_range(
     connection: Connection, job_id: str, task_id: str, path: str, begin: int, end: int
 ) -> bytes:

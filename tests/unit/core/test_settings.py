@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,26 @@ def test_later_sources_override_earlier_ones(tmp_path: Path, env: dict[str, str]
     flagged = _load(tmp_path, env, pool="flag", target=None)
     assert (flagged.pool, flagged.target) == ("flag", "azure")
     assert flagged.origins["pool"] == "--pool"
+
+
+def test_retention_is_off_unless_a_file_or_variable_sets_it(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    assert _load(tmp_path, env).retention is None
+    (tmp_path / "runner.yaml").write_text("retention: 30d\n")
+    found = _load(tmp_path, env)
+    assert found.retention == timedelta(days=30)
+    assert found.origins["retention"] == f"{tmp_path / 'runner.yaml'}:1"
+    assert _load(tmp_path, {**env, "RUNNER_RETENTION": "2h"}).retention == timedelta(hours=2)
+
+
+@pytest.mark.parametrize("text", ["30", "5m", "long"])
+def test_retention_that_would_delete_fresh_runs_is_refused(
+    tmp_path: Path, env: dict[str, str], text: str
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        _load(tmp_path, {**env, "RUNNER_RETENTION": text})
+    assert caught.value.what == f"RUNNER_RETENTION: invalid retention {text!r}"
 
 
 def test_output_folder_of_a_flag_is_relative_to_the_working_folder(

@@ -183,6 +183,48 @@ def reset(yes: YesOption = False) -> None:
     out.note("deleted the local services; caches and data sets remain")
 
 
+@app.command()
+def prune(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Include packages and data sets, which are fetched again.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be deleted, with sizes.")
+    ] = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Free disk space: folders of ended tasks, and old versions and logs of the services.
+
+    Runs, their files and running services stay. `runner rm` deletes runs.
+    """
+    from runner.core.units import format_size
+    from runner.flows.local.prune import plan_prune
+    from runner.flows.local.prune import prune as prune_flow
+
+    out, settings = Output(output), _settings()
+    plan = plan_prune(settings, everything=everything)
+    rows = [{"what": i.what, "size_bytes": i.size_bytes, "path": i.path} for i in plan.items]
+    if out.as_text:
+        sizes = [format_size(item.size_bytes) for item in plan.items]
+        shown = [{**row, "size": size} for row, size in zip(rows, sizes, strict=True)]
+        out.rows(shown, ("what", "size", "path"), empty="nothing to delete")
+        for note in plan.notes:
+            out.note(note)
+    freed = format_size(plan.size_bytes)
+    if rows and not dry_run:
+        again = f"runner local prune {'--all ' if everything else ''}--yes"
+        question = f"Delete this, which frees about {freed}?"
+        out.confirm_deletion(question, yes=yes, again=again)
+        with out.stages() as view:
+            prune_flow(settings, plan, view.on_progress)
+    if not out.as_text:
+        done = {"deleted": bool(rows) and not dry_run, "size_bytes": plan.size_bytes}
+        out.record({**done, "items": rows, "notes": list(plan.notes)})
+    elif rows:
+        out.note(f"dry run: {freed} would be freed" if dry_run else f"freed {freed}")
+
+
 def _settings() -> Settings:
     import os
     from pathlib import Path

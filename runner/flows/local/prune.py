@@ -1,0 +1,160 @@
+"""Delete what the local services keep on disk without needing it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.batch.jobs import (
+    delete_task_folder,
+    list_task_files,
+    list_tasks,
+    unfinished_tasks,
+)
+from runner.azure.storage.blobs import in_parallel
+from runner.core.home import HomePaths
+from runner.core.progress import OnProgress, Progress
+from runner.core.settings import Settings
+from runner.flows.file_lock import file_lock
+from runner.flows.local import azurite
+from runner.flows.local.lifecycle import is_reachable
+from runner.flows.runs.history import list_runs
+
+_WORK = "wd"  # of a task: the working directory; its stdout.txt and stderr.txt lie beside it
+_CACHES = ("uv", "python", "envs")  # of packages, below the cache of nodes
+_ABANDONED_S = 86_400.0  # an installation that was begun so long ago was killed
+_LOCK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrunableItem:
+    """Something that can be deleted; `size_bytes` is what that frees."""
+
+    what: str
+    path: str
+    size_bytes: int
+    delete: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """What can be deleted, and why other things are kept."""
+
+    items: tuple[PrunableItem, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """What deleting all items frees."""
+        return sum(item.size_bytes for item in self.items)
+
+
+def plan_prune(settings: Settings, *, everything: bool) -> PrunePlan:
+    """Return what can be deleted; with `everything`, also what is downloaded again when needed."""
+    paths, items, notes = HomePaths(settings.home), list[PrunableItem](), list[str]()
+    active = False
+    if is_reachable(settings):
+        connection = connect(settings)
+        active = bool(unfinished_tasks(connection, 1))
+        items += _work_folders(connection)
+    elif paths.local_state.exists():
+        notes.append("folders of tasks are kept while the services do not run: runner local up")
+    items += _folders("another version of Azurite", _others(paths.azurite(azurite.VERSION)))
+    items += _folders("another version of Node.js", _others(paths.node(azurite.WHEEL_VERSION)))
+    items += _folders("an old log", sorted(paths.logs.glob("*.old.log")))
+    if everything and active:
+        notes.append("packages are kept while tasks have not ended: runner ps --status running")
+    elif everything:
+        items += _folders("packages", _package_caches(paths))
+    if everything:
+        items += _folders("a data set", sorted(paths.data("x").parent.glob("*")))
+    return PrunePlan(tuple(items), tuple(notes))
+
+
+def prune(settings: Settings, plan: PrunePlan, on_progress: OnProgress) -> None:
+    """Delete the items of a plan; what is gone already is no error."""
+    on_progress(Progress("prune", "start", f"deleting {len(plan.items)} items"))
+    lock = HomePaths(settings.home).local_lock
+    with file_lock(lock, what="changing the local services", timeout_s=_LOCK_TIMEOUT_S):
+        for number, item in enumerate(plan.items, 1):
+            item.delete()
+            step = Progress("prune", "progress", "", number, len(plan.items), "items")
+            on_progress(step)
+    on_progress(Progress("prune", "end", f"{len(plan.items)} items"))
+
+
+def _work_folders(connection: Connection) -> Iterator[PrunableItem]:
+    """Yield the working directories of the tasks of runs that have ended."""
+    rows = list_runs(connection, limit=None).rows
+    ended = [row.record for row in rows if row.record is not None and row.result is not None]
+    jobs = list({record.job_id for record in ended})
+    tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
+    over = [
+        (record.job_id, record.task_id)
+        for record in ended
+        if (task := tasks[record.job_id].get(record.task_id)) and task.phase == "completed"
+    ]
+    listed = in_parallel(lambda each: list_task_files(connection, *each, _WORK), over)
+    for (job_id, task_id), files in zip(over, listed, strict=True):
+        if files:
+            delete = partial(delete_task_folder, connection, job_id, task_id, _WORK)
+            size_bytes = sum(file.size_bytes for file in files)
+            where = f"task {task_id} of job {job_id}"
+            yield PrunableItem("the folder of an ended task", where, size_bytes, delete)
+
+
+def _others(used: Path) -> Iterator[Path]:
+    """Yield the versions beside the one in use, without those that are being installed."""
+    if used.parent.is_symlink() or not used.parent.is_dir():
+        return
+    for folder in sorted(used.parent.iterdir()):
+        fresh = time.time() - folder.stat().st_mtime < _ABANDONED_S
+        if folder != used and folder.is_dir() and not (folder.name.startswith(".new-") and fresh):
+            yield folder
+
+
+def _package_caches(paths: HomePaths) -> Iterator[Path]:
+    """Yield the caches of packages. The folders around them stay: running nodes link to them."""
+    outside = paths.batch_data / "outside"
+    places = [paths.cache, paths.cache / "user"]
+    places += [outside.readlink() / "cache"] if outside.is_symlink() else []
+    for place in places:
+        if not paths.cache.is_symlink():  # else it belongs to another home, too
+            yield from (place / name for name in _CACHES if (place / name).is_dir())
+
+
+def _folders(what: str, paths: Iterable[Path]) -> Iterator[PrunableItem]:
+    for path in paths:
+        yield PrunableItem(what, str(path), _freed_bytes(path), partial(_delete, path))
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _freed_bytes(path: Path) -> int:
+    """Return the size of the files that have no other name outside of a folder."""
+    names: Counter[tuple[int, int]] = Counter()
+    found: dict[tuple[int, int], os.stat_result] = {}
+    for folder, _, files in os.walk(path):
+        for name in files:
+            try:
+                stat = os.lstat(os.path.join(folder, name))  # noqa: PTH118  ten times as fast
+            except OSError:  # deleted meanwhile
+                continue
+            key = stat.st_dev, stat.st_ino
+            names[key] += 1
+            found[key] = stat
+    if path.is_file():
+        return path.stat().st_size
+    return sum(stat.st_size for key, stat in found.items() if names[key] >= stat.st_nlink)

@@ -1,0 +1,92 @@
+"""What `runner local prune` deletes, and what it leaves to services and other homes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runner.core.home import HomePaths
+from runner.core.progress import ignore_progress
+from runner.core.settings import Settings, load_settings
+from runner.flows.local import azurite, prune
+from runner.flows.runs.history import RunHistory
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    (tmp_path / "none.yaml").touch()
+    env = {"RUNNER_HOME": str(tmp_path / "home"), "RUNNER_CONFIG": str(tmp_path / "none.yaml")}
+    monkeypatch.setattr(prune, "is_reachable", lambda _: False)
+    return load_settings({"target": "local"}, cwd=tmp_path, env=env)
+
+
+def write(path: Path, size_bytes: int = 10) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size_bytes)
+    return path
+
+
+def pruned(settings: Settings, *, everything: bool = False) -> int:
+    plan = prune.plan_prune(settings, everything=everything)
+    prune.prune(settings, plan, ignore_progress)
+    return plan.size_bytes
+
+
+def test_other_versions_and_old_logs_go_and_the_used_ones_stay(settings: Settings) -> None:
+    paths = HomePaths(settings.home)
+    kept = [
+        write(paths.azurite(azurite.VERSION) / "main.js"),
+        write(paths.node(azurite.WHEEL_VERSION) / "node"),
+        write(paths.azurite(".new-now") / "main.js"),
+        write(paths.logs / "batch.log"),
+        write(paths.cache / "uv" / "wheel"),
+    ]
+    abandoned = write(paths.azurite(".new-old") / "main.js", 30)
+    os.utime(abandoned.parent, (0, 0))
+    gone = [write(paths.azurite("3.0.0") / "main.js"), write(paths.logs / "batch.old.log", 5)]
+    assert pruned(settings) == 45
+    assert all(path.exists() for path in kept)
+    assert not any(path.exists() for path in (abandoned, *gone))
+
+
+def test_all_deletes_packages_and_data_but_no_folder_that_nodes_link_to(
+    settings: Settings,
+) -> None:
+    paths = HomePaths(settings.home)
+    wheel = write(paths.cache / "uv" / "wheel", 100)
+    write(paths.cache / "user" / "uv" / "wheel", 20)
+    write(paths.data("mnist") / "images", 3)
+    program = write(paths.cache / "uv-of-tasks" / "uv")
+    node = write(paths.batch_data / "nodes" / "n1" / "file")
+    node.unlink()
+    node.hardlink_to(wheel)
+    assert pruned(settings, everything=True) == 23, "a file that a node has, too, frees nothing"
+    assert not wheel.exists()
+    assert not paths.data("mnist").exists()
+    assert (paths.cache / "user").is_dir()
+    assert program.exists()
+    assert node.exists()
+
+
+def test_packages_stay_while_a_task_has_not_ended(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = write(HomePaths(settings.home).cache / "uv" / "wheel")
+    monkeypatch.setattr(prune, "is_reachable", lambda _: True)
+    monkeypatch.setattr(prune, "connect", lambda _: None)
+    monkeypatch.setattr(prune, "unfinished_tasks", lambda *_: [("job", "task")])
+    monkeypatch.setattr(prune, "list_runs", lambda *_, **__: RunHistory((), 0))
+    plan = prune.plan_prune(settings, everything=True)
+    assert plan.notes[0].startswith("packages are kept while tasks have not ended")
+    prune.prune(settings, plan, ignore_progress)
+    assert wheel.exists()
+
+
+def test_cache_that_other_homes_share_stays(settings: Settings, tmp_path: Path) -> None:
+    wheel = write(tmp_path / "shared" / "uv" / "wheel")
+    settings.home.mkdir(parents=True, exist_ok=True)
+    HomePaths(settings.home).cache.symlink_to(tmp_path / "shared")
+    assert pruned(settings, everything=True) == 0
+    assert wheel.exists()
