@@ -76,5 +76,6 @@ def test_states_saved_without_pause_are_committed(
 
 def test_what_every_python_imports_at_its_start_is_valid_in_old_ones(tmp_path: Path) -> None:
     python_path(None, tmp_path, tmp_path / "env")
-    for file in (tmp_path / "hooks" / START_FOLDER).glob("*.py"):
-        ast.parse(file.read_text(), feature_version=(3, 5))
+    files = list((tmp_path / "hooks" / START_FOLDER).glob("*.py"))
+    assert {file.name for file in files} == {"sitecustomize.py", "runner_written_paths.py"}
+    assert all(ast.parse(file.read_text(), feature_version=(3, 5)).body for file in files)
