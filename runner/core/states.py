@@ -38,6 +38,7 @@ _ADVICE_FOR_RESULTS = {
     "CodeInvalid": _RETRY,
     "RunSpecInvalid": "submit it with the version of runner that the agent has",
     "EnvironmentFailed": "correct the requirements; `runner logs RUN` has the output of the tool",
+    "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` has its output",
     "DataMissing": "submit it again: missing files are uploaded",
     "InputMissing": "correct the input, or submit again: inputs are resolved again",
     "SecretUnavailable": "see `secrets` in docs/guides/recipes.md",
@@ -159,7 +160,7 @@ def parse_states(words: Iterable[str]) -> frozenset[RunState]:
 
 _FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.LOST})
 _PREPARING_STAGES = frozenset(
-    {"secrets", "code", "environment", "data", "inputs", "restore", "nodes"}
+    {"secrets", "code", "environment", "data", "inputs", "restore", "nodes", "prepare"}
 )
 
 

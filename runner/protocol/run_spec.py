@@ -139,6 +139,7 @@ class RecipeSpec:
         checkpoints: None switches them off.
         keep: None keeps `$RUNNER_OUTPUT_DIR` only.
         image: Reference of the container image that the script runs in.
+        prepare: Shell commands that run once per node and job, before the script.
     """
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -158,6 +159,7 @@ class RecipeSpec:
     resources: Resources = NO_RESOURCES
     priority: int = 0
     image: str | None = None
+    prepare: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of run.json that the recipe decides."""
@@ -177,6 +179,7 @@ class RecipeSpec:
             "model": self.model.to_json() if self.model else None,
             "checkpoints": asdict(self.checkpoints) if self.checkpoints else None,
             **self._keep_json(),
+            **({"prepare": self.prepare} if self.prepare else {}),
             "timeout_s": self.timeout_s,
             "retries": self.retries,
             "resources": self.resources.to_json(),
@@ -219,6 +222,7 @@ class RecipeSpec:
             resources=Resources.from_json(_part(raw, "resources")),
             priority=int(raw.get("priority") or 0),
             image=_part(raw, "image").get("name"),
+            prepare=raw.get("prepare"),
         )
 
     @property

@@ -268,6 +268,11 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         None, description="The model that every run which succeeds becomes a version of."
     )
     env: keys.EnvFile = Field(default_factory=dict)
+    prepare: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="Shell commands that run once on each node of a job, before the first script "
+        "there; a run fails if one of them does.",
+    )
     timeout: Duration | None = Field(None, description="90m, 2h, 1d or seconds; at most 7 days.")
     retries: int = Field(0, ge=0, le=100)
     checkpoints: keys.Checkpoints = Field(
@@ -559,6 +564,7 @@ def _build(
         priority=parsed.priority,
         after=tuple(parsed.after),
         image=parsed.image,
+        prepare=parsed.prepare,
     )
 
 

@@ -29,7 +29,7 @@ from runner.node.distributed.rank_outputs import rank_folder
 from runner.node.environment.image_env import ImageEnvironment
 from runner.node.environment.virtual_env import EnvironmentBuilder
 from runner.node.failures import EvictedError, StageFailedError, full_disk_text
-from runner.node.inputs.data_cache import DataCache
+from runner.node.inputs.data_cache import DataCache, node_lock
 from runner.node.inputs.stage import (
     INPUT_VARIABLE_PREFIX,
     InputAccess,
@@ -81,6 +81,7 @@ from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, WORKER_LOG
 
 logger = logging.getLogger(__name__)
 
+PREPARE_STAGE = "prepare"
 FINISHED_FILE = "finished.json"  # in the task's working directory
 # Of the agent, beside the folders of the attempt.
 OUR_FILES = (
@@ -339,6 +340,8 @@ class Attempt:
         named = {**temp, **written.named_outputs(), **inputs}
         environment = self._script_environment(inherited, prepared, named)
         write_shell_file(self._dirs.logs, environment, self._spec.secret_names)
+        if self._spec.prepare:
+            self._prepare_node(self._spec.prepare, environment, others)
         with self.events.stage("command", shlex.join(self._spec.command)):
             checkpoints = self._checkpoints
             words = self._expanded_command(environment)
@@ -373,6 +376,50 @@ class Attempt:
             printed = self.printed is not None and self.printed.is_on
             where = Path(prepared["VIRTUAL_ENV"])
             self.finished.save(self.number, where, self.collect(), printed=printed)
+
+    def _prepare_node(
+        self, script: str, environment: Mapping[str, str], others: NodeGroup | None
+    ) -> None:
+        """Run the stage prepare, unless a task of the job has on this node since it was started.
+
+        Its output goes to the run's stderr.
+        """
+        boot = _BOOT_ID.read_text(encoding="ascii") if _BOOT_ID.exists() else ""
+        of = "\0".join((self._spec.job_id, self._spec.code.sha256, script, boot))
+        place = self._node.shared_dir / "runner" / "prepared"
+        done = place / hashlib.sha256(of.encode()).hexdigest()[:32]
+        with self.events.stage(PREPARE_STAGE, "preparing the node") as report:
+
+            def while_waiting() -> None:
+                report("another task is preparing the node")
+                self._termination.check()
+
+            with node_lock(done.with_suffix(".lock"), while_waiting):
+                if done.exists():
+                    report("the node is prepared")
+                    return
+                ended = command.run_command(
+                    ("/bin/sh", "-e", "-c", script),
+                    cwd=self._dirs.code,
+                    environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
+                    stdout=self._dirs.stderr,
+                    stderr=self._dirs.stderr,
+                    timeout_s=self._spec.timeout_s,
+                    terminated=lambda: self._must_stop(others),
+                )
+                self._termination.check()
+                if ended.stopped:
+                    if others is not None:
+                        others.check_results(ended)
+                    raise EvictedError
+                if ended.timed_out or ended.exit_code:
+                    how = f"exited with code {ended.exit_code}"
+                    if ended.timed_out:
+                        how = f"was stopped after the time limit of {self._spec.timeout_s:g} s"
+                    raise StageFailedError(
+                        PREPARE_STAGE, "PreparationFailed", f"`prepare` on this node {how}"
+                    )
+                done.touch()
 
     def _watch_files(self, inherited: Mapping[str, str]) -> WrittenFiles:
         home, dirs, node = Path(inherited.get("HOME") or "/"), self._dirs, self._node

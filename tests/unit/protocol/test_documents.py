@@ -190,6 +190,7 @@ OTHER_VALUES: dict[str, Any] = {
     "model": ModelRequest("cats", ("a",), "b", "c", register=False),
     "checkpoints": CheckpointRule(1.5, 2, 3),
     "keep": KeepRule(7, ("data/**",)),
+    "prepare": "make data",
     "timeout_s": 90,
     "retries": 3,
     "resources": Resources(1, 2, ("a",), 3, "spot"),

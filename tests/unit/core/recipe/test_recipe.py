@@ -33,7 +33,9 @@ def test_keys_become_typed_fields(load: Load) -> None:
         "env: {A: b}\n"
         "timeout: 1h30m\n"
         "retries: 2\n"
+        "prepare: |\n  make data\n  ls\n"
     )
+    assert recipe.prepare == "make data\nls\n"
     assert recipe.name == "digits"
     assert recipe.source == "folder"
     assert recipe.command == ("python", "train.py", "--fast")

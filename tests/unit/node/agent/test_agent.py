@@ -216,6 +216,50 @@ def test_terminated_attempt_says_so_and_leaves_the_outcome_open(task: Task, unti
     assert not task.has("result.json")
 
 
+PREPARE = """
+echo preparing $MY_SETTING
+echo once >> "$AZ_BATCH_NODE_SHARED_DIR/prepared"
+test -f train.py
+"""
+
+
+@pytest.mark.feature(4)
+def test_node_is_prepared_once_for_a_job(task: Task) -> None:
+    task.submit("print('trained')", prepare=PREPARE)
+    run = task.json("run.json")
+
+    def prepared(job: str) -> int:
+        task.service.blobs.clear()
+        document = {**run, "batch": {"job_id": job}}
+        task.service.put(f"{RUN}/run.json", json.dumps(document).encode())
+        assert task.run() == 0, task.output
+        assert task.text("logs/stdout.txt") == "trained\n"
+        return len((task.shared / "prepared").read_text().splitlines())
+
+    assert prepared("first") == 1
+    assert task.text("logs/stderr.txt") == "preparing 1\n"
+    stages = list(task.json("result.json")["stages_s"])
+    assert stages == ["code", "environment", "prepare", "command", "export"]
+    assert prepared("first") == 1
+    assert task.text("logs/stderr.txt") == ""
+    assert prepared("second") == 2
+
+
+@pytest.mark.feature(4)
+def test_failed_preparation_fails_the_run_with_its_log(task: Task) -> None:
+    broken = "echo no such package >&2\nfalse\necho never"
+    task.submit("print('trained')", prepare=broken, batch={"job_id": "first"})
+    assert task.run() == 1
+    result = task.json("result.json")
+    assert (result["step"], result["code"]) == ("prepare", "PreparationFailed")
+    assert "exited with code 1" in result["message"]
+    assert task.text("logs/stderr.txt") == "no such package\n"
+    assert task.text("logs/stdout.txt") == ""
+    task.service.blobs.clear()
+    task.submit("print('trained')", prepare="true", batch={"job_id": "first"})
+    assert task.run() == 0, "it runs again once it is corrected"
+
+
 def test_termination_during_the_environment_is_prompt(task: Task, until: Until) -> None:
     task.submit("")
     (task.shared / "runner/bin/uv.slow").touch()
