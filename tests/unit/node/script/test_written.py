@@ -190,6 +190,40 @@ WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
         (),
         {"temp/tmp/m.pt": "temp"},
     ),
+    "at exit": (
+        "import atexit\natexit.register(lambda: open('m.pt', 'w').write('exit'))",
+        (),
+        {"m.pt": "exit"},
+    ),
+    "a memory-mapped file": (
+        (
+            "import mmap\nwith open('m.dat', 'wb+') as file:\n file.truncate(3)\n"
+            " with mmap.mmap(file.fileno(), 3) as memory: memory[:] = b'map'"
+        ),
+        (),
+        {"m.dat": "map"},
+    ),
+    "a shell script beside it": (
+        (
+            "import subprocess\nopen('save.sh', 'w').write('printf sh > $0.out')\n"
+            "subprocess.run(['sh', 'save.sh'], check=True)"
+        ),
+        (),
+        {"save.sh": "printf sh > $0.out", "save.sh.out": "sh"},
+    ),
+    "a hidden file, a name without a suffix, odd folders": (
+        (
+            "import os\nos.makedirs('é (1)/a b')\n"
+            "for name in ('.model', 'model', 'é (1)/a b/#m;n'): open(name, 'w').write('odd')"
+        ),
+        (),
+        {".model": "odd", "model": "odd", "é (1)/a b/#m;n": "odd"},
+    ),
+    "a hard link": (
+        "import os\nopen('m.tmp', 'w').write('hard')\nos.link('m.tmp', 'm.pt')\nos.remove('m.tmp')",
+        (),
+        {"m.pt": "hard"},
+    ),
     "a hidden folder of Hydra": (
         "import os\nos.makedirs('outputs/.hydra')\nopen('outputs/.hydra/c.yaml', 'w').write('c')",
         (),
@@ -318,6 +352,18 @@ def test_file_of_the_code_is_kept_only_if_the_script_changes_it(folders: Folders
     script += "os.utime('weights.bin', (1, 1))"
     folders.run(script)
     assert folders.outputs() == {"log.csv": "before+", "weights.bin": "AFTER!"}
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("m.zip", "import zipfile\nzipfile.ZipFile('m.zip', 'w').writestr('a', 'x')"),
+        ("m.tar.gz", "import tarfile\ntarfile.open('m.tar.gz', 'w:gz').add('train.py')"),
+        ("m.db", "import sqlite3\nsqlite3.connect('m.db').execute('create table a (b)')"),
+    ],
+)
+def test_archives_and_databases_are_kept(folders: Folders, name: str, line: str) -> None:
+    assert set(folders.run(line).sources) == {name}
 
 
 def test_sparse_file_of_five_gigabytes_is_kept(folders: Folders) -> None:
