@@ -166,7 +166,9 @@ def test_what_cannot_be_repeated_is_refused(cli: Cli, script: Write) -> None:
         assert refused.returncode in {2, 3}, refused.stderr
         assert code in refused.stderr
         assert "fix:" in refused.stderr
-    assert f"fix: runner reproduce {good}" in cli.run("resume", good).stderr
+    assert (
+        f"fix: start from the beginning: runner reproduce {good}" in cli.run("resume", good).stderr
+    )
 
 
 def test_run_that_goes_on_is_neither_retried_nor_resumed(cli: Cli, script: Write) -> None:

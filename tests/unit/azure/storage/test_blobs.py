@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
@@ -281,3 +282,14 @@ def test_blocks_of_many_files_share_the_threads(service: FakeBlobs, tmp_path: Pa
         list(pool.map(lambda path: store.put(path.name, path, lambda _: None, None), paths))
     assert all(service.data(path.name) == path.read_bytes() for path in paths)
     store.close()
+
+
+def test_blob_is_renewed_for_a_submission_only_if_it_is_old(
+    service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = runs_of(service)
+    assert (runs.renew(NAME), runs.renew("missing")) == (len(CONTENT), None)
+    assert not [path for method, path, _ in service.requests if method == "PUT"]
+    monkeypatch.setattr(blobs, "RENEWED_AFTER", timedelta(seconds=-60))
+    assert runs.renew(NAME) == len(CONTENT)
+    assert [path for method, path, _ in service.requests if method == "PUT" and "metadata" in path]
