@@ -57,11 +57,12 @@ def texts() -> Iterator[Text]:
             if isinstance(node, ast.JoinedStr):
                 skipped |= {id(inner) for inner in ast.walk(node) if inner is not node}
         for node in ast.walk(parsed(path)):
-            if id(node) not in skipped and (text := _rendered(node)):
+            if id(node) not in skipped and (text := rendered(node)):
                 yield Text(f"{shown(path)}:{getattr(node, 'lineno', 0)}", text)
 
 
-def _rendered(node: ast.AST) -> str | None:
+def rendered(node: ast.AST) -> str | None:
+    """Return a string constant or an f-string as text, else None."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -81,7 +82,7 @@ def commands_in(text: str) -> Iterator[str]:
     """Yield the commands that a text names, quoted or as a clause of their own."""
     for clause in (*_QUOTED.findall(text), *_CLAUSE.split(_QUOTED.sub("`", text))):
         for part in clause.split(" && "):
-            command = _BEFORE.sub("", part.strip()).rstrip(",;:.")
+            command = _BEFORE.sub("", part.strip()).rstrip(",;.")
             if command.split(" ")[0] in _PROGRAMS and not _is_prose(command):
                 yield command
 
@@ -90,6 +91,8 @@ def _is_prose(command: str) -> bool:
     """Return True for `make it readable` and `runner cannot`, which name no command."""
     program, _, rest = command.partition(" ")
     word = rest.partition(" ")[0]
+    if program == "pip":  # else an argument of a program, or a variable of a script
+        return word != "install"
     if program == "make":
         return word in ("a", "it", "the", "{path.name}")
     return not word or (program == "runner" and word in _PROSE)

@@ -108,7 +108,11 @@ def test_options_of_a_sentence_exist() -> None:
     assert_none(unknown, "options that no verb has")
 
 
-_SCRIPTS = ("runner/recipes/", "runner/node/")  # with options of their own and of other programs
+_SCRIPTS = (
+    "runner/recipes/",
+    "runner/node/",
+    "runner/azure/batch/translate.py",
+)  # with options of their own and of other programs
 
 
 def test_install_command_names_our_distribution() -> None:

@@ -89,13 +89,11 @@ def node_ids(settings: Settings) -> list[str]:
 
 
 def _check(node: str | None, count: int | None, *, everything: bool) -> None:
-    given = [
-        name for name, value in (("--count", count is not None), ("--all", everything)) if value
-    ]
+    given = [name for name, value in ((f"--count {count}", count), ("--all", everything)) if value]
     if node is not None and given:
         raise RunnerError(
             "R-LOCAL-EVICT",
-            f"NODE and {given[0]} exclude each other",
+            f"NODE and {given[0].split()[0]} exclude each other",
             fix=f"runner local evict {node}   or   runner local evict {given[0]}",
         )
     if len(given) == 2:

@@ -1,0 +1,142 @@
+"""The situations in which an error names a `runner` command, and why some are not tried."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tests.unit.command_lines import commands_in, rendered
+from tests.unit.source_tree import parsed, sources
+
+
+@dataclass(frozen=True, slots=True)
+class FixCase:
+    """Words that fail with an error, and what its commands need in addition.
+
+    `files` are written before, `values` replace the placeholders of a printed command, and `beyond`
+    are the codes of other errors which show that a printed command got past this one.
+    """
+
+    words: str
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    values: Mapping[str, str] = field(default_factory=dict[str, str])
+    beyond: tuple[str, ...] = ()
+
+
+_STACK = """\
+config:
+  azure-native:location: eastus
+  runner:pools: [{id: t4, vm_size: SIZE}]
+"""
+_PROJECT = {"Pulumi.yaml": "name: runner\nruntime: python\n"}
+# Without services, by the error's code.
+ALONE: Mapping[str, FixCase] = {
+    "R-LOCAL-EVICT": FixCase("local evict tvm --count 2", beyond=("R-LOCAL-DOWN",)),
+    "R-LOCAL-RESET": FixCase("local reset"),
+    "R-MACHINE-RETIRED": FixCase(
+        "preview --offline",
+        {**_PROJECT, "Pulumi.dev.yaml": _STACK.replace("SIZE", "Standard_NC6")},
+    ),
+    "R-MACHINE-UNKNOWN": FixCase(
+        "preview --offline",
+        {**_PROJECT, "Pulumi.dev.yaml": _STACK.replace("SIZE", "Standard_NC9")},
+    ),
+    "R-PROJECT-MISSING": FixCase("preview --offline", beyond=("R-INIT-SUBSCRIPTION",)),
+    "R-RECIPE-NAME": FixCase("recipe new my.model"),
+    "R-SETTING-VALUE": FixCase("ps --target nowhere"),
+    "R-SHELL": FixCase("completion"),
+    "R-SKUS-GPU": FixCase("skus --gpu T9"),
+    "R-STACK-MISSING": FixCase("ps --target azure", beyond=("R-PROJECT-MISSING",)),
+    "R-STUCK-DETACHED": FixCase(
+        "train mnist --detach --fail-if-stuck 15m", beyond=("R-STACK-MISSING",)
+    ),
+    "R-WATCH-FORMAT": FixCase("ps -w -o json", beyond=("R-STACK-MISSING",)),
+}
+# On local services, where `done` is a run that succeeded and made version 1 of the models `fixes`
+# and `ours`, and `failed` one that failed.
+SERVED: Mapping[str, FixCase] = {
+    "R-CANCEL-WHICH": FixCase("cancel"),
+    "R-DATA-FOLDER-RM": FixCase("data rm fixes", beyond=("R-DATA-NOT-CONFIRMED",)),
+    "R-DATA-NONE": FixCase("data get nothing-there here"),
+    "R-DATA-OURS": FixCase("data rm models:ours", values={"NAME@VERSION": "ours@1"}),
+    "R-EXPERIMENT-UNKNOWN": FixCase("experiments show nothing-like-it"),
+    "R-FILE-UNKNOWN": FixCase("files get {done} nothing.txt"),
+    "R-METRIC-UNKNOWN": FixCase("metrics {done} nothing"),
+    "R-MODEL-ALIAS-UNKNOWN": FixCase("models show fixes@nobody"),
+    "R-MODEL-BEST": FixCase("models show fixes@best"),
+    "R-MODEL-REFERENCE": FixCase("models show fixes@/"),
+    "R-MODEL-RUN": FixCase("models register {failed} fixes"),
+    "R-MODEL-UNKNOWN": FixCase("models show nothing", values={"RUN": "{done}", "NAME": "other"}),
+    "R-MODEL-VERSION": FixCase("models show fixes@99"),
+    "R-NODE-UNKNOWN": FixCase("logs {done} --node 7"),
+    "R-POOL-MISSING": FixCase("pool show nothing"),
+    "R-REACH-ENDED": FixCase("exec {done} -- true"),
+    "R-RESUME-NOTHING": FixCase("resume {done}"),
+    "R-RETRY-STATE": FixCase("retry {done}"),
+    "R-RETRY-WHICH": FixCase("retry", beyond=("R-RETRY-STATE", "R-RUN-GOES-ON")),
+    "R-RM-WHICH": FixCase("rm", beyond=("R-NOT-CONFIRMED",)),
+    "R-RUN-REFERENCE": FixCase("show /"),
+    "R-RUN-UNKNOWN": FixCase("show nothing"),
+    "R-SCHEDULE-UNKNOWN": FixCase("schedule show nothing"),
+}
+# Why the commands of an error are parsed and not run.
+NOT_TRIED: Mapping[str, tuple[str, ...]] = {
+    "needs a deployed stack, or a subscription": (
+        *("R-AZURE-CAPACITY", "R-AZURE-MISSING", "R-DOWN-ACTIVE", "R-IMAGE-DELETE", "R-IMAGE-NONE"),
+        *("R-IMAGE-TEMPLATE", "R-IMAGE-VERSION", "R-POOL-AUTOSCALED", "R-POOL-DECLARED"),
+        *("R-PULUMI-PROTECTED", "R-REACH-CLOSED", "R-REGISTRY-NONE", "R-SELFTEST-ACCESS"),
+        *("R-SELFTEST-PRICE", "R-SELFTEST-TIMEOUT", "R-SHARE-NONE", "R-STACK-IDENTITY"),
+        *("R-STACK-NODES-ADD", "R-STACK-OUTPUTS", "R-STACK-READ"),
+    ),
+    "downloads prices from Azure": ("R-POOL-CAP", "R-PRICES-READ", "R-SKUS-REGION"),
+    "needs local services that are stopped, broken or older": (
+        *("R-ACCESS-DENIED", "R-CONTAINER-MISSING", "R-LOCAL-DOWN", "R-LOCAL-KEYS", "R-LOCAL-PORT"),
+        *("R-RUN-NONE", "R-SELFTEST-EMULATOR", "R-SERVICE"),
+    ),
+    "needs a document in storage that no command writes": (
+        *("R-GROUP-BROKEN", "R-GROUP-SUBMITTING", "R-MODEL-HASH", "R-MODEL-UNREADABLE"),
+        *("R-RETRY-CYCLE", "R-RUN-BROKEN", "R-SCHEDULE-BROKEN"),
+    ),
+    "needs a moment in which another command, run or schedule is under way": (
+        *("R-MODEL-ALIAS-MOVED", "R-POOL-IN-USE", "R-POOL-RESIZING", "R-POOL-UNKNOWN", "R-QUOTA"),
+        *("R-REACH-NODE", "R-REACH-WAITING", "R-RUN-GOES-ON", "R-SCHEDULE-EXISTS"),
+        "R-SCHEDULE-OVER",
+    ),
+    "names a command and leaves its arguments, or the folder, to the reader": (
+        *(
+            "R-DATA-MISSING",
+            "R-INIT-PROJECT",
+            "R-MODEL-FILES",
+            "R-MODEL-FOLDER",
+            "R-MODEL-OVERWRITE",
+        ),
+        *("R-MODEL-IN-USE", "R-MODEL-OTHER-FILES", "R-SCHEDULE-NODES", "R-STACK-CONFIG-READ"),
+    ),
+    "is raised from Python only, or after a long run": (
+        *("R-REPRODUCE-OUTCOME", "R-RUN-FAILED", "R-SUBMIT-SCHEDULE"),
+    ),
+    "e2e/test_models_cli.py runs its command": ("R-MODEL-DELETED",),
+}
+
+
+def codes_with_commands() -> set[str]:
+    """Return the codes of the errors of the sources whose fix names a `runner` command."""
+    return {
+        code
+        for path in sources("runner", "infra")
+        for call in ast.walk(parsed(path))
+        if isinstance(call, ast.Call) and (code := _code(call)) and _names_command(call)
+    }
+
+
+def _code(call: ast.Call) -> str:
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    texts = (rendered(each) or "" for each in given)
+    return next((text for text in texts if text.startswith("R-") and "{" not in text), "")
+
+
+def _names_command(call: ast.Call) -> bool:
+    given = [*call.args, *(each.value for each in call.keywords if each.arg == "fix")]
+    texts = (rendered(node) or "" for each in given for node in ast.walk(each))
+    return any(command.startswith("runner ") for text in texts for command in commands_in(text))

@@ -1,0 +1,67 @@
+"""The `runner` commands that an error prints work in the situation that printed it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from runner.cli.main import main
+from tests.unit.command_lines import commands_in
+from tests.unit.fix_situations import ALONE, NOT_TRIED, SERVED, FixCase, codes_with_commands
+from tests.unit.source_tree import assert_none
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RUNNER_CONFIG", str(tmp_path / "config.yaml"))
+    (tmp_path / "config.yaml").touch()
+    for name in ("ARM_LOCATION", "ARM_SUBSCRIPTION_ID", "RUNNER_STACK", "RUNNER_TARGET"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def error_of(words: list[str], capsys: Capture) -> dict[str, str]:
+    """Run a command; return its error, or nothing if it succeeds."""
+    try:
+        code = main(words)
+    except SystemExit as err:
+        code = int(err.code or 0)
+    shown = capsys.readouterr().err
+    if code == 0:
+        return {}
+    found = re.search(r"error\[(R-[\w-]+)\]: .*?(?:^  fix: (.*?))?(?=^\S|\Z)", shown, re.S | re.M)
+    assert found, (words, code, shown)
+    return {"code": found[1], "fix": found[2] or ""}
+
+
+def test_every_error_that_names_a_command_has_a_situation_or_a_reason() -> None:
+    excused = {code for codes in NOT_TRIED.values() for code in codes}
+    tried = {*ALONE, *SERVED}
+    assert_none(codes_with_commands() - tried - excused, "add a situation that prints its command")
+    assert_none(tried & excused, "a situation and a reason why there is none")
+    assert_none(excused - codes_with_commands(), "reasons for errors that name no command")
+
+
+@pytest.mark.parametrize("code", ALONE)
+def test_printed_command_works_without_services(folder: Path, capsys: Capture, code: str) -> None:
+    case: FixCase = ALONE[code]
+    for name, text in case.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    err = error_of(shlex.split(case.words), capsys)
+    assert err["code"] == code
+    printed = [each for each in commands_in(err["fix"]) if each.startswith("runner ")]
+    assert printed, err
+    for command in printed:
+        again = error_of(shlex.split(command)[1:], capsys)
+        assert again.get("code", "") in ("", *case.beyond), (command, again)
