@@ -137,12 +137,8 @@ def test_runs_are_found_again_by_state_experiment_and_time(own_cli: Cli, script:
 def _remove_the_failed_run(cli: Cli, good: str, bad: str) -> None:
     """Nothing is deleted without a word; then the run goes with all that it left."""
     settings = load_settings({"target": "local"}, cwd=cli.cwd, env=cli.env)
-
-    def task_ended() -> bool:
-        task = get_task(connect(settings), "bad_local", bad)
-        return task is not None and task.phase == "completed"
-
-    until(task_ended)
+    client = connect(settings).batch_client()
+    until(lambda: client.get_job("bad_local").state == "completed")
     planned = cli.json("rm", "--status", "failed", "--dry-run")
     assert [run["run_id"] for run in planned["runs"]] == [bad]
     assert planned["size_bytes"] > 0
