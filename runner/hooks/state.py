@@ -111,14 +111,14 @@ class StateFolder:
         numbered: list[tuple[int, Path]] = []
         if self._path.is_dir():
             for entry in self._path.iterdir():
-                number = entry.name.removeprefix(self._prefix)
-                if entry.name != number and number.isdecimal():
+                number = entry.name[len(self._prefix) :]
+                if entry.name.startswith(self._prefix) and number.isdecimal():
                     numbered.append((int(number), entry))
         return [entry for _, entry in sorted(numbered)]
 
     def _publish(self, unfinished: Path) -> Path:
         states = self._states()
-        number = int(states[-1].name.removeprefix(self._prefix)) + 1 if states else 1
+        number = int(states[-1].name[len(self._prefix) :]) + 1 if states else 1
         while True:
             final = self._path / f"{self._prefix}{number:08d}"
             # The rename fails if another process has created this state.
@@ -142,7 +142,7 @@ class StateFolder:
             return
         self._is_tidy = True
         for entry in self._path.glob(f"{_UNFINISHED}*"):
-            pid = entry.name.removeprefix(_UNFINISHED).partition("-")[0]
+            pid = entry.name[len(_UNFINISHED) :].partition("-")[0]
             others = pid.isdecimal() and int(pid) != os.getpid() and _is_alive(int(pid))
             if not others and entry.name not in _ours:
                 shutil.rmtree(entry, ignore_errors=True)

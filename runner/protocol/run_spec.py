@@ -75,11 +75,15 @@ NO_RESOURCES = Resources()
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRule:
-    """How often checkpoints are committed, how many are retained, and how large they may be."""
+    """How often checkpoints are committed, how many are retained, and how large they may be.
+
+    With `automatic`, frameworks save checkpoints in a script that does not.
+    """
 
     interval_s: float = 60
     keep: int = 3
     max_bytes: int = 10 << 30
+    automatic: bool = True
 
     @classmethod
     def from_json(cls, raw: Document) -> CheckpointRule:
@@ -89,6 +93,7 @@ class CheckpointRule:
             interval_s=max(float(raw.get("interval_s", default.interval_s)), 0.1),
             keep=max(int(raw.get("keep", default.keep)), 1),
             max_bytes=int(raw.get("max_bytes", default.max_bytes)),
+            automatic=bool(raw.get("automatic", default.automatic)),
         )
 
 

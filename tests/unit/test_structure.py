@@ -39,6 +39,7 @@ SHARED_CLASS_NAMES = {
 IMPORTS_BY_STRING = {
     "runner.cli.main": "a command loads the module of its own verb only",
     "runner.flows.export.extras": "packages of optional extras, none of them ours",
+    "runner.hooks.automatic.calls": "the adapter of the framework that the script imports",
 }
 
 

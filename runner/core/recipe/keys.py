@@ -213,6 +213,10 @@ class CheckpointsFile(StrictModel):
         Amount("size", "1B", "8TiB"),
         Field(description="A larger folder is not committed: 10GiB, 500MB."),
     ] = 10 << 30
+    automatic: bool = Field(
+        default=True,
+        description="Let Keras, Lightning and others save there in a script that does not.",
+    )
 
 
 def _expand_checkpoints(value: object) -> object:
@@ -236,7 +240,7 @@ def to_rule(parsed: CheckpointsFile | None) -> CheckpointRule | None:
     """Return the rule of the recipe; None switches checkpoints off."""
     if parsed is None:
         return None
-    return CheckpointRule(parsed.interval, parsed.keep, parsed.max_size)
+    return CheckpointRule(parsed.interval, parsed.keep, parsed.max_size, automatic=parsed.automatic)
 
 
 class KeepFile(StrictModel):

@@ -37,6 +37,7 @@ from runner.node.inputs.stage import (
     fetch_inputs,
 )
 from runner.node.script import command
+from runner.node.script.code_text import CodeText
 from runner.node.script.command import SCRIPT_OF
 from runner.node.script.metrics import (
     MAX_JSON_BYTES,
@@ -99,6 +100,10 @@ _METRICS = Path("logs", "metrics.jsonl")
 _STDOUT = Path("logs", "stdout.txt")
 TAIL_BYTES = 1024 * 1024
 LIST_S = 0.5  # for the list of the outputs of an attempt that is terminated
+BARE_LOOP = (
+    "the script saves no checkpoint, so an eviction restarts it from the beginning: save its state "
+    "to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
+)
 UNHURRIED_S = 600.0  # most seconds to find files of an attempt that failed
 
 
@@ -338,7 +343,8 @@ class Attempt:
             if INPUT_VARIABLE_PREFIX + name in prepared
         }
         named = {**temp, **written.named_outputs(), **inputs}
-        environment = self._script_environment(inherited, prepared, named)
+        automatic = self._is_automatic(written.said)
+        environment = self._script_environment(inherited, prepared, named, automatic=automatic)
         write_shell_file(self._dirs.logs, environment, self._spec.secret_names)
         if self._spec.prepare:
             self._prepare_node(self._spec.prepare, environment, others)
@@ -613,8 +619,23 @@ class Attempt:
             folder.mkdir(parents=True, exist_ok=True)
         return {variable: str(folder) for variable, folder in folders.items()}
 
+    def _is_automatic(self, said: CodeText) -> bool:
+        """Return True if hooks may save checkpoints; tell a user whose script none can save."""
+        rule = self._spec.checkpoints
+        if rule is None:
+            return False
+        if said.is_bare_loop and not self._node.dedicated:
+            self.events.aside("notice", "progress", BARE_LOOP)
+        # Processes on several nodes would have to agree on the times of their checkpoints.
+        return rule.automatic and self._spec.nodes == 1 and not said.saves_checkpoints
+
     def _script_environment(
-        self, inherited: Mapping[str, str], prepared: Mapping[str, str], named: Mapping[str, str]
+        self,
+        inherited: Mapping[str, str],
+        prepared: Mapping[str, str],
+        named: Mapping[str, str],
+        *,
+        automatic: bool,
     ) -> dict[str, str]:
         path = self._spec.env.get("PATH") or inherited.get("PATH", os.defpath)
         environment_dir = Path(prepared["VIRTUAL_ENV"])
@@ -623,7 +644,7 @@ class Attempt:
         bin_dir = environment_dir / "bin"
         given = self._spec.env.get("PYTHONPATH") or inherited.get("PYTHONPATH")
         rule = self._spec.checkpoints
-        modules = python_path(given, self._node.work_dir, environment_dir)
+        modules = python_path(given, self._node.work_dir, environment_dir, automatic=automatic)
         return {
             **named,
             **inherited,

@@ -34,6 +34,14 @@ _ACCEPTS_FOLDER = re.compile(
 )
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)\s[^;\n]*", re.MULTILINE)
 _CHECKS_FOLDER = re.compile(r"exists\b|isdir\b|is_dir\b|listdir\b|(?:\[|test)\s+(?:!\s+)?-[de]\s")
+# A script that knows the folder of checkpoints, or what saves to it.
+_SAVES = re.compile(r"RUNNER_CHECKPOINT_DIR|runner\.hooks")
+# What the hooks of `runner.hooks.automatic` save: the framework, and what of it.
+_SAVED_FRAMEWORKS = (
+    ("keras", ".fit("), ("transformers", "Trainer"), ("lightning", "Trainer"),
+    ("chainer", "Trainer"), ("tensorflow", "CheckpointManager"),
+)  # fmt: skip
+_TRAINS = re.compile(r"\bepochs?\b|\.backward\(|\btrain_on_batch\(|\bGradientTape\(")
 _PROGRAMS = frozenset({".py", ".sh", ".r", ".jl", ".lua", ".pl", ".bs"})
 _SETTINGS = frozenset({".ipynb", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini"})
 # Absolute paths, in quotes or as words of a shell, and what stands for a value in them.
@@ -56,6 +64,18 @@ class CodeText:
     def named_inputs(self) -> Mapping[str, str]:
         """Return variables of named inputs that the code mentions, with the names of the inputs."""
         return {found[0]: found[1].upper() for found in _NAMED_INPUT.finditer(self.text)}
+
+    @property
+    def saves_checkpoints(self) -> bool:
+        """Return True if the code mentions the folder of checkpoints or our hooks."""
+        return _SAVES.search(self.text) is not None
+
+    @property
+    def is_bare_loop(self) -> bool:
+        """Return True for a training that neither it nor a framework of ours saves."""
+        if self.saves_checkpoints or _TRAINS.search(self.text) is None:
+            return False
+        return not any(name in self.text and what in self.text for name, what in _SAVED_FRAMEWORKS)
 
     def absolute_paths(self) -> Iterator[str]:
         """Return each path once: of the command and the programs first, of configuration last."""

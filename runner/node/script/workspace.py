@@ -106,6 +106,7 @@ def _invalid_code(message: str) -> StageFailedError:
 
 HOOKS_FOLDER = "hooks"
 START_FOLDER = "at-start"  # not the name of a module
+PRIVATE_PACKAGE = "_runner_hooks"
 WRITTEN_PATHS = "written-paths"
 # Python imports it when it starts. The one that it would have found without us comes after it.
 _SITECUSTOMIZE = """\
@@ -116,6 +117,11 @@ try:
     runner_written_paths.install({record!r}, {ignored!r})
 except Exception as err:
     sys.stderr.write("runner: files at other paths are not recorded: %s\\n" % err)
+try:
+    if {automatic!r} and sys.version_info >= (3, 8):
+        importlib.import_module("{package}.automatic.imports").install()
+except Exception as err:
+    sys.stderr.write("runner: there are no automatic checkpoints: %s\\n" % err)
 machinery = importlib.import_module("importlib.machinery")
 others = [path for path in sys.path if os.path.abspath(path) != here]
 spec = machinery.PathFinder.find_spec("sitecustomize", others)
@@ -126,20 +132,22 @@ if spec is not None and spec.loader is not None:
 """
 
 
-def python_path(given: str | None, work_dir: Path, environment_dir: Path) -> str:
-    """Return PYTHONPATH for the script: `given`, `runner.hooks`, what records written paths.
+def python_path(
+    given: str | None, work_dir: Path, environment_dir: Path, *, automatic: bool = False
+) -> str:
+    """Return PYTHONPATH for the script: `given`, `runner.hooks`, what each Python starts.
 
     If the requirements install a package named runner, that package is imported instead, and ours
-    includes the hooks.
+    includes the hooks. Each Python records written paths and, with `automatic`, adds checkpoints.
     """
     folders = [given] if given else []
     installed = environment_dir.glob("lib/python*/site-packages/runner/__init__.py")
     if next(installed, None) is None:
         folders.append(str(_write_hooks(work_dir / HOOKS_FOLDER)))
-    return os.pathsep.join((*folders, str(_write_start(work_dir))))
+    return os.pathsep.join((*folders, str(_write_start(work_dir, automatic=automatic))))
 
 
-def _write_start(work_dir: Path) -> Path:
+def _write_start(work_dir: Path, *, automatic: bool) -> Path:
     """Write the folder whose `sitecustomize` lets each Python record the paths it writes to."""
     folder, record = work_dir / HOOKS_FOLDER / START_FOLDER, written_paths(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +155,11 @@ def _write_start(work_dir: Path) -> Path:
     source = importlib.resources.files("runner").joinpath("hooks", "written_paths.py")
     (folder / "runner_written_paths.py").write_bytes(source.read_bytes())
     ignored = [str(work_dir), os.path.realpath(work_dir)]
-    text = _SITECUSTOMIZE.format(record=str(record), ignored=ignored)
+    if automatic:
+        _write_private_hooks(folder / PRIVATE_PACKAGE)
+    text = _SITECUSTOMIZE.format(
+        record=str(record), ignored=ignored, automatic=automatic, package=PRIVATE_PACKAGE
+    )
     (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
     return folder
 
@@ -155,6 +167,18 @@ def _write_start(work_dir: Path) -> Path:
 def written_paths(work_dir: Path) -> Path:
     """Return the file that lists where Pythons of the script wrote outside of their task."""
     return work_dir / HOOKS_FOLDER / WRITTEN_PATHS
+
+
+def _write_private_hooks(package: Path) -> None:
+    """Write all hooks under a name that no package of the script has."""
+    sources = importlib.resources.files("runner").joinpath("hooks")
+    for below, source in (("", sources), ("automatic", sources.joinpath("automatic"))):
+        (package / below).mkdir(parents=True, exist_ok=True)
+        for module in source.iterdir():
+            if module.name.endswith(".py"):
+                text = module.read_bytes().replace(b"runner.hooks", PRIVATE_PACKAGE.encode())
+                (package / below / module.name).write_bytes(text)
+    (package / "__init__.py").write_bytes(b"")  # it would import more than a start needs
 
 
 def _write_hooks(folder: Path) -> Path:

@@ -147,7 +147,7 @@ class WrittenFiles:
         self._rule = spec.keep or KeepRule()
         self._is_off = spec.keep is None
         self._promised = (*spec.outputs, *self._rule.paths)
-        self._said = CodeText(code, (*spec.command, *spec.env.values()))
+        self.said = CodeText(code, (*spec.command, *spec.env.values()))
         self._folders: tuple[str, ...] = ()
         self._before: dict[str, dict[str, _State]] = {}
         self._is_before_complete = True
@@ -157,7 +157,7 @@ class WrittenFiles:
 
     def mentions(self, word: str) -> bool:
         """Return True if the code, its configuration or the command has this text."""
-        return word in self._said.text
+        return word in self.said.text
 
     def named_outputs(self) -> dict[str, str]:
         """Create the folders of outputs that the code names as Batch AI and Azure ML do.
@@ -166,7 +166,7 @@ class WrittenFiles:
             Their variables: `$AZ_BATCHAI_OUTPUT_MODEL` is `model` in `$RUNNER_OUTPUT_DIR`.
         """
         named: dict[str, str] = {}
-        for variable, name in self._said.named_outputs().items():
+        for variable, name in self.said.named_outputs().items():
             folder = self._output / name
             with suppress(OSError):
                 folder.mkdir(exist_ok=True)
@@ -178,12 +178,12 @@ class WrittenFiles:
 
         Each with the name of its input: `$AZ_BATCHAI_INPUT_A` is `$RUNNER_INPUT_A`.
         """
-        return self._said.named_inputs()
+        return self.said.named_inputs()
 
     def begin(self, command: Sequence[str]) -> None:
         """Create the folders that the script expects, and record what is there."""
-        self._folders = self._said.folders(command)
-        for name in self._said.expected_folders(command):
+        self._folders = self.said.folders(command)
+        for name in self.said.expected_folders(command):
             with suppress(OSError, ValueError):
                 Path(self._code, name).mkdir(parents=True, exist_ok=True)
         self._began_ns = time.time_ns()
@@ -252,7 +252,7 @@ class WrittenFiles:
         more than can be searched.
         """
         folders: dict[str, None] = {}
-        named = map(self._existing, self._said.absolute_paths())
+        named = map(self._existing, self.said.absolute_paths())
         hits = itertools.chain(self._recorded_paths(), itertools.chain.from_iterable(named))
         for hit in self._limited(hits, OUTSIDE, MAX_ENTRIES):
             if os.path.isdir(hit):  # noqa: PTH112 - never raises
@@ -341,7 +341,7 @@ class WrittenFiles:
                 if not (is_new and stat.S_ISREG(found.st_mode)):
                     continue
                 target = os.path.realpath(full)
-                if self._is_foreign(target) or (is_vague and name not in self._said.text):
+                if self._is_foreign(target) or (is_vague and name not in self.said.text):
                     continue
                 yield target, name, found.st_size
 
@@ -440,7 +440,7 @@ class WrittenFiles:
 
     def _is_result(self, file: _Found) -> bool:
         """Return True for a temporary file of a name that the code has, or of a model."""
-        return PurePosixPath(file.name).name in self._said.text or bool(_MODEL.fullmatch(file.name))
+        return PurePosixPath(file.name).name in self.said.text or bool(_MODEL.fullmatch(file.name))
 
     def _insisted(self) -> set[str]:
         """Return the files and folders that are kept whatever their size: somebody named them."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.node.script.workspace import python_path
 from tests.unit.images.folders import IMAGES, keras_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -55,3 +56,56 @@ def test_pytorch_goes_on_to_the_bit_wherever_it_was_stopped(tmp_path: Path) -> N
     alike = trained_alike(python, "torch_program.py", tmp_path)
     assert [name for name, same in alike.items() if not same] == []
     assert len(alike) == 16
+
+
+def ends(python: str, program: str, folder: Path, stops: list[str]) -> list[str]:
+    """Return the last line of each attempt of a script that has never heard of us."""
+    lines: list[str] = []
+    (folder / "checkpoints").mkdir(parents=True)
+    hooks = python_path(None, folder, folder, automatic=True)
+    for attempt, stop in enumerate(stops, 1):
+        done = subprocess.run(
+            [python, HERE / "plain" / program],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(hooks),
+                "KERAS_BACKEND": "jax",
+                "JAX_PLATFORMS": "cpu",
+                "RUNNER_RUN_ID": "run-1",
+                "RUNNER_ATTEMPT": str(attempt),
+                "RUNNER_CHECKPOINT_DIR": str(folder / "checkpoints"),
+                "STOP": stop,
+            },
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "No module named" in done.stderr:
+            pytest.skip(done.stderr.splitlines()[-1])
+        if not stop:
+            assert done.returncode == 0, done.stderr
+        assert ("resumes" in done.stderr.replace("resumes after", "")) == (attempt > 1)
+        lines.append((done.stdout.splitlines() or [""])[-1])
+    return lines
+
+
+@pytest.mark.feature(33)
+def test_plain_fit_of_keras_resumes_to_the_bit(tmp_path: Path) -> None:
+    python = keras_python()
+    if python is None:
+        pytest.skip("no environment with Keras yet: the end-to-end tests make it")
+    calm = ends(str(python), "keras_fit.py", tmp_path / "calm", [""])
+    stopped = ends(str(python), "keras_fit.py", tmp_path / "stopped", ["23", "30", ""])
+    assert stopped[-1] == calm[-1]
+    assert calm[-1].startswith("4 ")
+
+
+@pytest.mark.parametrize("program", ["transformers_trainer.py", "lightning_trainer.py"])
+def test_plain_trainers_resume_to_the_bit(tmp_path: Path, program: str) -> None:
+    python = torch_python()
+    if python is None:
+        pytest.skip("PyTorch is not installed here; $TORCH_PYTHON may name an interpreter with it")
+    calm = ends(python, program, tmp_path / "calm", [""])
+    stopped = ends(python, program, tmp_path / "stopped", ["27", "25", ""])
+    assert stopped[-1] == calm[-1]

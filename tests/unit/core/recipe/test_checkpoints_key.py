@@ -21,6 +21,7 @@ from tests.unit.core.recipe_maker import load_text, plan
         ("checkpoints: false", None),
         ("checkpoints: {interval: 10}", CheckpointRule(10, 3, 10 << 30)),
         ("checkpoints: {interval: 1m30s, keep: 1}", CheckpointRule(90, 1, 10 << 30)),
+        ("checkpoints: {automatic: false}", CheckpointRule(60, 3, 10 << 30, automatic=False)),
         ("checkpoints: {max_size: 500MB}", CheckpointRule(60, 3, 500_000_000)),
         ("checkpoints: {max_size: 1.5 GiB}", CheckpointRule(60, 3, 3 << 29)),
     ],
@@ -50,7 +51,7 @@ def test_mistake_is_named(tmp_path: Path, text: str, problem: str) -> None:
 def test_run_json_says_how_checkpoints_are_committed() -> None:
     made = plan()
     told = made.to_spec().to_json()["checkpoints"]
-    assert told == {"interval_s": 60, "keep": 3, "max_bytes": 10 << 30}
+    assert told == {"interval_s": 60, "keep": 3, "max_bytes": 10 << 30, "automatic": True}
     none = replace(made, recipe=replace(made.recipe, checkpoints=None))
     assert none.to_spec().to_json()["checkpoints"] is None
 

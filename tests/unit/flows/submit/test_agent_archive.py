@@ -42,6 +42,17 @@ def test_agent_and_hooks_are_written_for_python_3_10() -> None:
     assert len(parsed) == len(SOURCES) + len(HOOKS) > 9
 
 
+def test_automatic_hooks_are_written_for_python_3_8() -> None:
+    automatic = sorted((ROOT / "hooks" / "automatic").glob("*.py"))
+    # The hooks of Keras 3 need a newer Python, as it does itself.
+    shared = [ROOT / "hooks" / name for name in ("state.py", "timing.py")]
+    for source in [*automatic, *shared]:
+        text = source.read_text()
+        ast.parse(text, feature_version=(3, 8))
+        assert "removeprefix" not in text
+        assert "removesuffix" not in text
+
+
 def test_agent_and_hooks_import_nothing_that_python_3_10_lacks() -> None:
     newer = {"datetime.UTC", "enum.StrEnum", "enum.verify", "contextlib.chdir", "http.HTTPMethod"}
     newer |= {f"typing.{name}" for name in ("Self", "Never", "assert_never", "override")}

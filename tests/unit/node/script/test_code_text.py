@@ -30,3 +30,29 @@ def test_large_data_in_code_does_not_hold_up_the_script(tmp_path: Path, text: st
     assert list(said.expected_folders(COMMAND)) == ["outputs", "logs", "res"]
     assert list(said.named_outputs()) == []
     assert len(list(said.absolute_paths())) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("for epoch in range(5):\n    loss.backward()\n", True),
+        ("for epoch in range(5): save(os.environ['RUNNER_CHECKPOINT_DIR'])", False),
+        ("from runner.hooks.torch import Checkpoint\nfor epoch in x: pass", False),
+        ("import keras\nmodel.fit(x, y, epochs=5)", False),
+        ("from transformers import Trainer, TrainingArguments\nepochs = 3", False),
+        ("import lightning as L\nL.Trainer(max_epochs=3).fit(model)", False),
+        ("import tensorflow as tf\ntf.train.CheckpointManager(c, d, 3)\nepochs = 3", False),
+        ("print('hello')", False),
+    ],
+)
+def test_training_that_nobody_saves_is_recognized(tmp_path: Path, text: str, bare: bool) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert CodeText(tmp_path, COMMAND).is_bare_loop is bare
+
+
+def test_folder_of_checkpoints_in_an_argument_counts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("for epoch in range(5): pass")
+    assert CodeText(
+        tmp_path, ("python", "t.py", "--to", "$RUNNER_CHECKPOINT_DIR")
+    ).saves_checkpoints
+    assert not CodeText(tmp_path, COMMAND).saves_checkpoints

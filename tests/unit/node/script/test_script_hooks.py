@@ -6,7 +6,11 @@ import ast
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from runner.node.agent.attempt import BARE_LOOP
 from runner.node.script.workspace import START_FOLDER, python_path
 from runner.protocol.checkpoints import CheckpointBlobs
 from tests.unit.node.agent_task import RUN, Task
@@ -79,3 +83,36 @@ def test_what_every_python_imports_at_its_start_is_valid_in_old_ones(tmp_path: P
     files = list((tmp_path / "hooks" / START_FOLDER).glob("*.py"))
     assert {file.name for file in files} == {"sitecustomize.py", "runner_written_paths.py"}
     assert all(ast.parse(file.read_text(), feature_version=(3, 5)).body for file in files)
+
+
+_UNAWARE = """
+import os, sys
+print([type(finder).__name__ for finder in sys.meta_path][0], "runner" in sys.modules)
+for epoch in range(2): pass
+"""
+
+
+def notices(task: Task) -> list[str]:
+    events = task.lines("attempts/1/events.jsonl")
+    return [event["message"] for event in events if event["stage"] == "notice"]
+
+
+def test_bare_loop_is_told_that_an_eviction_restarts_it(task: Task) -> None:
+    task.submit(_UNAWARE)
+    assert task.run() == 0, task.text("logs/stderr.txt")
+    assert task.text("logs/stdout.txt") == "FrameworkFinder False\n"
+    assert [text for text in notices(task) if "RUNNER_CHECKPOINT_DIR" in text] == [BARE_LOOP]
+
+
+@pytest.mark.parametrize("rule", [{"automatic": False}, None])
+def test_automatic_checkpoints_can_be_switched_off(task: Task, rule: dict[str, Any] | None) -> None:
+    task.submit(_UNAWARE, checkpoints=rule)
+    assert task.run() == 0, task.text("logs/stderr.txt")
+    assert "FrameworkFinder" not in task.text("logs/stdout.txt")
+
+
+def test_nothing_is_changed_in_a_script_that_saves_checkpoints(task: Task) -> None:
+    task.submit(_UNAWARE + "os.listdir(os.environ['RUNNER_CHECKPOINT_DIR'])")
+    assert task.run() == 0, task.text("logs/stderr.txt")
+    assert "FrameworkFinder" not in task.text("logs/stdout.txt")
+    assert BARE_LOOP not in notices(task)

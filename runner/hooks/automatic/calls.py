@@ -1,0 +1,52 @@
+"""Ask an adapter before each call of a function of a framework.
+
+An adapter is a module of this package with `prepare(bound)`. It may change the arguments of the
+call, and may return a function to call afterwards. Its errors are a warning, never the script's.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from runner.hooks.automatic import place
+
+
+def change(framework: Any, name: str, methods: tuple[str, ...], adapter: str) -> None:
+    """Let the methods of the class of this name ask the adapter first."""
+    try:
+        changed = getattr(framework, name)
+        for method in methods:
+            setattr(changed, method, ask_first(getattr(changed, method), adapter))
+    except Exception as err:  # noqa: BLE001 - a training goes on
+        place.warn(adapter, err)
+
+
+def ask_first(original: Callable[..., Any], adapter: str) -> Callable[..., Any]:
+    """Return the function with `prepare` of the adapter before each call."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        finish = None
+        try:
+            bound = signature.bind(*args, **kwargs)
+            # Not before, as the framework is imported only now.
+            prepare = importlib.import_module(f"{__package__}.{adapter}").prepare
+            finish = prepare(bound)
+            args, kwargs = bound.args, bound.kwargs
+        except Exception as err:  # noqa: BLE001 - a training goes on
+            place.warn(adapter, err)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if finish is not None:
+                try:
+                    finish()
+                except Exception as err:  # noqa: BLE001 - a training goes on
+                    place.warn(adapter, err)
+
+    return call

@@ -1,0 +1,227 @@
+"""The folder of each training, and what is said to the user.
+
+$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/claim-<run>-<attempt>    which process uses it
+$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/keras-1-<settings>/...   its first call of fit
+
+A training must never start from the state of another one. Therefore the key stands for the command
+line, k counts processes of the same command line in one attempt, and the settings of the training
+are part of the name.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+FOLDER_VARIABLE = "RUNNER_CHECKPOINT_DIR"
+OURS = "automatic"
+SWITCH = "`checkpoints: {automatic: false}` in train.yaml switches this off"
+HOW = "save its state to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
+MAX_TRAININGS = 50  # of one framework in a process, as each one's state is kept
+
+_process_folders: dict[int, Path | None] = {}  # by process, as forks share them
+_adopted = False
+_counts: dict[str, int] = {}
+_said: set[str] = set()
+
+
+def say(text: str) -> None:
+    """Write a line for the user, once in this process."""
+    if text not in _said:
+        _said.add(text)
+        sys.stderr.write(f"runner: {text}\n")
+        sys.stderr.flush()
+
+
+def warn(adapter: str, err: BaseException) -> None:
+    """Say that the training continues without checkpoints."""
+    reason = " ".join(str(err).split())[:300]
+    say(
+        f"automatic checkpoints of {adapter} are off, and the training goes on without: "
+        f"{type(err).__name__}: {reason}"
+    )
+
+
+def say_start(what: str, resumed: str = "") -> None:
+    """Say that a training is saved, and where it resumes."""
+    if resumed:
+        say(f"{what} resumes {resumed}")
+    say(f"{what} is saved as it goes on, and resumes after an eviction; {SWITCH}")
+
+
+def guarded(adapter: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a callback whose first error is a warning, and its last call.
+
+    The callback has `is_off`, and `sigterm`, a DeferredSigterm.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_off:
+            return None
+        requested = self.sigterm.requested
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as err:
+            if requested and not self.sigterm.requested:
+                raise  # by the script's own handler of SIGTERM
+            self.is_off = True
+            warn(adapter, err)
+            self.sigterm.remove()
+
+    return call
+
+
+def checkpoint_root() -> Path | None:
+    """Return $RUNNER_CHECKPOINT_DIR, or None where the script itself saves something in it."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    if not given:
+        return None
+    root = Path(given)
+    foreign = [entry.name for entry in root.iterdir() if entry.name != OURS]
+    return None if foreign else root
+
+
+def is_distributed() -> bool:
+    """Return True in one of several processes that train together."""
+    several = os.environ.get("WORLD_SIZE", "1") != "1" or os.environ.get("RUNNER_NODES", "1") != "1"
+    return several or "TF_CONFIG" in os.environ
+
+
+def is_inside(path: str | os.PathLike[str]) -> bool:
+    """Return True for a path in $RUNNER_CHECKPOINT_DIR."""
+    root = os.path.realpath(os.environ.get(FOLDER_VARIABLE) or os.devnull)
+    return f"{os.path.realpath(path)}/".startswith(f"{root}/")
+
+
+def training_folder(kind: str, settings: Any) -> Path | None:
+    """Return the folder of the next training of this kind in this process, or None.
+
+    Args:
+        kind: the framework.
+        settings: values that another training may differ in, such as the optimizer's.
+    """
+    base = process_folder()
+    if base is None:
+        return None
+    number = _counts[kind] = _counts.get(kind, 0) + 1
+    if number > MAX_TRAININGS:
+        say(
+            f"only the first {MAX_TRAININGS} trainings of a script are saved, and an eviction "
+            f"repeats the others: {HOW}"
+        )
+        return None
+    text = json.dumps(settings, sort_keys=True, default=lambda value: type(value).__name__)
+    folder = base / f"{kind}-{number}-{digest(text)}"
+    others = list(base.glob(f"{kind}-{number}-*"))
+    if _adopted and len(others) == 1 and others[0] != folder:
+        others[0].rename(folder)  # `runner resume` with other parameters
+    return folder
+
+
+def process_folder() -> Path | None:
+    """Return the folder of this process, which no other training in this attempt uses."""
+    pid = os.getpid()
+    if pid not in _process_folders:
+        _counts.clear()
+        root = checkpoint_root()
+        if root is not None and is_distributed():
+            say(f"a training on several processes is not saved by itself: {HOW}")
+            root = None
+        _process_folders[pid] = None if root is None else _claim(root / OURS)
+    return _process_folders[pid]
+
+
+def _claim(root: Path) -> Path:
+    global _adopted  # noqa: PLW0603 - of this process
+    name = f"claim-{os.environ.get('RUNNER_RUN_ID')}-{os.environ.get('RUNNER_ATTEMPT')}"
+    key = digest("\0".join(_portable(sys.argv)))
+    _adopted = _adopt(root, key)
+    for k in range(1, 10_000):
+        folder = root / f"{key}-{k}"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            (folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        for old in folder.glob("claim-*"):
+            if old.name != name:
+                old.unlink(missing_ok=True)
+        return folder
+    raise RuntimeError("too many processes have the same command line")
+
+
+def _adopt(root: Path, key: str) -> bool:
+    """Use the only folder if another run made it: `runner resume` may have changed arguments."""
+    found = sorted(root.glob("*-*")) if root.is_dir() else []
+    ours = f"claim-{os.environ.get('RUNNER_RUN_ID')}-"
+    if len(found) != 1 or any(one.name.startswith(ours) for one in found[0].glob("claim-*")):
+        return False
+    if found[0].name != f"{key}-1":
+        found[0].rename(root / f"{key}-1")
+    return True
+
+
+def portable_path(path: str | os.PathLike[str]) -> str:
+    """Return the path with names for the folders that differ between nodes."""
+    return next(_portable([os.path.abspath(os.fspath(path))]))  # noqa: PTH100
+
+
+def _portable(words: list[str]) -> Iterator[str]:
+    if "ipykernel" in sys.modules:
+        yield "notebook"  # its arguments are temporary files
+        return
+    places = {
+        value: name
+        for name, value in sorted(os.environ.items())
+        if re.match(r"RUNNER_|AZ_BATCH_|AZUREML_|AZURE_ML_|TMPDIR$|HOME$|VIRTUAL_ENV$", name)
+        and value.startswith("/")
+        and len(value) > 4
+    }
+    places[os.getcwd()] = "."  # noqa: PTH109
+    for word in words:
+        for value in sorted(places, key=len, reverse=True):
+            word = word.replace(value, f"${places[value]}")  # noqa: PLW2901
+        yield word
+
+
+def digest(text: str) -> str:
+    """Return a name for the text."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:12]
+
+
+def mirror(source: Path, target: Path, last: str, names: set[str]) -> None:
+    """Make `target` hold these files of `source`; the file `last` refers to the others.
+
+    At any time, the files that `last` refers to are complete.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for name in sorted(names - {last}):
+        _put(source / name, target / name)
+    _put(source / last, target / last)
+    for old in target.iterdir():
+        if old.name not in names:
+            old.unlink()
+
+
+def _put(source: Path, target: Path) -> None:
+    """Copy a file that is not written in place any more, without a copy where that is possible."""
+    if target.exists() and target.stat().st_mtime_ns == source.stat().st_mtime_ns:
+        return
+    part = target.with_name(f".part-{os.getpid()}")
+    try:
+        try:
+            os.link(source, part)
+        except OSError:
+            shutil.copy2(source, part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)

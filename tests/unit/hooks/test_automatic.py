@@ -1,0 +1,211 @@
+"""The hooks that Python starts by itself, with stand-ins of frameworks and in bare processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.node.script.workspace import python_path
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+_PLACE = """
+import sys
+from _runner_hooks.automatic import place
+for kind, settings in (("keras", 1), ("keras", 2), ("other", 1)):
+    folder = place.training_folder(kind, settings)
+    if folder is None:
+        print(None)
+        continue
+    print(*folder.relative_to(sys.argv[1]).parts[1:], folder.exists())
+    folder.mkdir(exist_ok=True)
+"""
+_MANAGER = """
+import os
+class CheckpointManager:
+    def __init__(self, checkpoint, directory, max_to_keep):
+        self.directory, self.keep, self.checkpoints = directory, max_to_keep, []
+        os.makedirs(directory, exist_ok=True)
+    def save(self):
+        number = int(self.checkpoints[-1].split("-")[-1]) + 1 if self.checkpoints else 1
+        self.checkpoints.append(os.path.join(self.directory, "ckpt-%d" % number))
+        for path in self.checkpoints[-1:]:
+            open(path + ".index", "w").write(path)
+        for path in self.checkpoints[:-self.keep]:
+            os.unlink(path + ".index")
+        del self.checkpoints[:-self.keep]
+        open(os.path.join(self.directory, "part"), "w").write(" ".join(self.checkpoints))
+        os.replace(os.path.join(self.directory, "part"), os.path.join(self.directory, "checkpoint"))
+        return self.checkpoints[-1]
+"""
+_USES_MANAGER = """
+import os, sys
+from tensorflow.python.checkpoint.checkpoint_management import CheckpointManager
+manager = CheckpointManager(None, "./ckpts", max_to_keep=2)
+print(sorted(os.listdir("ckpts")))
+for _ in range(3):
+    print(manager.save())
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run code as a script of an attempt, with the hooks as they are on a node."""
+    (tmp_path / "checkpoints").mkdir()
+    hooks = python_path(None, tmp_path, tmp_path, automatic=True)
+
+    def start(
+        code: str, *words: str, attempt: int = 1, run_id: str = "run-1", **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path / f"code-{attempt}"
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text(code)
+        given = more.pop("PYTHONPATH", "")
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(filter(None, (hooks, given))),
+            "RUNNER_CHECKPOINT_DIR": str(tmp_path / "checkpoints"),
+            "RUNNER_RUN_ID": run_id,
+            "RUNNER_ATTEMPT": str(attempt),
+            **more,
+        }
+        return subprocess.run(
+            [sys.executable, "train.py", *words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return start
+
+
+def stand_in(folder: Path, name: str, text: str) -> str:
+    """Write a module of a framework. Return the folder for PYTHONPATH."""
+    *packages, module = name.split(".")
+    place = folder / "packages"
+    place.mkdir()
+    for package in packages:
+        place /= package
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "__init__.py").touch()
+    (place / f"{module}.py").write_text(text)
+    return str(folder / "packages")
+
+
+def places(run: Run, tmp_path: Path, *words: str, **more: Any) -> list[str]:
+    done = run(_PLACE, str(tmp_path / "checkpoints"), *words, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_next_attempt_finds_the_folders_of_the_same_trainings(run: Run, tmp_path: Path) -> None:
+    first = places(run, tmp_path)
+    assert [line.split()[-1] for line in first] == ["False"] * 3
+    assert len({line.rsplit(None, 1)[0] for line in first}) == 3
+    again = places(run, tmp_path, attempt=2)
+    assert again == [line.replace("False", "True") for line in first]
+
+
+def test_other_training_never_gets_the_folder_of_another(run: Run, tmp_path: Path) -> None:
+    first = places(run, tmp_path, "--fold", "1")
+    second = places(run, tmp_path, "--fold", "1")  # in the same attempt
+    third = places(run, tmp_path, "--fold", "2")
+    assert "True" not in " ".join((*first, *second, *third))
+    assert len({*first, *second, *third}) == 9
+    assert "True" not in " ".join(places(run, tmp_path, "--fold", "3", attempt=2))
+
+
+def test_run_resumed_with_other_arguments_gets_the_folder(run: Run, tmp_path: Path) -> None:
+    places(run, tmp_path, "--epochs", "5")
+    after = places(run, tmp_path, "--epochs", "9", run_id="run-2")
+    assert [line.split()[-1] for line in after] == ["True"] * 3
+    assert places(run, tmp_path, "--epochs", "9", run_id="run-2", attempt=2) == after
+    assert "True" not in " ".join(places(run, tmp_path, "--epochs", "5", run_id="run-2", attempt=3))
+
+
+def test_folders_of_a_node_in_arguments_do_not_matter(run: Run, tmp_path: Path) -> None:
+    first = places(run, tmp_path, "--data=/mnt/node-1/data", RUNNER_DATA_DIR="/mnt/node-1/data")
+    elsewhere = {"attempt": 2, "RUNNER_DATA_DIR": "/mnt/node-2/data"}
+    again = places(run, tmp_path, "--data=/mnt/node-2/data", **elsewhere)
+    assert again == [line.replace("False", "True") for line in first]
+
+
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "RUNNER_NODES"])
+def test_training_on_several_processes_is_left_alone(
+    run: Run, tmp_path: Path, variable: str
+) -> None:
+    done = run(_PLACE, str(tmp_path), **{variable: "2"})
+    assert done.stdout.split() == ["None"] * 3
+    assert done.stderr.count("a training on several processes is not saved by itself") == 1
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_script_that_saves_checkpoints_itself_is_left_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "mine.pt").touch()
+    assert places(run, tmp_path) == ["None"] * 3
+
+
+def test_sitecustomize_of_the_environment_still_runs(run: Run, tmp_path: Path) -> None:
+    theirs = stand_in(tmp_path, "sitecustomize", "import sys; sys.theirs = __name__, __file__")
+    code = "import sys, sitecustomize; print(*sys.theirs, sitecustomize.__file__)"
+    done = run(code, PYTHONPATH=theirs)
+    path = f"{theirs}/sitecustomize.py"
+    assert (done.stdout.split(), done.stderr) == (["sitecustomize", path, path], "")
+
+
+def test_script_without_a_framework_imports_nothing_of_ours(run: Run) -> None:
+    code = "import sys; print(sorted(name for name in sys.modules if '_runner_hooks' in name))"
+    loaded = ["_runner_hooks", "_runner_hooks.automatic"]
+    loaded.append(f"{loaded[1]}.imports")
+    assert run(code).stdout == f"{loaded}\n"
+
+
+def test_error_of_an_adapter_is_one_line_and_the_training_goes_on(run: Run, tmp_path: Path) -> None:
+    """Another framework by that name: it has no callbacks."""
+    packages = stand_in(
+        tmp_path,
+        "keras.src.models.model",
+        "class Model:\n    def fit(self, x, epochs=1):\n        return x * epochs\n",
+    )
+    code = (
+        "from keras.src.models.model import Model\n"
+        "print(Model().fit(2, epochs=3), Model().fit(2), Model.fit.__name__)\n"
+    )
+    done = run(code, PYTHONPATH=packages)
+    assert done.stdout == "6 2 fit\n"
+    assert len(done.stderr.splitlines()) == 1
+    assert "runner: automatic checkpoints of keras are off" in done.stderr
+
+
+def test_error_of_the_framework_stays_the_scripts(run: Run, tmp_path: Path) -> None:
+    packages = stand_in(
+        tmp_path, "keras.src.models.model", "class Model:\n    def fit(self, x): raise KeyError(x)"
+    )
+    code = (
+        "from keras.src.models.model import Model\n"
+        "try: Model().fit('a')\nexcept KeyError as err: print(err)\n"
+        "try: Model().fit()\nexcept TypeError as err: print(err)\n"
+    )
+    done = run(code, PYTHONPATH=packages)
+    assert done.stdout.startswith("'a'\nModel.fit() missing 1 required positional argument")
+
+
+def test_folder_of_a_checkpoint_manager_is_kept(run: Run, tmp_path: Path) -> None:
+    name = "tensorflow.python.checkpoint.checkpoint_management"
+    packages = stand_in(tmp_path, name, _MANAGER)
+    first = run(_USES_MANAGER, PYTHONPATH=packages)
+    assert first.stdout.splitlines() == ["[]", *(f"./ckpts/ckpt-{n}" for n in (1, 2, 3))]
+    (kept,) = (tmp_path / "checkpoints").glob("automatic/*/tensorflow-*")
+    expected = ["checkpoint", "ckpt-2.index", "ckpt-3.index"]
+    assert sorted(path.name for path in kept.iterdir()) == expected
+    second = run(_USES_MANAGER, PYTHONPATH=packages, attempt=2)
+    assert second.stdout.splitlines()[0] == str(expected)
+    assert "runner: the folder ./ckpts of tf.train.CheckpointManager resumes" in second.stderr
