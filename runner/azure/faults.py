@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from azure.core.exceptions import (
@@ -15,10 +17,14 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
+from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
 SIGN_IN = "R-AZURE-SIGN-IN"
 SERVICES_DOWN = "R-SERVICES-DOWN"  # the only code that callers may retry
+
+
+_CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
 class _Fault(NamedTuple):
@@ -137,6 +143,8 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     if fault is None and isinstance(err, ClientAuthenticationError):
         # Without a response there was no token to send.
         fault = _NO_TOKEN if err.response is None else _ACCESS
+    if fault in (_ACCESS, _NO_TOKEN) and (difference := _clock_difference(err)):
+        return _wrong_clock(difference, why)
     if fault is not None:
         return RunnerError(
             fault.code, fault.what, why=why, fix=fault.fix, exit_code=fault.exit_code
@@ -151,6 +159,32 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
         why=f"while {doing}: {_first_line(err)}",
         fix="run `runner local status`, or add --debug to see the whole response",
         exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _clock_difference(err: AzureError) -> timedelta | None:
+    """Return how much this machine's clock is ahead, if signatures fail for it; None if not.
+
+    Services refuse signatures and tokens of another time; Batch and storage allow 15 minutes.
+    """
+    headers: Any = getattr(getattr(err, "response", None), "headers", None) or {}
+    try:
+        theirs = parsedate_to_datetime(headers["Date"])
+    except (KeyError, ValueError, TypeError):
+        return None
+    ahead = datetime.now(UTC) - theirs.replace(tzinfo=theirs.tzinfo or UTC)
+    return ahead if abs(ahead) > _CLOCK_TOLERANCE else None
+
+
+def _wrong_clock(ahead: timedelta, why: str) -> RunnerError:
+    side = "ahead" if ahead > timedelta() else "behind"
+    difference = format_duration(60 * round(abs(ahead) / timedelta(minutes=1)))
+    return RunnerError(
+        "R-CLOCK",
+        f"the clock of this machine is {difference} {side}",
+        why=f"{why}; the service accepts signatures of its own time only",
+        fix="set the clock, for example with `sudo timedatectl set-ntp true`, and try again",
+        exit_code=ExitCode.ACCESS,
     )
 
 

@@ -6,6 +6,8 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,6 +56,21 @@ def test_table_maps_codes(error: Any, code: str, exit_code: ExitCode) -> None:
     assert (mapped.code, mapped.exit_code) == (code, exit_code)
     assert mapped.fix
     assert "testing" in mapped.why
+
+
+@pytest.mark.parametrize(
+    ("ahead_min", "said"),
+    [(20, "is 20 min ahead"), (-90, "is 1 h 30 min behind"), (3, "rejected the sign-in")],
+)
+def test_wrong_clock_is_named_as_the_cause_of_a_rejected_sign_in(ahead_min: int, said: str) -> None:
+    error: Any = batch_error("AuthenticationFailed")
+    theirs = datetime.now(UTC) - timedelta(minutes=ahead_min)
+    error.response = SimpleNamespace(headers={"Date": format_datetime(theirs, usegmt=True)})
+    mapped = to_runner_error(error, "testing")
+    assert said in mapped.what
+    assert ("set the clock" in mapped.fix) is (abs(ahead_min) > 5)
+    error.response.headers["Date"] = "yesterday"
+    assert to_runner_error(error, "testing").code == "R-ACCESS-DENIED"
 
 
 def test_code_is_found_in_errors_of_both_sdks() -> None:
