@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-ATTEMPTS = 4
+ATTEMPTS = 6  # within 15 s: storage may be back later than this service
 TIMEOUT_S = 60.0  # without a byte of progress, not for a whole transfer
 SINGLE_PUT_BYTES = 256 * 1024 * 1024  # what the blob service takes in one Put Blob
 BLOCK_BYTES = 32 * 1024 * 1024

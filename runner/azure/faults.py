@@ -151,8 +151,12 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
         )
     # The SDK wraps a download that breaks off in an HttpResponseError.
     broken = err.inner_exception if isinstance(err.inner_exception, AzureError) else err
-    if isinstance(broken, ServiceRequestError | ServiceResponseError | IncompleteReadError):
-        return _down(doing, err)
+    if isinstance(broken, ServiceResponseError | IncompleteReadError):
+        fix = "try again; if it persists, check the network"
+        return _down("the connection to the services broke", doing, err, fix)
+    if isinstance(broken, ServiceRequestError):
+        fix = "run `runner local up` (local) or check the network (Azure)"
+        return _down("the services are not running or cannot be reached", doing, err, fix)
     return RunnerError(
         "R-SERVICE",
         f"the service rejected the request: {code or _status(err)}",
@@ -188,12 +192,12 @@ def _wrong_clock(ahead: timedelta, why: str) -> RunnerError:
     )
 
 
-def _down(doing: str, err: AzureError) -> RunnerError:
+def _down(what: str, doing: str, err: AzureError, fix: str) -> RunnerError:
     return RunnerError(
         SERVICES_DOWN,
-        "the services are not running or cannot be reached",
+        what,
         why=f"while {doing}: {_first_line(err)}",
-        fix="run `runner local up` (local) or check the network (Azure)",
+        fix=fix,
         exit_code=ExitCode.PREFLIGHT,
     )
 

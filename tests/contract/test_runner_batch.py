@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from runner.azure.batch.jobs import (
 from runner.azure.batch.pools import PoolSpec, ensure_pool, list_pool_nodes
 from runner.protocol.errors import RunnerError
 from tests.contract.server import ACCOUNT, KEY, POOL, Running, Things, eventually, serving, wire
+from tests.faulty_line import faulty_line
 from tests.loopback import listening
 from tests.unit.core.recipe_maker import outputs
 
@@ -55,6 +57,27 @@ def test_job_is_made_once_and_found_again(
     wanted = things.id("job")
     assert ensure_job(connection, wanted, pool) == wanted
     assert ensure_job(connection, wanted, pool) == wanted
+
+
+def test_submission_repeats_requests_whose_answers_are_lost(
+    connection: Connection, things: Things, pool: str
+) -> None:
+    faults = cycle(["answer", "request", ""])
+    with faulty_line(connection.outputs.batch_endpoint, faults) as (url, line):
+        over = Connection(
+            replace(connection.outputs, batch_endpoint=url), {"batch": KEY, "storage": KEY}
+        )
+        job_id = things.id("job")
+        create_job(over, job_id, pool)
+        add_task(over, job_id, task("one"))
+        outcome = add_tasks(over.batch_client(), job_id, [task(f"t{n}") for n in range(90)])
+        assert len(outcome.existed) == 90
+        close_when_done(over, job_id)
+        terminate_task(over, job_id, "one")
+        assert len(list_tasks(over, job_id)) == 91
+    assert line.resets >= 12
+    client = connection.batch_client()
+    eventually(lambda: client.get_job(job_id).state == "completed")
 
 
 @pytest.mark.parametrize("containers", [False, True])

@@ -8,13 +8,32 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from runner.azure.auth.credentials import Connection
+from runner.contract import parse_stack_outputs
+from runner.core.home import HomePaths
+from runner.core.progress import ignore_progress
+from runner.core.recipe.recipe import load_recipe
+from runner.core.settings import load_settings
+from runner.core.states import RunState
+from runner.flows.local.state import ensure_keys
+from runner.flows.runs.documents import load_attempts, runs_container
+from runner.flows.runs.events import RunEnded
+from runner.flows.runs.logs import read_log
+from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.watch import watch_run
+from runner.flows.submit.prepare import TrainOptions
+from runner.flows.submit.submit_run import submit_run
 from runner.protocol.paths import RunPaths
+from runner.protocol.run_spec import RunSpec
 from tests.e2e.conftest import Cli, interrupt, known_runs, new_home, show_ended, until
+from tests.e2e.plans import plan_recipe
+from tests.faulty_line import by_chance, faulty_line
 from tests.processes import alive
 
 Write = Callable[..., Path]
@@ -347,3 +366,34 @@ def test_full_disk_on_the_node_is_named(tmp_path: Path, script: Write) -> None:
     finally:
         cli.run("local", "down")
         subprocess.run(["umount", "-l", str(nodes)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_line_that_resets_a_fifth_of_the_requests_costs_no_run(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    recipe = script("for n in range(20): print('line', n)\nopen('model', 'w').write('weights')")
+    paths = HomePaths(cli.home)
+    outputs, keys = parse_stack_outputs(paths.local_outputs.read_text()), ensure_keys(paths)
+    settings = load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(cli.home), "HOME": "/"})
+    with (
+        faulty_line(outputs.batch_endpoint, by_chance(0.2, seed=1)) as (batch, _),
+        faulty_line(outputs.blob_endpoint, by_chance(0.2, seed=2)) as (blob, line),
+    ):
+        connection = Connection(replace(outputs, batch_endpoint=batch, blob_endpoint=blob), keys)
+        runs: list[RunSpec] = []
+        for _ in range(12):
+            loaded = load_recipe(str(recipe), cwd=tmp_path)
+            plan = plan_recipe(connection, settings, loaded, TrainOptions())
+            runs.append(submit_run(connection, plan, ignore_progress))
+        for record in runs:
+            *_, last = watch_run(connection, record)
+            assert isinstance(last, RunEnded)
+            assert last.status.state is RunState.SUCCEEDED, last.status.reason
+            log = "".join(read_log(connection, record, "stdout"))
+            assert log.splitlines() == [f"line {n}" for n in range(20)]
+            assert len(load_attempts(runs_container(connection), record.run_id)) == 1
+            fetched = fetch_outputs(connection, record, tmp_path / "out", ignore_progress)
+            assert (fetched.folder / "model").read_text() == "weights"
+    assert line.resets > 100

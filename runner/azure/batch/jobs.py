@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from azure.batch import models
 from azure.batch.models import BatchJob
@@ -29,6 +29,9 @@ CHUNK = 100  # maximum of one request to the service
 _THREADS = 4
 _ROUNDS = 4  # how often a task is sent if the service reports a server error
 _PAUSE_S = 0.5
+# Requests that may be sent again when their answer is lost: what exists, or has ended, stays so.
+# azure-core repeats only other methods by itself.
+_REPEATED: dict[str, Any] = {"retry_on_methods": frozenset({"PATCH", "POST"})}
 _TOO_LARGE = ("RequestBodyTooLarge", "RequestEntityTooLarge")
 
 Task = models.BatchTaskCreateOptions
@@ -106,7 +109,9 @@ def _send(client: BatchClient, job_id: str, chunk: list[Task]) -> AddedTasks:
     outcome = AddedTasks()
     with service_errors(f"adding {len(chunk)} tasks to {job_id}"):
         try:
-            answer = client.create_task_collection(job_id, models.BatchTaskGroup(task_values=chunk))
+            answer = client.create_task_collection(
+                job_id, models.BatchTaskGroup(task_values=chunk), **_REPEATED
+            )
         except HttpResponseError as err:
             if error_code(err) not in _TOO_LARGE or len(chunk) == 1:
                 raise
@@ -211,7 +216,7 @@ def create_job(
     client = connection.batch_client()
     with service_errors(f"creating job {job_id}"):
         try:
-            client.create_job(to_job(job_id, pool_id, priority, max_parallel))
+            client.create_job(to_job(job_id, pool_id, priority, max_parallel), **_REPEATED)
             return
         except HttpResponseError as err:
             if error_code(err) == "JobBeingDeleted":
@@ -268,7 +273,7 @@ def close_when_done(connection: Connection, job_id: str) -> bool:
     )
     with service_errors(f"closing job {job_id}"):
         try:
-            connection.batch_client().update_job(job_id, done)
+            connection.batch_client().update_job(job_id, done, **_REPEATED)
         except HttpResponseError as err:
             if error_code(err) not in JOB_CLOSED_CODES:
                 raise
@@ -321,7 +326,7 @@ def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOp
     """Add one task. Return False if a task with that ID exists."""
     with service_errors(f"adding task {task.id}"):
         try:
-            connection.batch_client().create_task(job_id, task)
+            connection.batch_client().create_task(job_id, task, **_REPEATED)
         except HttpResponseError as err:
             if error_code(err) == "TaskExists":
                 return False
@@ -361,7 +366,7 @@ def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
     """Terminate a task. Return False if it has ended or does not exist."""
     with service_errors(f"terminating task {task_id}"):
         try:
-            connection.batch_client().terminate_task(job_id, task_id)
+            connection.batch_client().terminate_task(job_id, task_id, **_REPEATED)
         except ResourceNotFoundError:
             return False
         except HttpResponseError as err:
