@@ -265,6 +265,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(err.status, {"error": {"code": err.code, "message": str(err)}})
         except ValueError as err:  # a malformed URL, such as the source of a copy
             self.close_connection = True
+            if self._begun:
+                return
             self._answer(400, {"error": {"code": "InvalidUri", "message": str(err)}})
         except (OSError, http.client.HTTPException) as err:
             self.close_connection = True

@@ -371,8 +371,10 @@ def read_document(path: Path, *, code: str) -> Document:
     text = _text(path, code)
     parser = YAML(typ="rt", pure=True)
     try:
-        if "&" in text or sum(map(text.count, "*,:[{-?")) > _MAX_VALUES / 2:
-            _check_values(code, path, text)  # else it has too few marks for that many
+        # Else it has too few marks for too many values, or too deep ones.
+        marks = sum(map(text.count, "*,:[{-?"))
+        if "&" in text or marks > _MAX_VALUES / 2 or text.count("[") + text.count("{") > _MAX_DEPTH:
+            _check_values(code, path, text)
         tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
     except MarkedYAMLError as err:
         raise _marked_error(code, path, err) from err

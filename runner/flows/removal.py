@@ -73,7 +73,7 @@ class RunSelection:
 
 
 @dataclass(frozen=True, slots=True)
-class DoomedRun:
+class RunToDelete:
     """A run to delete, and what it has in blob storage."""
 
     run_id: str
@@ -96,7 +96,7 @@ class KeptRun:
 class RemovalPlan:
     """The runs to delete and to keep, and the groups that may have no runs then."""
 
-    runs: tuple[DoomedRun, ...]
+    runs: tuple[RunToDelete, ...]
     kept: tuple[KeptRun, ...]
     groups: frozenset[str]
 
@@ -148,13 +148,13 @@ def plan_removal(
     return RemovalPlan(tuple(found), tuple(kept), frozenset(groups))
 
 
-def _doomed(run_id: str, row: RunRow | None) -> DoomedRun:
+def _doomed(run_id: str, row: RunRow | None) -> RunToDelete:
     if row is None or row.record is None or row.status is None:
-        return DoomedRun(run_id, _NO_SPEC, "unreadable")
-    return DoomedRun(run_id, row.record, row.status.state.value)
+        return RunToDelete(run_id, _NO_SPEC, "unreadable")
+    return RunToDelete(run_id, row.record, row.status.state.value)
 
 
-def _measured(container: BlobContainer, run: DoomedRun) -> DoomedRun:
+def _measured(container: BlobContainer, run: RunToDelete) -> RunToDelete:
     sizes = [blob.size_bytes for blob in container.list(RunPaths(run.run_id).root)]
     return replace(run, blobs=len(sizes), size_bytes=sum(sizes))
 
@@ -373,7 +373,7 @@ def remove_expired(
     return plan
 
 
-def _mark(container: BlobContainer, run: DoomedRun) -> None:
+def _mark(container: BlobContainer, run: RunToDelete) -> None:
     """Take a run from all lists, then delete what readers find it by."""
     document = run.record.to_json() if run.record.run_id else {}
     container.create(deleting_mark(run.run_id), {**document, "state": run.state})
@@ -384,7 +384,7 @@ def _mark(container: BlobContainer, run: DoomedRun) -> None:
 def _delete_blobs(container: BlobContainer, plan: RemovalPlan, on_progress: OnProgress) -> None:
     counter = _Counter(plan.blobs, on_progress)
 
-    def names_of(run: DoomedRun) -> list[str]:
+    def names_of(run: RunToDelete) -> list[str]:
         return [blob.name for blob in container.list(RunPaths(run.run_id).root)]
 
     for _ in range(_ROUNDS):  # a blob may be written by a node that seemed to be lost

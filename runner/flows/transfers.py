@@ -49,7 +49,7 @@ class BytesMoved:
 def target_within(folder: Path, path: str) -> Path:
     """Return the target of a relative path. Raise ValueError if it leaves the folder."""
     target = folder / check_output_path(path)
-    if not target.resolve().is_relative_to(folder.resolve()):
+    if not target.resolve().is_relative_to(folder.resolve()):  # a link, or a drive of Windows
         raise ValueError(f"{path!r} leaves {folder}")
     return target
 

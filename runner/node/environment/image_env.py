@@ -18,6 +18,7 @@ from runner.node.environment.virtual_env import Requirements, is_usable, remove_
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
+from runner.protocol.encoding import parse_json
 from runner.protocol.task import IMAGE_PYTHON_VARIABLE
 
 LAYOUT_VERSION = 2
@@ -64,7 +65,7 @@ class ImagePython:
                 timeout=_PROBE_S,
                 check=True,
             )
-            raw = json.loads(done.stdout)
+            raw = parse_json(done.stdout)
         except (OSError, subprocess.SubprocessError, ValueError) as err:
             message = f"the image's {path} does not say what it is: {err}"
             raise StageFailedError(STEP, "EnvironmentFailed", message) from err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import http.client
 import logging
 import threading
@@ -260,10 +261,9 @@ class Transport:
         """Return a new connection, through the proxy that the environment names for HTTPS."""
         if not self._secure:
             return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-        proxy = urllib.request.getproxies().get("https", "")
-        if not proxy or urllib.request.proxy_bypass(self._host):
+        via = _proxy_for(self._host)
+        if via is None:
             return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s)
-        via = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         connection = http.client.HTTPSConnection(
             via.hostname or "", via.port or 80, timeout=self._timeout_s
         )
@@ -273,6 +273,24 @@ class Transport:
             headers["Proxy-Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         connection.set_tunnel(self._host, self._port, headers)
         return connection
+
+
+def _proxy_for(host: str) -> urllib.parse.SplitResult | None:
+    """Return the URL of the proxy for a host, or None."""
+    proxy = urllib.request.getproxies().get("https", "")
+    return None if not proxy or urllib.request.proxy_bypass(host) else _parse_proxy(proxy)
+
+
+@functools.cache
+def _parse_proxy(proxy: str) -> urllib.parse.SplitResult | None:
+    try:
+        via = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        if via.scheme == "http" and via.hostname and via.port != 0:
+            return via
+    except ValueError:  # a port that is none
+        pass
+    logger.warning("HTTPS_PROXY is not the URL of an HTTP proxy: storage is reached without it")
+    return None
 
 
 def _chunks(body: bytes) -> Iterator[memoryview]:

@@ -126,9 +126,7 @@ def test_damaged_run_json_is_named(content: bytes) -> None:
         parse_run(content, "r")
 
 
-@pytest.mark.parametrize(
-    "path", ["../x", "/etc/passwd", "a/../../x", "..", "", "a\\..\\b", "C:/x", "a\0b"]
-)
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "..", "", "a\\..\\b", "a\0b"])
 def test_output_path_that_could_leave_the_folder_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="leaves the output folder"):
         check_output_path(path)

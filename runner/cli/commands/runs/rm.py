@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
-    from runner.flows.removal import DoomedRun, RemovalPlan, RemovedRuns, RunSelection
+    from runner.flows.removal import RemovalPlan, RemovedRuns, RunSelection, RunToDelete
 
 _COLUMNS = ("run", "experiment", "status", "age", "files", "size")
 _KEPT_SHOWN = 5
@@ -156,7 +156,7 @@ def _show(out: Output, plan: RemovalPlan) -> None:
         out.note(f"kept {len(plan.kept) - _KEPT_SHOWN} more, see -o json")
 
 
-def _row(run: DoomedRun) -> dict[str, Any]:
+def _row(run: RunToDelete) -> dict[str, Any]:
     from runner.core.units import format_age, format_size
     from runner.protocol.paths import submission_time
 

@@ -160,11 +160,12 @@ def test_folders_and_files_of_the_agent_are_no_outputs(task: Task) -> None:
 
 
 def test_name_that_the_client_refuses_leaves_the_run_readable(task: Task) -> None:
-    task.submit("open('a:1.csv', 'w').write('x')\n" + BESIDE)
+    script = "open('a\\\\b', 'w').write('x')\nopen('a:1.csv', 'w').write('x')\n"
+    task.submit(script + BESIDE)
     assert task.run() == 0, task.output
-    assert set(outputs(task)) == {"model.h5", "home/home.txt"}
+    assert set(outputs(task)) == {"a:1.csv", "model.h5", "home/home.txt"}
     [left_out] = task.json("result.json")["left_out"]
-    assert (left_out["path"], left_out["why"]) == ("a:1.csv", "unreadable")
+    assert (left_out["path"], left_out["why"]) == ("a\\b", "unreadable")
 
 
 def test_damaged_list_of_an_earlier_attempt_costs_nothing_else(task: Task) -> None:

@@ -187,6 +187,24 @@ def test_host_outside_the_proxy_is_reached_directly(
     ]
 
 
+@pytest.mark.parametrize("proxy", ["socks5://h:1080", "https://h", "http://h:port", "http://"])
+def test_proxy_of_another_kind_is_not_used(
+    retry_budget: RetryBudget, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    seen: list[str] = []
+
+    def unreachable(connection: http.client.HTTPSConnection) -> None:
+        seen.append(connection.host)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(http.client.HTTPSConnection, "connect", unreachable)
+    transport = Transport("https://blob.example/runs", SasCredential("sig=s"), retry_budget)
+    with pytest.raises(ConnectionRefusedError):
+        transport.open("r/a")
+    assert seen == ["blob.example"]
+
+
 def test_unavailable_metadata_service_is_retried(
     service: FakeBlobs, retry_budget: RetryBudget
 ) -> None:
