@@ -133,9 +133,10 @@ class FinishedScript:
         self.environment, self._values = Path(raw["environment"]), dict(raw["metrics"])
         self.collected = Collected.from_json(raw["collected"])
         # What had not been read yet when the script ended.
-        patterns = self._spec.metric_patterns
-        self._values |= _last_printed(work_dir / _STDOUT, patterns, usual=raw["printed"])
-        self._values |= _last_values(work_dir / _METRICS)
+        patterns, named = self._spec.metric_patterns, _last_values(work_dir / _METRICS)
+        usual = raw["printed"] and not named
+        self._values |= _last_printed(work_dir / _STDOUT, patterns, usual=usual)
+        self._values |= named
         self.attempt = int(raw["attempt"])
 
     def _of(self) -> list[str]:
@@ -188,11 +189,14 @@ def _last_printed(
     queue = LineQueue()
     queue.close()  # nobody reads it
     log = MetricLog(0, queue)
-    search = PrintedMetrics(log, is_on=True) if usual else MetricPatterns(patterns, log)
-    with path.open("rb") as text:
-        text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
-        search.feed(text.read(TAIL_BYTES))
-    search.finish()
+    try:
+        search = PrintedMetrics(log, is_on=True) if usual else MetricPatterns(patterns, log)
+        with path.open("rb") as text:
+            text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+            search.feed(text.read(TAIL_BYTES))
+        search.finish()
+    except Exception:  # the script succeeded, whatever its last metrics are
+        logger.exception("the end of stdout could not be searched for metrics")
     return log.last()
 
 

@@ -123,6 +123,14 @@ class MetricsFileReader:
             for line in self._lines(chunk):
                 self._take(line)
 
+    @property
+    def has_content(self) -> bool:
+        """True if the script has written to the file."""
+        try:
+            return self._path.stat().st_size > 0
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:

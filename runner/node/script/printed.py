@@ -7,21 +7,35 @@ azureml prints outside of Azure ML.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 from runner.node.script.metrics import LINE_END, MetricLog
 
-MAX_LINE_CHARS = 2000  # of a longer line, only the end is read
+logger = logging.getLogger(__name__)
 
-_METRIC = re.compile(
-    "loss(?:es)?|acc(?:uracy|[15])?|auc|f1|precision|recall|perplexity|ppl|r?mse|mae|mape|bleu|"
-    "rouge|m?iou|dice|ndcg|[wc]er|r2|top[15]|reward|score|metric|nll|elbo|psnr|ssim|fid|mcc|"
-    "err(?:or)?",
-    re.IGNORECASE,
+MAX_LINE_CHARS = 2000  # of a longer line, only the end is read
+SEARCHED_CHARS = 500  # at the start of what is read of a line
+MAX_PAIRS = 20  # metrics in a line
+MAX_OTHER_LINES = 50  # between the rows of a table
+# CPU time of the search, which delays the log. A tenth of the elapsed time is given back.
+BUDGET_S = 20.0
+BUDGET_SHARE = 0.1
+
+_METRICS = frozenset({
+    "loss", "losses", "acc", "acc1", "acc5", "accuracy", "auc", "f1", "precision", "recall",
+    "perplexity", "ppl", "mse", "rmse", "mae", "mape", "bleu", "rouge", "iou", "miou", "dice",
+    "ndcg", "wer", "cer", "r2", "top1", "top5", "reward", "score", "metric", "nll", "elbo", "psnr",
+    "ssim", "fid", "mcc", "err", "error",
+})  # fmt: skip
+# Most text has none of these, and costs only the search for them.
+_HINTS = tuple(
+    word for word in _METRICS | {"epoch"} if not any(each in word for each in _METRICS - {word})
 )
-# Most lines of most scripts have none of these: they cost only this search.
-_MAY_MATTER = re.compile(f"{_METRIC.pattern}|epoch|it/s|/step", re.IGNORECASE)
 _NEEDS_QUALIFIER = frozenset({"error", "err"})  # `error: 3 files` is no metric
 _PHASE = r"test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?|dev"
 _IN_PHASE = re.compile(rf"\b({_PHASE})\b", re.IGNORECASE)
@@ -31,19 +45,29 @@ _QUALIFIERS = re.compile(
     r"[ \t]{1,3}){1,3}$",
     re.IGNORECASE,
 )
+_QUALIFIER_CHARS = 80  # three of them are shorter
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,4})?|nan|-?inf"
 # Between name and value stands `:` or `=`; `loss 0.25` counts because of the decimal point.
 _PAIR = re.compile(
     r"(?<![\w./@-])([A-Za-z][\w./@-]{0,80})"
     r"(?:\s{0,4}[:=]\s{0,8}(?:tensor\()?|\s{1,4}(?=[-+]?\d{0,40}\.\d))"
-    rf"({_NUMBER})(?:/(\d{{1,12}}))?(?![\w/.]*[A-Za-z0-9_])"
+    rf"({_NUMBER})(?:\s?/\s?(\d{{1,12}}))?"
+    # `1,234.5` and `0,25` are ambiguous, and `9850 / 10,000` has no value of its own.
+    r"(?!,\d|\s?/\s?\d|[\w/.]{0,80}[A-Za-z0-9_])"
 )
-_EPOCH = re.compile(r"\bepochs?\b\W{0,3}(\d{1,9})", re.IGNORECASE)
-_STEP = re.compile(r"\b(?:global[_ ])?(?:steps?|iter(?:ation)?s?)\b\W{0,3}(\d{1,9})", re.IGNORECASE)
+_EPOCH = re.compile(r"\bepochs?\b\W{0,3}(\d{1,9})(?!\d)", re.IGNORECASE)
+_STEP = re.compile(
+    r"\b(?:global[_ ])?(?:steps?|iter(?:ation)?s?)\b\W{0,3}(\d{1,9})(?!\d)", re.IGNORECASE
+)
 _EPOCH_ALONE = re.compile(r"\s*epoch\s{0,3}(\d{1,9})(?:\s?/\s?\d{1,9})?:?\s*", re.IGNORECASE)
-# Keras and tqdm print a line for every few batches.
-_BAR = re.compile(r"\d/\d{1,9}\s?\[|\d%\||[━█]|\d/(?:step|s|it|epoch)\b|\b(?:it|s)/(?:s|it)\b")
+# Keras and tqdm print a line for every few batches, Chainer four lines.
+_BAR = re.compile(
+    r"\d/\d{1,9}\s?\[|\d%\||[━█]|\d/(?:step|s|it|epoch)\b|\b(?:it|s)/(?:s|it)\b|"
+    r"\[#{0,99}\.{0,99}\]\s{1,4}\d|\d iter, \d|\d iters/sec\b"
+)
 _COMPLETE = re.compile(r"\b(\d{1,9})/\1\b")
+_STEP_CELL = re.compile("[0-9]{1,9}")
+_EMPTY_CELLS = frozenset({"", "-", "None", "#na#"})
 _STEP_COLUMNS = frozenset({"epoch", "iteration", "iter", "step"})
 _AZURE_ML = re.compile(r"Attempted to log scalar metric (.{1,200}):\s*")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x08{1,1000}|['\"]")
@@ -52,41 +76,82 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x08{1,1000}|['\"]")
 class PrintedMetrics:
     """Reads metrics from stdout while `is_on`.
 
+    These are guesses, so an error or a search that takes too long ends the reading with a warning,
+    never the logs or the run. It also ends when `is_needless` returns True.
+
     The step of a value is its epoch or step if the line, or the title above it, says a later one
     than for the previous value of that name; otherwise the previous one plus 1.
     """
 
-    def __init__(self, log: MetricLog, *, is_on: bool = False) -> None:
+    def __init__(
+        self,
+        log: MetricLog,
+        *,
+        is_on: bool = False,
+        is_needless: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.is_on = is_on
+        self._is_needless = is_needless
         self._log = log
+        self._spent_s = 0.0
+        self._spent_at = time.monotonic()
         self._rest = ""
         self._epoch: int | None = None
         self._steps: dict[str, int] = {}
         self._bar: dict[str, tuple[float, int | None]] = {}  # of the newest progress bar
         self._columns: list[tuple[str, int]] = []  # of the current table, with their positions
+        self._other_lines = 0  # since its title or its last row
         self._named = ""  # by azureml; the next line has the value
 
     def feed(self, data: bytes) -> None:
         """Add the next bytes of stdout."""
-        if not self.is_on:
-            return
-        *lines, self._rest = LINE_END.split(self._rest + data.decode("utf-8", errors="replace"))
-        self._rest = self._rest[-MAX_LINE_CHARS:]
-        for line in lines:
-            self._take(line[-MAX_LINE_CHARS:])
+        self._try(lambda: self._read(data.decode("utf-8", errors="replace")))
 
     def finish(self) -> None:
         """Read the last line, which may lack its newline."""
-        if self.is_on:
-            self._take(self._rest)
-            self._rest = ""
-            self._flush_bar()
+        self._try(lambda: self._read("\n"))
+        self._try(self._flush_bar)
+
+    def _try(self, read: Callable[[], None]) -> None:
+        try:
+            if self.is_on and self._is_needless():
+                self.is_on = False
+            if self.is_on:
+                read()
+        except Exception as err:
+            logger.exception("the search for printed metrics failed")
+            self._stop(f"failed ({type(err).__name__})")
+
+    def _stop(self, why: str) -> None:
+        self.is_on = False
+        self._log.warn(
+            f"metrics are no longer read from stdout: the search {why}. Write them to "
+            "$RUNNER_METRICS_FILE, or add metrics.patterns to the recipe"
+        )
+
+    def _read(self, text: str) -> None:
+        text = self._rest + text
+        if not (self._columns or self._named or _may_matter(text)):
+            text = text[max(text.rfind("\n"), text.rfind("\r")) + 1 :]
+        *lines, rest = LINE_END.split(text)
+        self._rest = rest[-MAX_LINE_CHARS:]
+        now = time.monotonic()
+        self._spent_s = max(self._spent_s - (now - self._spent_at) * BUDGET_SHARE, 0.0)
+        self._spent_at = now
+        began_s = time.thread_time() - self._spent_s
+        for line in lines:
+            self._take(line[-MAX_LINE_CHARS:])
+            if time.thread_time() - began_s > BUDGET_S:
+                self._stop("takes too long")
+                return
+        self._spent_s = time.thread_time() - began_s
 
     def _take(self, line: str) -> None:
-        may_matter = self._columns or self._named or _MAY_MATTER.search(line)
-        if not may_matter or not line.strip():
+        if not (self._columns or self._named or _may_matter(line)):
             return
-        line = _CONTROL.sub(" " if "\b" in line else "", line)
+        line = _CONTROL.sub(" " if "\b" in line else "", line)[:SEARCHED_CHARS]
+        if not line.strip():
+            return
         if alone := _EPOCH_ALONE.fullmatch(line):
             self._flush_bar()
             self._epoch = int(alone[1])
@@ -98,10 +163,12 @@ class PrintedMetrics:
                 self._flush_bar()
             return
         self._flush_bar()
-        if self._take_table(line) or self._take_azure_ml(line):
+        if self._take_azure_ml(line) or self._take_table(line):
             return
-        for name, value in _pairs(line):
-            self._add(name, value, self._said(line))
+        if pairs := list(_pairs(line)):
+            said = self._said(line)
+            for name, value in pairs:
+                self._add(name, value, said)
 
     def _flush_bar(self) -> None:
         for name, (value, epoch) in self._bar.items():
@@ -119,20 +186,33 @@ class PrintedMetrics:
         is_title = cells[0].lower() in _STEP_COLUMNS and not re.search("[:=0-9]", line)
         if is_title and any(map(_is_metric, cells)):
             self._columns = [(m[0], m.start()) for m in re.finditer(r"\S+", line)]
+            self._other_lines = 0
             return True
-        if not self._columns or not cells[0].isdigit():
-            self._columns = []
+        row = self._row(line) if self._columns and _STEP_CELL.fullmatch(cells[0]) else None
+        if row is None:
+            self._other_lines += 1
+            if self._other_lines > MAX_OTHER_LINES or all(
+                _value(each) is not None for each in cells
+            ):
+                self._columns = []
             return False
-        ends = [*(start for _, start in self._columns[1:]), len(line)]
-        first = line.index(cells[0]) - self._columns[0][1]  # fastai aligns in another way
-        row = [line[start:end] for (_, start), end in zip(self._columns, ends, strict=True)]
-        if first or len(cells) == len(self._columns):
-            row = cells
-        for (name, _), cell in zip(self._columns, row, strict=False):
-            value = _value(cell.strip())
-            if value is not None and _is_metric(name):
+        self._other_lines = 0
+        for name, cell in row.items():
+            if (value := _value(cell)) is not None:
                 self._add(name.lower(), value, int(cells[0]))
         return True
+
+    def _row(self, line: str) -> dict[str, str] | None:
+        """Return the cells of the metrics of a row, or None if the line is no row of the table."""
+        cells = {m.start(): m[0] for m in re.finditer(r"\S+", line)}
+        starts = [start for _, start in self._columns]
+        if len(cells) == len(starts):  # fastai aligns them in another way than the titles
+            cells = dict(zip(starts, cells.values(), strict=True))
+        elif not cells.keys() <= set(starts):  # Chainer leaves cells empty
+            return None
+        row = {name: cells.get(start, "") for name, start in self._columns if _is_metric(name)}
+        is_row = all(each in _EMPTY_CELLS or _value(each) is not None for each in row.values())
+        return row if is_row else None
 
     def _take_azure_ml(self, line: str) -> bool:
         """Read `Attempted to log scalar metric NAME:`, and the value in the next line."""
@@ -153,22 +233,38 @@ class PrintedMetrics:
         self._log.add(name, value, step, wait=True)
 
 
+def _may_matter(text: str) -> bool:
+    lower = text.lower()
+    return any(hint in lower for hint in _HINTS)
+
+
 def _pairs(line: str) -> Iterator[tuple[str, float]]:
     """Return the metrics of a line by name: `Test accuracy: 0.98` is `test_accuracy`."""
+    return islice(_all_pairs(line), MAX_PAIRS)
+
+
+def _all_pairs(line: str) -> Iterator[tuple[str, float]]:
+    phases = deque(_IN_PHASE.finditer(line))
+    phase = ""  # the last one before the present pair
     for found in _PAIR.finditer(line):
         token, number, total = found.groups()
         token = token.rstrip(".-")
-        before = line[: found.start()]
-        qualified = _QUALIFIERS.search(before)
-        if not _is_metric(token) or (token.lower() in _NEEDS_QUALIFIER and qualified is None):
+        if not _is_metric(token):
+            continue
+        start = found.start()
+        qualified = _QUALIFIERS.search(line, max(start - _QUALIFIER_CHARS, 0), start)
+        if token.lower() in _NEEDS_QUALIFIER and qualified is None:
             continue
         name = "_".join(((qualified[0] if qualified else "") + token).lower().split())
-        phases = _IN_PHASE.findall(before)
-        if phases and not _HAS_PHASE.search(name):
-            name = f"{phases[-1].lower()}_{name}"
+        while phases and phases[0].end() <= start:
+            phase = phases.popleft()[1].lower()
+        if phase and not _HAS_PHASE.search(name):
+            name = f"{phase}_{name}"
         value = float(number)
-        if total and int(total) >= value >= 0 and int(total) > 0:
-            value /= int(total)  # `Accuracy: 9850/10000`
+        if total:  # `Accuracy: 9850/10000`
+            if not int(total) >= value >= 0 < int(total):
+                continue
+            value /= int(total)
         yield name, value
 
 
@@ -177,7 +273,7 @@ def _is_metric(token: str) -> bool:
     parts = re.split(r"[/_.@-]|(?<=[a-z])(?=[A-Z])", token)
     while len(parts) > 1 and parts[-1].isdigit():
         parts.pop()
-    return _METRIC.fullmatch(parts[-1]) is not None
+    return parts[-1].lower() in _METRICS
 
 
 def _value(text: str) -> float | None:

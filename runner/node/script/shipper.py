@@ -346,7 +346,7 @@ def finish_all(shippers: list[Shipper], timeout_s: float | None = None) -> None:
         left = None if until is None else max(until - time.monotonic(), 0.0)
         try:
             shipper.finish(left)
-        except (StorageRequestError, OSError, ValueError) as err:
+        except Exception as err:  # noqa: BLE001 - raised when the others are finished
             first = first or err
     if first is not None:
         raise first

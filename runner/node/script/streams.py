@@ -144,8 +144,10 @@ class Streams:
         metric_lines = LineQueue()
         self.metrics = MetricLog(attempt, metric_lines, redactor)
         self._patterns = MetricPatterns(patterns, self.metrics)
-        self.printed = PrintedMetrics(self.metrics)
         self._metrics_file = MetricsFileReader(dirs.metrics, self.metrics)
+        self.printed = PrintedMetrics(
+            self.metrics, is_needless=lambda: self._metrics_file.has_content
+        )
         self._logs = (
             FileSource(dirs.stdout, self._feed, redactor),
             FileSource(dirs.stderr, redactor=redactor),

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from runner.node.script import printed as printed_module
 from runner.node.script.metrics import MetricLog
 from runner.node.script.printed import PrintedMetrics
 from runner.node.script.shipper import LineQueue
@@ -41,6 +44,15 @@ CHAINER = (
     "\x1b[J1           0.190916    0.0866891             0.942533       5.6\n"
     "\x1b[J2           0.07                              0.97           9.1\ndone\n3 4 5\n"
 )
+CHAINER_BAR = (
+    "epoch       main/loss   iteration\n"
+    + "\x1b[J     total [##..........]  5.00%\nthis epoch [############] 99.90%\n"
+    "       617 iter, 0 epoch / 20 epochs\n    51.234 iters/sec. Estimated time to finish: 0:03.\n"
+    "\x1b[4A"
+    * 60
+    + "\x1b[J1           0.190916    617\n     total [####........] 10.00%\nsaved\n"
+    + "2           0.09        1234\n"
+)
 CNTK = (
     "Finished Epoch[1 of 2]: [Training] loss = 0.304587 * 60000, metric = 8.91% * 60000 8.226s\n"
     "Finished Evaluation [1]: Minibatch[1-10]: metric = 1.21% * 10000;\n"
@@ -71,6 +83,7 @@ PRINTED: dict[str, tuple[str, Found]] = {
             ("main/accuracy", 0.942533, 1), ("main/loss", 0.07, 2), ("main/accuracy", 0.97, 2),
         ],
     ),
+    "Chainer's progress bar": (CHAINER_BAR, [("main/loss", 0.190916, 1), ("main/loss", 0.09, 2)]),
     "CNTK": (CNTK, [("loss", 0.304587, 1), ("metric", 8.91, 1), ("evaluation_metric", 1.21, 1)]),
     "PyTorch": (
         PYTORCH,
@@ -86,6 +99,12 @@ PRINTED: dict[str, tuple[str, Found]] = {
     "ImageNet": (IMAGENET, [("loss", 6.9, 0), ("acc@1", 0.25, 0)]),
     "the last line": ("Test accuracy: 0.98", [("test_accuracy", 0.98, 1)]),
     "steps": ("INFO:tensorflow:loss = 2.5, step = 101 (0.5 sec)\n", [("loss", 2.5, 101)]),
+    "counts": ("Accuracy: 9850 / 10000 (98%)\n", [("accuracy", 0.985, 1)]),
+    "a list": ("loss=0.5, accuracy=0.75,\n", [("loss", 0.5, 1), ("accuracy", 0.75, 1)]),
+    "empty lines after a title": ("epoch loss\n\x1b[J\n''\n1 0.5\n", [("loss", 0.5, 1)]),
+    "an empty line after a name": (
+        "Attempted to log scalar metric Loss:\n\x1b[0m\n0.5\n", [("Loss", 0.5, 1)],
+    ),
     "nan": ("loss: nan\n", [("loss", "NaN", 1)]),
 }  # fmt: skip
 
@@ -111,6 +130,11 @@ def test_metrics_of_an_epoch_are_there_when_keras_has_printed_them() -> None:
         "loss_scale: 65536", "lr: 0.1", "error: 3 files are missing", "batch: 12",
         "2026-11-23 10:00:00 score.py:12", "version 1.2.3", "loss: 3x", "loss weights 1:2",
         "accuracy of the network: good", "Namespace(loss='mse', epochs=3)", "epoch 3 of 5 begins",
+        "Loss: 1,234.56", "loss: 0,25", "Test accuracy: 98,5 %", "Accuracy: 9850 / 10,000",
+        "Accuracy: 9850 / 100", "loss: 1" + "2" * 1900, "epoch loss\n\xb2  0.5",
+        "epoch loss\n" + "1" * 1900 + " 0.5", "epoch loss\n1 2 3\n1 0.5", "epoch loss\n1 0,5",
+        "epoch loss\n" + "other\n" * 60 + "1 0.5",
+        "epoch loss a b c accuracy d\n7 iter, 0 of / 20 ok",
     ],
 )  # fmt: skip
 def test_line_without_a_metric_yields_none(line: str) -> None:
@@ -122,6 +146,70 @@ def test_line_without_a_metric_yields_none(line: str) -> None:
 )
 def test_endless_line_is_read_at_once(line: str) -> None:
     assert read(line * (2_000_000 // len(line)) + "\nloss: 0.5\n")[-1] == ("loss", 0.5, 1)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "words",
+    ["test ", "best test avg loss 0.5 dev ", "val_loss/a-1: 2/3/", "test a: 1 "],
+)
+def test_many_long_lines_are_searched_in_linear_time(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setattr(printed_module, "BUDGET_S", float("inf"))
+    line = (words * 2000)[:1990] + "\n"
+    assert read("loss: 0.1\n" + line * 500 + "\nnll: 0.5\n")[-1] == ("nll", 0.5, 1)
+
+
+def warned(printed: PrintedMetrics, log: MetricLog) -> list[str]:
+    warnings: list[str] = []
+    log.warn = warnings.append
+    for _ in range(3):
+        printed.feed(b"loss: 0.5\n")
+    printed.finish()
+    return warnings
+
+
+def test_search_that_takes_too_long_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printed_module, "BUDGET_S", 0.0)
+    log = MetricLog(1, LineQueue())
+    printed = PrintedMetrics(log, is_on=True)
+    [warning] = warned(printed, log)
+    assert "too long" in warning
+    assert not printed.is_on
+
+
+def test_error_of_the_search_switches_it_off_and_is_not_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = MetricLog(1, LineQueue())
+    monkeypatch.setattr(log, "add", {}.__getitem__)
+    printed = PrintedMetrics(log, is_on=True)
+    [warning] = warned(printed, log)
+    assert "TypeError" in warning
+    assert not printed.is_on
+
+
+TITLES = st.sampled_from(
+    ["epoch main/loss", "Attempted to log scalar metric a:", "epoch loss", "Epoch 1/2", "loss"]
+)
+FRAGMENTS = st.sampled_from(
+    [
+        "\x1b[J", "'", '"', "\b", "\xb2", "\u0663", "1", "0.5", "1" * 1900, "nan", " ", "\t", "[",
+        "%|", "loss: ", "acc 0.5 / ", ",5", "\x85", "\x1c", "/0", "epoch", "1e9999", "\r", "val_",
+        "/step",
+    ]
+)  # fmt: skip
+LINES = FRAGMENTS | st.lists(FRAGMENTS | st.text(), max_size=6).map("".join)
+
+
+@given(st.lists(st.tuples(TITLES, LINES, LINES)))
+def test_no_line_makes_the_search_fail(parts: list[tuple[str, ...]]) -> None:
+    printed = PrintedMetrics(MetricLog(1, LineQueue()), is_on=True)
+    for part in parts:
+        printed.feed("\n".join((*part, "")).encode(errors="replace"))
+    printed.finish()
+    assert printed.is_on
 
 
 LOSS = "print('epoch 1 loss: 0.5')\n"
@@ -146,6 +234,20 @@ def test_nothing_is_guessed_where_script_or_recipe_name_metrics(
     task.submit(script, metrics=metrics)
     assert task.run() == 0, task.output
     assert task.json("result.json").get("metrics", {}) == {}
+
+
+def test_nothing_is_guessed_once_a_package_writes_metrics(task: Task) -> None:
+    package = (
+        "import os\nopen(os.environ['RUNNER_METRICS_' + 'FILE'], 'w').write('{\"a\": 1}\\n')\n"
+    )
+    task.submit(
+        package + LOSS + "open('m.h5', 'w').close()", metrics={}, retries=1, outputs=["m.h5"]
+    )
+    task.service.refuse_put = "mnist-1/output/m.h5"
+    assert task.run() == 1
+    task.service.refuse_put = ""
+    assert task.run(again_in=0) == 0, task.output
+    assert task.json("result.json")["metrics"] == {"a": 1.0}
 
 
 def test_export_that_is_made_up_for_has_the_printed_metrics(task: Task) -> None:

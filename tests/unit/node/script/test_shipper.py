@@ -177,6 +177,20 @@ def test_every_shipper_is_finished_after_a_failure(
     assert service.data("r/b") == b"text"
 
 
+def test_every_shipper_is_finished_after_an_unexpected_error(
+    container: ContainerClient, service: FakeBlobs, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        append(tmp_path / name, b"text")
+    first = Shipper(FileSource(tmp_path / "a", {}.__getitem__), AppendBlob(container, "r/a"))
+    second = Shipper(FileSource(tmp_path / "b"), AppendBlob(container, "r/b"))
+    for shipper in (first, second):
+        shipper.start()
+    with pytest.raises(KeyError):
+        finish_all([first, second])
+    assert service.data("r/b") == b"text"
+
+
 def test_large_log_uses_little_memory(container: ContainerClient, log: Path) -> None:
     with log.open("wb") as out:
         out.truncate(64 * 1024 * 1024)  # sparse: 64 MiB of zeros
