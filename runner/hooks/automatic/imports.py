@@ -43,7 +43,10 @@ class FrameworkFinder:
             find: Any = None if finder is self else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
-                _change_when_run(spec, METHODS[name])
+                try:  # noqa: SIM105 - this imports next to nothing
+                    _change_when_run(spec, METHODS[name])
+                except Exception:  # noqa: S110, BLE001 - of a loader that cannot be changed
+                    pass
                 return spec
         return None
 
@@ -53,8 +56,13 @@ def _change_when_run(spec: Any, methods: tuple[Any, ...]) -> None:
 
     def run_and_change(module: Any) -> None:
         run(module)
-        from runner.hooks.automatic import calls  # noqa: PLC0415 - only for such a script
+        if module.__name__ != spec.name:
+            return  # of the same loader
+        try:
+            from runner.hooks.automatic import calls  # noqa: PLC0415 - only for such a script
 
-        calls.change(module, *methods)
+            calls.change(module, *methods)
+        except Exception as err:  # noqa: BLE001 - the import goes on
+            sys.stderr.write(f"runner: there are no automatic checkpoints: {err}\n")
 
     spec.loader.exec_module = run_and_change

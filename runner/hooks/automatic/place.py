@@ -1,11 +1,13 @@
 """The folder of each training, and what is said to the user.
 
-$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/claim-<run>-<attempt>    which process uses it
+$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/claim-<run>-<attempt>    the pid of its process
+$RUNNER_CHECKPOINT_DIR/automatic/<key>-1/parallel                   several ran at the same time
 $RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/keras-1-<settings>/...   its first call of fit
 
 A training must never start from the state of another one. Therefore the key stands for the command
 line, k counts processes of the same command line in one attempt, and the settings of the training
-are part of the name.
+are part of the name. Processes that run at the same time may come in another order in the next
+attempt, so none of these resumes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -133,30 +136,54 @@ def process_folder() -> Path | None:
     if pid not in _process_folders:
         _counts.clear()
         root = checkpoint_root()
-        if root is not None and is_distributed():
+        if root is not None and (is_distributed() or multiprocessing.parent_process() is not None):
             say(f"a training on several processes is not saved by itself: {HOW}")
             root = None
         _process_folders[pid] = None if root is None else _claim(root / OURS)
     return _process_folders[pid]
 
 
-def _claim(root: Path) -> Path:
+def _claim(root: Path) -> Path | None:
+    """Return the next folder of this command line, or None if several processes use it at once."""
     global _adopted  # noqa: PLW0603 - of this process
     name = f"claim-{os.environ.get('RUNNER_RUN_ID')}-{os.environ.get('RUNNER_ATTEMPT')}"
     key = digest("\0".join(_portable(sys.argv)))
     _adopted = _adopt(root, key)
+    parallel = root / f"{key}-1" / "parallel"  # goes with the folder if that is adopted
     for k in range(1, 10_000):
         folder = root / f"{key}-{k}"
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            (folder / name).touch(exist_ok=False)
+            if not parallel.exists():
+                with (folder / name).open("x") as claim:
+                    claim.write(str(os.getpid()))
         except FileExistsError:
-            continue
+            if not _is_held(folder / name):
+                continue
+            parallel.touch()
+        if parallel.exists():
+            say(
+                "several processes with the same command line train at the same time, so none of "
+                f"them resumes after an eviction: give each its own arguments, or {HOW}"
+            )
+            return None
         for old in folder.glob("claim-*"):
             if old.name != name:
                 old.unlink(missing_ok=True)
         return folder
     raise RuntimeError("too many processes have the same command line")
+
+
+def _is_held(claim: Path) -> bool:
+    """Return True if the process that made the claim may be alive."""
+    try:
+        pid = int(claim.read_text())
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError, OverflowError):
+        return True  # of another user, or being written
+    return pid != os.getpid()  # else this process has replaced its program
 
 
 def _adopt(root: Path, key: str) -> bool:

@@ -123,6 +123,60 @@ def test_other_training_never_gets_the_folder_of_another(run: Run, tmp_path: Pat
     assert "True" not in " ".join(places(run, tmp_path, "--fold", "3", attempt=2))
 
 
+def test_processes_at_the_same_time_never_resume(run: Run, tmp_path: Path) -> None:
+    """The order in which folds of one command line arrive may differ in the next attempt."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as fold:
+        first = places(run, tmp_path)
+        (claim,) = (tmp_path / "checkpoints").glob("automatic/*/claim-*")
+        claim.write_text(str(fold.pid))
+        second = run(_PLACE, str(tmp_path / "checkpoints"))
+        fold.communicate(b"\n")
+    assert len(first) == 3
+    assert second.stdout.split() == ["None"] * 3
+    assert second.stderr.count("train at the same time") == 1
+    again = run(_PLACE, str(tmp_path / "checkpoints"), attempt=2)
+    assert again.stdout.split() == ["None"] * 3
+    assert len(again.stderr.splitlines()) == 1
+    resumed = places(run, tmp_path, "--more", run_id="run-2")
+    assert resumed == ["None"] * 3
+
+
+@pytest.mark.parametrize("claim", ["", "no number", "9" * 40])
+def test_claim_that_tells_no_process_counts_as_held(run: Run, tmp_path: Path, claim: str) -> None:
+    places(run, tmp_path)
+    (path,) = (tmp_path / "checkpoints").glob("automatic/*/claim-*")
+    path.write_text(claim)
+    assert places(run, tmp_path) == ["None"] * 3
+
+
+def test_program_that_replaces_itself_is_no_second_process(run: Run, tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom _runner_hooks.automatic import place\n"
+        "print(place.process_folder() is not None, flush=True)\n"
+        "if 'AGAIN' not in os.environ:\n"
+        "    os.environ['AGAIN'] = '1'\n    os.execv(sys.executable, [sys.executable, *sys.argv])\n"
+    )
+    done = run(code)
+    assert (done.stdout.split(), done.stderr) == (["True", "True"], "")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_child_of_multiprocessing_is_left_alone(run: Run, tmp_path: Path, method: str) -> None:
+    code = (
+        "import multiprocessing\n"
+        "def train(fold):\n"
+        "    from _runner_hooks.automatic import place\n"
+        "    return place.process_folder()\n"
+        "if __name__ == '__main__':\n"
+        f"    with multiprocessing.get_context('{method}').Pool(2) as pool:\n"
+        "        print(pool.map(train, range(2)))\n"
+    )
+    done = run(code)
+    assert done.stdout == "[None, None]\n"
+    assert "a training on several processes is not saved by itself" in done.stderr
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
 def test_run_resumed_with_other_arguments_gets_the_folder(run: Run, tmp_path: Path) -> None:
     places(run, tmp_path, "--epochs", "5")
     after = places(run, tmp_path, "--epochs", "9", run_id="run-2")
@@ -166,6 +220,41 @@ def test_script_without_a_framework_imports_nothing_of_ours(run: Run) -> None:
     loaded = ["_runner_hooks", "_runner_hooks.automatic"]
     loaded.append(f"{loaded[1]}.imports")
     assert run(code).stdout == f"{loaded}\n"
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "class L(M):\n    exec_module = property(lambda self: super().exec_module)\n",
+        (
+            "class L:\n    def __init__(self, *given): self.of = M(*given)\n"
+            "    def load_module(self, name): return self.of.load_module(name)\n"
+        ),
+    ],
+)
+def test_loader_that_cannot_be_changed_still_imports(run: Run, tmp_path: Path, loader: str) -> None:
+    packages = stand_in(tmp_path, "keras.src.models.model", "class Model: name = 'theirs'")
+    code = (
+        "import sys, warnings\nfrom importlib.machinery import SourceFileLoader as M, PathFinder\n"
+        "from importlib.util import spec_from_loader\nwarnings.simplefilter('ignore')\n"
+        f"{loader}"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        found = PathFinder.find_spec(name, path)\n"
+        "        if name == 'keras.src.models.model':\n"
+        "            return spec_from_loader(name, L(name, found.origin), is_package=False)\n"
+        "sys.meta_path.insert(1, Finder())\n"
+        "from keras.src.models.model import Model; print(Model.name)\n"
+    )
+    done = run(code, PYTHONPATH=packages)
+    assert (done.stdout, done.stderr) == ("theirs\n", "")
+
+
+def test_folder_without_a_loader_is_imported_as_without_us(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "packages" / "transformers" / "trainer").mkdir(parents=True)
+    code = "import transformers.trainer as found; print(list(found.__path__)[0][-7:])"
+    done = run(code, PYTHONPATH=str(tmp_path / "packages"))
+    assert (done.stdout, done.stderr) == ("trainer\n", "")
 
 
 def test_error_of_an_adapter_is_one_line_and_the_training_goes_on(run: Run, tmp_path: Path) -> None:
