@@ -447,7 +447,14 @@ class Attempt:
         shared = [Path(root)] if root else []
         recorded = written_paths(node.work_dir)
         return WrittenFiles(
-            dirs.code, dirs.output, places, ours, self._spec, shared=shared, recorded=recorded
+            dirs.code,
+            dirs.output,
+            places,
+            ours,
+            self._spec,
+            shared=shared,
+            recorded=recorded,
+            inherited=inherited,
         )
 
     def remove_temp(self) -> None:
@@ -648,7 +655,13 @@ class Attempt:
         bin_dir = environment_dir / "bin"
         given = self._spec.env.get("PYTHONPATH") or inherited.get("PYTHONPATH")
         rule = self._spec.checkpoints
-        modules = python_path(given, self._node.work_dir, environment_dir, automatic=automatic)
+        modules = python_path(
+            given,
+            self._node.work_dir,
+            environment_dir,
+            automatic=automatic,
+            recorded=self._spec.keep is not None,
+        )
         return {
             **named,
             **inherited,

@@ -113,8 +113,9 @@ _SITECUSTOMIZE = """\
 import importlib, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 try:
-    import runner_written_paths
-    runner_written_paths.install({record!r}, {ignored!r})
+    if {recorded!r}:
+        import runner_written_paths
+        runner_written_paths.install({record!r}, {ignored!r})
 except Exception as err:
     sys.stderr.write("runner: files at other paths are not recorded: %s\\n" % err)
 try:
@@ -133,21 +134,28 @@ if spec is not None and spec.loader is not None:
 
 
 def python_path(
-    given: str | None, work_dir: Path, environment_dir: Path, *, automatic: bool = False
+    given: str | None,
+    work_dir: Path,
+    environment_dir: Path,
+    *,
+    automatic: bool = False,
+    recorded: bool = True,
 ) -> str:
     """Return PYTHONPATH for the script: `given`, `runner.hooks`, what each Python starts.
 
     If the requirements install a package named runner, that package is imported instead, and ours
-    includes the hooks. Each Python records written paths and, with `automatic`, adds checkpoints.
+    includes the hooks. Each Python records written paths with `recorded`, and adds checkpoints with
+    `automatic`.
     """
     folders = [given] if given else []
     installed = environment_dir.glob("lib/python*/site-packages/runner/__init__.py")
     if next(installed, None) is None:
         folders.append(str(_write_hooks(work_dir / HOOKS_FOLDER)))
-    return os.pathsep.join((*folders, str(_write_start(work_dir, automatic=automatic))))
+    start = _write_start(work_dir, automatic=automatic, recorded=recorded)
+    return os.pathsep.join((*folders, str(start)))
 
 
-def _write_start(work_dir: Path, *, automatic: bool) -> Path:
+def _write_start(work_dir: Path, *, automatic: bool, recorded: bool) -> Path:
     """Write the folder whose `sitecustomize` lets each Python record the paths it writes to."""
     folder, record = work_dir / HOOKS_FOLDER / START_FOLDER, written_paths(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,7 +166,11 @@ def _write_start(work_dir: Path, *, automatic: bool) -> Path:
     if automatic:
         _write_private_hooks(folder / PRIVATE_PACKAGE)
     text = _SITECUSTOMIZE.format(
-        record=str(record), ignored=ignored, automatic=automatic, package=PRIVATE_PACKAGE
+        record=str(record),
+        recorded=recorded,
+        ignored=ignored,
+        automatic=automatic,
+        package=PRIVATE_PACKAGE,
     )
     (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
     return folder

@@ -7,6 +7,7 @@ under the same path.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -55,6 +56,21 @@ _CACHES = frozenset({
 })  # fmt: skip
 # A folder that holds one of these is an environment or a cache (bford.info/cachedir, 2026-11-23).
 _MARKERS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
+# Variables of folders that programs keep downloads and credentials in.
+_CACHE_VARIABLES = (
+    "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
+    "XDG_CACHE_HOME", "KERAS_HOME", "PIP_CACHE_DIR", "UV_CACHE_DIR", "MPLCONFIGDIR",
+    "AZURE_CONFIG_DIR",
+)  # fmt: skip
+# Files of credentials, and names of files that are if only their owner may read them.
+_SECRET = re.compile(
+    r"token|stored_tokens|credentials?(\.(json|ya?ml|ini))?|_netrc|netrc|kaggle\.json"
+    r"|id_(rsa|dsa|ecdsa|ed25519)"
+)
+_PRIVATE = re.compile(
+    r"(.*[_.-])?(token|secret|credential|password)s?(\.[a-z]{1,5})?|.*\.(pem|key|p12|pfx)",
+    re.IGNORECASE,
+)
 # What libraries leave in the folder for temporary files, and the names that `tempfile` chooses.
 _LEFTOVER = re.compile(r"pymp-.*|torchinductor_.*|torch_extensions.*|joblib_memmapping_folder_.*")
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}(\..*)?")
@@ -108,9 +124,15 @@ class _Found:
 
     @property
     def group(self) -> str:
-        """The entry of the script's folder, or of its home folder, that it is or lies in."""
+        """The entry of the script's folder, or of its home folder, that it is or lies in.
+
+        Elsewhere, a folder of data, or else the entry of the root folder.
+        """
         parts = self.name.split("/")
         depth = 1 if self.source == CODE else 2
+        if self.source.startswith("/"):
+            names = enumerate(parts[:-1], 1)
+            depth = next((n for n, name in names if _DATA_FOLDER.fullmatch(name)), depth)
         return "/".join(parts[:depth]) + ("/" if len(parts) > depth else "")
 
 
@@ -124,6 +146,7 @@ class WrittenFiles:
         ours: files and folders of the agent, which are never outputs.
         shared: folders of all tasks of the node, of which only `code` and `places` are searched.
         recorded: a file with further paths that the command wrote to, one a line.
+        inherited: variables of the command, beside those of `spec`.
     """
 
     def __init__(
@@ -136,6 +159,7 @@ class WrittenFiles:
         *,
         shared: Sequence[Path] = (),
         recorded: Path | None = None,
+        inherited: Mapping[str, str] | None = None,
     ) -> None:
         self._code, self._output = os.path.realpath(code), Path(os.path.realpath(output))
         self._ours = tuple(os.path.realpath(path) for path in (output, *ours))
@@ -144,6 +168,9 @@ class WrittenFiles:
         self._roots = {self._code: CODE}
         for source, place in places.items():
             self._roots.setdefault(os.path.realpath(place), source)
+        variables = {**(inherited or {}), **spec.env}
+        caches = {os.path.realpath(variables.get(name) or "/") for name in _CACHE_VARIABLES}
+        self._caches = {folder for folder in caches if not _SHARED.fullmatch(folder)}
         self._rule = spec.keep or KeepRule()
         self._is_off = spec.keep is None
         self._promised = (*spec.outputs, *self._rule.paths)
@@ -263,15 +290,23 @@ class WrittenFiles:
             yield from self._outside(folder)
 
     def _recorded_paths(self) -> Iterator[str]:
-        """Return what exists of the recorded paths, without what libraries leave behind."""
+        """Return what exists of the recorded paths, without caches and what libraries leave."""
         if self._recorded is None:
             return
+        is_marked = functools.cache(_is_marked)
         with suppress(OSError), self._recorded.open("rb") as lines:
             for line in lines:
                 path = os.fsdecode(line.rstrip(b"\n"))
+                if not path.startswith("/"):  # there are more
+                    self._unsearched.setdefault(OUTSIDE, LeftOut(OUTSIDE, 0, "search"))
+                    continue
                 parts = path.split("/")
                 is_left = any(_LEFTOVER.fullmatch(p) or _TEMPORARY.fullmatch(p) for p in parts)
-                if os.path.lexists(path) and not (is_left and not _MODEL.fullmatch(parts[-1])):
+                if not os.path.lexists(path) or (is_left and not _MODEL.fullmatch(parts[-1])):
+                    continue
+                folders = _with_parents(os.path.realpath(path))[:-1]  # not "/"
+                names = {folder.rpartition("/")[2] for folder in folders}
+                if _CACHES.isdisjoint(names) and not any(map(is_marked, folders)):
                     yield path
 
     def _outside(self, path: str) -> Iterator[tuple[str, int]]:
@@ -343,6 +378,8 @@ class WrittenFiles:
                 target = os.path.realpath(full)
                 if self._is_foreign(target) or (is_vague and name not in self.said.text):
                     continue
+                if _is_secret(target, found.st_mode):
+                    continue
                 yield target, name, found.st_size
 
     def _is_foreign(self, target: str) -> bool:
@@ -353,7 +390,7 @@ class WrittenFiles:
             if _is_below(target, root):
                 return source != CODE and "/." in target[len(root) :]
         first = target.lstrip("/").partition("/")[0]
-        is_shared = any(_is_below(target, folder) for folder in self._shared)
+        is_shared = any(_is_below(target, folder) for folder in (*self._shared, *self._caches))
         return first in _SYSTEM or "/." in target or is_shared
 
     def _scan(
@@ -372,7 +409,7 @@ class WrittenFiles:
         while waiting:
             prefix = waiting.pop()
             folder = f"{root}/{prefix}"
-            if prefix and any(os.path.lexists(folder + name) for name in _MARKERS):
+            if prefix and _is_marked(folder):
                 continue
             for entry in self._limited(_entries(folder), shown, limit):
                 limit -= 1
@@ -429,7 +466,7 @@ class WrittenFiles:
             if unnamed := [file for file in rest if not self._is_result(file)]:
                 left_out.append(_summary(group, unnamed, "temporary"))
             rest = [file for file in rest if self._is_result(file)]
-        if source in (CODE, HOME, TEMP) and _is_data(group):
+        if _is_data(group):
             data = [file for file in rest if not _MODEL.fullmatch(file.name)]
             if sum(file.size_bytes for file in data) > DATA_BYTES:
                 left_out.append(_summary(group, data, "data"))
@@ -508,6 +545,17 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _is_marked(folder: str) -> bool:
+    """Return True for a cache and an environment."""
+    return any(os.path.lexists(f"{folder}/{name}") for name in _MARKERS)
+
+
+def _is_secret(path: str, mode: int) -> bool:
+    name = os.path.basename(path)  # noqa: PTH119 - paths are text here
+    is_private = not mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return bool(_SECRET.fullmatch(name) or (is_private and _PRIVATE.fullmatch(name)))
 
 
 def _device(folder: str) -> int | None:

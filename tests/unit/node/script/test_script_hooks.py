@@ -111,6 +111,15 @@ def test_automatic_checkpoints_can_be_switched_off(task: Task, rule: dict[str, A
     assert "FrameworkFinder" not in task.text("logs/stdout.txt")
 
 
+@pytest.mark.parametrize(("keep", "is_there"), [(None, False), ({}, True)])
+def test_paths_are_recorded_only_where_files_are_kept(
+    task: Task, keep: Any, is_there: bool
+) -> None:
+    task.submit("import sys; print('runner_written_paths' in sys.modules)", keep=keep)
+    assert task.run() == 0, task.text("logs/stderr.txt")
+    assert task.text("logs/stdout.txt") == f"{is_there}\n"
+
+
 def test_nothing_is_changed_in_a_script_that_saves_checkpoints(task: Task) -> None:
     task.submit(_UNAWARE + "os.listdir(os.environ['RUNNER_CHECKPOINT_DIR'])")
     assert task.run() == 0, task.text("logs/stderr.txt")

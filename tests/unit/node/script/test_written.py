@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runner.hooks.written_paths import MAX_OF_FOLDER, MAX_PATHS
 from runner.node.script import written as written_module
 from runner.node.script.workspace import HOOKS_FOLDER, python_path, written_paths
 from runner.node.script.written import MAX_LISTED, Collected, WrittenFiles
@@ -315,6 +316,84 @@ def test_what_libraries_write_elsewhere_stays_there(folders: Folders) -> None:
         "open(here / 'old.pt').close()\n"
     )
     assert folders.run(script) == Collected()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "env/lib/x.py", "env/pyvenv.cfg", "pip/CACHEDIR.TAG", "pip/http/a", "node_modules/a.js",
+        "hf/token", "hf/hub/models--a/blobs/b", "torch/hub/checkpoints/resnet.pth", "token",
+        "credentials", "netrc", "id_rsa", "private/site.key", "private/api_token.json",
+    ],
+)  # fmt: skip
+def test_cache_or_credential_elsewhere_is_no_output(folders: Folders, path: str) -> None:
+    for marker in ("env/pyvenv.cfg", "pip/CACHEDIR.TAG"):
+        (folders.elsewhere / marker).parent.mkdir()
+        (folders.elsewhere / marker).touch()
+    (folders.elsewhere / path).parent.mkdir(parents=True, exist_ok=True)
+    here = "here = pathlib.Path(os.environ['ELSEWHERE'])"
+    script = f"import os, pathlib\n{here}\n(here / {path!r}).write_text('x')\n"
+    script += f"if 'private' in {path!r}: (here / {path!r}).chmod(0o600)\n"
+    variables = {"HF_HOME": f"{folders.elsewhere}/hf", "TORCH_HOME": f"{folders.elsewhere}/torch"}
+    assert folders.run(script, env=variables) == Collected()
+
+
+@pytest.mark.parametrize("name", ["tokens.json", "site.key", "tokenizer.json"])
+def test_result_named_like_a_credential_is_an_output(folders: Folders, name: str) -> None:
+    script = f"import os; open(os.environ['ELSEWHERE'] + '/{name}', 'w')"
+    assert set(folders.run(script).files) == {f"outside{folders.elsewhere}/{name}"}
+
+
+def test_downloaded_data_elsewhere_is_left_out_and_named(folders: Folders) -> None:
+    script = f"import os\nos.chdir(os.environ['ELSEWHERE'])\n{BIG}open('data/m.pt', 'w')"
+    collected = folders.run(script)
+    data = f"outside{folders.elsewhere}/data/"
+    assert set(collected.files) == {f"{data}m.pt"}
+    assert collected.left_out == (LeftOut(data, 40_000_001, "data", 2),)
+
+
+def test_many_files_in_a_folder_that_was_there_are_outputs(folders: Folders) -> None:
+    script = "import os\nfor n in range(1200): open(f'{os.environ[\"ELSEWHERE\"]}/{n}', 'w')"
+    collected = folders.run(script)
+    assert len(collected.files) == 1200
+    assert collected.left_out == ()
+    assert len(written_paths(folders.work).read_text().splitlines()) == MAX_OF_FOLDER + 1
+
+
+def test_more_paths_than_are_recorded_are_reported(folders: Folders) -> None:
+    for n in range(30):
+        (folders.elsewhere / str(n)).mkdir()
+    script = "import os\nfor n in range(1200): "
+    script += "open(f'{os.environ[\"ELSEWHERE\"]}/{n % 30}/{n}', 'w')"
+    collected = folders.run(script)
+    assert len(collected.files) == MAX_PATHS
+    assert collected.left_out == (LeftOut("outside", 0, "search"),)
+
+
+def test_folder_that_was_there_is_not_taken_for_a_new_one(folders: Folders) -> None:
+    script = "import os, pathlib\nhere = os.environ['ELSEWHERE']\n"
+    script += "os.makedirs(here, exist_ok=True)\npathlib.Path(here).mkdir(exist_ok=True)\n"
+    script += "os.system('touch $ELSEWHERE/of-another')"
+    assert folders.run(script) == Collected()
+
+
+def test_error_of_a_signal_handler_reaches_the_script(folders: Folders) -> None:
+    """The signal arrives while the path is being recorded."""
+    script = """
+import os, signal, sys
+class Late(Exception): pass
+def stop(*_): raise Late
+signal.signal(signal.SIGALRM, stop)
+def interrupt(event, args):
+    if event == "open" and str(args[0]).endswith("written-paths"):
+        signal.raise_signal(signal.SIGALRM)
+sys.addaudithook(interrupt)
+try:
+    open(os.environ["ELSEWHERE"] + "/m", "w")
+except Late:
+    open("late", "w")
+"""
+    assert set(folders.run(script).files) == {"late"}
 
 
 def test_sitecustomize_of_the_interpreter_is_still_imported(folders: Folders) -> None:
