@@ -22,7 +22,7 @@ from runner.azure.storage.blobs import RENEWED_AFTER, BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress
 from runner.core.states import RunState, RunStatus, TaskView
 from runner.core.units import format_age
-from runner.flows.models.versions import list_models
+from runner.flows.models.versions import Model, list_models
 from runner.flows.runs.documents import (
     list_run_folders,
     list_run_ids,
@@ -74,11 +74,12 @@ class RunSelection:
 
 @dataclass(frozen=True, slots=True)
 class RunToDelete:
-    """A run to delete, and what it has in blob storage."""
+    """A run to delete, and what it has in blob storage; `row` is None if its deletion was begun."""
 
     run_id: str
     record: RunSpec
     state: str
+    row: RunRow | None = None
     blobs: int = 0
     size_bytes: int = 0
 
@@ -94,11 +95,15 @@ class KeptRun:
 
 @dataclass(frozen=True, slots=True)
 class RemovalPlan:
-    """The runs to delete and to keep, and the groups that may have no runs then."""
+    """The runs to delete and to keep, and the groups that may have no runs then.
+
+    `named` runs were selected by reference: all of them are deleted, or none.
+    """
 
     runs: tuple[RunToDelete, ...]
     kept: tuple[KeptRun, ...]
     groups: frozenset[str]
+    named: bool = False
 
     @property
     def blobs(self) -> int:
@@ -113,8 +118,9 @@ class RemovalPlan:
 
 @dataclass(frozen=True, slots=True)
 class RemovedRuns:
-    """What was deleted beside the runs of the plan."""
+    """What was deleted: `plan` as it was carried out, jobs and archives."""
 
+    plan: RemovalPlan
     jobs: tuple[str, ...]
     archives: int
     archive_bytes: int
@@ -142,10 +148,15 @@ def plan_removal(
     if kept and selection.references:
         raise _in_use(kept[0], len(kept))
     spared = {each.run_id for each in kept}
-    doomed = [_doomed(each, known.get(each)) for each in chosen if each not in spared]
+    doomed = [
+        replace(_doomed(each, known.get(each)), row=rows.get(each))
+        for each in chosen
+        if each not in spared
+    ]
     found = in_parallel(lambda run: _measured(container, run), doomed)
     groups |= {run.record.group for run in doomed if run.record.group}
-    return RemovalPlan(tuple(found), tuple(kept), frozenset(groups))
+    named = bool(selection.references)
+    return RemovalPlan(tuple(found), tuple(kept), frozenset(groups), named)
 
 
 def _doomed(run_id: str, row: RunRow | None) -> RunToDelete:
@@ -219,7 +230,7 @@ def _kept(
     """Return the chosen runs that have not ended, or that something else needs."""
     if not chosen:
         return []
-    needed = _needed_runs(connection, container, rows)
+    needed = _needed_runs(connection, container, rows, now)
     for row in chosen:
         if row.status and not row.status.state.final:
             needed[row.run_id] = f"it is {row.status.state.value}", f"runner cancel {row.run_id}"
@@ -270,21 +281,30 @@ def _not_over(row: RunRow, task: TaskView | None, now: datetime) -> tuple[str, s
     """Return why a run in a final state may still change, and what to do."""
     if _goes_on(task):
         return "its task has not ended", "try again when it has; a task ends soon after its result"
-    if row.record is None or row.result is not None or task is not None:
+    if row.record is None or task is not None or not _is_being_submitted(row, now):
         return None
     passed = now - row.record.created
-    if passed >= _SUBMITTED_WITHIN:
-        return None
     why = f"it was submitted {format_age(passed)} ago, and may not have its task yet"
     return why, f"try again in {format_age(_SUBMITTED_WITHIN - passed)}"
 
 
+def _is_being_submitted(row: RunRow, now: datetime) -> bool:
+    """Return True if a run without a result may not have its task yet."""
+    recent = row.record is not None and now - row.record.created < _SUBMITTED_WITHIN
+    return recent and row.result is None
+
+
 def _needed_runs(
-    connection: Connection, container: BlobContainer, rows: Sequence[RunRow]
+    connection: Connection, container: BlobContainer, rows: Sequence[RunRow], now: datetime
 ) -> dict[str, tuple[str, str]]:
     """Return, by run that something else needs, why and what to do."""
-    active = [row.run_id for row in rows if row.status and not row.status.state.final]
-    found: dict[str, tuple[str, str]] = {}
+    active = [
+        row.run_id
+        for row in rows
+        if (row.status and not row.status.state.final) or _is_being_submitted(row, now)
+    ]
+    models = list_models(connection)
+    found = _possible_origins(models, rows)
     for run_id, content in zip(
         active, in_parallel(lambda each: container.read(RunPaths(each).run), active), strict=True
     ):
@@ -294,10 +314,23 @@ def _needed_runs(
     for schedule, template in _templates(container):
         for used in _used_by(template or _NO_SPEC):
             found[used] = f"schedule {schedule} needs it", f"runner schedule rm {schedule}"
-    for version in (version for model in list_models(connection) for version in model.live):
+    for version in (version for model in models for version in model.live):
         run_id = str((version.document or {}).get("run_id"))
         found[run_id] = f"it is the origin of model {version}", f"runner models rm {version}"
     return found
+
+
+def _possible_origins(
+    models: Iterable[Model], rows: Iterable[RunRow]
+) -> dict[str, tuple[str, str]]:
+    """Return every run that succeeded if a version cannot be read: it may be of any of them."""
+    broken = (version for model in models for version in model.versions if version.problem)
+    if (version := next(broken, None)) is None:
+        return {}
+    why = f"model {version} cannot be read, and may be of this run"
+    fix = f"repair the model, see `runner models ls {version.name}`"
+    succeeded = (row for row in rows if row.status and row.status.state is RunState.SUCCEEDED)
+    return {row.run_id: (why, fix) for row in succeeded}
 
 
 def _used_by(record: RunSpec) -> Iterator[str]:
@@ -345,18 +378,25 @@ def remove_runs(
     on_progress: OnProgress,
     now: datetime | None = None,
 ) -> RemovedRuns:
-    """Delete the runs of a plan. What was deleted before, or meanwhile, is no error."""
-    container = runs_container(connection)
+    """Delete the runs of a plan, without those that something needs since it was made.
+
+    What was deleted before, or meanwhile, is no error.
+
+    Raises:
+        RunnerError: A run that was selected by its reference is in use now.
+    """
+    container, now = runs_container(connection), now or datetime.now(UTC)
+    plan = _marked(connection, container, plan, now)
     on_progress(Progress("delete", "start", f"deleting {plan.blobs} blobs"))
-    in_parallel(lambda run: _mark(container, run), plan.runs)
+    in_parallel(lambda run: _hide(container, run), plan.runs)
     _delete_blobs(container, plan, on_progress)
     jobs = _delete_from_batch(connection, [run.record for run in plan.runs])
     for group_id in plan.groups:
         _forget_group(container, group_id)
-    archives = _delete_unused_archives(container, now or datetime.now(UTC))
+    archives = _delete_unused_archives(container, now)
     in_parallel(lambda run: container.delete(deleting_mark(run.run_id)), plan.runs)
     on_progress(Progress("delete", "end", f"{plan.blobs} blobs"))
-    return RemovedRuns(jobs, len(archives), sum(archives.values()))
+    return RemovedRuns(plan, jobs, len(archives), sum(archives.values()))
 
 
 def remove_expired(
@@ -368,15 +408,41 @@ def remove_expired(
     if not any((at := submission_time(run_id)) and at < now - retention for run_id in ids):
         return RemovalPlan((), (), frozenset())
     plan = plan_removal(connection, RunSelection(older_than=retention), now)
-    if plan.runs:
-        remove_runs(connection, plan, on_progress, now)
-    return plan
+    return remove_runs(connection, plan, on_progress, now).plan if plan.runs else plan
 
 
-def _mark(container: BlobContainer, run: RunToDelete) -> None:
-    """Take a run from all lists, then delete what readers find it by."""
+def _marked(
+    connection: Connection, container: BlobContainer, plan: RemovalPlan, now: datetime
+) -> RemovalPlan:
+    """Mark the runs of a plan, then check again what needs them. Return what may be deleted.
+
+    A person may have been asked since the first check. From now on no list shows the runs.
+    """
+    new = in_parallel(lambda run: _mark(container, run), plan.runs)
+    marked = [run.run_id for run, is_new in zip(plan.runs, new, strict=True) if is_new]
+    chosen = [run.row for run in plan.runs if run.row is not None]
+    undone: Collection[str] = marked
+    try:
+        rows = [*list_runs(connection, limit=None).rows, *chosen] if chosen else []
+        kept = _kept(connection, container, chosen, rows, now, 0)
+        if kept and plan.named:
+            raise _in_use(kept[0], len(kept))
+        spared = {each.run_id for each in kept}
+        undone = spared.intersection(marked)
+    finally:
+        in_parallel(lambda run_id: container.delete(deleting_mark(run_id)), list(undone))
+    runs = tuple(run for run in plan.runs if run.run_id not in spared)
+    return replace(plan, runs=runs, kept=(*plan.kept, *kept))
+
+
+def _mark(container: BlobContainer, run: RunToDelete) -> bool:
+    """Take a run from all lists. Return False if it has a mark already."""
     document = run.record.to_json() if run.record.run_id else {}
-    container.create(deleting_mark(run.run_id), {**document, "state": run.state})
+    return container.create(deleting_mark(run.run_id), {**document, "state": run.state})
+
+
+def _hide(container: BlobContainer, run: RunToDelete) -> None:
+    """Delete what readers find a run by."""
     container.delete(index_blob(run.run_id))
     container.delete(RunPaths(run.run_id).run)
 

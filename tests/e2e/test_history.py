@@ -145,6 +145,10 @@ def _remove_the_failed_run(cli: Cli, good: str, bad: str) -> None:
     refused = cli.run("rm", "--status", "failed")
     assert refused.returncode == 2
     assert "fix: runner rm --status failed --yes" in refused.stderr
+    newest = cli.json("ps")[0]["run_id"]
+    assert f"fix: runner rm {newest} --yes" in cli.run("rm", "@last").stderr
+    for age in ("0s", "86400"):
+        assert "invalid --older-than" in cli.run("rm", "--older-than", age, "--yes").stderr
     removed = cli.json("rm", "--status", "failed", "--yes")
     assert (removed["files"], removed["jobs"]) == (planned["files"], ["bad_local"])
     assert [row["run_id"] for row in cli.json("ps")] == [good]

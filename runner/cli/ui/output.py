@@ -175,8 +175,10 @@ class Output:
 
         if yes or self.confirm(question):
             return
-        asked = is_terminal(sys.stdin)
-        why = "the question was not answered with y" if asked else "there is no terminal to ask on"
+        if is_terminal(sys.stdin):  # whoever answered no needs no command that asks nothing
+            why, again = "the question was not answered with y", ""
+        else:
+            why = "there is no terminal to ask on"
         raise RunnerError("R-NOT-CONFIRMED", "nothing was deleted", why=why, fix=again)
 
     def ask(self, question: str, default: str) -> str:

@@ -195,8 +195,9 @@ def _pool_in_use(pool: PoolView, tasks: Sequence[str], schedules: Sequence[str])
 
 
 def remove_pool(settings: Settings, plan: PoolRemoval) -> None:
-    """Start to delete a pool and its nodes."""
-    delete_pool(connect(settings), plan.pool.id)
+    """Start to delete a pool and its nodes. Raise RunnerError if something needs it by now."""
+    still = plan_pool_removal(settings, plan.pool.id)
+    delete_pool(connect(settings), still.pool.id)
 
 
 def evaluate(settings: Settings, pool_id: str | None, text: str) -> tuple[PoolView, PoolAutoscale]:

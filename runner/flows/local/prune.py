@@ -18,14 +18,17 @@ from runner.azure.batch.jobs import (
     list_tasks,
     unfinished_tasks,
 )
-from runner.azure.storage.blobs import in_parallel
+from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.home import HomePaths
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.file_lock import file_lock
 from runner.flows.local import azurite
 from runner.flows.local.lifecycle import is_reachable
+from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.history import list_runs
+from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import RunSpec
 
 _WORK = "wd"  # of a task: the working directory; its stdout.txt and stderr.txt lie beside it
 _CACHES = ("uv", "python", "envs")  # of packages, below the cache of nodes
@@ -63,7 +66,7 @@ def plan_prune(settings: Settings, *, everything: bool) -> PrunePlan:
     if is_reachable(settings):
         connection = connect(settings)
         active = bool(unfinished_tasks(connection, 1))
-        items += _work_folders(connection)
+        items += _work_folders(connection, notes)
     elif paths.local_state.exists():
         notes.append("folders of tasks are kept while the services do not run: runner local up")
     items += _folders("another version of Azurite", _others(paths.azurite(azurite.VERSION)))
@@ -90,24 +93,53 @@ def prune(settings: Settings, plan: PrunePlan, on_progress: OnProgress) -> None:
     on_progress(Progress("prune", "end", f"{len(plan.items)} items"))
 
 
-def _work_folders(connection: Connection) -> Iterator[PrunableItem]:
-    """Yield the working directories of the tasks of runs that have ended."""
+def _work_folders(connection: Connection, notes: list[str]) -> Iterator[PrunableItem]:
+    """Yield the working directories of the tasks of runs that have ended.
+
+    One with files that the run did not keep in blob storage is a note instead.
+    """
     rows = list_runs(connection, limit=None).rows
     ended = [row.record for row in rows if row.record is not None and row.result is not None]
     jobs = list({record.job_id for record in ended})
     tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
     over = [
-        (record.job_id, record.task_id)
+        record
         for record in ended
         if (task := tasks[record.job_id].get(record.task_id)) and task.phase == "completed"
     ]
-    listed = in_parallel(lambda each: list_task_files(connection, *each, _WORK), over)
-    for (job_id, task_id), files in zip(over, listed, strict=True):
-        if files:
-            delete = partial(delete_task_folder, connection, job_id, task_id, _WORK)
-            size_bytes = sum(file.size_bytes for file in files)
-            where = f"task {task_id} of job {job_id}"
-            yield PrunableItem("the folder of an ended task", where, size_bytes, delete)
+    sizes = in_parallel(lambda run: _work_bytes(connection, run), over)
+    full = [(run, size) for run, size in zip(over, sizes, strict=True) if size]
+    container = runs_container(connection)
+    reasons = in_parallel(lambda each: _only_there(container, each[0].run_id), full)
+    for (run, size_bytes), why in zip(full, reasons, strict=True):
+        if why:
+            notes.append(f"kept the folder of {run.run_id}: {why}")
+            continue
+        delete = partial(delete_task_folder, connection, run.job_id, run.task_id, _WORK)
+        where = f"task {run.task_id} of job {run.job_id}"
+        yield PrunableItem("task folder", where, size_bytes, delete)
+
+
+def _work_bytes(connection: Connection, run: RunSpec) -> int:
+    return sum(
+        file.size_bytes for file in list_task_files(connection, run.job_id, run.task_id, _WORK)
+    )
+
+
+def _only_there(container: BlobContainer, run_id: str) -> str:
+    """Return why the folder of a run's task is kept, or nothing."""
+    try:
+        result = load_result(container, run_id)
+    except RunnerError:
+        return "its result cannot be read"
+    if result is None or not (left_out := result.left_out):
+        return ""
+    more = len(left_out) - 1
+    several = more or left_out[0].files > 1 or left_out[0].why == "search"
+    return (
+        f"{left_out[0].path}{f' and {more} more' if more else ''} "
+        f"{'are' if several else 'is'} only there"
+    )
 
 
 def _others(used: Path) -> Iterator[Path]:

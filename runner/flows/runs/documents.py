@@ -18,7 +18,6 @@ from runner.protocol.paths import (
     DELETING,
     RunPaths,
     check_reference,
-    deleting_mark,
     is_run_id,
     near_run,
     newest_first,
@@ -121,12 +120,12 @@ def newest(
 
 
 def _not_found(container: BlobContainer, text: str) -> RunnerError:
-    if is_run_id(text) and container.size(deleting_mark(text)) is not None:
+    if half := min(list_run_folders(container, text)[1], default=""):
         return RunnerError(
             "R-RUN-UNKNOWN",
-            f"run {text} is being deleted",
+            f"run {half} is being deleted",
             why="a `runner rm` of it goes on, or was interrupted",
-            fix=f"runner rm {text}",
+            fix=f"runner rm {half}",
         )
     if (group := next(iter(container.list(f"{GROUPS}{text}")), None)) is not None:
         named = "is" if is_run_id(text) else "is a prefix of"

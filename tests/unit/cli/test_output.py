@@ -161,6 +161,16 @@ def test_confirm_without_a_terminal_is_no(monkeypatch: pytest.MonkeyPatch) -> No
     assert Output().confirm("sure?") is True
 
 
+@pytest.mark.parametrize(("stdin", "fix"), [(Terminal("n\n"), ""), (io.StringIO(), "rm x --yes")])
+def test_refused_deletion_names_a_command_only_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, stdin: io.StringIO, fix: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", stdin)
+    with pytest.raises(RunnerError) as refused:
+        Output().confirm_deletion("Delete x?", yes=False, again="rm x --yes")
+    assert (refused.value.code, refused.value.fix) == ("R-NOT-CONFIRMED", fix)
+
+
 def test_control_characters_are_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

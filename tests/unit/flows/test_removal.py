@@ -214,6 +214,9 @@ def test_removal_killed_at_any_request_is_finished_by_the_same_one(
             with pytest.raises(RunnerError) as refused:
                 find_run(CONNECTION, run_id)
             assert refused.value.fix == f"runner rm {run_id}"
+            with pytest.raises(RunnerError) as refused:
+                find_run(CONNECTION, "digits-")
+            assert refused.value.fix == f"runner rm {run_id}"
         if account.of(run_id):
             account.remove(selection)
         assert not account.of(run_id)
@@ -286,6 +289,57 @@ def test_run_that_others_need_is_kept_and_said_why(account: Account) -> None:
         ids["template"]: "runner schedule rm nightly",
         ids["model"]: "runner models rm mnist@3",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_run_that_a_submission_needs_since_the_plan_is_kept_whole(
+    account: Account, named: bool
+) -> None:
+    used, free = account.add("digits"), account.add("words")
+    chosen = RunSelection(references=(used, free))
+    older = RunSelection(older_than=timedelta(days=30))
+    plan = plan_removal(CONNECTION, chosen if named else older, NOW)
+    before = dict(account.blobs)
+    fresh = account.add("next", NOW, status=None, phase=None, after=[used])
+    if named:
+        with pytest.raises(RunnerError) as refused:
+            remove_runs(CONNECTION, plan, ignore_progress, NOW)
+        assert (refused.value.code, refused.value.fix) == ("R-RUN-IN-USE", f"runner cancel {fresh}")
+        assert before.items() <= account.blobs.items()
+        assert account.listed() == [fresh, free, used]
+    else:
+        removed = remove_runs(CONNECTION, plan, ignore_progress, NOW).plan
+        assert [run.run_id for run in removed.runs] == [free]
+        assert [(kept.run_id, kept.fix) for kept in removed.kept] == [
+            (used, f"runner cancel {fresh}")
+        ]
+        assert account.listed() == [fresh, used]
+        assert len(account.of(used)) == 6
+
+
+def test_failed_second_check_hides_no_run(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = account.add("digits")
+    plan = plan_removal(CONNECTION, RunSelection(references=(run_id,)), NOW)
+
+    def fail(_: Connection) -> list[Model]:
+        raise RunnerError("R-SERVICE", "the service does not answer")
+
+    monkeypatch.setattr(removal, "list_models", fail)
+    with pytest.raises(RunnerError):
+        remove_runs(CONNECTION, plan, ignore_progress, NOW)
+    assert account.listed() == [run_id]
+
+
+def test_model_that_cannot_be_read_keeps_every_run_that_succeeded(account: Account) -> None:
+    good, bad = account.add("digits"), account.add("words", status="failed")
+    account.models = [Model("mnist", (ModelVersion("mnist", 3, None, problem="damaged"),))]
+    plan = plan_removal(CONNECTION, RunSelection(older_than=timedelta(days=30)), NOW)
+    assert [run.run_id for run in plan.runs] == [bad]
+    assert [(kept.run_id, kept.why) for kept in plan.kept] == [
+        (good, "model mnist@3 cannot be read, and may be of this run")
+    ]
 
 
 def test_group_is_removed_with_the_last_of_its_runs(account: Account) -> None:

@@ -196,7 +196,8 @@ def prune(
 ) -> None:
     """Free disk space: folders of ended tasks, and old versions and logs of the services.
 
-    Runs, their files and running services stay. `runner rm` deletes runs.
+    Runs, their files and running services stay, and folders with files that a run did not keep.
+    `runner rm` deletes runs.
     """
     from runner.core.units import format_size
     from runner.flows.local.prune import plan_prune

@@ -170,7 +170,10 @@ def rm(
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Delete a pool that no stack declares, with its nodes; refused while runs need it."""
+    """Delete a pool that no stack declares, with its nodes.
+
+    It is an error while runs that have not ended, or schedules, need the pool.
+    """
     import shlex
 
     from runner.flows.environment.pools import plan_pool_removal, remove_pool

@@ -52,7 +52,7 @@ StatusOption = Annotated[
     list[str] | None,
     typer.Option(
         "--status",
-        help="Only runs in these states: failed,lost.",
+        help="Only runs in these states, for example failed,lost.",
         show_default=False,
         autocompletion=complete_state,
     ),

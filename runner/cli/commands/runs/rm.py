@@ -15,11 +15,18 @@ from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
-    from runner.flows.removal import RemovalPlan, RemovedRuns, RunSelection, RunToDelete
+    from runner.flows.removal import (
+        KeptRun,
+        RemovalPlan,
+        RemovedRuns,
+        RunSelection,
+        RunToDelete,
+    )
 
 _COLUMNS = ("run", "experiment", "status", "age", "files", "size")
 _KEPT_SHOWN = 5
@@ -37,8 +44,8 @@ OlderThanOption = Annotated[
     str | None,
     typer.Option(
         "--older-than",
-        metavar="TIME",
-        help="Runs that were submitted before this time: 30d, 12h.",
+        metavar="AGE",
+        help="Runs submitted longer ago than this: 30d, 12h.",
         show_default="`retention` of the settings, if nothing else is selected",
     ),
 ]
@@ -79,10 +86,15 @@ def rm(
     if plan.runs and dry_run:
         out.note("dry run: nothing was deleted")
     elif plan.runs or plan.groups:
+        if plan.named:  # `@last` may be another run by then
+            words = [run.run_id for run in plan.runs]
         again = f"runner rm {shlex.join([*words, *call.target_words, '--yes'])}"
         out.confirm_deletion(f"Delete {_what(plan)}?", yes=yes or not plan.runs, again=again)
         with out.stages() as view:
             removed = remove_runs(connection, plan, view.on_progress)
+        if out.as_text:
+            _show_kept(out, removed.plan.kept[len(plan.kept) :])
+        plan = removed.plan
     _report(out, plan, removed)
 
 
@@ -113,7 +125,6 @@ def _selection(
 ) -> tuple[RunSelection, list[str]]:
     """Return the runs to delete, and the words of the command line that select them."""
     from runner.core.states import parse_states
-    from runner.core.units import parse_duration_flag
     from runner.flows.removal import RunSelection
 
     options = {"--older-than": older_than, "--experiment": experiment}
@@ -126,7 +137,7 @@ def _selection(
             why="both were given",
             fix=f"runner rm {shlex.join(runs)}",
         )
-    age = parse_duration_flag("older-than", older_than, "0s", "3650d") if older_than else None
+    age = _age(older_than) if older_than else None
     if not (runs or words):
         age = settings.retention
         if age is None:
@@ -140,6 +151,20 @@ def _selection(
     return selected, [*(runs or ()), *words]
 
 
+def _age(text: str) -> timedelta:
+    """Return the age of `--older-than`, with the minimum of `retention`."""
+    from runner.core.units import parse_duration_flag
+
+    if text.strip().isdecimal():
+        raise RunnerError(
+            "R-FLAG-VALUE",
+            f"invalid --older-than: {text} has no unit",
+            why="a number alone would be seconds",
+            fix=f"--older-than {text.strip()}d",
+        )
+    return parse_duration_flag("older-than", text, "1h", "3650d")
+
+
 def _what(plan: RemovalPlan) -> str:
     from runner.core.units import format_size
     from runner.flows.transfers import count_text
@@ -150,10 +175,15 @@ def _what(plan: RemovalPlan) -> str:
 
 def _show(out: Output, plan: RemovalPlan) -> None:
     out.rows([_row(run) for run in plan.runs], _COLUMNS, empty="no runs to delete")
-    for kept in plan.kept[:_KEPT_SHOWN]:
-        out.note(f"kept {kept.run_id}: {kept.why}; {kept.fix}")
-    if len(plan.kept) > _KEPT_SHOWN:
-        out.note(f"kept {len(plan.kept) - _KEPT_SHOWN} more, see -o json")
+    _show_kept(out, plan.kept)
+
+
+def _show_kept(out: Output, kept: Sequence[KeptRun]) -> None:
+    for each in kept[:_KEPT_SHOWN]:
+        anyway = "to delete it anyway: " if each.fix.startswith("runner ") else ""
+        out.note(f"kept {each.run_id}: {each.why} ({anyway}{each.fix})")
+    if len(kept) > _KEPT_SHOWN:
+        out.note(f"kept {len(kept) - _KEPT_SHOWN} more, see -o json")
 
 
 def _row(run: RunToDelete) -> dict[str, Any]:

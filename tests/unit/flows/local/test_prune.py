@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runner.azure.batch.jobs import NodeTaskFile
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
 from runner.core.settings import Settings, load_settings
+from runner.core.states import TaskView
 from runner.flows.local import azurite, prune
-from runner.flows.runs.history import RunHistory
+from runner.flows.runs.history import RunHistory, RunRow
+from runner.protocol.results import LeftOut, parse_result
+from runner.protocol.run_spec import parse_run
+from tests.unit.flows.runs.test_run_index import result_of, run_of
 
 
 @pytest.fixture
@@ -76,12 +84,53 @@ def test_packages_stay_while_a_task_has_not_ended(
     wheel = write(HomePaths(settings.home).cache / "uv" / "wheel")
     monkeypatch.setattr(prune, "is_reachable", lambda _: True)
     monkeypatch.setattr(prune, "connect", lambda _: None)
+    monkeypatch.setattr(prune, "runs_container", lambda _: None)
     monkeypatch.setattr(prune, "unfinished_tasks", lambda *_: [("job", "task")])
     monkeypatch.setattr(prune, "list_runs", lambda *_, **__: RunHistory((), 0))
     plan = prune.plan_prune(settings, everything=True)
     assert plan.notes[0].startswith("packages are kept while tasks have not ended")
     prune.prune(settings, plan, ignore_progress)
     assert wheel.exists()
+
+
+def test_folder_with_the_only_copy_of_a_file_is_kept_and_named(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = {
+        "whole-1": result_of("whole-1"),
+        "partial-1": result_of("partial-1")
+        | {"left_out": [LeftOut("big.bin", 3, "size").to_json()]},
+        "damaged-1": {},
+    }
+    rows = tuple(
+        RunRow(
+            run_id,
+            parse_run(json.dumps(run_of(run_id)).encode(), run_id),
+            None,
+            parse_result(json.dumps(result_of(run_id)).encode(), run_id),
+        )
+        for run_id in results
+    )
+    tasks = {row.record.task_id: TaskView("completed") for row in rows if row.record}
+    stand_ins: dict[str, Callable[..., Any]] = {
+        "is_reachable": lambda _: True,
+        "connect": lambda _: None,
+        "runs_container": lambda _: None,
+        "unfinished_tasks": lambda *_: [],
+        "list_runs": lambda *_, **__: RunHistory(rows, 0),
+        "list_tasks": lambda *_: tasks,
+        "list_task_files": lambda *_: [NodeTaskFile("wd/big.bin", 3)],
+        "load_result": lambda _, run_id: parse_result(json.dumps(results[run_id]).encode(), run_id),
+        "in_parallel": lambda function, items: [*map(function, items)],
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(prune, name, stand_in)
+    plan = prune.plan_prune(settings, everything=False)
+    assert [(item.what, item.size_bytes) for item in plan.items] == [("task folder", 3)]
+    assert plan.notes == (
+        "kept the folder of partial-1: big.bin is only there",
+        "kept the folder of damaged-1: its result cannot be read",
+    )
 
 
 def test_cache_that_other_homes_share_stays(settings: Settings, tmp_path: Path) -> None:
