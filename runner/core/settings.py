@@ -148,12 +148,17 @@ def _checked_retention(given: _Value) -> _Value:
     return given
 
 
+_EXAMPLES = {"retention": "30d", "stack": "dev"}
+
+
 def _refused(given: _Value, why: str) -> RunnerError:
     return RunnerError(
         "R-SETTING-VALUE",
         f"{given.origin}: invalid {given.name} {given.value!r}",
         why=why,
-        fix="run `runner config show` to see every setting with its origin",
+        fix=f"write it like {_EXAMPLES[given.name]}"
+        if given.name in _EXAMPLES
+        else "run `runner config show` to see every setting with its origin",
     )
 
 

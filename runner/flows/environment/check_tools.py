@@ -52,7 +52,7 @@ TOOLS = (
         "ARM_TENANT_ID and ARM_CLIENT_SECRET",
     ),
     Tool(
-        "container engine",
+        "containers",
         "runs with an image on the local services",
         (
             ("podman", "info", "--format", "{{.Version.Version}}"),
@@ -108,7 +108,7 @@ def _check(tool: Tool, env: Mapping[str, str]) -> Check:
 
 
 def _repair(tool: Tool) -> str:
-    if tool.name == "container engine":
+    if tool.name == "containers":
         return "start the engine, or allow your user to use it"
     return f"install {tool.name} again"
 

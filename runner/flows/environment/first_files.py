@@ -21,11 +21,12 @@ from runner.core.settings import Settings
 from runner.core.yaml_files import near
 from runner.flows.environment.plan import EXAMPLE, PROJECT, Plan, find_project, plan_environment
 from runner.flows.environment.skus import list_skus
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 _AZ_TIMEOUT_S = 60.0
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _LISTED = 8
+_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _PROJECT_TEXT = """\
 name: runner
 description: Spot GPU training on Azure Batch
@@ -174,10 +175,27 @@ def default_answers(
 
 
 def find_subscription(text: str, subscriptions: Sequence[ListedSubscription]) -> str:
-    """Return the ID for a number of the list, a name or an ID."""
+    """Return the ID for a number of the list, a name or an ID.
+
+    Raises:
+        RunnerError: it is none of these.
+    """
     by_name = {each.name.lower(): each.id for each in subscriptions}
     numbers = {str(number): each.id for number, each in enumerate(subscriptions, 1)}
-    return numbers.get(text) or by_name.get(text.lower()) or text
+    found = numbers.get(text) or by_name.get(text.lower())
+    if found or not _names_of(subscriptions) or _ID.fullmatch(text) or not text:
+        return found or text
+    raise RunnerError(
+        "R-INIT-VALUE",
+        f"invalid --subscription {text!r}",
+        why="it is neither an ID nor the name of a subscription",
+        fix=f"use one of: {_names_of(subscriptions)}",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _names_of(subscriptions: Sequence[ListedSubscription]) -> str:
+    return ", ".join(each.name for each in subscriptions[:_LISTED])
 
 
 def region_lines(settings: Settings) -> Sequence[str]:
@@ -207,13 +225,21 @@ def check_location(location: str, known: Collection[str]) -> None:
 
 
 def size_lines(settings: Settings, location: str) -> Sequence[str]:
-    """Return lines with the cheapest GPU sizes of a region, those with a price first."""
+    """Return lines with the default size and the cheapest GPU sizes of a region."""
     rows = list_skus(
         settings.home, gpu=None, region=location, gone=False, today=datetime.now(UTC).date()
     )
     rows = [row for row in rows if row.machine.gpu]
     prices = {id(row): row.spot or row.dedicated for row in rows}
-    rows.sort(key=lambda row: price.usd_per_hour if (price := prices[id(row)]) else math.inf)
+    if not any(prices.values()):
+        return (f"no prices are known; to load them: runner skus --refresh --region {location}",)
+    default = Answers().vm_size.lower()
+    rows.sort(
+        key=lambda row: (
+            row.machine.vm_size.lower() != default,
+            price.usd_per_hour if (price := prices[id(row)]) else math.inf,
+        )
+    )
     lines = [f"{'size':<30} {'GPU':<12} {'spot':>7} {'dedicated':>10}"]
     for row in rows[:_LISTED]:
         gpu = f"{row.machine.gpus} x {row.machine.gpu}"

@@ -33,6 +33,7 @@ class _Known(NamedTuple):
 
 
 _OPTIONS = {"vm_size": "--vm-size", "max_nodes": "--max-nodes"}
+_FIXES = {"budget": "use 0 for no budget, or a positive number"}
 
 
 def init(
@@ -49,7 +50,9 @@ def init(
     email: Annotated[str | None, typer.Option(help="Address for the budget's e-mails.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the stack's file.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Ask nothing; use defaults.")] = False,
-    check: Annotated[bool, typer.Option(help="Run `runner check` afterwards.")] = True,
+    check: Annotated[
+        bool, typer.Option(help="Run `runner check` afterwards; not with -o json.")
+    ] = True,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Ask what an Azure environment needs, and write its files; nothing is created in Azure.
@@ -116,6 +119,8 @@ def _ask_and_write(
             fix="add --subscription ID, or run `az login` first",
             exit_code=ExitCode.USAGE,
         )
+    if answers.budget in ("", "0"):
+        answers = replace(answers, email="")  # which has no use
     plan = first_files.plan_answers(answers, settings, os.environ)
     written = first_files.write_files(answers, folder)
     if out.as_text:
@@ -182,7 +187,9 @@ def _accept(answers: Answers, settings: Settings, field: str, locations: Collect
             "R-INIT-VALUE",
             f"invalid {option} {getattr(answers, field)!r}",
             why="" if err.why.startswith("YAML") else err.why or err.what,
-            fix=f"use another {option}" if "correct line" in err.fix else err.fix,
+            fix=_FIXES.get(field) or f"use another {option}"
+            if "correct line" in err.fix
+            else err.fix,
             exit_code=err.exit_code,
         ) from err
 
@@ -212,8 +219,8 @@ def _ask(
         out.note(f"  {line}")
     while True:
         text = out.ask(question.asks, getattr(answers, question.field))
-        found = _with(answers, question.field, text, known.subscriptions)
         try:
+            found = _with(answers, question.field, text, known.subscriptions)
             _accept(found, settings, question.field, known.locations)
         except RunnerError as err:
             out.note("  " + "; ".join(filter(None, (err.why, err.fix))), style="red")

@@ -49,9 +49,9 @@ def ls(
     record = find_run(connection, run)
     rows = (_checkpoint_files if checkpoints else _files)(connection, record)
     _add_urls(out, connection, rows, lifetime)
-    if out.as_text and not checkpoints and not any(row["kind"] == "output" for row in rows):
+    if out.as_text and not checkpoints and rows and all(row["kind"] == "log" for row in rows):
         out.note("the run has no exported files")
-    if out.as_text and lifetime is not None:
+    if out.as_text and lifetime is not None and rows:
         for row in rows:  # not a table, which would break the URLs
             out.text(f"{row['path']}  {row['size']}")
             out.text(f"  {row['url']}")
@@ -59,7 +59,7 @@ def ls(
     names = ("checkpoint", "attempt", "step", "path") if checkpoints else ("path",)
     shown = ("size",) if out.as_text else ("size_bytes", "sha256")
     urls = () if lifetime is None else ("url",)
-    empty = "the run has no complete checkpoint" if checkpoints else "the run has no logs"
+    empty = "the run has no complete checkpoint" if checkpoints else "the run has no files"
     out.rows(rows, (*names, *shown, *urls), empty=empty)
 
 

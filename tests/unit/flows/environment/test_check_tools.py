@@ -47,7 +47,7 @@ def test_tools_are_named_with_their_version_and_use(install: Install, tmp_path: 
     assert shown == {
         "pulumi": "pulumi 3.250.1",
         "az": "az 2.91.0",
-        "container engine": "docker 28.2.2",
+        "containers": "docker 28.2.2",
         "ssh": "ssh 9.2p1",
     }
     assert "`runner preview`, `up` and `down`" in checks["pulumi"].detail
@@ -66,11 +66,11 @@ def test_engine_without_its_daemon_is_a_note_and_another_counts(
     install: Install, tmp_path: Path
 ) -> None:
     install("podman", complains="cannot reach the socket")
-    engine = found(tmp_path)["container engine"]
+    engine = found(tmp_path)["containers"]
     assert (engine.state, engine.fix) == ("note", "start the engine, or allow your user to use it")
     assert engine.detail.startswith("podman does not work (cannot reach the socket); needed for")
     install("docker", "28.2.2")
-    assert found(tmp_path)["container engine"].detail.startswith("docker 28.2.2, for")
+    assert found(tmp_path)["containers"].detail.startswith("docker 28.2.2, for")
 
 
 def test_pulumi_that_the_runner_installed_is_found(install: Install, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_pulumi_that_the_runner_installed_is_found(install: Install, tmp_path: P
     [
         ("ssh", "linux", "apt-get", "sudo apt-get install openssh-client"),
         ("ssh", "linux", "dnf", "sudo dnf install openssh-clients"),
-        ("container engine", "darwin", "brew", "brew install podman"),
+        ("containers", "darwin", "brew", "brew install podman"),
         ("az", "win32", "winget", "winget install Microsoft.AzureCLI"),
         ("az", "linux", "apt-get", "https://learn.microsoft.com/cli/azure/install-azure-cli"),
         ("ssh", "win32", "winget", "install an OpenSSH client"),
