@@ -130,7 +130,7 @@ def test_install_command_names_our_distribution() -> None:
         ("runner models rm", "MissingParameter"),
         ("az batch job enable --id 3", "unknown: --id"),
         ("make previews", "no such target"),
-        ("pip install 'another[local]'", "not our distribution: another"),
+        ("pip install 'runner[local]'", "not our distribution: runner"),
         (install_command("infar"), "no extra infar"),
     ],
 )
