@@ -144,7 +144,7 @@ class RecipeSpec:
         checkpoints: None switches them off.
         keep: None keeps `$RUNNER_OUTPUT_DIR` only.
         image: Reference of the container image that the script runs in.
-        prepare: Shell commands that run once per node and job, before the script.
+        prepare: Shell commands before the script, once per node and job where that is enough.
     """
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -131,7 +131,7 @@ class RunPlan:
 
     @property
     def wall_clock(self) -> timedelta | None:
-        """Return Batch's time limit, a backstop: the agent enforces `timeout_s` on the command.
+        """Return Batch's time limit, a backstop: the agent enforces `timeout_s`.
 
         On several nodes one task may be two attempts, when an agent was lost and came back.
         """

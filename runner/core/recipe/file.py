@@ -271,9 +271,13 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     prepare: Annotated[str, Field(min_length=1)] | None = Field(
         None,
         description="Shell commands that run once on each node of a job, before the first script "
-        "there; a run fails if one of them does.",
+        "there, or before every script if they leave files in the task's own folders, or with "
+        "`image`; a run fails if one of them does.",
     )
-    timeout: Duration | None = Field(None, description="90m, 2h, 1d or seconds; at most 7 days.")
+    timeout: Duration | None = Field(
+        None,
+        description="For `prepare` and the command: 90m, 2h, 1d or seconds; at most 7 days.",
+    )
     retries: int = Field(0, ge=0, le=100)
     checkpoints: keys.Checkpoints = Field(
         default_factory=keys.CheckpointsFile,

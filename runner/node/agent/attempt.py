@@ -16,12 +16,14 @@ import shlex
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
+from runner.node.agent.preparation import NodePreparation, boot_id
 from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import SINGLE_NODE
 from runner.node.distributed.node_group import NodeGroup
@@ -95,10 +97,10 @@ OUR_FILES = (
     CODE_ARCHIVE,
     "inputs",
 )
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _METRICS = Path("logs", "metrics.jsonl")
 _STDOUT = Path("logs", "stdout.txt")
 TAIL_BYTES = 1024 * 1024
+LEAST_S = 0.001  # of a time limit: 0 is none
 LIST_S = 0.5  # for the list of the outputs of an attempt that is terminated
 BARE_LOOP = (
     "the script saves no checkpoint, so an eviction restarts it from the beginning: save its state "
@@ -140,8 +142,7 @@ class FinishedScript:
         self.attempt = int(raw["attempt"])
 
     def _of(self) -> list[str]:
-        boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
-        return [self._spec.run_id, self._spec.code.sha256, boot]
+        return [self._spec.run_id, self._spec.code.sha256, boot_id()]
 
     def use(self, log: MetricLog) -> None:
         """Set the log of metrics, and restore the last values of the finished script."""
@@ -237,6 +238,11 @@ def _search(written: WrittenFiles, within_s: float | None) -> Collected:
     return Collected(left_out=(LeftOut("files beside the script", 0, "search"),))
 
 
+def _unprepared(how: str) -> StageFailedError:
+    message = f"`prepare` on this node {how}"
+    return StageFailedError(PREPARE_STAGE, "PreparationFailed", message)
+
+
 class Attempt:
     """The stages of an attempt, which raise StageFailedError, or TerminatedError on request."""
 
@@ -270,6 +276,7 @@ class Attempt:
         digest = hashlib.sha256(str(node.work_dir).encode()).hexdigest()
         self._own_temp = Path(tempfile.gettempdir(), f"run-{digest[:12]}")
         self._temp: Path | None = None
+        self._began = 0.0  # the stages that the time limit is for
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
         """Run the stages code to inputs. Return the variables that they add for the script."""
@@ -334,10 +341,16 @@ class Attempt:
         inherited: Mapping[str, str],
         prepared: Mapping[str, str],
         others: NodeGroup | None = None,
+        *,
+        is_worker: bool = False,
     ) -> None:
-        """Run the stage command, in the environment `inherited` with `prepared` from `prepare`.
+        """Run the stages prepare and command; the time limit is for both together.
 
-        `others` are the run's other nodes, where this is the primary of several.
+        Args:
+            inherited: the environment of the agent.
+            prepared: further variables, from `prepare`.
+            others: the run's other nodes, where this is the primary of several.
+            is_worker: the primary limits the time of the command.
         """
         temp = self._make_temp(inherited)
         written = self._watch_files(inherited)
@@ -350,6 +363,7 @@ class Attempt:
         automatic = self._is_automatic(written.said)
         environment = self._script_environment(inherited, prepared, named, automatic=automatic)
         write_shell_file(self._dirs.logs, environment, self._spec.secret_names)
+        self._began = time.monotonic()
         if self._spec.prepare:
             self._prepare_node(self._spec.prepare, environment, others)
         with self.events.stage("command", shlex.join(self._spec.command)):
@@ -366,7 +380,7 @@ class Attempt:
                     environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
                     stdout=self._dirs.stdout,
                     stderr=self._dirs.stderr,
-                    timeout_s=self._spec.timeout_s,
+                    timeout_s=None if is_worker else self._left_s(),
                     terminated=lambda: self._must_stop(others),
                     grace_s=lambda: checkpoints.grace_s,
                     on_start=checkpoints.start,
@@ -390,46 +404,59 @@ class Attempt:
     def _prepare_node(
         self, script: str, environment: Mapping[str, str], others: NodeGroup | None
     ) -> None:
-        """Run the stage prepare, unless a task of the job has on this node since it was started.
+        """Run the stage prepare, unless a task of the job prepared this node for all of them.
 
         Its output goes to the run's stderr.
+
+        Args:
+            script: the commands.
+            environment: that of the script.
+            others: as for `run`.
         """
-        boot = _BOOT_ID.read_text(encoding="ascii") if _BOOT_ID.exists() else ""
-        of = "\0".join((self._spec.job_id, self._spec.code.sha256, script, boot))
-        place = self._node.shared_dir / "runner" / "prepared"
-        done = place / hashlib.sha256(of.encode()).hexdigest()[:32]
+        own = [self._node.work_dir, *([self._temp] if self._temp else ())]
+        preparation = NodePreparation(self._node, self._spec, own)
         with self.events.stage(PREPARE_STAGE, "preparing the node") as report:
 
             def while_waiting() -> None:
                 report("another task is preparing the node")
                 self._termination.check()
+                if self._left_s() == LEAST_S:
+                    raise _unprepared(
+                        "waited for that of another task until the time limit of "
+                        f"{self._spec.timeout_s:g} s"
+                    )
 
-            with node_lock(done.with_suffix(".lock"), while_waiting):
-                if done.exists():
+            with node_lock(preparation.lock, while_waiting):
+                if preparation.is_done():
                     report("the node is prepared")
                     return
-                ended = command.run_command(
-                    ("/bin/sh", "-e", "-c", script),
-                    cwd=self._dirs.code,
-                    environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
-                    stdout=self._dirs.stderr,
-                    stderr=self._dirs.stderr,
-                    timeout_s=self._spec.timeout_s,
-                    terminated=lambda: self._must_stop(others),
-                )
-                self._termination.check()
-                if ended.stopped:
-                    if others is not None:
-                        others.check_results(ended)
-                    raise EvictedError
-                if ended.timed_out or ended.exit_code:
-                    how = f"exited with code {ended.exit_code}"
-                    if ended.timed_out:
-                        how = f"was stopped after the time limit of {self._spec.timeout_s:g} s"
-                    raise StageFailedError(
-                        PREPARE_STAGE, "PreparationFailed", f"`prepare` on this node {how}"
+                with preparation.record(self.events.summarise):
+                    ended = command.run_command(
+                        ("/bin/sh", "-e", "-c", script),
+                        cwd=self._dirs.code,
+                        environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
+                        stdout=self._dirs.stderr,
+                        stderr=self._dirs.stderr,
+                        timeout_s=self._left_s(),
+                        terminated=lambda: self._must_stop(others),
                     )
-                done.touch()
+                    self._check_prepared(ended, others)
+
+    def _check_prepared(self, ended: command.ScriptResult, others: NodeGroup | None) -> None:
+        self._termination.check()
+        if ended.stopped:
+            if others is not None:
+                others.check_results(ended)
+            raise EvictedError
+        if ended.timed_out:
+            raise _unprepared(f"was stopped after the time limit of {self._spec.timeout_s:g} s")
+        if ended.exit_code:
+            raise _unprepared(f"exited with code {ended.exit_code}")
+
+    def _left_s(self) -> float | None:
+        """Return how much of the time limit is left, at least a moment, or None without a limit."""
+        limit_s = self._spec.timeout_s
+        return limit_s and max(limit_s - (time.monotonic() - self._began), LEAST_S)
 
     def _watch_files(self, inherited: Mapping[str, str]) -> WrittenFiles:
         home, dirs, node = Path(inherited.get("HOME") or "/"), self._dirs, self._node
@@ -603,11 +630,13 @@ class Attempt:
 
     def _check_end(self, ended: command.ScriptResult) -> None:
         shown = shlex.join(self._spec.command[:2])
+        used_s = round(self.events.stages_s.get(PREPARE_STAGE, 0.0))
         if ended.timed_out:
             raise StageFailedError(
                 command.COMMAND_STAGE,
                 "Timeout",
-                f"{shown} was stopped after its time limit of {self._spec.timeout_s:g} s",
+                f"{shown} was stopped after its time limit of {self._spec.timeout_s:g} s"
+                + (f", of which `prepare` took {used_s} s" if used_s else ""),
                 command.TIMEOUT_EXIT_CODE,
             )
         if ended.exit_code > 128:

@@ -170,7 +170,7 @@ class Worker:
         )
         others = node_environment(cluster_spec, self._rank)
         with CheckpointWatch(dirs.checkpoints, lambda text: self._log(events, text)):
-            attempt.run(inherited, {**secrets, **prepared, **others})
+            attempt.run(inherited, {**secrets, **prepared, **others}, is_worker=True)
         return dirs, events, attempt
 
     def _export(self, dirs: AttemptDirs, events: EventLog, attempt: Attempt) -> None:
@@ -213,10 +213,9 @@ class Worker:
     def _read_spec(self) -> RunSpec:
         body = self._context.access.runs.get(self._blobs.run)
         try:
-            spec = parse_run_spec(body or b"")
+            return parse_run_spec(body or b"")
         except RunSpecError as err:
             raise StageFailedError("code", "RunSpecInvalid", str(err)) from err
-        return replace(spec, timeout_s=None)  # the primary enforces the time limit
 
     def _attempt(
         self, spec: RunSpec, dirs: AttemptDirs, events: EventLog, checkpoints: AttemptCheckpoints

@@ -220,6 +220,8 @@ PREPARE = """
 echo preparing $MY_SETTING
 echo once >> "$AZ_BATCH_NODE_SHARED_DIR/prepared"
 test -f train.py
+mkdir -p __pycache__ ~/.cache/pip
+touch __pycache__/train.pyc ~/.cache/pip/index
 """
 
 
@@ -243,6 +245,62 @@ def test_node_is_prepared_once_for_a_job(task: Task) -> None:
     assert prepared("first") == 1
     assert task.text("logs/stderr.txt") == ""
     assert prepared("second") == 2
+
+
+READ_BUILT = "print(open('built.txt').read())"
+# The places that only this task has; the last two commands write nothing once they have run.
+OWN_PLACES = {
+    "folder of the script": ("echo ok > built.txt", READ_BUILT),
+    "home": ("test -f ~/ok || touch ~/ok", "import os; print(os.listdir(os.environ['HOME']))"),
+    "temporary files": (
+        'mkdir -p "$TMPDIR/ok"',
+        "import os; print(os.listdir(os.environ['TMPDIR']))",
+    ),
+}
+
+
+@pytest.mark.feature(4)
+@pytest.mark.parametrize("place", OWN_PLACES)
+def test_each_task_and_retry_has_what_prepare_left_beside_it(task: Task, place: str) -> None:
+    prepare, script = OWN_PLACES[place]
+    task.submit(script, prepare=prepare, batch={"job_id": "first"})
+    document = json.dumps(task.json("run.json")).encode()
+    for again_in in (None, 0, None, 2):  # two tasks, each of which is run again in its folder
+        task.service.blobs.clear()
+        task.service.put(f"{RUN}/run.json", document)
+        (task.folder / f"task-{again_in}" / "wd" / "finished.json").unlink(missing_ok=True)
+        assert task.run(again_in) == 0, task.output + task.text("logs/stderr.txt")
+        assert "ok" in task.text("logs/stdout.txt")
+        events = task.lines("attempts/1/events.jsonl")
+        (end,) = (each for each in events if (each["stage"], each["state"]) == ("prepare", "end"))
+        assert "so each task of the job runs it" in end["message"]
+
+
+@pytest.mark.feature(4)
+def test_interrupted_preparation_is_repeated_for_each_task(task: Task, until: Until) -> None:
+    wait = "while ! test -f $AZ_BATCH_NODE_SHARED_DIR/go; do sleep 0.05; done"
+    prepare = f"test -f ~/ok || {{ touch ~/ok; {wait}; }}"
+    script = "import os; print(os.path.exists(os.path.expanduser('~/ok')))"
+    task.submit(script, prepare=prepare, batch={"job_id": "first"})
+    process = task.start()
+    until((task.folder / "task-0" / "wd" / "ok").exists)
+    task.kill(process)
+    (task.shared / "go").touch()
+    assert task.run(again_in=0) == 0, task.output
+    task.service.blobs.pop(f"{RUN}/result.json")
+    assert task.run() == 0, task.output
+    assert task.text("logs/stdout.txt").splitlines()[-1] == "True"
+
+
+@pytest.mark.feature(4)
+def test_every_container_is_prepared(task: Task) -> None:
+    task.submit(
+        "print('trained')", prepare=PREPARE, batch={"job_id": "first"}, image={"name": "mine:1"}
+    )
+    for times in (1, 2):
+        task.service.blobs.pop(f"{RUN}/result.json", None)
+        assert task.run() == 0, task.output
+        assert len((task.shared / "prepared").read_text().splitlines()) == times
 
 
 @pytest.mark.feature(4)

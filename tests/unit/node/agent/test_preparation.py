@@ -1,0 +1,134 @@
+"""The time limit of the stages prepare and command, by a clock that the commands push."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runner.node.agent import attempt as module
+from runner.node.agent.attempt import Attempt
+from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.agent.preparation import NodePreparation
+from runner.node.failures import StageFailedError
+from runner.node.inputs.data_cache import node_lock
+from runner.node.script.command import ScriptResult
+from runner.node.script.redaction import Redactor
+from runner.node.script.shipper import LineQueue
+from runner.node.script.streams import EventLog
+from runner.node.script.workspace import make_dirs
+from runner.node.settings import NodeSettings
+from runner.node.storage.limits import RetryBudget
+from runner.node.termination import Termination
+from runner.protocol.run_spec import RunSpec, parse_run_spec
+
+SPEC = b"""{"format": 1, "run_id": "mnist-1", "code": {"sha256": "0"}, "command": ["train"],
+"batch": {"job_id": "first"}, "prepare": "make data", "timeout_s": 100}"""
+
+
+class Commands:
+    """Records the time limit of each command, which takes `takes_s`."""
+
+    def __init__(self, takes_s: float) -> None:
+        self.limits: list[float | None] = []
+        self.now = 1000.0
+        self._takes_s = takes_s
+        self.each_look_s = 0.0
+
+    def clock(self) -> float:
+        self.now += self.each_look_s
+        return self.now
+
+    def run(self, command: object, *, timeout_s: float | None, **_: object) -> ScriptResult:
+        self.limits.append(timeout_s)
+        self.now += self._takes_s
+        return ScriptResult(0, timeout_s is not None and self._takes_s > timeout_s, False)
+
+
+@pytest.fixture
+def attempt_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Attempt]:
+    """Return a factory of attempts whose commands are only recorded."""
+
+    def make(commands: Commands, **changes: Any) -> Attempt:
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=commands.clock))
+        monkeypatch.setattr(module.command, "run_command", commands.run)
+        spec: RunSpec = replace(parse_run_spec(SPEC), **changes)
+        node = NodeSettings("mnist-1", tmp_path / "wd", tmp_path / "shared", "n", "p", True, "h")
+        saver = SimpleNamespace(
+            must_stop=False, start=None, writers=None, finish=lambda _: None, where_from=""
+        )
+        return Attempt(
+            node, spec, 1, make_dirs(node.work_dir), events=EventLog(LineQueue(), Redactor()),
+            retry_budget=RetryBudget(), termination=Termination(lambda: None),
+            checkpoints=cast("AttemptCheckpoints", saver),
+        )  # fmt: skip
+
+    return make
+
+
+def prepared(tmp_path: Path) -> dict[str, str]:
+    return {"VIRTUAL_ENV": str(tmp_path)}
+
+
+def test_command_has_the_time_that_prepare_left(
+    tmp_path: Path, attempt_of: Callable[..., Attempt]
+) -> None:
+    commands = Commands(takes_s=30.0)
+    attempt_of(commands).run({"TMPDIR": "/tmp"}, prepared(tmp_path))
+    assert commands.limits == [100.0, 70.0]
+
+
+def test_command_after_a_prepare_that_took_all_the_time_is_stopped(
+    tmp_path: Path, attempt_of: Callable[..., Attempt]
+) -> None:
+    commands = Commands(takes_s=100.0)
+    with pytest.raises(StageFailedError, match="100 s") as failure:
+        attempt_of(commands).run({"TMPDIR": "/tmp"}, prepared(tmp_path))
+    assert failure.value.code == "Timeout"
+    assert commands.limits[1], "0 would be no limit"
+
+
+def test_worker_limits_the_time_of_prepare_only(
+    tmp_path: Path, attempt_of: Callable[..., Attempt]
+) -> None:
+    commands = Commands(takes_s=30.0)
+    attempt_of(commands).run({"TMPDIR": "/tmp"}, prepared(tmp_path), is_worker=True)
+    assert commands.limits == [100.0, None]
+
+
+def test_prepare_that_takes_too_long_fails_the_run(
+    tmp_path: Path, attempt_of: Callable[..., Attempt]
+) -> None:
+    commands = Commands(takes_s=101.0)
+    with pytest.raises(StageFailedError, match="after the time limit of 100 s") as failure:
+        attempt_of(commands).run({"TMPDIR": "/tmp"}, prepared(tmp_path))
+    assert failure.value.code == "PreparationFailed"
+
+
+def test_wait_for_the_preparation_of_another_task_has_an_end(
+    tmp_path: Path, attempt_of: Callable[..., Attempt]
+) -> None:
+    commands = Commands(takes_s=0.0)
+    commands.each_look_s = 40.0
+    attempt = attempt_of(commands)
+    node = NodeSettings("mnist-2", tmp_path / "other", tmp_path / "shared", "n", "p", True, "h")
+    other = NodePreparation(node, parse_run_spec(SPEC), [])
+    with (
+        node_lock(other.lock, lambda: None),
+        pytest.raises(StageFailedError, match="waited for that of another task") as failure,
+    ):
+        attempt.run({"TMPDIR": "/tmp"}, prepared(tmp_path))
+    assert failure.value.code == "PreparationFailed"
+    assert commands.limits == []
+
+
+def test_without_a_time_limit_neither_has_one(
+    tmp_path: Path, attempt_of: Callable[..., Attempt]
+) -> None:
+    commands = Commands(takes_s=30.0)
+    attempt_of(commands, timeout_s=None).run({"TMPDIR": "/tmp"}, prepared(tmp_path))
+    assert commands.limits == [None, None]
