@@ -432,7 +432,7 @@ def _marked(
     finally:
         in_parallel(lambda run_id: container.delete(deleting_mark(run_id)), list(undone))
     runs = tuple(run for run in plan.runs if run.run_id not in spared)
-    return replace(plan, runs=runs, kept=(*plan.kept, *kept))
+    return RemovalPlan(runs, (*plan.kept, *kept), plan.groups)
 
 
 def _mark(container: BlobContainer, run: RunToDelete) -> bool:
