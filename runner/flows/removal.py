@@ -148,18 +148,18 @@ def plan_removal(
     if kept and selection.references:
         raise _in_use(kept[0], len(kept))
     spared = {each.run_id for each in kept}
-    doomed = [
-        replace(_doomed(each, known.get(each)), row=rows.get(each))
+    selected = [
+        replace(_to_delete(each, known.get(each)), row=rows.get(each))
         for each in chosen
         if each not in spared
     ]
-    found = in_parallel(lambda run: _measured(container, run), doomed)
-    groups |= {run.record.group for run in doomed if run.record.group}
+    found = in_parallel(lambda run: _measured(container, run), selected)
+    groups |= {run.record.group for run in selected if run.record.group}
     named = bool(selection.references)
     return RemovalPlan(tuple(found), tuple(kept), frozenset(groups), named)
 
 
-def _doomed(run_id: str, row: RunRow | None) -> RunToDelete:
+def _to_delete(run_id: str, row: RunRow | None) -> RunToDelete:
     if row is None or row.record is None or row.status is None:
         return RunToDelete(run_id, _NO_SPEC, "unreadable")
     return RunToDelete(run_id, row.record, row.status.state.value)
@@ -432,7 +432,7 @@ def _marked(
     finally:
         in_parallel(lambda run_id: container.delete(deleting_mark(run_id)), list(undone))
     runs = tuple(run for run in plan.runs if run.run_id not in spared)
-    return RemovalPlan(runs, (*plan.kept, *kept), plan.groups)
+    return RemovalPlan(runs, (*plan.kept, *kept), plan.groups, plan.named)
 
 
 def _mark(container: BlobContainer, run: RunToDelete) -> bool:
