@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
+from runner.core.yaml_files import near
 from runner.flows.runs.documents import load_metrics
 from runner.flows.runs.history import EVERY_RUN, RunFilter, RunHistory, RunRow, list_runs
 from runner.protocol.errors import RunnerError
@@ -94,10 +94,9 @@ def _measured(connection: Connection, row: RunRow) -> RunRow:
 
 
 def _unknown(name: str, known: Sequence[str]) -> RunnerError:
-    near = difflib.get_close_matches(name, known, n=3)
     return RunnerError(
         "R-METRIC-UNKNOWN",
         f"no run has a metric {name!r}",
         why=f"metrics are {', '.join(known)}",
-        fix=f"did you mean {' or '.join(near)}?" if near else "use one of these",
+        fix=near(name, known) or "use one of these",
     )

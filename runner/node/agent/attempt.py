@@ -238,6 +238,15 @@ def _search(written: WrittenFiles, within_s: float | None) -> Collected:
     return Collected(left_out=(LeftOut("files beside the script", 0, "search"),))
 
 
+def _named_inputs(written: WrittenFiles, prepared: Mapping[str, str]) -> dict[str, str]:
+    """Return the inputs by the variables of other systems that the script reads."""
+    return {
+        variable: prepared[INPUT_VARIABLE_PREFIX + name]
+        for variable, name in written.named_inputs().items()
+        if INPUT_VARIABLE_PREFIX + name in prepared
+    }
+
+
 def _unprepared(how: str) -> StageFailedError:
     message = f"`prepare` on this node {how}"
     return StageFailedError(PREPARE_STAGE, "PreparationFailed", message)
@@ -354,12 +363,7 @@ class Attempt:
         """
         temp = self._make_temp(inherited)
         written = self._watch_files(inherited)
-        inputs = {
-            variable: prepared[INPUT_VARIABLE_PREFIX + name]
-            for variable, name in written.named_inputs().items()
-            if INPUT_VARIABLE_PREFIX + name in prepared
-        }
-        named = {**temp, **written.named_outputs(), **inputs}
+        named = {**temp, **written.named_outputs(), **_named_inputs(written, prepared)}
         automatic = self._is_automatic(written.said)
         environment = self._script_environment(inherited, prepared, named, automatic=automatic)
         write_shell_file(self._dirs.logs, environment, self._spec.secret_names)

@@ -179,14 +179,13 @@ class _Extra:
 
 
 def _unknown_param(name: str, known: Sequence[str]) -> RunnerError:
-    import difflib
+    from runner.core.yaml_files import near
 
-    near = difflib.get_close_matches(name, known, n=3)
     return RunnerError(
         "R-PARAM-UNKNOWN",
         f"no listed run has a parameter {name!r}",
         why=f"parameters are {', '.join(known)}" if known else "they have no parameters at all",
-        fix=f"did you mean {' or '.join(near)}?" if near else "leave out --param",
+        fix=near(name, known) or "leave out --param",
     )
 
 

@@ -291,7 +291,7 @@ def test_unknown_metric_names_near_ones(connection: Connection, store: Store) ->
         ranked(connection, "test_acuracy")
     assert (caught.value.code, caught.value.fix) == (
         "R-METRIC-UNKNOWN",
-        "did you mean test_accuracy?",
+        "did you mean 'test_accuracy'?",
     )
     assert "loss, test_accuracy" in caught.value.why
 
