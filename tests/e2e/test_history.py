@@ -71,7 +71,7 @@ def test_metrics_of_two_runs_stand_side_by_side(cli: Cli, script: Write) -> None
     assert (rates[one], rates[two]) == (1.0, 2.0)
     refused = cli.run("ps", "-a", "--sort", "ac")
     assert refused.returncode == 2
-    assert "fix: did you mean acc?" in refused.stderr
+    assert "fix: did you mean 'acc'?" in refused.stderr
 
 
 def test_metrics_are_drawn_into_a_file(cli: Cli, script: Write) -> None:
