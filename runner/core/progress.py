@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from runner.protocol.results import StageState
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step in a named stage. `done` and `total` are in `unit` (bytes, files ...)."""
+    """One step in a named stage. `done` and `total` are in `unit` (bytes, files ...).
+
+    `note`, `warning` and `skipped` end a stage like `end`; they are the results of checks.
+    """
 
     stage: str
-    state: StageState
+    state: StageState | Literal["note", "warning", "skipped"]
     message: str = ""
     done: float | None = None
     total: float | None = None

@@ -109,6 +109,14 @@ def mark(symbol: str, fallback: str, stream: TextIO | None = None) -> str:
     return symbol
 
 
+# How the end of a stage is marked: symbol, fallback and colour.
+_ENDS = {
+    "end": ("✓", "+", "green"),
+    "failed": ("✗", "x", "red"),
+    "note": ("i", "i", "cyan"),
+    "warning": ("!", "!", "yellow"),
+    "skipped": ("-", "-", "dim"),
+}
 _LABEL_WIDTH = 12
 _SHOWN_FROM_S = 0.05  # shorter times are not printed
 
@@ -129,7 +137,7 @@ class StageView:
         first = progress.stage not in self._started
         if first or progress.state == "start":
             self._started.setdefault(progress.stage, time.monotonic())
-        if progress.state in {"end", "failed"}:
+        if progress.state in _ENDS:
             self._close(progress)
         elif is_terminal(sys.stderr):
             self._draw(progress)
@@ -171,11 +179,10 @@ class StageView:
         if self._live is not None and progress.stage in self._tasks:
             self._live.remove_task(self._tasks.pop(progress.stage))
             self._live.refresh()  # else the next line would be printed above a stale display
-        failed = progress.state == "failed"
-        symbol = mark("✗", "x") if failed else mark("✓", "+")
+        symbol, fallback, style = _ENDS[progress.state]
         took = format_duration(seconds) if seconds >= _SHOWN_FROM_S else ""
         message = "  ".join(part for part in (_text(progress), took) if part)
-        self._line(symbol, "red" if failed else "green", progress.stage, message)
+        self._line(mark(symbol, fallback), style, progress.stage, message)
 
     def _line(self, symbol: str, style: str, stage: str, message: str) -> None:
         words = visible(f"{stage:<{_LABEL_WIDTH}} {message}".rstrip())

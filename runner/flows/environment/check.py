@@ -163,11 +163,8 @@ class _Checklist:
         """Store and report checks. Return True if none of them failed."""
         for each in checks:
             self.found.append(each)
-            if each.state != "skipped":
-                noticed = each.state in ("note", "warning")
-                text = f"{each.state}: {each.detail}" if noticed else each.detail
-                state = "failed" if each.state == "failed" else "end"
-                self.on_progress(Progress(each.name, state, text))
+            state = "end" if each.state == "ok" else each.state
+            self.on_progress(Progress(each.name, state, each.detail))
         return all(each.state != "failed" for each in checks)
 
 

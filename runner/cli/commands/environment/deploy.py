@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from runner.cli.options import NewStackOption, StackOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.terminal import is_terminal
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -141,13 +143,14 @@ def _refuse_impossible(out: Output, settings: Settings, plan: Plan) -> None:
     """Raise the first problem that would fail a deployment half-way."""
     from runner.flows.environment.check import first_failure
 
-    failure = first_failure(_run_checks(out, settings, plan.folder))
+    failure = first_failure(run_checks_of(out, settings, plan.folder))
     if failure is not None:
         out.note("run `runner check` to see every problem", style="dim")
         raise failure
 
 
-def _run_checks(out: Output, settings: Settings, folder: Path) -> Sequence[Check]:
+def run_checks_of(out: Output, settings: Settings, folder: Path) -> Sequence[Check]:
+    """Run the checks of a stack with their progress on stderr."""
     from runner.flows.environment.check import run_checks
 
     with out.stages() as view:
@@ -207,22 +210,34 @@ def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
 
 
 def show_checks(out: Output, settings: Settings, folder: Path) -> Sequence[Check]:
-    """Run the checks, print their table and fixes, and return them."""
-    found = _run_checks(out, settings, folder)
-    as_table = out.format is OutputFormat.TABLE
-    rows = [
-        {"check": each.name, "state": each.state, "detail": each.detail}
-        | ({} if as_table else {"fix": each.fix, "code": each.code})
+    """Run the checks, print their results and fixes, and return them."""
+    found = run_checks_of(out, settings, folder)
+    rows = check_rows(found)
+    if not out.as_text:
+        out.rows(rows, tuple(rows[0]))
+        return found
+    if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
+        # On a terminal, the lines of the progress have said it.
+        out.rows(rows, ("check", "state", "detail"))
+    for each in found:
+        if each.fix:
+            style = "dim" if each.state == "note" else "yellow"
+            out.note(f"fix {each.name}: {each.fix}", style=style)
+    return found
+
+
+def check_rows(found: Sequence[Check]) -> list[dict[str, str]]:
+    """Return one row per check."""
+    return [
+        {
+            "check": each.name,
+            "state": each.state,
+            "detail": each.detail,
+            "fix": each.fix,
+            "code": each.code,
+        }
         for each in found
     ]
-    columns = ("check", "state", "detail") if as_table else (*rows[0],)
-    out.rows(rows, columns)
-    if as_table:
-        for each in found:
-            if each.fix:
-                style = "dim" if each.state == "note" else "yellow"
-                out.note(f"fix {each.name}: {each.fix}", style=style)
-    return found
 
 
 def _project_folder(cwd: Path) -> Path:

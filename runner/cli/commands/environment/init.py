@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from runner.cli.commands.environment.deploy import cost_rows, show_checks
+from runner.cli.commands.environment.deploy import (
+    check_rows,
+    cost_rows,
+    run_checks_of,
+    show_checks,
+)
 from runner.cli.options import NewStackOption
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
@@ -22,6 +27,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 if TYPE_CHECKING:
     from runner.core.settings import Settings
     from runner.flows.environment.first_files import Answers, ListedSubscription, Question
+    from runner.flows.environment.plan import Plan
 
 
 class _Known(NamedTuple):
@@ -50,9 +56,7 @@ def init(
     email: Annotated[str | None, typer.Option(help="Address for the budget's e-mails.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the stack's file.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Ask nothing; use defaults.")] = False,
-    check: Annotated[
-        bool, typer.Option(help="Run `runner check` afterwards; not with -o json.")
-    ] = True,
+    check: Annotated[bool, typer.Option(help="Run `runner check` afterwards.")] = True,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Ask what an Azure environment needs, and write its files; nothing is created in Azure.
@@ -73,12 +77,19 @@ def init(
     settings = load_settings({"target": "azure", "stack": stack}, cwd=Path.cwd(), env=os.environ)
     asking = not yes and is_terminal(sys.stdin)
     try:
-        answers, written = _ask_and_write(out, settings, given, asking=asking, force=force)
+        answers, plan, written = _ask_and_write(out, settings, given, asking=asking, force=force)
     except (KeyboardInterrupt, typer.Abort):
         out.note("\ninterrupted: no file was written")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     used = replace(settings, stack=answers.stack)
-    found = show_checks(out, used, written[0].parent) if check and out.as_text else ()
+    if not out.as_text:
+        found = run_checks_of(out, used, written[0].parent) if check else ()
+        made = {"files": [str(path) for path in written], **asdict(answers)}
+        out.record({**made, "pools": cost_rows(plan.costs), "checks": check_rows(found)})
+        return
+    for path in written:
+        out.note(f"wrote {path}")
+    found = show_checks(out, used, written[0].parent) if check else ()
     if failed := [each.name for each in found if each.state == "failed"]:
         out.note(f"correct this before `runner up`: {', '.join(failed)}", style="yellow")
     _show_next(out, settings, answers, written)
@@ -91,7 +102,7 @@ def _ask_and_write(
     *,
     asking: bool,
     force: bool,
-) -> tuple[Answers, Sequence[Path]]:
+) -> tuple[Answers, Plan, Sequence[Path]]:
     from runner.flows.environment import first_files
 
     folder = first_files.project_folder(Path.cwd())
@@ -122,14 +133,7 @@ def _ask_and_write(
     if answers.budget in ("", "0"):
         answers = replace(answers, email="")  # which has no use
     plan = first_files.plan_answers(answers, settings, os.environ)
-    written = first_files.write_files(answers, folder)
-    if out.as_text:
-        for path in written:
-            out.note(f"wrote {path}")
-    else:
-        files = [str(path) for path in written]
-        out.record({"files": files, **asdict(answers), "pools": cost_rows(plan.costs)})
-    return answers, written
+    return answers, plan, first_files.write_files(answers, folder)
 
 
 def _choose_stack(
@@ -229,8 +233,6 @@ def _ask(
 
 
 def _show_next(out: Output, settings: Settings, answers: Answers, written: Sequence[Path]) -> None:
-    if not out.as_text:
-        return
     named = answers.stack != settings.stack or settings.origins["stack"] == "--stack"
     chosen = f" --stack {answers.stack}" if named else ""
     commands = [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from infra.config.naming import Names
+from runner.cli.commands.environment import deploy
 from runner.cli.main import main
 from runner.protocol.errors import ExitCode
 from tests.arm_server import SUBSCRIPTION, ArmServer, resource_id
@@ -96,6 +97,22 @@ def test_the_table_has_a_row_each_and_the_fixes_below(project: Project):
     shown = project.capsys.readouterr()
     assert "providers" in shown.out
     assert "az provider register --namespace Microsoft.Batch" in shown.err
+
+
+def test_terminal_shows_each_check_once_with_the_mark_of_its_result(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(deploy, "is_terminal", lambda stream: True)
+    project.server.state.providers["Microsoft.Batch"] = "NotRegistered"
+    assert main(["check"]) == 3
+    shown = project.capsys.readouterr()
+    assert shown.out == ""
+    marks = {line[2:].split("  ")[0]: line[0] for line in shown.err.splitlines()}
+    assert (marks["config"], marks["az"], marks["providers"]) == ("✓", "i", "✗")
+    assert marks["quotas"] == "-"
+    assert "note:" not in shown.err
 
 
 def test_a_missing_region_is_named(project: Project):

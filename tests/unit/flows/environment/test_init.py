@@ -168,12 +168,15 @@ def test_missing_subscription_is_refused_with_the_reason(
     assert list(folder.iterdir()) == []
 
 
-def test_json_names_the_files_and_the_values(folder: Path, capsys: Capture) -> None:
+def test_json_has_files_values_and_checks(folder: Path, capsys: Capture) -> None:
     words = ["--subscription", CURRENT, "--stack", "lab", "--max-nodes", "1", "--budget", "20"]
     assert main(["init", *words, "-o", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["files"] == [str(folder / name) for name in ("Pulumi.yaml", "Pulumi.lab.yaml")]
     assert (made["stack"], made["subscription"], made["budget"]) == ("lab", CURRENT, "20")
+    states = {each["check"]: each["state"] for each in made["checks"]}
+    assert (states["config"], states["az"]) == ("ok", "note")
+    assert all(each["fix"] for each in made["checks"] if each["state"] in ("note", "failed"))
 
 
 @pytest.mark.parametrize(
