@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 import random
 import shutil
 import signal
 import subprocess
+import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +22,19 @@ import psutil
 import pytest
 
 import runner
+from runner.azure.faults import SERVICES_DOWN
 from runner.core.settings import load_settings
 from runner.flows.local.evict import evict
 from runner.protocol.errors import RunnerError
 from tests.e2e.conftest import KEPT, Cli, until
 from tests.proof.killing import TRAINER, starts, uninterrupted
 
+logger = logging.getLogger(__name__)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SEED = int(os.environ.get("PROOF_SEED", "20261121"))
 EVICTIONS = 50
+STORAGE_KILLS = int(os.environ.get("PROOF_STORAGE_KILLS", "10"))
 STEPS = 1500
 _RECIPE = """
 name: proof
@@ -173,3 +180,141 @@ def test_mnist_killed_in_the_middle_ends_with_the_same_weights(
         check=False,
     )
     assert (done.stdout, done.returncode) == ("[]\n", 0), f"{told}\n{done.stderr}"
+
+
+_LINES = 60
+_CHAIN = """
+import hashlib, os, time
+from pathlib import Path
+from runner.hooks import load_state, save_state
+
+attempt = os.environ["RUNNER_ATTEMPT"]
+step, value = load_state() or (0, "begin")
+with open(os.environ["PROOF_FILE"], "a") as out:
+    out.write(f"{attempt} {step}\\n")
+line = 0
+while step < %d:
+    step, value = step + 1, hashlib.sha256(f"{step} {value}".encode()).hexdigest()
+    print(f"attempt {attempt} line {line} step {step}", flush=True)
+    line += 1
+    save_state((step, value))
+    time.sleep(0.05)
+(Path(os.environ["RUNNER_OUTPUT_DIR"]) / "value").write_text(value)
+"""
+_CHAIN_RECIPE = """
+name: chain
+command: [python, train.py]
+env: {{PROOF_FILE: "{proof}"}}
+outputs: [value]
+checkpoints: {{interval: 1s, keep: 2}}
+"""
+
+
+def chain_end() -> str:
+    """The value of `_CHAIN` without interruption."""
+    value = "begin"
+    for step in range(_LINES):
+        value = hashlib.sha256(f"{step} {value}".encode()).hexdigest()
+    return value
+
+
+def submitted(cli: Cli, folder: Path) -> str:
+    """Submit until the services answer, as a person does."""
+    while True:
+        done = cli.run("train", folder, "--detach", "-o", "json")
+        if done.returncode == 0:
+            return json.loads(done.stdout)["run_id"]
+        assert SERVICES_DOWN in done.stderr, done.stderr
+
+
+class StorageKiller(threading.Thread):
+    """Kills Azurite once, evicts the node of the run in half of the cases, and starts storage."""
+
+    def __init__(self, cli: Cli, chance: random.Random) -> None:
+        super().__init__()
+        self.cli = cli
+        self.after_s = chance.uniform(0, 12)
+        self.away_s = chance.choice([0.0, chance.uniform(0, 4)])
+        self.evicts = chance.choice(["", "", "before", "after"])
+        self.error: BaseException | None = None
+
+    def __str__(self) -> str:
+        return f"killed after {self.after_s:.2f} s for {self.away_s:.2f} s, evicted {self.evicts}"
+
+    def run(self) -> None:
+        try:
+            time.sleep(self.after_s)
+            if self.evicts == "before":
+                self._evict()
+            blob = psutil.Process(self.cli.json("local", "status")["blob"]["pid"])
+            blob.kill()
+            if self.evicts == "after":
+                self._evict()
+            time.sleep(self.away_s)
+            self.cli.ok("local", "up")
+        except BaseException as err:
+            self.error = err
+            raise
+
+    def _evict(self) -> None:
+        settings = load_settings({}, cwd=self.cli.cwd, env=self.cli.env)
+        with suppress(RunnerError):
+            evict(settings, everything=True, notice_s=0, away_s=0.5)
+
+
+@pytest.mark.timeout(max(1800, 90 * STORAGE_KILLS))
+@pytest.mark.feature(35)
+def test_runs_whose_storage_is_killed_end_as_if_it_was_not(own_cli: Cli, tmp_path: Path) -> None:
+    own_cli.ok("local", "up", "--nodes", "1", "--slots", "1")
+    problems: list[str] = []
+    attempts = 0
+    for number in range(STORAGE_KILLS):
+        chance = random.Random(SEED + 1000 * number)
+        (folder := tmp_path / f"recipe{number}").mkdir()
+        (folder / "train.py").write_text(_CHAIN % _LINES)
+        proof = tmp_path / f"starts{number}"
+        (folder / "train.yaml").write_text(_CHAIN_RECIPE.format(proof=proof))
+        killer = StorageKiller(own_cli, chance)
+        killer.start()
+        run_id = submitted(own_cli, folder)
+        killer.join()
+        assert killer.error is None, killer.error
+        own_cli.run("attach", run_id)
+        shown = own_cli.json("show", run_id)
+        attempts += len(shown["attempts"])
+        wrong = problems_of(own_cli, shown, proof, tmp_path / f"got{number}")
+        logger.info("run %d: %d attempts so far, %s: %s", number, attempts, killer, wrong)
+        if wrong:
+            problems.append(f"run {number} ({killer}): {wrong} {json.dumps(shown)}")
+    assert not problems, f"seed {SEED}: " + "\n".join(problems)
+
+
+def last_step(proof: Path) -> int:
+    """The step from which the last attempt went on."""
+    return int(proof.read_text().splitlines()[-1].split()[1])
+
+
+def problems_of(cli: Cli, shown: dict[str, Any], proof: Path, folder: Path) -> list[str]:
+    """Return the claims that do not hold for a run of `_CHAIN`."""
+    run_id = shown["run_id"]
+    cli.run("files", "get", run_id, "value", "--output-dir", folder)
+    values = [path.read_text() for path in folder.rglob("value")]
+    begun = [int(line.split()[0]) for line in proof.read_text().splitlines()]
+    numbers = [each["attempt"] for each in shown["attempts"]]
+    last = shown["result"]["attempt"] if shown["result"] else 0
+    lines: dict[int, list[int]] = defaultdict(list)
+    for line in cli.run("logs", run_id).stdout.splitlines():
+        words = line.split()
+        if words[:1] == ["attempt"]:
+            lines[int(words[1])].append(int(words[3]))
+    holds = {
+        "it succeeded": shown["state"] == "succeeded",
+        "the value is that of an uninterrupted run": values == [chain_end()],
+        "each attempt is recorded once": numbers == list(range(1, last + 1)),
+        "no number was given twice": begun == sorted(set(begun)) and set(begun) <= set(numbers),
+        "each line is in the log once, in order": all(
+            found == list(range(len(found))) for found in lines.values()
+        ),
+        "the log of the last attempt is complete": len(lines[last]) == _LINES - last_step(proof),
+    }
+    return [claim for claim, true in holds.items() if not true]

@@ -141,6 +141,7 @@ def _nodejs_failed(why: str) -> RunnerError:
 
 VERSION = "3.37.0"
 _PACKAGE = Path(__file__).resolve().parent / "azurite_package"
+JOURNAL = _PACKAGE / "journal.js"  # loaded into Azurite: its metadata survives kill -9
 _SCRIPT = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
 _NPM_CI = (
     "ci",

@@ -14,7 +14,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from runner.core.home import HomePaths, not_writable
-from runner.flows.local.azurite import AzuriteProgram
+from runner.flows.local.azurite import JOURNAL, AzuriteProgram
 from runner.flows.local.state import (
     ACCOUNT,
     BATCH,
@@ -240,7 +240,13 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
     environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
     return ServiceLaunch(
         name=BLOB,
-        arguments=[str(program.node), str(program.script), *address, *flags],
+        arguments=[
+            str(program.node),
+            *("--require", str(JOURNAL)),
+            str(program.script),
+            *address,
+            *flags,
+        ],
         environment={**environment, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"},
         log=paths.logs / "azurite.log",
         marker=data,

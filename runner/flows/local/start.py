@@ -1,4 +1,4 @@
-"""Start the services that do not run, in parallel, then create the containers and the pool."""
+"""Start the services that do not run, storage first, then create the containers and the pool."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from runner.flows.local.state import (
     BATCH,
     BLOB,
     LocalState,
+    ProcessRecord,
     ensure_keys,
     find_service,
     load_isolation,
@@ -99,17 +100,12 @@ def start(
     state = _settle(paths, before, wanted)
     if state.batch is None or state.blob is None:
         on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
-    batch = services.batch_launch(paths, state, keys)
-    log_starts = {batch.name: services.log_size(batch.log)}
-    state = _started(paths, state, batch, state.batch_port)
-    program = ensure_azurite(paths, on_event)  # the emulator starts meanwhile
+    # Storage first: the emulator starts tasks again at once, and they download files.
+    program = ensure_azurite(paths, on_event)
     blob = services.blob_launch(paths, state.blob_port, keys["storage"], program)
-    log_starts[blob.name] = services.log_size(blob.log)
     state = _started(paths, state, blob, state.blob_port)
+    state = _started(paths, state, services.batch_launch(paths, state, keys), state.batch_port)
     connection = Connection(local_outputs(state), keys)
-    for launch, record in ((batch, state.batch), (blob, state.blob)):
-        if record is not None:
-            services.wait_ready(launch, record, state, log_starts[launch.name])
     ensure_containers(connection)
     ensure_share(connection)
     cache = make_node_cache(paths, load_isolation(state))
@@ -157,19 +153,24 @@ def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> 
 
 
 def _started(paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: int) -> LocalState:
-    """Start the service unless it runs, and store its PID at once."""
-    if state.record(launch.name) is not None:
-        return state
-    record = find_orphan(port, launch.marker)
+    """Start the service unless it runs, store its PID at once, and wait until it answers."""
+    log_start = services.log_size(launch.log)
+    record = state.record(launch.name)
     if record is None:
-        stop_process(
-            find_leftovers(launch.marker)
-        )  # two services would damage the data that they share
-        if not port_is_free(port):
-            raise _occupied(launch.name, port)
-    state = state.with_record(launch.name, record or spawn(launch))
-    save_state(paths, state)
+        record = find_orphan(port, launch.marker) or _spawned(launch, port)
+        state = state.with_record(launch.name, record)
+        save_state(paths, state)
+    services.wait_ready(launch, record, state, log_start)
     return state
+
+
+def _spawned(launch: ServiceLaunch, port: int) -> ProcessRecord:
+    stop_process(
+        find_leftovers(launch.marker)
+    )  # two services would damage the data that they share
+    if not port_is_free(port):
+        raise _occupied(launch.name, port)
+    return spawn(launch)
 
 
 def _occupied(name: str, port: int) -> RunnerError:

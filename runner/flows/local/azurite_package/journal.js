@@ -1,0 +1,217 @@
+"use strict";
+// Loaded into Azurite with `node --require`: metadata survives `kill -9`.
+//
+// Azurite keeps metadata in LokiJS, which writes a whole database to its file every five seconds.
+// Here each change is a line in a journal beside that file, written before the response is sent.
+// A start replays the journal over the file. A save begins a new journal and deletes the earlier
+// ones once it is complete. See docs/decisions/0016-azurite-with-a-journal.md.
+
+const fs = require("fs");
+const http = require("http");
+const path = require("path");
+
+const azurite = path.dirname(process.argv[1]);
+const Loki = require(require.resolve("lokijs", { paths: [azurite] }));
+
+const BLOCKS = "committedBlocksInOrder"; // of an append blob: one more with each append
+const LEAST_REWRITTEN_BYTES = 4 << 20;
+const journals = new Map(); // by the file name of the database
+
+class Journal {
+  constructor(database) {
+    this.database = database;
+    this.pending = []; // lines that are not in the file yet
+    this.written = new WeakMap(); // document -> its array of blocks and how many are written
+    this.saved = 0; // bytes of the database when it was last saved
+    this.number = 0;
+    this.begin();
+  }
+
+  begin() {
+    this.number += 1;
+    this.fd = undefined;
+    this.size = 0;
+  }
+
+  // Return the numbers and paths of the journals on disk, oldest first.
+  files() {
+    const prefix = `${path.basename(this.database)}.journal-`;
+    const folder = path.dirname(this.database);
+    return fs
+      .readdirSync(folder)
+      .filter((name) => name.startsWith(prefix))
+      .map((name) => ({ number: Number(name.slice(prefix.length)), file: path.join(folder, name) }))
+      .sort((a, b) => a.number - b.number);
+  }
+
+  put(collection, doc) {
+    const blocks = doc[BLOCKS];
+    const before = this.written.get(doc);
+    if (before !== undefined && before.blocks === blocks && before.count <= blocks.length) {
+      const rest = { ...doc, [BLOCKS]: undefined };
+      this.add(["grow", collection, rest, before.count, blocks.slice(before.count)]);
+    } else {
+      this.add(["put", collection, doc]);
+    }
+    if (Array.isArray(blocks)) {
+      this.written.set(doc, { blocks, count: blocks.length });
+    }
+  }
+
+  remove(collection, doc) {
+    this.add(["remove", collection, doc.$loki]);
+  }
+
+  add(record) {
+    if (this.pending.push(`${JSON.stringify(record)}\n`) === 1) {
+      process.nextTick(() => {
+        try {
+          this.flush();
+        } catch {
+          // The response repeats it.
+        }
+      });
+    }
+  }
+
+  // Write the pending lines. Throws if the disk does not take them all; then none is written.
+  flush() {
+    if (this.pending.length === 0) {
+      return;
+    }
+    const data = Buffer.from(this.pending.join(""));
+    this.fd ??= fs.openSync(`${this.database}.journal-${this.number}`, "a", 0o600);
+    try {
+      for (let done = 0; done < data.length; ) {
+        done += fs.writeSync(this.fd, data, done);
+      }
+    } catch (err) {
+      fs.ftruncateSync(this.fd, this.size);
+      throw err;
+    }
+    this.size += data.length;
+    this.pending = [];
+  }
+
+  // Begin a new journal. Return the files that a save of the current state replaces.
+  rotate() {
+    this.flush();
+    const replaced = this.files().map(({ file }) => file);
+    if (this.fd !== undefined) {
+      fs.closeSync(this.fd);
+      this.begin();
+    }
+    return replaced;
+  }
+
+  // Apply the journals to a parsed database. Return false if there are none.
+  replay(database) {
+    const files = this.files();
+    for (const { number, file } of files) {
+      this.number = Math.max(this.number, number + 1);
+      replayFile(database, file);
+    }
+    return files.length > 0;
+  }
+}
+
+function replayFile(database, file) {
+  const collections = new Map();
+  for (const collection of database.collections) {
+    const docs = new Map(collection.data.map((doc) => [doc.$loki, doc]));
+    collections.set(collection.name, { collection, docs });
+  }
+  for (const line of fs.readFileSync(file, "utf8").split("\n").slice(0, -1)) {
+    const [what, name, ...rest] = JSON.parse(line);
+    const { collection, docs } = collections.get(name);
+    if (what === "remove") {
+      docs.delete(rest[0]);
+      continue;
+    }
+    const [doc, count, blocks] = rest;
+    if (what === "grow") {
+      doc[BLOCKS] = docs.get(doc.$loki)[BLOCKS].slice(0, count).concat(blocks);
+    }
+    docs.set(doc.$loki, doc);
+    collection.maxId = Math.max(collection.maxId, doc.$loki);
+  }
+  for (const { collection, docs } of collections.values()) {
+    collection.data = [...docs.values()].sort((a, b) => a.$loki - b.$loki);
+  }
+}
+
+function journalOf(file) {
+  if (!journals.has(file)) {
+    journals.set(file, new Journal(file));
+  }
+  return journals.get(file);
+}
+
+const { addCollection, autosaveDirty } = Loki.prototype;
+
+Loki.prototype.addCollection = function (name, options) {
+  const collection = addCollection.call(this, name, options);
+  const journal = journalOf(this.filename);
+  collection.on(["insert", "update"], (doc) => journal.put(name, doc));
+  collection.on("delete", (doc) => journal.remove(name, doc));
+  return collection;
+};
+
+// A save costs as much as all metadata. With a journal it is due only when that has grown as large
+// as the database, and at the end (the handle is null then).
+Loki.prototype.autosaveDirty = function () {
+  const { size, saved } = journalOf(this.filename);
+  const due = this.autosaveHandle === null || size > Math.max(saved, LEAST_REWRITTEN_BYTES);
+  return due && autosaveDirty.call(this);
+};
+
+const adapter = Loki.LokiFsAdapter.prototype;
+const { loadDatabase } = adapter;
+
+adapter.loadDatabase = function (file, callback) {
+  loadDatabase.call(this, file, (text) => {
+    if (typeof text !== "string" || text === "") {
+      callback(text);
+      return;
+    }
+    let database;
+    try {
+      database = JSON.parse(text);
+      if (journalOf(file).replay(database)) {
+        database.databaseVersion = 1; // Loki builds the indexes, as for a file of its version 1
+      }
+    } catch (err) {
+      database = new Error(`Cannot read ${file} and its journal: ${err.message}`);
+    }
+    callback(database);
+  });
+};
+
+// LokiJS calls it in the same turn in which it has serialized the database.
+adapter.saveDatabase = function (file, text, callback) {
+  const journal = journalOf(file);
+  const save = async () => {
+    const replaced = journal.rotate();
+    await fs.promises.writeFile(`${file}~`, text, { mode: 0o600, flush: true });
+    await fs.promises.rename(`${file}~`, file);
+    journal.saved = text.length;
+    await Promise.all(replaced.map((old) => fs.promises.unlink(old)));
+  };
+  save().then(() => callback(null), callback);
+};
+
+const { writeHead } = http.ServerResponse.prototype;
+
+// No response precedes its change, nor one that it saw. While the disk is full, clients try again.
+http.ServerResponse.prototype.writeHead = function (status, ...rest) {
+  try {
+    for (const journal of journals.values()) {
+      journal.flush();
+    }
+  } catch (err) {
+    console.error(`Cannot write the journal: ${err.message}`);
+    this.setHeader("x-ms-error-code", "ServerBusy");
+    return writeHead.call(this, 503, ...rest);
+  }
+  return writeHead.call(this, status, ...rest);
+};

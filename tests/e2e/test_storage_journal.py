@@ -1,0 +1,176 @@
+"""Azurite with its journal: what it has acknowledged is there after `kill -9`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from azure.core.exceptions import HttpResponseError
+from azure.storage.blob import BlobBlock, BlobServiceClient, BlobType, ContainerClient
+
+from runner.core.home import HomePaths
+from runner.core.progress import ignore_progress
+from runner.flows.local import azurite, services
+from runner.flows.local.state import (
+    ACCOUNT,
+    LocalState,
+    ProcessRecord,
+    ensure_keys,
+    find_process,
+)
+from tests.e2e.conftest import new_home
+
+
+class Storage:
+    """Azurite as the local services start it, with a client that repeats nothing."""
+
+    def __init__(self, home: Path) -> None:
+        self.paths = HomePaths(new_home(home))
+        self.paths.blob_data.mkdir(parents=True)
+        self.state = LocalState(0, services.choose_port(), nodes=1, slots=1)
+        self.key = ensure_keys(self.paths)["storage"]
+        self.record: ProcessRecord | None = None
+
+    def start(self) -> ContainerClient:
+        program = azurite.ensure_azurite(self.paths, ignore_progress)
+        launch = services.blob_launch(self.paths, self.state.blob_port, self.key, program)
+        self.record = services.spawn(launch)
+        services.wait_ready(launch, self.record, self.state, services.log_size(launch.log))
+        service = BlobServiceClient(
+            self.state.blob_endpoint,
+            {"account_name": ACCOUNT, "account_key": self.key},
+            retry_total=0,
+        )
+        return service.get_container_client("work")
+
+    def kill(self) -> None:
+        if process := find_process(self.record, str(self.paths.blob_data)):
+            process.kill()
+            services.stop_process([process])
+
+    def stop(self) -> None:
+        if process := find_process(self.record, str(self.paths.blob_data)):
+            services.stop_process([process])
+
+    def journals(self) -> list[Path]:
+        return sorted(self.paths.blob_data.glob("*.journal-*"))
+
+    def journal(self) -> Path:
+        [found] = [path for path in self.journals() if "extent" not in path.name]
+        return found
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[Storage]:
+    made = Storage(tmp_path / "home")
+    yield made
+    made.kill()
+
+
+def read(container: ContainerClient, name: str) -> bytes:
+    return container.download_blob(name).readall()
+
+
+def append(container: ContainerClient, name: str, data: bytes) -> None:
+    container.upload_blob(name, data, BlobType.APPENDBLOB)
+
+
+def test_every_kind_of_change_survives_a_kill(storage: Storage) -> None:
+    container = storage.start()
+    container.create_container()
+    container.upload_blob("kept", b"one")
+    container.upload_blob("replaced", b"old")
+    container.upload_blob("replaced", b"new", overwrite=True, metadata={"by": "test"})
+    container.upload_blob("deleted", b"x")
+    container.delete_blob("deleted")
+    for line in (b"a\n", b"b\n"):
+        append(container, "log", line)
+    staged = container.get_blob_client("staged")
+    staged.stage_block("1", b"first ")
+    storage.kill()
+    container = storage.start()
+    staged = container.get_blob_client("staged")
+    staged.stage_block("2", b"second")
+    staged.commit_block_list([BlobBlock("1"), BlobBlock("2")])
+    append(container, "log", b"c\n")
+    storage.kill()
+    container = storage.start()
+    assert [read(container, name) for name in ("kept", "replaced", "staged", "log")] == [
+        b"one",
+        b"new",
+        b"first second",
+        b"a\nb\nc\n",
+    ]
+    assert container.get_blob_client("replaced").get_blob_properties().metadata == {"by": "test"}
+    assert sorted(container.list_blob_names()) == ["kept", "log", "replaced", "staged"]
+
+
+def test_change_of_which_half_a_line_was_written_is_not_made(storage: Storage) -> None:
+    container = storage.start()
+    container.create_container()
+    container.upload_blob("kept", b"one")
+    container.upload_blob("torn", b"two")
+    storage.kill()
+    journal = storage.journal()
+    journal.write_bytes(journal.read_bytes()[:-20])
+    container = storage.start()
+    assert list(container.list_blob_names()) == ["kept"]
+    container.upload_blob("torn", b"again")
+    assert read(container, "torn") == b"again"
+
+
+def test_clean_stop_leaves_a_database_without_a_journal(storage: Storage) -> None:
+    container = storage.start()
+    container.create_container()
+    container.upload_blob("kept", b"one")
+    assert storage.journals()
+    storage.stop()
+    assert not storage.journals()
+    assert read(storage.start(), "kept") == b"one"
+
+
+def test_line_in_the_journal_does_not_grow_with_the_appends(storage: Storage) -> None:
+    container = storage.start()
+    container.create_container()
+    for _ in range(200):
+        append(container, "log", b"line\n")
+    lines = storage.journal().read_bytes().splitlines()
+    assert len(lines[-1]) < 2 * len(lines[3])
+    storage.kill()
+    assert read(storage.start(), "log") == 200 * b"line\n"
+
+
+def test_change_that_cannot_be_written_is_not_acknowledged(storage: Storage) -> None:
+    container = storage.start()
+    container.create_container()
+    storage.stop()
+    container = storage.start()
+    in_the_way = storage.paths.blob_data / "__azurite_db_blob__.json.journal-1"
+    in_the_way.mkdir()  # as a full disk does, it makes writing fail
+    with pytest.raises(HttpResponseError) as caught:
+        container.upload_blob("late", b"one")
+    assert caught.value.status_code == 503
+    in_the_way.rmdir()
+    container.upload_blob("late", b"two", overwrite=True)
+    storage.kill()
+    assert read(storage.start(), "late") == b"two"
+
+
+def test_journals_of_a_save_that_was_not_completed_are_applied_twice(storage: Storage) -> None:
+    container = storage.start()
+    container.create_container()
+    for n in range(3):
+        append(container, "log", b"%d" % n)
+        container.upload_blob("counter", b"%d" % n, overwrite=True)
+    container.upload_blob("deleted", b"x")
+    container.delete_blob("deleted")
+    journals = {path: path.read_bytes() for path in storage.journals()}
+    storage.stop()  # saves, and removes the journals
+    for path, content in journals.items():
+        path.write_bytes(content)
+    container = storage.start()
+    assert sorted(container.list_blob_names()) == ["counter", "log"]
+    assert (read(container, "log"), read(container, "counter")) == (b"012", b"2")
+    append(container, "log", b"3")
+    assert read(container, "log") == b"0123"
