@@ -19,6 +19,7 @@ import uvicorn
 from batch_emulator.domain.account import LOG_FIELDS
 from batch_emulator.emulator import Emulator, EmulatorSettings
 from batch_emulator.executor.isolation import IsolationError, choose_isolation
+from batch_emulator.folders import shortage
 from batch_emulator.http.app import App
 from batch_emulator.launches import NodeNames
 from batch_emulator.options import OptionError, check_host, parser, settings_of
@@ -102,6 +103,11 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return _say(f"error: cannot listen on {options.host}:{ports}: {err}", _START_ERROR)
     settings = settings_of(options, url_of(listeners[0]))
+    if (why := shortage(settings.data_dir)) is not None:
+        fix = "free some space, or use a --data-dir on another disk"
+        return _say(
+            f"error: cannot use {settings.data_dir}\n  why: {why}\n  fix: {fix}", _START_ERROR
+        )
     if options.azure_names:
         settings = replace(settings, names=_node_names(settings, url_of(listeners[1])))
     try:

@@ -38,7 +38,7 @@ from batch_emulator.executor.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.task_containers import TaskContainers
 from batch_emulator.files_share.shares import Shares, StorageAccount
-from batch_emulator.folders import remove_tree
+from batch_emulator.folders import remove_tree, shortage
 from batch_emulator.launches import LaunchBuilder, NodeNames
 from batch_emulator.loop import Loop
 from batch_emulator.storage import restart
@@ -215,6 +215,11 @@ class Emulator:
         """Return True while the background work runs."""
         running = self._background is not None and not self._background.done()
         return running and not self.store.failed
+
+    @property
+    def trouble(self) -> str | None:
+        """Return why nothing new is accepted although it is healthy, or None."""
+        return self.store.blocked or shortage(self.settings.data_dir)
 
     async def reset(self) -> None:
         """End and delete all jobs, schedules and pools; return when nothing of them is left.

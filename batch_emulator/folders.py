@@ -58,6 +58,39 @@ class Owner:
                             self.own(name, descriptor)
 
 
+# What is left below these limits is for work that has begun.
+_LOW_BYTES = 1 << 20
+_LOW_INODES = 64
+
+
+def shortage(folder: Path) -> str | None:
+    """Return why nothing more should be written to the disk of a folder, or None.
+
+    The folder need not exist yet.
+    """
+    real = Path(os.path.realpath(folder))
+    try:
+        found = os.statvfs(next(path for path in (real, *real.parents) if path.exists()))
+    except OSError:
+        return None  # what is written to it reports that
+    privileged = os.geteuid() == 0  # may use what the file system reserves
+    free = (found.f_bfree if privileged else found.f_bavail) * found.f_frsize
+    inodes = found.f_ffree if privileged else found.f_favail
+    if found.f_flag & os.ST_RDONLY:
+        why = "is mounted read-only"
+    elif found.f_blocks and free < _LOW_BYTES:
+        why = f"is full: {free} bytes free"
+    elif found.f_files and inodes < _LOW_INODES:  # some file systems do not count them
+        why = f"is full: {inodes} inodes free"
+    else:
+        return None
+    return f"the disk of {folder}, mounted at {_mount_point(real)}, {why}"
+
+
+def _mount_point(real: Path) -> Path:
+    return next(path for path in (real, *real.parents) if path == path.parent or path.is_mount())
+
+
 def remove_tree(folder: Path) -> None:
     """Delete a folder and its content as far as possible; it may be absent."""
     with suppress(RecursionError):  # before Python 3.13 a thousand nested folders are too deep

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine
 from datetime import timedelta
 from functools import partial
@@ -19,6 +20,7 @@ from batch_emulator.domain.account import (
     AwaitRetention,
     DeleteNodeFolder,
     DeleteTaskFolder,
+    Effect,
     EraseTasks,
     FreeTasks,
     Kill,
@@ -28,9 +30,12 @@ from batch_emulator.domain.account import (
 )
 from batch_emulator.domain.clock import Clock
 from batch_emulator.domain.launch import (
+    DISK_FULL,
+    NO_SPACE,
     ExecutionError,
     ExecutionOutcome,
     FailureInfo,
+    disk_full,
     ended_by_request,
 )
 from batch_emulator.domain.model import Execution, ExecutionKind, Job, Json, Node, Stop
@@ -38,15 +43,22 @@ from batch_emulator.domain.transitions import executions, jobs, nodes, task_admi
 from batch_emulator.executor.blob_mounts import mounted_below
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.node_setup import Booted, NodeSetup
-from batch_emulator.folders import is_below, remove_tree
+from batch_emulator.folders import is_below, remove_tree, shortage
 from batch_emulator.launches import LaunchBuilder
+from batch_emulator.scheduling.actions import Action, AddNodes, PlaceMultiInstance, PlaceTask
+from batch_emulator.scheduling.recurrence import ScheduleAction
 from batch_emulator.scheduling.scheduler import apply, decide
 from batch_emulator.storage import account_store
 from batch_emulator.storage.account_store import AccountStore
+from batch_emulator.storage.transaction import BlockedError
 
 log = logging.getLogger(__name__)
 
 _SWEPT_AT_ONCE = 50
+_NEW_WORK = (AddNodes, PlaceTask, PlaceMultiInstance)  # what a full disk delays
+_Action = Action | ScheduleAction
+_ROOM_POLL_S = 0.5
+_STARTS = 3  # of an execution whose files do not fit on the disk that the state is on, too
 
 
 class Loop:
@@ -71,6 +83,7 @@ class Loop:
         self._waiters: dict[str, asyncio.Event] = {}
         self._running: set[str] = set()
         self._work: set[asyncio.Task[None]] = set()
+        self._waits_for_room = False
 
     def wake(self) -> None:
         """Run another step soon, because something changed."""
@@ -80,10 +93,12 @@ class Loop:
         """Work until cancelled. Sleep without polling while nothing is due."""
         while True:
             self._awake.clear()
+            await self.store.writable()
             self.step()
             until = self.account.timers[0][0] if self.account.timers else None
-            await asyncio.sleep(0)  # serve requests even if something is always due
-            await self.clock.wait(self._awake, until)
+            await asyncio.sleep(0)  # serve requests even if something is always due, and commit
+            if self.store.blocked is None:
+                await self.clock.wait(self._awake, until)
 
     async def push_clock(self, passed: timedelta) -> None:
         """Push the clock by `passed`, from one due time to the next, so that each action runs at
@@ -95,6 +110,7 @@ class Loop:
             until = self.account.timers[0][0] if self.account.timers else target
             left_s = (min(until, target) - self.clock.now()).total_seconds()
             self.clock.push(max(0.0, left_s))
+            await self.store.writable()
             self.step()
             await self._settle()
             if until >= target:
@@ -114,11 +130,15 @@ class Loop:
         return bool(lost)
 
     def step(self) -> None:
-        """Apply decisions until there are none, and write what changed."""
+        """Apply decisions until there are none, and write what changed.
+
+        While the disk is full no new work begins; if not even the state can be written, the rest of
+        the step waits.
+        """
         now = self.clock.now()
         account = self.account
-        while True:
-            actions = decide(account, now)
+        while self.store.blocked is None:
+            actions = self._without_new_work(decide(account, now))
             account.forget_due(now)
             account.forget_dirty()
             for action in actions:
@@ -129,33 +149,65 @@ class Loop:
                 break
         self.store.commit_soon()
 
+    def _without_new_work(self, actions: list[_Action]) -> list[_Action]:
+        """Return all actions if there is room on the disk, else those that begin no new work."""
+        if not any(isinstance(action, _NEW_WORK) for action in actions):
+            return actions
+        why = shortage(self.store.folder)
+        if why is None:
+            return actions
+        if not self._waits_for_room:
+            self._waits_for_room = True
+            log.error("no task and no node is started: %s", why)
+            self.spawn(self._await_room())
+        return [action for action in actions if not isinstance(action, _NEW_WORK)]
+
+    async def _await_room(self) -> None:
+        """Decide about everything anew once there is room."""
+        while shortage(self.store.folder) is not None:
+            await asyncio.sleep(_ROOM_POLL_S)
+        log.warning("there is room on the disk again: tasks and nodes are started")
+        self._waits_for_room = False
+        self.account.dirty_pools.update(self.account.pools)
+        self.wake()
+
     def _do_effects(self) -> None:
-        for effect in self.account.take_effects():
-            match effect:
-                case Start(execution):
-                    self._start(execution)
-                case Kill(execution, hard):
-                    self._kill(execution, hard=hard)
-                case SweepTasks():
-                    self.spawn(self._sweep())
-                case FreeTasks(job):
-                    asyncio.get_running_loop().call_soon(self._free, job)
-                case EraseTasks(job):
-                    self.store.write(self.account.take_journal())
-                    if self._erase_some(job):
-                        self.spawn(self._erase(job))
-                case AwaitRetention(node):
-                    self.store.write(self.account.take_journal())
-                    until = self.store.tasks.retained_until(node.pool.id, node.id)
-                    nodes.retention_answered(self.account, node, until, self.clock.now())
-                case SetUpNode(node):
-                    self._set_up(node)
-                case DeleteNodeFolder(pool_id, node_id):
-                    self._delete_node(pool_id, node_id)
-                case DeleteTaskFolder(pool_id, node_id, job_id, task_id):
-                    layout = self.launches.layout(pool_id, node_id)
-                    doomed = layout.job_root(job_id)
-                    self._remove(layout.task_dir(job_id, task_id) if task_id else doomed)
+        """Carry out effects, in order; what needs the state waits while it cannot be written."""
+        effects = deque(self.account.take_effects())
+        try:
+            while effects:
+                self._do_effect(effects[0])
+                effects.popleft()
+        except BlockedError:
+            self.account.effects[:0] = effects
+
+    def _do_effect(self, effect: Effect) -> None:
+        """Raises BlockedError, and then the effect can be repeated."""
+        match effect:
+            case Start(execution):
+                self._start(execution)
+            case Kill(execution, hard):
+                self._kill(execution, hard=hard)
+            case SweepTasks():
+                self.spawn(self._sweep())
+            case FreeTasks(job):
+                asyncio.get_running_loop().call_soon(self._free, job)
+            case EraseTasks(job):
+                self.store.flush(self.account.take_journal())
+                if self._erase_some(job):
+                    self.spawn(self._erase(job))
+            case AwaitRetention(node):
+                self.store.flush(self.account.take_journal())
+                until = self.store.tasks.retained_until(node.pool.id, node.id)
+                nodes.retention_answered(self.account, node, until, self.clock.now())
+            case SetUpNode(node):
+                self._set_up(node)
+            case DeleteNodeFolder(pool_id, node_id):
+                self._delete_node(pool_id, node_id)
+            case DeleteTaskFolder(pool_id, node_id, job_id, task_id):
+                layout = self.launches.layout(pool_id, node_id)
+                doomed = layout.job_root(job_id)
+                self._remove(layout.task_dir(job_id, task_id) if task_id else doomed)
 
     def _set_up(self, node: Node) -> None:
         booted = node.booted or self.clock.now()
@@ -188,9 +240,24 @@ class Loop:
         self.spawn(self._execute(execution))
 
     async def _execute(self, execution: Execution) -> None:
+        outcome = await self._outcome(execution)
+        for _ in range(_STARTS - 1):
+            if not self._lacked_room(execution, outcome):
+                break
+            log.warning("execution %s starts again when the disk has room", execution.key)
+            while shortage(self.store.folder) is not None and execution.stop is None:
+                await asyncio.sleep(_ROOM_POLL_S)
+            outcome = await self._outcome(execution)
+        if execution.stop is not None or not execution.coordinating:
+            await self.executor.release(execution.key)
+        self._running.discard(execution.key)
+        self.launches.tokens.revoke(execution.key)
+        self._ended(execution, outcome)
+
+    async def _outcome(self, execution: Execution) -> ExecutionOutcome:
         try:
+            await self._load_body_when_possible(execution)
             _require_wanted(execution)
-            self._load_body(execution)
             launch = self.node_setup.around(self.launches.of(execution, self.clock.now()))
             outcome = await self.executor.run(
                 launch,
@@ -200,21 +267,43 @@ class Loop:
             if execution.stop is not Stop.LOST:
                 await self.node_setup.after_task(launch.root_dir)
         except ExecutionError as err:
-            outcome = ExecutionOutcome(exit_code=None, failure=err.failure, retryable=False)
+            return ExecutionOutcome(exit_code=None, failure=err.failure, retryable=False)
         except Exception as err:  # a task must end whatever happens to it
             log.exception("execution %s failed", execution.key)
             failure = FailureInfo("ServerError", "Unknown", f"{type(err).__name__}: {err}")
-            outcome = ExecutionOutcome(exit_code=None, failure=failure, retryable=False)
-        if execution.stop is not None or not execution.coordinating:
-            await self.executor.release(execution.key)
-        self._running.discard(execution.key)
-        self.launches.tokens.revoke(execution.key)
-        self._ended(execution, outcome)
+            if isinstance(err, OSError) and err.errno in NO_SPACE:
+                failure = disk_full(str(err.filename or ""))
+            return ExecutionOutcome(exit_code=None, failure=failure, retryable=False)
+        return outcome
+
+    def _lacked_room(self, execution: Execution, outcome: ExecutionOutcome) -> bool:
+        """Return True if the start failed for the disk that the emulator itself waits for.
+
+        The service has no disk in common with its nodes; a node's own full disk fails the task.
+        """
+        failure = outcome.failure
+        if failure is None or failure.code != DISK_FULL or outcome.exit_code is not None:
+            return False
+        node = execution.node
+        root = self.launches.layout(node.pool.id, node.id).root
+        try:
+            return root.stat().st_dev == self.store.folder.stat().st_dev
+        except OSError:  # the node has left
+            return False
+
+    async def _load_body_when_possible(self, execution: Execution) -> None:
+        while True:
+            _require_wanted(execution)
+            try:
+                return self._load_body(execution)
+            except BlockedError:
+                await asyncio.sleep(_ROOM_POLL_S)
 
     def _load_body(self, execution: Execution) -> None:
+        """Raises BlockedError."""
         job, task = execution.job, execution.task
         if execution.kind is ExecutionKind.TASK and job is not None and task is not None:
-            self.store.write(self.account.take_journal())
+            self.store.flush(self.account.take_journal())
             row = self.store.tasks.find(job, task.key)
             execution.body = {} if row is None else row.body
 
@@ -263,11 +352,15 @@ class Loop:
         more = True
         while more:
             await asyncio.sleep(0)
-            more = self._erase_some(job)
+            try:
+                more = self._erase_some(job)
+            except BlockedError:
+                await self.store.writable()
             self.store.commit_soon()
         self.wake()
 
     def _erase_some(self, job: Job) -> bool:
+        """Return True if there are more. Raises BlockedError."""
         more = self.store.erase(job)
         for key in list(islice(job.live, account_store.ERASED_AT_ONCE)) if more else ():
             del job.live[key]
@@ -281,8 +374,12 @@ class Loop:
         Between batches requests are served and threads are free: ends of processes need them too.
         """
         while True:
-            self.store.write(self.account.take_journal())
-            expired = self.store.tasks.take_expired(self.clock.now(), _SWEPT_AT_ONCE)
+            try:
+                self.store.flush(self.account.take_journal())
+                expired = self.store.take_expired(self.clock.now(), _SWEPT_AT_ONCE)
+            except BlockedError:
+                await self.store.writable()
+                continue
             doomed: list[Path] = []
             for job_key, task_id, (pool_id, node_id) in expired:
                 job = self.account.jobs.get(job_key)

@@ -41,6 +41,7 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.OBSERVED, "The text of an error ends with the lines RequestId and Time."),
             (AreaKind.OBSERVED, "ETags are sent without quotes and accepted with and without them."),
             (AreaKind.OBSERVED, "Requests change ETags; the end of a task or job, stopresize and disableautoscale do not."),
+            (AreaKind.OURS, "While the disk of the emulator is full, requests get 503 `ServerBusy` with the reason."),
             (AreaKind.OURS, "In a filter an absent property satisfies no comparison, including `ne`."),
         ),
     ),

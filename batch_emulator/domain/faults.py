@@ -60,6 +60,10 @@ FAULTS: Mapping[str, tuple[int, str]] = {
         413,
         "The size of the request body exceeds the maximum size permitted.",
     ),
+    "ServerBusy": (
+        503,
+        "The server is currently unable to receive requests. Please retry your request.",
+    ),
     "InternalError": (500, "Server encountered an internal error. Please try again."),
     "NotImplemented": (501, "This emulator does not implement the requested operation."),
     # pools and nodes
@@ -229,6 +233,17 @@ def bad_query(name: str, value: object, reason: str) -> Fault:
             "Reason": reason,
         },
     )
+
+
+_ROOM_EXPECTED_S = 5.0
+
+
+def no_room(reason: str) -> Fault:
+    """Return the Fault of a request that cannot be stored now. Clients try again [S].
+
+    Source of the code: "Batch status and error codes", learn.microsoft.com, read 2026-11-23.
+    """
+    return Fault("ServerBusy", {"Reason": reason}, retry_after_s=_ROOM_EXPECTED_S)
 
 
 def not_implemented(operation: str) -> Fault:

@@ -108,7 +108,7 @@ class ExecutionError(Exception):
 
 
 DISK_FULL = "DiskFull"  # of a node, too
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def exit_code_failure() -> FailureInfo:
@@ -178,7 +178,7 @@ def write_failure(path: str, err: OSError) -> FailureInfo:
 
 
 def _disk_failure(code: str, message: str, path: str, err: OSError) -> FailureInfo:
-    if err.errno in _NO_SPACE:
+    if err.errno in NO_SPACE:
         return disk_full(path)
     details = (("FilePath", path), ("Message", err.strerror or str(err)))
     return FailureInfo(SERVER_ERROR, code, message, details)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
+from batch_emulator.domain.launch import NO_SPACE
 from batch_emulator.domain.validation.properties import safe_parts
 from batch_emulator.executor.blob_client import (
     BlobClient,
@@ -132,7 +133,6 @@ SYNC_S = 10.0
 SETTLED_S = 2.0  # since its last change a file counts as written
 MAX_BLOBS = 100_000
 INCOMING = "incoming-"
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Mirror:
@@ -194,7 +194,7 @@ class Mirror:
                 await self._pull_one(found[name])
             except (LocalWriteError, OSError) as err:
                 cause = err.cause if isinstance(err, LocalWriteError) else err
-                if cause.errno in _NO_SPACE:
+                if cause.errno in NO_SPACE:
                     raise
                 # a name that is too long, or below what is a file here: the others still come
                 log.warning("blob %r is no file in %s: %s", name, self._folder, cause.strerror)

@@ -5,10 +5,12 @@ An ASGI application. A fault in any step becomes the service's error body here.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import json
 import logging
+import sqlite3
 from collections.abc import Mapping
 from datetime import datetime
 from uuid import uuid4
@@ -18,7 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from batch_emulator.domain.account import LOG_FIELDS
 from batch_emulator.domain.clock import wall_now
-from batch_emulator.domain.faults import Fault, error_body, not_implemented
+from batch_emulator.domain.faults import Fault, error_body, no_room, not_implemented
+from batch_emulator.domain.launch import NO_SPACE
 from batch_emulator.domain.model import key_of
 from batch_emulator.domain.values import http_date
 from batch_emulator.emulator import Emulator
@@ -36,6 +39,7 @@ from batch_emulator.http.call import (
 )
 from batch_emulator.http.routes import admin
 from batch_emulator.http.routes.table import ROUTES, Matcher
+from batch_emulator.storage.transaction import BlockedError, is_passing
 from batch_emulator.web_pages import reason_to_refuse
 
 log = logging.getLogger(__name__)
@@ -43,6 +47,11 @@ log = logging.getLogger(__name__)
 # The REST reference of addtaskcollection says 1 MB; only a comment in the SDKs says 4 MB [X].
 MAX_BODY_BYTES = 1024 * 1024
 JSON_TYPE = "application/json;odata=minimalmetadata"
+# How long the answer to a request waits that was carried out when the disk became full: less than
+# clients wait, and long enough for most to hear what happened instead of having to ask.
+_COMMITS_WITHIN_S = 30.0
+_INTERNAL = 500
+_NEEDS_NO_ROOM = ("GET", "HEAD", "DELETE")
 
 
 class App:
@@ -81,10 +90,11 @@ class App:
         except Fault as fault:
             body = error_body(fault, request_id, now, base_url)
             reply = Reply(fault.status, body, fault.headers)
-        except Exception:  # the caller gets the service's error, the log gets the trace
-            log.exception("%s %s failed", scope["method"], scope["path"])
-            body = error_body(Fault("InternalError"), request_id, now, base_url)
-            reply = Reply(500, body)
+        except Exception as err:  # the caller gets the service's error, the log gets the trace
+            fault = self._fault_of(err)
+            if fault.status == _INTERNAL:
+                log.exception("%s %s failed", scope["method"], scope["path"])
+            reply = Reply(fault.status, error_body(fault, request_id, now, base_url), fault.headers)
         await asked.drain()  # a client that still sends would not read the answer
         common = _common_headers(headers, request_id, now)
         _log_request(scope, reply, request_id, (self.emulator.clock.now() - now).total_seconds())
@@ -103,27 +113,31 @@ class App:
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
         query = selection_in_current_names(auth.query_of(raw_query))
-        whole, stream, operation = b"", None, ""
+        whole, stream, operation, is_open = b"", None, "", False
         if raw_path.startswith(f"{admin.PREFIX}/"):
             route, params = self._find_admin(method, raw_path, headers)
-            handler = route.handler
+            handler, is_open = route.handler, route.open
             whole, stream = (b"", body) if route.streamed else (await body.read(), None)
         else:
             whole = await body.read()
             only_job = self._authenticate(method, raw_path, raw_query, headers)
             handler, operation, params = self._find(method, raw_path, query)
+            self._require_room(method)
             if only_job is not None and key_of(params.get("jobId", "")) != only_job:
                 raise Fault("InsufficientAccountPermissions")
         path = raw_path.rstrip("/")
         now = self.emulator.clock.now()  # receiving the body may have taken long
         request = (method, path, params, query, headers, whole, base_url, now, request_id)
         call = Call(self.emulator, *request, operation, stream)
-        self._write()  # a handler finds in the store what is in memory
+        if not is_open:
+            self._write()  # a handler finds in the store what is in memory
+            self._require_room(method)
         try:
             result = handler(call)
             reply = await result if inspect.isawaitable(result) else result
         finally:
-            await self._commit(method)
+            if not is_open:
+                await self._commit(method)
         if reply.body is not None:
             reply.body = to_client_names(shaped(reply.body, query), query)
         return reply
@@ -157,7 +171,31 @@ class App:
         self._write()
         if method not in ("GET", "HEAD"):
             emulator.loop.wake()
-        await emulator.store.committed()
+        try:
+            await emulator.store.committed()
+        except BlockedError as err:
+            try:
+                await asyncio.wait_for(emulator.store.writable(), _COMMITS_WITHIN_S)
+            except TimeoutError:
+                raise err from None
+
+    def _require_room(self, method: str) -> None:
+        """Refuse a request before it changes what cannot be written. Raises Fault.
+
+        A nearly full disk accepts deletions, which make room.
+        """
+        emulator = self.emulator
+        trouble = emulator.store.blocked if method in _NEEDS_NO_ROOM else emulator.trouble
+        if trouble is not None:
+            raise no_room(trouble)
+
+    def _fault_of(self, err: Exception) -> Fault:
+        full = isinstance(err, OSError) and err.errno in NO_SPACE
+        if isinstance(err, BlockedError) or full:
+            return no_room(self.emulator.trouble or str(err))
+        if isinstance(err, sqlite3.Error) and is_passing(err):
+            return no_room(f"the state cannot be read: {err}")
+        return Fault("InternalError")
 
     def _write(self) -> None:
         if not self.emulator.store.failed:

@@ -14,9 +14,11 @@ import fcntl
 import json
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from batch_emulator.autoscale.samples import KEPT, PERIOD
 from batch_emulator.autoscale.values import Timestamp
@@ -32,6 +34,9 @@ from batch_emulator.storage.records import (
     schedule_record,
 )
 from batch_emulator.storage.tasks import TaskTable
+from batch_emulator.storage.transaction import BlockedError, Transaction
+
+_T = TypeVar("_T")
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS pools (pool TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
@@ -152,20 +157,30 @@ class AccountStore:
         except OSError as err:
             self._lock.close()
             raise StoreInUseError(f"another emulator is running on {folder}") from err
-        # opened by one thread and used by one, which need not be the same
-        self._db = open_database(folder / "state.sqlite")
-        # a checkpoint syncs the disk; once in 4,000 pages keeps that out of most requests
-        self._db.execute("PRAGMA wal_autocheckpoint=4000")
-        self._prepare()
+        try:
+            # opened by one thread and used by one, which need not be the same
+            self._db = open_database(folder / "state.sqlite")
+        except BaseException:
+            self._lock.close()
+            raise
+        self.folder = folder
         self.tasks = TaskTable(self._db)
+        self._open = Transaction(self._db, folder)
         self._committed: asyncio.Future[None] | None = None
         self.failed = False
+        try:
+            # a checkpoint syncs the disk; once in 4,000 pages keeps that out of most requests
+            self._db.execute("PRAGMA wal_autocheckpoint=4000")
+            self._prepare()
+        except BaseException:
+            self.failed = True  # nothing is to be committed
+            self.close()
+            raise
 
     def _prepare(self) -> None:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         used = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
         if used and version != FORMAT:
-            self.close()
             raise StoreFormatError(f"its state has format {version}, {_OTHER_VERSION}")
         self._db.executescript(SCHEMA + SCHEDULE_SCHEMA)
         self._db.execute(f"PRAGMA user_version={FORMAT}")
@@ -182,24 +197,58 @@ class AccountStore:
 
     def close(self) -> None:
         """Commit, unless a write failed half-way, and release the data dir."""
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK" if self.failed else "COMMIT")
+        try:
+            if self.failed:
+                self._db.rollback()
+            elif not self._open.repeat():
+                log.error("the last changes of the state are lost: %s", self.blocked)
+            else:
+                self._open.commit()
+        except (BlockedError, sqlite3.Error) as err:
+            log.error("the last changes of the state are lost: %s", err)
         self._db.close()
         self._lock.close()
 
     # -- writing
 
-    def write(self, journal: Journal) -> None:
-        """Write changes into the open transaction. After an sqlite3.Error the store is unusable."""
-        if journal.empty:
-            return
+    @property
+    def blocked(self) -> str | None:
+        """Return why the last write failed, or None once it is repeated."""
+        return self._open.blocked
+
+    async def writable(self) -> None:
+        """Return once everything that was written is committed, however long the disk is full."""
         try:
-            if not self._db.in_transaction:
-                self._db.execute("BEGIN")
-            self._write_entities(journal)
-            _write_schedules(self._db, journal)
-            self.tasks.write(journal)
-            self._write_samples(journal)
+            await self._open.writable()
+        except Exception as err:
+            self._fail(err)
+            raise
+
+    def write(self, journal: Journal) -> None:
+        """Write changes into the open transaction, or later if the disk is full.
+
+        After an sqlite3.Error the store is unusable.
+        """
+        if not journal.empty:
+            self._or_fail(lambda: self._open.keep(partial(self._write, journal)))
+
+    def flush(self, journal: Journal) -> None:
+        """Write changes for a read that must find them. Raises BlockedError."""
+        self.write(journal)
+        if self.blocked is not None:
+            raise BlockedError(self.blocked)
+
+    def _write(self, journal: Journal) -> None:
+        self._write_entities(journal)
+        _write_schedules(self._db, journal)
+        self.tasks.write(journal)
+        self._write_samples(journal)
+
+    def _or_fail(self, work: Callable[[], _T]) -> _T:
+        try:
+            return work()
+        except BlockedError:
+            raise
         except Exception as err:
             self._fail(err)
             raise
@@ -228,15 +277,15 @@ class AccountStore:
     def erase(self, job: Job) -> bool:
         """Delete a job and some of its tasks. Return True if there may be more of them.
 
-        After the first call the job no longer exists for the next start on this data dir.
+        After the first call the job no longer exists for the next start on this data dir. Raises
+        BlockedError.
         """
-        try:
-            if not self._db.in_transaction:
-                self._db.execute("BEGIN")
-            return _erase_step(self._db, job.key)
-        except sqlite3.Error as err:
-            self._fail(err)
-            raise
+        return self._or_fail(lambda: self._open.run(partial(_erase_step, self._db, job.key)))
+
+    def take_expired(self, now: datetime, limit: int) -> list[tuple[str, str, list[str]]]:
+        """See `TaskTable.take_expired`. Raises BlockedError."""
+        take = partial(self.tasks.take_expired, now, limit)
+        return self._or_fail(lambda: self._open.run(take))
 
     def _write_samples(self, journal: Journal) -> None:
         for run in journal.samples:
@@ -249,7 +298,12 @@ class AccountStore:
             )
 
     async def committed(self) -> None:
-        """Return once everything written so far is committed; commits are shared."""
+        """Return once everything written so far is committed; commits are shared.
+
+        Raises BlockedError, and then `writable` returns when it is committed.
+        """
+        if self.blocked is not None:
+            raise BlockedError(self.blocked)
         if not self._db.in_transaction:
             return
         if self._committed is None:
@@ -267,12 +321,10 @@ class AccountStore:
 
     def _commit(self) -> None:
         waiting, self._committed = self._committed, None
-        error: sqlite3.Error | None = None
+        error: Exception | None = None
         try:
-            if self._db.in_transaction:
-                self._db.execute("COMMIT")
-        except sqlite3.Error as err:
-            self._fail(err)
+            self._or_fail(self._open.commit)
+        except (BlockedError, sqlite3.Error) as err:
             error = err
         if waiting is None or waiting.done():
             return

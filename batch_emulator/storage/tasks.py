@@ -264,8 +264,6 @@ class TaskTable:
             " WHERE expires <= ? ORDER BY expires LIMIT ?",
             (now.timestamp(), limit),
         ).fetchall()
-        if rows and not self._database.in_transaction:
-            self._database.execute("BEGIN")
         self._database.executemany(
             "UPDATE tasks SET expires=NULL WHERE job=? AND task=?", (row[:2] for row in rows)
         )

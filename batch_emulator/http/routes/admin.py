@@ -197,8 +197,9 @@ def authenticate(authorization: str, key: str) -> None:
 
 
 def health(call: Call) -> Reply:
-    """Return whether the emulator can store its state."""
+    """Return whether the emulator can store its state; `reason` says why it takes no work."""
     emulator = call.emulator
+    trouble = emulator.trouble
     uptime_s = (call.now - emulator.started).total_seconds()
     body = {
         "version": __version__,
@@ -208,7 +209,9 @@ def health(call: Call) -> Reply:
         "uptime": round(uptime_s, 3),
         "isolation": emulator.isolation.document(),
     }
-    return Reply(200 if emulator.healthy else 503, body)
+    if trouble is not None:
+        body["reason"] = trouble
+    return Reply(200 if emulator.healthy and emulator.store.blocked is None else 503, body)
 
 
 def events(call: Call) -> Reply:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Any, cast
 
 from batch_emulator.domain.account import Account
 from batch_emulator.loop import Loop
+from batch_emulator.storage.account_store import AccountStore
 from tests.manual_clock import ManualClock
 from tests.unit.emulator.world import World
 
@@ -24,16 +26,17 @@ class Behind(Loop):
         self.account.timers[:] = [(self.clock.now(), 0, self.account.pools["pool"])]
 
 
-def behind() -> Behind:
+def behind(folder: Path) -> Behind:
     world = World()
     world.pool()
     nothing = cast("Any", None)
     account: Account = world.account
-    return Behind(account, nothing, nothing, ManualClock(), nothing, nothing)
+    store = AccountStore(folder)
+    return Behind(account, store, nothing, ManualClock(), nothing, nothing)
 
 
-def test_requests_are_served_while_the_loop_is_behind() -> None:
-    loop = behind()
+def test_requests_are_served_while_the_loop_is_behind(tmp_path: Path) -> None:
+    loop = behind(tmp_path)
 
     async def twenty_turns() -> None:
         background = asyncio.create_task(loop.run())

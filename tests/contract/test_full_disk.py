@@ -1,0 +1,328 @@
+"""A full disk delays work: nothing that was answered is lost, and everything goes on by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.core.exceptions import HttpResponseError
+
+from batch_emulator import folders
+from batch_emulator.domain.transitions import jobs, pools
+from batch_emulator.executor import executor
+from batch_emulator.folders import shortage
+from batch_emulator.http import app
+from tests import plain_http
+from tests.contract.server import (
+    POLL_S,
+    Running,
+    Things,
+    body_of,
+    code_of,
+    eventually,
+    missing,
+    serving,
+)
+
+LARGE = "/bin/echo " + "x" * 30_000
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Generator[Running]:
+    with serving(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def things(running: Running) -> Things:
+    return Things(running.client)
+
+
+@contextmanager
+def unwritable(running: Running) -> Generator[None]:
+    """Let the database grow no more; SQLite reports what it does on a full disk."""
+    database = running.emulator.store._db
+    limit = database.execute("PRAGMA max_page_count").fetchone()[0]
+    used = database.execute("PRAGMA page_count").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count={used}")
+    yield
+    database.execute(f"PRAGMA max_page_count={limit}")
+
+
+class Disk:
+    """Replaces what the system says about the disk."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real = os.statvfs
+        self.changes: dict[str, int] = {}
+        monkeypatch.setattr(folders.os, "statvfs", self._answer)
+
+    def _answer(self, path: Any) -> os.statvfs_result:
+        found = self._real(path)
+        if not self.changes:
+            return found
+        names = [name for name in dir(found) if name.startswith("f_")]
+        fields = {name: getattr(found, name) for name in names} | self.changes
+        order = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
+        values = [fields[f"f_{name}"] for name in (*order, "flag", "namemax")]
+        return os.statvfs_result(values)
+
+    def fill(self) -> None:
+        self.changes = {"f_bfree": 1, "f_bavail": 1, "f_frsize": 4096, "f_blocks": 1 << 20}
+
+    def free(self) -> None:
+        self.changes = {}
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def reason_of(error: HttpResponseError) -> str:
+    return next(pair["value"] for pair in body_of(error)["values"] if pair["key"] == "Reason")
+
+
+def test_change_on_a_full_disk_is_answered_when_there_is_room(
+    running: Running, things: Things
+) -> None:
+    job_id = things.job(things.pool())
+    earlier = things.task(job_id)
+    with ThreadPoolExecutor(1) as pool:
+        with unwritable(running):
+            adding = pool.submit(things.task, job_id, LARGE)
+            eventually(lambda: running.emulator.store.blocked)
+            with pytest.raises(HttpResponseError) as caught:
+                running.client.get_job(job_id)
+            assert (caught.value.status_code, code_of(caught.value)) == (503, "ServerBusy")
+            assert "disk is full" in reason_of(caught.value)
+            response: Any = caught.value.response
+            assert int(response.headers["Retry-After"]) > 0
+            assert not adding.done()
+        added = adding.result()
+    assert {str(task.id) for task in running.client.list_tasks(job_id)} == {earlier, added}
+    things.task(job_id, LARGE)
+
+
+def test_change_is_refused_when_there_is_no_room_in_time(
+    running: Running, things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_COMMITS_WITHIN_S", 0.1)
+    job_id = things.job(things.pool())
+    with unwritable(running), pytest.raises(HttpResponseError) as caught:
+        things.task(job_id, LARGE)
+    assert (caught.value.status_code, code_of(caught.value)) == (503, "ServerBusy")
+    eventually(lambda: running.emulator.store.blocked is None)
+    things.task(job_id, LARGE)
+
+
+def test_what_was_answered_survives_the_end_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_COMMITS_WITHIN_S", 0.1)
+    with serving(tmp_path / "data") as running:
+        things = Things(running.client)
+        job_id = things.job(things.pool())
+        kept = [things.task(job_id) for _ in range(3)]
+        database = running.emulator.store._db
+        used = database.execute("PRAGMA page_count").fetchone()[0]
+        database.execute(f"PRAGMA max_page_count={used}")
+        with pytest.raises(HttpResponseError):
+            things.task(job_id, LARGE)
+    with serving(tmp_path / "data") as running:
+        assert sorted(str(task.id) for task in running.client.list_tasks(job_id)) == sorted(kept)
+
+
+def test_end_of_a_task_on_a_full_disk_is_recorded_when_there_is_room(
+    running: Running, things: Things, tmp_path: Path
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(pool_id, 1)
+    job_id, other = things.job(pool_id), things.job(things.pool())
+    gate, runs = tmp_path / "gate", tmp_path / "runs"
+    command = f"/bin/sh -c 'echo x >> {runs}; while [ ! -e {gate} ]; do sleep 0.02; done'"
+    task_id = things.task(job_id, command)
+    eventually(runs.exists)
+    with ThreadPoolExecutor(1) as pool:
+        with unwritable(running):
+            adding = pool.submit(things.task, other, LARGE)
+            eventually(lambda: running.emulator.store.blocked)
+            gate.touch()
+            eventually(lambda: not running.emulator.loop._running)
+        adding.result()
+    info = things.wait_task(job_id, task_id).execution_info
+    assert info is not None
+    assert (info.exit_code, info.requeue_count) == (0, 0)
+    assert runs.read_text() == "x\n"
+
+
+def test_deleted_job_goes_when_there_is_room(running: Running, things: Things) -> None:
+    pool_id = things.pool()
+    job_id, other = things.job(pool_id), things.job(pool_id)
+    things.task(job_id, LARGE)
+    with ThreadPoolExecutor(1) as pool:
+        with unwritable(running):
+            adding = pool.submit(things.task, other, LARGE)
+            eventually(lambda: running.emulator.store.blocked)
+            account = running.emulator.account
+            jobs.delete(account, account.jobs[job_id], running.emulator.clock.now())
+            running.emulator.loop.wake()
+        adding.result()
+    assert eventually(lambda: missing(lambda: running.client.get_job(job_id)))
+
+
+def test_nothing_new_begins_on_a_nearly_full_disk(
+    running: Running, things: Things, disk: Disk
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=2)
+    things.wait_nodes(pool_id, 1)
+    job_id = things.job(pool_id)
+    first = things.task(job_id, "/bin/sh -c 'sleep 0.3'")
+    things.wait_task(job_id, first, "running")
+    waiting = things.task(job_id, "/bin/true", required_slots=2)
+    disk.fill()
+    with pytest.raises(HttpResponseError) as caught:
+        things.task(job_id)
+    assert (caught.value.status_code, code_of(caught.value)) == (503, "ServerBusy")
+    assert "bytes free" in reason_of(caught.value)
+    things.wait_task(job_id, first)
+    assert running.client.get_task(job_id, waiting).state == "active"
+    disk.free()
+    things.wait_task(job_id, waiting)
+    things.task(job_id)
+
+
+def test_job_can_be_deleted_on_a_nearly_full_disk(
+    running: Running, things: Things, disk: Disk
+) -> None:
+    job_id = things.job(things.pool())
+    disk.fill()
+    running.client.begin_delete_job(job_id, polling_interval=POLL_S).wait()
+    assert missing(lambda: running.client.get_job(job_id))
+
+
+def test_nodes_boot_when_there_is_room(running: Running, things: Things, disk: Disk) -> None:
+    account = running.emulator.account
+    pool_id = things.pool()
+    disk.fill()
+    pool = account.pools[pool_id]
+    pools.resize(account, pool, {"targetDedicatedNodes": 1}, running.emulator.clock.now())
+    running.emulator.loop.wake()
+    eventually(lambda: running.emulator.loop._waits_for_room)
+    assert not pool.nodes
+    disk.free()
+    things.wait_nodes(pool_id, 1)
+
+
+def test_start_that_lacked_room_is_repeated(
+    running: Running, things: Things, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(pool_id, 1)
+    job_id = things.job(pool_id)
+    make, failures = executor.make_plain, [0]
+
+    def full(folder: Path, top: Path) -> None:
+        if disk.changes or not failures[0]:
+            failures[0] += 1
+            disk.fill()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        make(folder, top)
+
+    monkeypatch.setattr(executor, "make_plain", full)
+    task_id = things.task(job_id, "/bin/true")
+    eventually(lambda: failures[0])
+    assert running.client.get_task(job_id, task_id).state == "running"
+    disk.free()
+    info = things.wait_task(job_id, task_id).execution_info
+    assert info is not None
+    assert (info.exit_code, info.retry_count) == (0, 0)
+
+
+def test_task_that_never_fits_fails_with_a_full_disk(
+    running: Running, things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(pool_id, 1)
+
+    def full(folder: Path, _: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    job_id = things.job(pool_id)
+    monkeypatch.setattr(executor, "make_plain", full)
+    info = things.wait_task(job_id, things.task(job_id)).execution_info
+    assert info is not None
+    assert info.failure_info is not None
+    assert info.failure_info.code == "DiskFull"
+
+
+def test_task_that_waits_for_room_can_be_terminated(
+    running: Running, things: Things, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(pool_id, 1)
+    job_id = things.job(pool_id)
+
+    def full(folder: Path, _: Path) -> None:
+        disk.fill()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    monkeypatch.setattr(executor, "make_plain", full)
+    task_id = things.task(job_id)
+    eventually(lambda: disk.changes)
+    running.client.delete_task(job_id, task_id)
+    assert eventually(lambda: missing(lambda: running.client.get_task(job_id, task_id)))
+
+
+def test_health_says_which_disk_is_full(running: Running, things: Things, disk: Disk) -> None:
+    health = f"{running.url}/_emulator/health"
+    assert "reason" not in plain_http.get(health).json()
+    job_id = things.job(things.pool())
+    with ThreadPoolExecutor(1) as pool:
+        with unwritable(running):
+            adding = pool.submit(things.task, job_id, LARGE)
+            eventually(lambda: running.emulator.store.blocked)
+            answer = plain_http.get(health)
+            assert answer.status_code == 503
+            assert "disk is full" in answer.json()["reason"]
+        adding.result()
+    disk.fill()
+    answer = plain_http.get(health)
+    assert answer.status_code == 200  # it answers, and deletes what is not needed
+    assert str(running.emulator.settings.data_dir) in answer.json()["reason"]
+    assert "4096 bytes free" in answer.json()["reason"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"f_flag": os.ST_RDONLY}, "is mounted read-only"),
+        ({"f_files": 1000, "f_ffree": 3, "f_favail": 3}, "is full: 3 inodes free"),
+        ({"f_bfree": 5, "f_bavail": 5, "f_frsize": 1024, "f_blocks": 9}, "is full: 5120 bytes"),
+        ({"f_blocks": 0, "f_bfree": 0, "f_bavail": 0}, None),  # does not count its blocks
+        ({"f_files": 0, "f_ffree": 0, "f_favail": 0}, None),  # nor its inodes
+    ],
+)
+def test_shortage_names_disk_and_cause(
+    tmp_path: Path, disk: Disk, changes: dict[str, int], expected: str | None
+) -> None:
+    disk.changes = changes
+    found = shortage(tmp_path)
+    if expected is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.startswith(f"the disk of {tmp_path}, mounted at /")
+        assert expected in found
+
+
+def test_shortage_of_a_folder_to_be_made_is_that_of_its_parent(tmp_path: Path, disk: Disk) -> None:
+    assert shortage(tmp_path / "none" / "at" / "all") is None
+    disk.fill()
+    assert "4096 bytes free" in (shortage(tmp_path / "none" / "at" / "all") or "")
