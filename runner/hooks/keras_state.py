@@ -124,6 +124,27 @@ class CountedBatches:
         self._state.restore(state)
 
 
+class CallbackCounters:
+    """The numbers and arrays of a callback; its texts may be paths of this node."""
+
+    def __init__(self, callback: Any) -> None:
+        self._values: dict[str, Any] = callback.__dict__
+
+    def get_state(self) -> dict[str, Any]:
+        """Return them."""
+        return {name: value for name, value in self._values.items() if _is_number(value)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Set them."""
+        self._values.update(state)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_number, cast("list[Any]", value)))
+    return isinstance(value, (bool, int, float, type(None))) or type(value).__module__ == "numpy"
+
+
 class _ByMethods:
     def __init__(self, take: Any, put: Any) -> None:
         self._take = take

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 # Module of a framework: its class, the methods, and the adapter.
 METHODS = {
     "keras.src.models.model": ("Model", ("fit",), "keras"),
+    # Keras 2: the package, that of TensorFlow 2.13 to 2.15, before that, and before TensorFlow 2.6.
+    "tf_keras.src.engine.training": ("Model", ("fit",), "keras2"),
+    "keras.src.engine.training": ("Model", ("fit",), "keras2"),
+    "keras.engine.training": ("Model", ("fit",), "keras2"),
+    "tensorflow.python.keras.engine.training": ("Model", ("fit",), "keras2"),
+    "chainer.training.trainer": ("Trainer", ("run",), "chainer"),
     "transformers.trainer": ("Trainer", ("train",), "transformers"),
     "lightning.pytorch.trainer.trainer": ("Trainer", ("fit",), "lightning"),
     "pytorch_lightning.trainer.trainer": ("Trainer", ("fit",), "lightning"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, cast
+from typing import Any
 
 from runner.hooks.automatic import place
 from runner.hooks.keras import Checkpoint
-from runner.hooks.keras_state import ModelState
+from runner.hooks.keras_state import CallbackCounters, ModelState
 
 _keras: Any = importlib.import_module("keras")
 _callbacks: Any = _keras.callbacks
@@ -49,27 +49,6 @@ class FitCheckpoint(Checkpoint):
 for _name in [name for name in dir(Checkpoint) if name.startswith("on_")]:
     if _name in Checkpoint.__dict__:
         setattr(FitCheckpoint, _name, place.guarded("Keras", getattr(FitCheckpoint, _name)))
-
-
-class CallbackCounters:
-    """The numbers and arrays of a callback; its texts may be paths of this node."""
-
-    def __init__(self, callback: Any) -> None:
-        self._values: dict[str, Any] = callback.__dict__
-
-    def get_state(self) -> dict[str, Any]:
-        """Return them."""
-        return {name: value for name, value in self._values.items() if _is_number(value)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Set them."""
-        self._values.update(state)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_number, cast("list[Any]", value)))
-    return isinstance(value, (bool, int, float, type(None))) or type(value).__module__ == "numpy"
 
 
 def prepare(bound: Any) -> None:

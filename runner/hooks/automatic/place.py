@@ -60,6 +60,11 @@ def say_start(what: str, resumed: str = "") -> None:
     say(f"{what} is saved as it goes on, and resumes after an eviction; {SWITCH}")
 
 
+def say_several() -> None:
+    """Say that a training on several processes or devices is not saved."""
+    say(f"a training on several processes is not saved by itself: {HOW}")
+
+
 def guarded(adapter: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of a callback whose first error is a warning, and its last call.
 
@@ -137,7 +142,7 @@ def process_folder() -> Path | None:
         _counts.clear()
         root = checkpoint_root()
         if root is not None and (is_distributed() or multiprocessing.parent_process() is not None):
-            say(f"a training on several processes is not saved by itself: {HOW}")
+            say_several()
             root = None
         _process_folders[pid] = None if root is None else _claim(root / OURS)
     return _process_folders[pid]

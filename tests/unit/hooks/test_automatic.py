@@ -257,21 +257,32 @@ def test_folder_without_a_loader_is_imported_as_without_us(run: Run, tmp_path: P
     assert (done.stdout, done.stderr) == ("trainer\n", "")
 
 
-def test_error_of_an_adapter_is_one_line_and_the_training_goes_on(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "adapter"),
+    [
+        ("keras.src.models.model", "keras"),
+        ("tf_keras.src.engine.training", "keras2"),
+        ("keras.src.engine.training", "keras2"),
+        ("keras.engine.training", "keras2"),
+    ],
+)
+def test_error_of_an_adapter_is_one_line_and_the_training_goes_on(
+    run: Run, tmp_path: Path, module: str, adapter: str
+) -> None:
     """Another framework by that name: it has no callbacks."""
     packages = stand_in(
         tmp_path,
-        "keras.src.models.model",
+        module,
         "class Model:\n    def fit(self, x, epochs=1):\n        return x * epochs\n",
     )
     code = (
-        "from keras.src.models.model import Model\n"
+        f"from {module} import Model\n"
         "print(Model().fit(2, epochs=3), Model().fit(2), Model.fit.__name__)\n"
     )
     done = run(code, PYTHONPATH=packages)
     assert done.stdout == "6 2 fit\n"
     assert len(done.stderr.splitlines()) == 1
-    assert "runner: automatic checkpoints of keras are off" in done.stderr
+    assert f"runner: automatic checkpoints of {adapter} are off" in done.stderr
 
 
 def test_error_of_the_framework_stays_the_scripts(run: Run, tmp_path: Path) -> None:

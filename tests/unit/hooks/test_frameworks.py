@@ -58,14 +58,14 @@ def test_pytorch_goes_on_to_the_bit_wherever_it_was_stopped(tmp_path: Path) -> N
     assert len(alike) == 16
 
 
-def ends(python: str, program: str, folder: Path, stops: list[str]) -> list[str]:
+def ends(python: str, program: str, folder: Path, stops: list[str], *words: str) -> list[str]:
     """Return the last line of each attempt of a script that has never heard of us."""
     lines: list[str] = []
     (folder / "checkpoints").mkdir(parents=True)
     hooks = python_path(None, folder, folder, automatic=True)
     for attempt, stop in enumerate(stops, 1):
         done = subprocess.run(
-            [python, HERE / "plain" / program],
+            [python, HERE / "plain" / program, *words],
             env={
                 **os.environ,
                 "PYTHONPATH": str(hooks),
@@ -85,7 +85,7 @@ def ends(python: str, program: str, folder: Path, stops: list[str]) -> list[str]
             pytest.skip(done.stderr.splitlines()[-1])
         if not stop:
             assert done.returncode == 0, done.stderr
-        assert ("resumes" in done.stderr.replace("resumes after", "")) == (attempt > 1)
+        assert ("resumes" in done.stderr.replace("resumes after an eviction", "")) == (attempt > 1)
         lines.append((done.stdout.splitlines() or [""])[-1])
     return lines
 
@@ -99,6 +99,31 @@ def test_plain_fit_of_keras_resumes_to_the_bit(tmp_path: Path) -> None:
     stopped = ends(str(python), "keras_fit.py", tmp_path / "stopped", ["23", "30", ""])
     assert stopped[-1] == calm[-1]
     assert calm[-1].startswith("4 ")
+
+
+@pytest.mark.parametrize(
+    ("program", "variable"),
+    [("keras2_fit.py", "KERAS2_PYTHON"), ("chainer_trainer.py", "CHAINER_PYTHON")],
+)
+@pytest.mark.feature(33)
+def test_plain_trainings_of_old_frameworks_resume_to_the_bit(
+    tmp_path: Path, program: str, variable: str
+) -> None:
+    python = os.environ.get(variable)
+    if python is None:
+        pytest.skip(f"${variable} may name an interpreter with the framework")
+    calm = ends(python, program, tmp_path / "calm", [""])
+    stopped = ends(python, program, tmp_path / "stopped", ["23", "30", ""])
+    assert stopped[-1] == calm[-1]
+
+
+def test_chainer_with_snapshots_of_its_own_resumes_too(tmp_path: Path) -> None:
+    python = os.environ.get("CHAINER_PYTHON")
+    if python is None:
+        pytest.skip("$CHAINER_PYTHON may name an interpreter with Chainer")
+    calm = ends(python, "chainer_trainer.py", tmp_path / "calm", [""], "snapshot")
+    stopped = ends(python, "chainer_trainer.py", tmp_path / "stopped", ["23", ""], "snapshot")
+    assert stopped[-1] == calm[-1]
 
 
 @pytest.mark.parametrize("program", ["transformers_trainer.py", "lightning_trainer.py"])
