@@ -1,17 +1,50 @@
 """Record where a Python process of the script writes outside of the task's folder.
 
 Every Python that the script starts imports this, under another name, as its `sitecustomize`. It is
-therefore short, and valid in every Python 3. A program in another language records nothing, nor
-does a library that opens files by itself; of these, the folder counts if the script made it.
+therefore short, and valid in every Python 3. Libraries that open files by themselves are asked for
+the paths that they are given (WRITERS), and of another program its arguments are recorded.
 """
 
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 MAX_PATHS = 1000  # of one process
 MAX_OF_FOLDER = 50  # then the folder is recorded, and everything new in it counts
 MORE = "more"  # the last line where there are more paths
-_EVENTS = frozenset(("open", "os.mkdir", "os.rename", "sqlite3.connect"))
+MAX_WORDS, MAX_TEXT, MAX_PATH = 200, 100000, 1000  # of a command, of a word, of a path in it
+# Functions that write without Python, by module: the position and name of the path, and what they
+# append to it.
+_TF_SUFFIXES = (".index", ".data-00000-of-00001")
+WRITERS = {
+    "torch.serialization": (("save", 1, "f", ("",)),),
+    "safetensors.torch": (("save_file", 1, "filename", ("",)),),
+    "safetensors.numpy": (("save_file", 1, "filename", ("",)),),
+    "h5py._hl.files": (("File.__init__", 1, "name", ("",)),),
+    "tables.file": (("File.__init__", 1, "filename", ("",)),),
+    "pyarrow.parquet.core": (("ParquetWriter.__init__", 1, "where", ("",)),),
+    "xgboost.core": (("Booster.save_model", 1, "fname", ("",)),),
+    "lightgbm.basic": (("Booster.save_model", 1, "filename", ("",)),),
+    "cv2": (("imwrite", 0, "filename", ("",)),),
+    "tensorflow.python.lib.io.file_io": (
+        ("FileIO.__init__", 1, "name", ("",)),
+        ("recursive_create_dir_v2", 0, "path", ("",)),
+        ("rename_v2", 1, "dst", ("",)),
+        ("copy_v2", 1, "dst", ("",)),
+    ),
+    "tensorflow.python.checkpoint.checkpoint": (
+        ("TrackableSaver.save", 1, "file_prefix", _TF_SUFFIXES),
+    ),
+}
+_EVENTS = frozenset((
+    "open", "os.mkdir", "os.rename", "sqlite3.connect", "subprocess.Popen", "os.exec",
+    "os.posix_spawn", "os.system",
+))  # fmt: skip
+_SHELL = {ord(each): " " for each in ";|&()<>`\n\t"}
+_SHELL.update((ord(each), "") for each in "\"'")
 # Folders of everybody, which are never recorded as a whole.
 _SHARED = frozenset(
     ("/", "/tmp", "/var", "/var/tmp", "/home", "/root", "/opt", "/mnt", "/media", "/srv")  # noqa: S108
@@ -30,55 +63,148 @@ def install(record: str, ignored: "list[str]") -> None:
     """
     if not hasattr(sys, "addaudithook"):
         return  # before Python 3.8
-    ignored = [folder for folder in (sys.prefix, sys.base_prefix, *ignored) if folder]
-    below = tuple(os.path.join(folder, "") for folder in ignored) + _NEVER  # noqa: PTH118
+    paths = WrittenPaths(record, [sys.prefix, sys.base_prefix] + ignored)  # noqa: RUF005
     events = _EVENTS  # also when the interpreter ends
-    seen = {""}
-    counts = {"": 0}  # of files, by folder
 
-    def note(path: object, must_be_new: bool = False) -> None:
-        if isinstance(path, int) or len(seen) > MAX_PATHS + 1:
+    def on_event(event: str, args: "tuple[object, ...]") -> None:
+        if event not in events:
+            return  # first, as there may be millions
+        try:  # noqa: SIM105 - this imports next to nothing
+            paths.on_event(event, args)
+        except (OSError, ValueError, TypeError, AttributeError):
+            pass  # nothing may fail because of this; others may be of a handler of the script
+
+    sys.addaudithook(on_event)
+    sys.meta_path.insert(0, WriterFinder(paths.note))
+
+
+class WrittenPaths:
+    """The record of one process."""
+
+    def __init__(self, record: str, ignored: "list[str]") -> None:
+        self._record = record
+        folders = [os.path.join(each, "") for each in ignored if each]  # noqa: PTH118
+        self._below = tuple(folders) + _NEVER
+        self._seen = {""}
+        self._counts = {"": 0}  # of files, by folder
+
+    def on_event(self, event: str, args: "tuple[Any, ...]") -> None:
+        """Record the paths of an event."""
+        if event == "open":
+            if isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR):
+                self.note(args[0])
+        elif event == "os.mkdir":
+            if args[2] == -1:
+                self.note(args[0], must_be_new=True)
+        elif event == "os.rename":
+            if args[3] == -1:
+                self.note(args[1])
+        elif event == "sqlite3.connect":
+            if args[0] != ":memory:":
+                self.note(args[0])
+        elif event == "os.system":
+            self._note_command(["sh", args[0]], None)
+        else:
+            self._note_command(args[1], args[2] if event == "subprocess.Popen" else None)
+
+    def note(self, path: object, must_be_new: bool = False) -> None:
+        """Record a path."""
+        if isinstance(path, int) or len(self._seen) > MAX_PATHS + 1:
             return
         text = os.fsdecode(path) if isinstance(path, (str, bytes)) else str(path)
         if text[:1] != "/" or ".." in text:
             text = os.path.abspath(text)  # noqa: PTH100
-        if text in seen or text.startswith(below) or any(each in text + "/" for each in _CACHES):
+        if text in self._seen or text.startswith(self._below):
             return
-        if must_be_new and os.path.lexists(text):
+        if any(each in text + "/" for each in _CACHES) or (must_be_new and os.path.lexists(text)):
             return
         folder = os.path.dirname(text)  # noqa: PTH120
-        counts[folder] = counts.get(folder, 0) + 1
+        self._counts[folder] = self._counts.get(folder, 0) + 1
         is_shared = folder in _SHARED or os.path.dirname(folder) == "/home"  # noqa: PTH120
-        if counts[folder] > MAX_OF_FOLDER and not is_shared:
+        if self._counts[folder] > MAX_OF_FOLDER and not is_shared:
             text = folder
-            if text in seen:
+            if text in self._seen:
                 return
-        seen.add(text)
-        if len(seen) > MAX_PATHS + 1:
+        self._seen.add(text)
+        if len(self._seen) > MAX_PATHS + 1:
             text = MORE
         # Opened anew, as the script may close descriptors that it does not know.
-        file = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        file = os.open(self._record, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(file, os.fsencode(text.replace("\n", "?")) + b"\n")
         finally:
             os.close(file)
 
-    def on_event(event: str, args: "tuple[object, ...]") -> None:
-        if event not in events:
-            return  # first, as there may be millions
-        try:
-            if event == "open":
-                if isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR):
-                    note(args[0])
-            elif event == "os.mkdir":
-                if args[2] == -1:
-                    note(args[0], must_be_new=True)
-            elif event == "os.rename":
-                if args[3] == -1:
-                    note(args[1])
-            elif event == "sqlite3.connect" and args[0] != ":memory:":
-                note(args[0])
-        except (OSError, ValueError, TypeError, AttributeError):
-            pass  # nothing may fail because of this; others may be of a handler of the script
+    def _note_command(self, words: "list[Any]", folder: "Any") -> None:
+        """Record the arguments of a program that may be paths, also in a command of a shell."""
+        here = os.path.abspath(os.fsdecode(folder or os.getcwd()))  # noqa: PTH100, PTH109
+        is_elsewhere = not os.path.join(here, "").startswith(self._below)  # noqa: PTH118
+        is_shell = os.fsdecode(words[0]).endswith("sh")
+        for word in words[1:MAX_WORDS]:
+            whole = os.fsdecode(word)[:MAX_TEXT]
+            parts = whole.translate(_SHELL).split()[:MAX_WORDS]
+            alone = whole.partition("=")[2] or whole  # not in the code of `python -c`
+            for text in [alone] + parts:  # noqa: RUF005
+                path = os.path.expandvars(text) if "$" in text else text
+                is_path = path[:1] == "/" or (is_elsewhere and (is_shell or text is alone))
+                if is_path and path[:1] != "-" and len(path) < MAX_PATH:
+                    self.note(os.path.join(here, path))  # noqa: PTH118
 
-    sys.addaudithook(on_event)
+
+class WriterFinder:
+    """Finds the modules of WRITERS as the other finders do, and changes their functions."""
+
+    def __init__(self, note: "Any") -> None:
+        self._note = note
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        """Return the spec of such a module, or None."""
+        if name not in WRITERS:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                try:  # noqa: SIM105 - this imports nothing
+                    self._change_when_run(spec, name)
+                except Exception:  # noqa: S110, BLE001 - of a loader that cannot be changed
+                    pass
+                return spec
+        return None
+
+    def _change_when_run(self, spec: "Any", name: str) -> None:
+        run = spec.loader.exec_module
+
+        def run_and_change(module: "Any") -> None:
+            run(module)
+            for where, position, keyword, suffixes in WRITERS[name]:
+                owner, _, function = where.rpartition(".")
+                try:
+                    changed = getattr(module, owner) if owner else module
+                    original = getattr(changed, function)
+                    call = self._noting(original, position, keyword, suffixes)
+                    setattr(changed, function, call)
+                except Exception:  # noqa: S110, BLE001 - of another version
+                    pass
+
+        spec.loader.exec_module = run_and_change
+
+    def _noting(
+        self, original: "Any", position: int, keyword: str, suffixes: "tuple[str, ...]"
+    ) -> "Any":
+        note = self._note
+
+        def call(*args: "Any", **kwargs: "Any") -> "Any":
+            try:
+                path = args[position] if len(args) > position else kwargs.get(keyword)
+                for suffix in suffixes:
+                    note(os.fsdecode(path) + suffix)
+            except Exception:  # noqa: S110, BLE001 - nothing may fail because of this
+                pass
+            return original(*args, **kwargs)
+
+        # As `functools.wraps`, which a start need not import.
+        for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(call, attribute, getattr(original, attribute, None))
+        call.__dict__.update(getattr(original, "__dict__", {}), __wrapped__=original)
+        return call

@@ -37,7 +37,9 @@ class Folders:
         self.elsewhere.mkdir()
         self.temp.mkdir()
 
-    def run(self, script: str, *arguments: str, **spec: Any) -> Collected:
+    def run(
+        self, script: str, *arguments: str, python: str = sys.executable, **spec: Any
+    ) -> Collected:
         """Run a script in its folder as the agent does, and collect what it wrote."""
         (self.code / "train.py").write_text(script)
         command = ("python", "train.py", *arguments)
@@ -60,9 +62,7 @@ class Folders:
         }
         self.collected = Collected()
         written.begin(command)
-        subprocess.run(
-            [sys.executable, "train.py", *arguments], cwd=self.code, env=environment, check=True
-        )
+        subprocess.run([python, "train.py", *arguments], cwd=self.code, env=environment, check=True)
         self.collected = written.collect()
         return self.collected
 
@@ -284,6 +284,13 @@ AT_RUN_TIME = {
     "bytes and a descriptor": "path = os.fsencode(folder) + b'/m.pt'\n"
     "open(os.open(path, os.O_WRONLY | os.O_CREAT), 'w').write('x')",
     "a path object": "pathlib.Path(folder, 'm.pt').write_text('x')",
+    "another program": "run(['cp', 'x.txt', folder + '/m.pt'])",
+    "an option of another program": "run(['dd', 'if=x.txt', 'of=' + folder + '/m.pt'])",
+    "a command of the shell": "os.system('printf x > \"$ELSEWHERE\"/m.pt')",
+    "another program in a folder": "run(['cp', os.path.abspath('x.txt'), 'm.pt'], cwd=folder)",
+    "another program that replaces this one": "os.execvp('cp', ['cp', 'x.txt', folder + '/m.pt'])",
+    "another program with a path in a folder": "run(['cp', 'x.txt', folder])\n"
+    "run('mv x.txt m.pt', shell=True, cwd=folder)",
     "a folder with an odd name": "folder += '/a b\u00e4 (1)'\nos.mkdir(folder)\n" + SAVE,
 }
 
@@ -298,6 +305,97 @@ def test_file_at_a_path_that_stands_nowhere_is_an_output(folders: Folders, way: 
     changed = [path for path in folders.elsewhere.rglob("*.pt") if path.read_text()]
     assert folders.outputs() == {f"outside{path}": "x" for path in changed}
     assert changed
+
+
+LIBRARIES = {
+    "torch.serialization": ("save", "{}, path"),
+    "safetensors.torch": ("save_file", "{}, filename=pathlib.Path(path)"),
+    "h5py._hl.files": ("File", "path, 'w'"),
+    "xgboost.core": ("Booster().save_model", "path"),
+    "cv2": ("imwrite", "path, None"),
+}
+NATIVE = """
+import ctypes, os
+def write(path):
+    libc = ctypes.CDLL(None)
+    file = libc.open(os.fsencode(path), os.O_WRONLY | os.O_CREAT, 0o644)
+    libc.write(file, b"x", 1)
+def save(thing, f): write(f)
+def save_file(tensors, filename): write(filename)
+def imwrite(filename, image): write(filename)
+class File:
+    def __init__(self, name, mode): write(name)
+class Booster:
+    def save_model(self, fname): write(fname)
+"""
+
+
+@pytest.mark.parametrize("module", LIBRARIES)
+def test_file_that_a_library_opens_by_itself_is_an_output(folders: Folders, module: str) -> None:
+    """Stand-ins write by the C library, of which Python sees nothing."""
+    function, arguments = LIBRARIES[module]
+    folder = folders.code
+    *packages, name = module.split(".")
+    for package in packages:
+        folder /= package
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+    (folder / f"{name}.py").write_text(NATIVE)
+    folders.run(
+        f"import os, pathlib, {module} as library\npath = os.environ['ELSEWHERE'] + '/m.pt'\n"
+        f"library.{function}({arguments})\n"
+    )
+    assert f"outside{folders.elsewhere}/m.pt" in folders.outputs()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variable", "lines"),
+    [
+        ("TORCH_PYTHON", "import torch\ntorch.save({}, path)"),
+        ("TORCH_PYTHON", "import torch\ntorch.save({}, pathlib.Path(path))"),
+        ("TORCH_PYTHON", "import h5py\nh5py.File(path, 'w').close()"),
+        (
+            "TORCH_PYTHON",
+            (
+                "import torch\nfrom safetensors.torch import save_file\n"
+                "save_file({'a': torch.zeros(1)}, path)"
+            ),
+        ),
+        (
+            "TORCH_PYTHON",
+            "import numpy\nnumpy.memmap(path, mode='w+', shape=1)[:] = 1",
+        ),
+        ("KERAS2_PYTHON", "import tensorflow as tf\ntf.io.gfile.GFile(path, 'w').write('x')"),
+        (
+            "KERAS2_PYTHON",
+            (
+                "import tensorflow as tf\n"
+                "tf.train.Checkpoint(a=tf.Variable(1)).write(path[:-3])\n"
+                "os.rename(path[:-3] + '.index', path)"
+            ),
+        ),
+        (
+            "KERAS2_PYTHON",
+            (
+                "import tensorflow as tf\nmade = tf.Module()\nmade.a = tf.Variable(1)\n"
+                "tf.saved_model.save(made, path)"
+            ),
+        ),
+    ],
+)
+@pytest.mark.feature(13)
+def test_file_that_a_real_library_writes_is_an_output(
+    folders: Folders, variable: str, lines: str
+) -> None:
+    python = os.environ.get(variable)
+    if python is None:
+        pytest.skip(f"${variable} may name an interpreter with the library")
+    path = "path = os.environ['ELSEWHERE'] + '/m.pt'"
+    collected = folders.run(f"import os, pathlib\n{path}\n{lines}\n", python=python)
+    found = {each for each in folders.elsewhere.rglob("*") if each.is_file()}
+    assert {f"outside{each}" for each in found} == set(collected.files)
+    assert found
 
 
 def test_database_at_a_path_that_stands_nowhere_is_an_output(folders: Folders) -> None:
@@ -373,7 +471,7 @@ def test_more_paths_than_are_recorded_are_reported(folders: Folders) -> None:
 def test_folder_that_was_there_is_not_taken_for_a_new_one(folders: Folders) -> None:
     script = "import os, pathlib\nhere = os.environ['ELSEWHERE']\n"
     script += "os.makedirs(here, exist_ok=True)\npathlib.Path(here).mkdir(exist_ok=True)\n"
-    script += "os.system('touch $ELSEWHERE/of-another')"
+    script += "import ctypes; ctypes.CDLL(None).creat((here + '/of-another').encode(), 0o644)"
     assert folders.run(script) == Collected()
 
 
