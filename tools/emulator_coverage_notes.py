@@ -214,6 +214,7 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.OURS, "A task that fits nowhere delays only tasks that need as many slots."),
             (AreaKind.OURS, "`retaineddata`: retained tasks are checked once a minute."),
             (AreaKind.OURS, "After a crash, interrupted start tasks and tasks run again, uncounted."),
+            (AreaKind.OURS, "Resource and output files wait five minutes for storage on this machine that does not run."),
         ),
     ),
     Area(

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-ATTEMPTS = 6  # within 15 s: storage may be back later than this service
+ATTEMPTS = 6  # within 15 s
+# Our choice for storage on this machine that does not run: it may be started later than this
+# service, and Batch never repeats a task whose files could not be downloaded.
+AWAY_S = 300.0
 TIMEOUT_S = 60.0  # without a byte of progress, not for a whole transfer
 SINGLE_PUT_BYTES = 256 * 1024 * 1024  # what the blob service takes in one Put Blob
 BLOCK_BYTES = 32 * 1024 * 1024
@@ -37,6 +41,7 @@ _CHUNK_BYTES = 1024 * 1024
 _TRANSFERS = 8
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _DENIED = frozenset({401, 403})
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class BlobRequestError(Exception):
@@ -89,13 +94,15 @@ class Uploaded:
 class BlobClient:
     """Downloads, lists and uploads over one shared connection pool.
 
-    `sign` signs each request; without it a SAS in the URL says what is allowed.
+    `sign` signs each request; without it a SAS in the URL says what is allowed. Requests wait up to
+    `away_s` for storage on this machine that does not run.
     """
 
     def __init__(
         self,
         *,
         retry_delay_s: float = 0.5,
+        away_s: float = 0.0,
         sign: Callable[[httpx.Request], httpx.Request] | None = None,
         identity: NodeIdentity | None = None,
     ) -> None:
@@ -103,6 +110,7 @@ class BlobClient:
         self._identity = identity
         self._of_identity: BlobClient | None = None
         self._retry_delay_s = retry_delay_s
+        self._away_s = away_s
         self._client: httpx.AsyncClient | None = None
         self._transfers = asyncio.Semaphore(_TRANSFERS)
         self._block_bytes = BLOCK_BYTES
@@ -125,6 +133,7 @@ class BlobClient:
         if self._of_identity is None:
             self._of_identity = BlobClient(
                 retry_delay_s=self._retry_delay_s,
+                away_s=self._away_s,
                 sign=self._identity.sign,
                 identity=self._identity,
             )
@@ -214,8 +223,9 @@ class BlobClient:
     async def _retrying(self, once: Callable[[], Awaitable[_T]]) -> _T:
         import httpx  # noqa: PLC0415
 
-        failure = BlobRequestError("other", "nothing was tried")
-        for attempt in range(1, ATTEMPTS + 1):
+        away_until = time.monotonic() + self._away_s
+        attempt = 1
+        while True:
             try:
                 return await once()
             except httpx.TimeoutException as err:
@@ -224,11 +234,16 @@ class BlobClient:
                 raise BlobRequestError("other", f"the URL cannot be used: {err}") from err
             except httpx.TransportError as err:
                 failure = BlobRequestError("other", f"{type(err).__name__}: {err}")
+                refused = isinstance(err, httpx.ConnectError)
+                if refused and err.request.url.host in _LOOPBACK and time.monotonic() < away_until:
+                    await asyncio.sleep(self._retry_delay_s)
+                    continue
             except _TransientAnswerError as err:
                 failure = BlobRequestError("other", err.detail)
-            if attempt < ATTEMPTS:
-                await asyncio.sleep(self._retry_delay_s * 2 ** (attempt - 1))
-        raise failure
+            if attempt == ATTEMPTS:
+                raise failure
+            await asyncio.sleep(self._retry_delay_s * 2 ** (attempt - 1))
+            attempt += 1
 
     async def _download_once(self, url: str, target: Path) -> str:
         async with self._http().stream("GET", url) as answer:

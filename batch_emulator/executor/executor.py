@@ -23,7 +23,7 @@ from batch_emulator.domain.launch import (
     exit_code_failure,
 )
 from batch_emulator.executor import members, task_containers, task_files, task_process
-from batch_emulator.executor.blob_client import BlobClient, NodeIdentity
+from batch_emulator.executor.blob_client import AWAY_S, BlobClient, NodeIdentity
 from batch_emulator.executor.engine import inherited
 from batch_emulator.executor.task_containers import TaskContainers, new_name, not_started
 from batch_emulator.folders import Owner, make_plain
@@ -78,7 +78,7 @@ class Executor:
         self._kill_grace_s = kill_grace_s
         self._running: dict[str, _Execution] = {}
         self._held: dict[str, _Held] = {}
-        self._storage = BlobClient(identity=identity)
+        self._storage = BlobClient(identity=identity, away_s=AWAY_S)
 
     async def run(
         self,

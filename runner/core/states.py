@@ -32,6 +32,7 @@ AGENT_PYTHON = (3, 10)
 BROUGHT_PYTHON = "3.12"  # for the agent, into an image whose own is older
 
 _RETRY = "submit it again: uploaded files are reused"
+_RESUME = "use `runner retry RUN`, or `runner resume RUN` to go on from its newest checkpoint"
 _IMAGE = "check its name and tag with docker pull; a private registry must be one of the pool's"
 
 _ADVICE_FOR_RESULTS = {
@@ -95,6 +96,8 @@ _TASK_FAILURES = {
         "storage denied the node access to the code: it has expired or is wrong",
         f"{_RETRY}; access is valid for seven days in the queue",
     ),
+    "BlobDownloadMiscError": ("storage failed before the script was started", _RESUME),
+    "BlobDownloadTimedOut": ("storage did not answer before the script was started", _RESUME),
     "BlobNotFound": ("the code of the run is missing in storage", _RETRY),
     "DiskFull": ("the node's disk is full", _ADVICE_FOR_RESULTS["DiskFull"]),
 }

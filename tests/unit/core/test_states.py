@@ -59,14 +59,23 @@ def test_queued_run_explains_why_its_attempt_ended() -> None:
 
 def test_end_without_a_result_has_the_reason_of_the_service() -> None:
     early = task(
-        "completed", failure_code="BlobDownloadMiscError", failure_message="The blob is missing"
+        "completed", failure_code="ResourceFileWriteFailed", failure_message="The disk failed"
     )
     reason = decide_status(None, early, 0, None).reason
-    assert "BlobDownloadMiscError: The blob is missing" in reason
+    assert "ResourceFileWriteFailed: The disk failed" in reason
     assert "before the node agent started" in reason
     late = decide_status(None, task("completed", exit_code=-9), 1, "command").reason
     assert "-9" in late
     assert "before it could write a result" in late
+
+
+@pytest.mark.parametrize("code", ["BlobDownloadMiscError", "BlobDownloadTimedOut"])
+def test_failed_download_of_the_files_of_a_task_is_blamed_on_storage(code: str) -> None:
+    ended = task("completed", failure_code=code, failure_message="ConnectError")
+    status = decide_status(None, ended, 2, "command")
+    assert status.reason.startswith(f"{code}: storage ")
+    assert status.reason.endswith("before the script was started: ConnectError")
+    assert "runner resume RUN" in status.fix
 
 
 @pytest.mark.parametrize(

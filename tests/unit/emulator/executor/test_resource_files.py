@@ -15,6 +15,7 @@ import pytest
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.validation.task_rules import resource_file_problem
 from batch_emulator.executor import blob_client
+from batch_emulator.executor.blob_client import BlobClient
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
 from tests.unit.emulator.blob_store import BlobStore, serve
@@ -156,6 +157,36 @@ def test_server_that_does_not_answer_is_a_misc_error(node: Node) -> None:
     _, code, details = failure_of(node, {"httpUrl": url, "filePath": "a"})
     assert code == "BlobDownloadMiscError"
     assert "ConnectError" in details["Message"]
+
+
+def test_storage_that_is_started_later_is_awaited(tmp_path: Path) -> None:
+    tries = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nA")
+        writer.close()
+
+    class Counting(BlobClient):
+        async def _download_once(self, url: str, target: Path) -> str:
+            nonlocal tries
+            tries += 1
+            return await super()._download_once(url, target)
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as reserved:
+            port = reserved.getsockname()[1]
+        client = Counting(retry_delay_s=0.001, away_s=60)
+        download = asyncio.ensure_future(
+            client.download(f"http://127.0.0.1:{port}/c/a", tmp_path / "a")
+        )
+        await eventually(lambda: tries > 2 * blob_client.ATTEMPTS, "many tries")
+        async with await asyncio.start_server(answer, "127.0.0.1", port):
+            await download
+        await client.close()
+
+    asyncio.run(main())
+    assert (tmp_path / "a").read_bytes() == b"A"
 
 
 def test_server_that_is_silent_is_a_timeout(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
