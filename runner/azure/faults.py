@@ -21,7 +21,10 @@ from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
 SIGN_IN = "R-AZURE-SIGN-IN"
-SERVICES_DOWN = "R-SERVICES-DOWN"  # the only code that callers may retry
+SERVICES_DOWN = "R-SERVICES-DOWN"
+_SERVICE_BUSY = "R-SERVICE-BUSY"
+# What callers may retry: nobody knows whether the service carried out the request.
+PASSING = frozenset({SERVICES_DOWN, _SERVICE_BUSY})
 
 
 _CLOCK_TOLERANCE = timedelta(minutes=5)
@@ -48,7 +51,7 @@ _QUOTA = _Fault(
     ExitCode.CAPACITY,
 )
 _BUSY = _Fault(
-    "R-SERVICE-BUSY", "the service is overloaded", "try again in a minute", ExitCode.CAPACITY
+    _SERVICE_BUSY, "the service is overloaded", "try again in a minute", ExitCode.CAPACITY
 )
 _NO_STORE = _Fault(
     "R-CONTAINER-MISSING",
@@ -138,7 +141,7 @@ def service_errors(doing: str) -> Generator[None]:
 def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     """Return the RunnerError for an SDK error, by its code and never by its text."""
     code = error_code(err)
-    why = f"while {doing}: {code or type(err).__name__}"
+    why = f"while {doing}: {code or type(err).__name__}{_reason(err)}"
     fault = _TABLE.get(code)
     if fault is None and isinstance(err, ClientAuthenticationError):
         # Without a response there was no token to send.
@@ -164,6 +167,12 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
         fix="run `runner local status`, or add --debug to see the whole response",
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+def _reason(err: BaseException) -> str:
+    """Return what Batch adds to a code as its reason, such as the disk of the emulator."""
+    values: Any = getattr(getattr(err, "model", None), "error_values", None) or ()
+    return "".join(f", {value.value}" for value in values if value.key == "Reason")
 
 
 def _clock_difference(err: AzureError) -> timedelta | None:

@@ -26,6 +26,7 @@ from typer.core import TyperGroup
 
 from runner.cli.ui.output import Output, show_error, show_trace, start_output
 from runner.cli.ui.terminal import open_closed_streams, silence_stdout
+from runner.core.home import full_disk
 from runner.protocol.errors import ExitCode, RunnerError
 
 _DEBUG = "--debug"
@@ -311,6 +312,8 @@ def _disk_full(err: Exception) -> RunnerError | None:
     """Return an error for a full disk, including one behind standard output, else None."""
     if not isinstance(err, OSError) or err.errno not in (errno.ENOSPC, errno.EDQUOT):
         return None
+    if err.filename and (named := full_disk(Path(os.fsdecode(err.filename)).absolute())):
+        return named
     return RunnerError(
         "R-DISK-FULL",
         f"cannot write {err.filename or 'the output'}",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -65,12 +68,69 @@ def runner_home(env: Mapping[str, str]) -> Path:
     return Path(platformdirs.user_data_dir("runner", appauthor=False))
 
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_READ_ONLY = "is mounted read-only"
+# The limits of the emulator, which starts nothing when less is left.
+_LOW_BYTES = 1 << 20
+_LOW_INODES = 64
+
+
 def not_writable(folder: Path, err: OSError) -> RunnerError:
     """Return the error for a home or output folder that cannot be written."""
+    why = err.strerror or str(err)
+    if err.errno in _FULL or err.errno == errno.EROFS:
+        return full_disk(folder) or _disk_error(folder, why, folder)
     return RunnerError(
         "R-HOME-WRITE",
         f"cannot write to {folder}",
-        why=err.strerror or str(err),
+        why=why,
         fix="make the folder writable, or set RUNNER_HOME to another one",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def full_disk(path: Path) -> RunnerError | None:
+    """Return the error for a path on a disk that is full or read-only, or None if it has room.
+
+    The path need not exist yet.
+    """
+    real = Path(os.path.realpath(path))
+    folder = next(one for one in (real, *real.parents) if one.exists())
+    mount = next(one for one in (real, *real.parents) if one == one.parent or one.is_mount())
+    try:
+        why = _shortage(folder)
+    except OSError:
+        return None  # what is written to it reports that
+    return None if why is None else _disk_error(path, f"the disk mounted at {mount} {why}", mount)
+
+
+def _shortage(folder: Path) -> str | None:
+    if not hasattr(os, "statvfs"):  # Windows
+        usage = shutil.disk_usage(folder)
+        free, total, inodes, read_only = usage.free, usage.total, None, False
+    else:
+        found = os.statvfs(folder)
+        privileged = os.geteuid() == 0  # may use what the file system reserves
+        free = (found.f_bfree if privileged else found.f_bavail) * found.f_frsize
+        total, read_only = found.f_blocks * found.f_frsize, bool(found.f_flag & os.ST_RDONLY)
+        left = found.f_ffree if privileged else found.f_favail
+        inodes = left if found.f_files else None  # some file systems do not count them
+    if read_only:
+        return _READ_ONLY
+    if total and free < _LOW_BYTES:
+        return f"has {free:,} of {total:,} bytes free"
+    if inodes is not None and inodes < _LOW_INODES:
+        return f"has {inodes} inodes free for more files"
+    return None
+
+
+def _disk_error(path: Path, why: str, mount: Path) -> RunnerError:
+    read_only = why.endswith(_READ_ONLY)
+    make = f"mount {mount} writable" if read_only else f"free space on the disk of {mount}"
+    return RunnerError(
+        "R-DISK-FULL",
+        f"cannot write to {path}",
+        why=why,
+        fix=f"{make}, or set RUNNER_HOME to a folder on another disk",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from batch_emulator import folders
 from batch_emulator.domain.transitions import jobs, pools
 from batch_emulator.executor import executor
 from batch_emulator.folders import shortage
@@ -29,6 +28,7 @@ from tests.contract.server import (
     missing,
     serving,
 )
+from tests.disks import Disk
 
 LARGE = "/bin/echo " + "x" * 30_000
 
@@ -53,31 +53,6 @@ def unwritable(running: Running) -> Generator[None]:
     database.execute(f"PRAGMA max_page_count={used}")
     yield
     database.execute(f"PRAGMA max_page_count={limit}")
-
-
-class Disk:
-    """Replaces what the system says about the disk."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._real = os.statvfs
-        self.changes: dict[str, int] = {}
-        monkeypatch.setattr(folders.os, "statvfs", self._answer)
-
-    def _answer(self, path: Any) -> os.statvfs_result:
-        found = self._real(path)
-        if not self.changes:
-            return found
-        names = [name for name in dir(found) if name.startswith("f_")]
-        fields = {name: getattr(found, name) for name in names} | self.changes
-        order = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
-        values = [fields[f"f_{name}"] for name in (*order, "flag", "namemax")]
-        return os.statvfs_result(values)
-
-    def fill(self) -> None:
-        self.changes = {"f_bfree": 1, "f_bavail": 1, "f_frsize": 4096, "f_blocks": 1 << 20}
-
-    def free(self) -> None:
-        self.changes = {}
 
 
 @pytest.fixture

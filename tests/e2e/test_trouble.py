@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import socket
-import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from runner.flows.runs.watch import watch_run
 from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.run_spec import RunSpec
+from tests.disks import filled, small_disk
 from tests.e2e.conftest import Cli, interrupt, known_runs, new_home, show_ended, until
 from tests.e2e.plans import plan_recipe
 from tests.faulty_line import by_chance, faulty_line
@@ -339,28 +340,52 @@ def test_services_that_died_are_reported_not_traced(own_cli: Cli) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_full_disk_on_the_node_is_named(tmp_path: Path, script: Write) -> None:
     (tmp_path / "work").mkdir()
     cli = Cli(new_home(tmp_path / "home"), tmp_path / "work")
-    nodes = cli.home / "local" / "batch" / "nodes"
-    nodes.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(nodes)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("this machine does not let us mount")
-    try:
-        folder = script(
-            "import os\n"
-            "f = open(os.environ['RUNNER_OUTPUT_DIR'] + '/big', 'wb')\n"
-            "while True: f.write(bytes(1 << 20)); f.flush()\n"
-        )
-        first = cli.run("train", folder)
-        assert first.returncode == 1
-        assert "the node's disk is full" in first.stderr
-        assert cli.json("show", "@last")["result"]["code"] == "DiskFull"
-    finally:
-        cli.run("local", "down")
-        subprocess.run(["umount", "-l", str(nodes)], check=True)
+    with small_disk(cli.home / "local" / "batch" / "nodes", "size=32m"):
+        try:
+            folder = script(
+                "import os\n"
+                "f = open(os.environ['RUNNER_OUTPUT_DIR'] + '/big', 'wb')\n"
+                "while True: f.write(bytes(1 << 20)); f.flush()\n"
+            )
+            first = cli.run("train", folder)
+            assert first.returncode == 1
+            assert "the node's disk is full" in first.stderr
+            assert cli.json("show", "@last")["result"]["code"] == "DiskFull"
+        finally:
+            cli.run("local", "down")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seconds", [5, 20])
+def test_disk_of_the_services_that_is_full_for_a_while_costs_no_run(
+    tmp_path: Path, script: Write, seconds: int
+) -> None:
+    (tmp_path / "work").mkdir()
+    with small_disk(tmp_path / "disk") as disk:
+        cli = Cli(new_home(disk / "home"), tmp_path / "work")
+        try:
+            cli.ok("local", "up", "--slots", "1")
+            first, _ = running(cli, script(SLOW.replace("600", "300")))
+            with filled(disk):
+                end = time.monotonic() + seconds
+                second = cli.start("train", script("print('second')"))
+                assert "R-DISK-FULL" in refused(cli, "local", "up", code=3)
+                time.sleep(max(0.0, end - time.monotonic()))
+            assert "no task is started" not in cli.ok("local", "status")
+            cli.ok("local", "up")
+            second.communicate(timeout=300)
+            third = cli.json("train", script("print('third')"), "--detach")["run_id"]
+            ended = {run: show_ended(cli, run) for run in (first, third)}
+            assert [shown["state"] for shown in ended.values()] == ["succeeded"] * 2
+            assert [len(shown["attempts"]) for shown in ended.values()] == [1, 1]
+            log = cli.ok("logs", first).splitlines()
+            assert log[1:] == [f"tick {n}" for n in range(300)]
+        finally:
+            cli.run("local", "down")
 
 
 @pytest.mark.slow

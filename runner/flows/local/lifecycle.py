@@ -31,6 +31,7 @@ from runner.flows.local.state import (
     load_isolation,
     load_state,
     local_outputs,
+    refusal,
     save_state,
     service_answers,
     service_marker,
@@ -63,6 +64,7 @@ class LocalStatus:
     slots: int
     home: str
     isolation: str = ""
+    refusal: str = ""  # why the emulator takes no work, such as a full disk
 
 
 def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
@@ -145,7 +147,9 @@ def status(settings: Settings) -> LocalStatus:
     found = tuple(_service_status(paths, state, name) for name in (BATCH, BLOB))
     running = all(service.state == "running" for service in found)
     kept_apart = _kept_apart(state) if running else ""
-    return LocalStatus(running, found, state.nodes, state.slots, str(settings.home), kept_apart)
+    refused = (refusal(state) or "") if found[0].pid is not None else ""
+    sizes = (state.nodes, state.slots)
+    return LocalStatus(running, found, *sizes, str(settings.home), kept_apart, refused)
 
 
 def _kept_apart(state: LocalState) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from runner.core.home import HomePaths, not_writable
+from runner.core.home import HomePaths, full_disk, not_writable
 from runner.flows.local.azurite import JOURNAL, AzuriteProgram
 from runner.flows.local.state import (
     ACCOUNT,
@@ -256,9 +256,15 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
 def wait_ready(
     launch: ServiceLaunch, record: ProcessRecord, state: LocalState, log_start: int
 ) -> None:
-    """Wait until the service answers. Raise RunnerError with the end of its log if it does not."""
+    """Wait until the service answers. Raise RunnerError with the end of its log if it does not.
+
+    On a full disk it does not answer, and cannot even log why.
+    """
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while not service_answers(launch.name, state):
+        full = full_disk(launch.log)
+        if full is not None:
+            raise full
         died = find_process(record, launch.marker) is None
         if died or time.monotonic() > deadline:
             raise _not_ready(launch, log_start, died=died)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import suppress
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.pools import ensure_pool
 from runner.azure.storage.blobs import ensure_containers
 from runner.azure.storage.share_store import ensure_share
-from runner.core.home import HomePaths, not_writable
+from runner.core.home import HomePaths, full_disk, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.flows.local import services
 from runner.flows.local.azurite import ensure_azurite
@@ -95,6 +96,9 @@ def start(
     paths: HomePaths, before: LocalState | None, wanted: LocalState, on_event: OnProgress
 ) -> str:
     """Start both services as in `wanted` and return what `ensure_pool` did."""
+    for folder in (paths.local, paths.logs, paths.batch_data, paths.blob_data):
+        if full := full_disk(folder):
+            raise full
     _make_folders(paths)
     keys = ensure_keys(paths)
     state = _settle(paths, before, wanted)
@@ -126,7 +130,8 @@ def undo(paths: HomePaths, before: LocalState | None) -> None:
         if process := find_service(paths, state, name):
             stop_process([process])
         restored = restored.with_record(name, None)
-    save_state(paths, restored)
+    with suppress(RunnerError):  # a full disk: the start has failed for it, and reports it
+        save_state(paths, restored)
 
 
 def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> LocalState:
@@ -157,9 +162,15 @@ def _started(paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: i
     log_start = services.log_size(launch.log)
     record = state.record(launch.name)
     if record is None:
-        record = find_orphan(port, launch.marker) or _spawned(launch, port)
+        orphan = find_orphan(port, launch.marker)
+        record = orphan or _spawned(launch, port)
         state = state.with_record(launch.name, record)
-        save_state(paths, state)
+        try:
+            save_state(paths, state)
+        except RunnerError:
+            if orphan is None:  # nobody would find it to stop it
+                stop_process(find_leftovers(launch.marker))
+            raise
     services.wait_ready(launch, record, state, log_start)
     return state
 

@@ -13,6 +13,7 @@ import os
 import secrets
 import shlex
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -140,7 +141,8 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text + "\n")
         temporary.replace(path)
     except OSError as err:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses this too
+            temporary.unlink(missing_ok=True)
         raise not_writable(path.parent, err) from err
 
 
@@ -370,6 +372,21 @@ def service_marker(paths: HomePaths, name: str) -> str:
 def find_service(paths: HomePaths, state: LocalState, name: str) -> psutil.Process | None:
     """Return the running process of BATCH or BLOB, or None."""
     return find_process(state.record(name), service_marker(paths, name))
+
+
+def refusal(state: LocalState) -> str | None:
+    """Return why the emulator takes no work, such as a full disk; None if it does or is down."""
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", state.batch_port, timeout=_ANSWER_TIMEOUT_S
+    )
+    try:
+        connection.request("GET", "/_emulator/health")
+        answer: Any = json.loads(connection.getresponse().read())
+        return answer.get("reason")
+    except (OSError, http.client.HTTPException, ValueError, AttributeError):
+        return None
+    finally:
+        connection.close()
 
 
 def service_answers(name: str, state: LocalState, *, timeout_s: float = _ANSWER_TIMEOUT_S) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import close_when_done
-from runner.azure.faults import SERVICES_DOWN
+from runner.azure.faults import PASSING
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.flows.runs.cancel import Cancelled, cancel_run
@@ -163,7 +163,7 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
             view = last = load_group_view(connection, group, last)
             contact = time.monotonic()
         except RunnerError as err:
-            if err.code != SERVICES_DOWN or time.monotonic() - contact > CONTACT_TIMEOUT_S:
+            if err.code not in PASSING or time.monotonic() - contact > CONTACT_TIMEOUT_S:
                 raise
             view = None
         yield view

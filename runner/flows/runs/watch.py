@@ -15,7 +15,7 @@ from functools import partial
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task, is_disabled, list_tasks, read_task_file
-from runner.azure.faults import SERVICES_DOWN
+from runner.azure.faults import PASSING
 from runner.azure.storage.blobs import in_parallel
 from runner.core.states import (
     RunState,
@@ -233,7 +233,7 @@ def watch_run(
         except RunnerError as err:
             now = time.monotonic()
             watcher.contact_was_lost = True
-            if err.code != SERVICES_DOWN or (
+            if err.code not in PASSING or (
                 lost_since and now - lost_since > options.contact_timeout_s
             ):
                 raise

@@ -38,6 +38,15 @@ def storage_error(code: str) -> HttpResponseError:
     return error
 
 
+def test_reason_that_the_service_gives_is_shown() -> None:
+    full = "the disk of /data, mounted at /, is full: 0 bytes free"
+    values = [SimpleNamespace(key="Reason", value=full), SimpleNamespace(key="JobId", value="x")]
+    model = SimpleNamespace(code="ServerBusy", error_values=values)
+    mapped = to_runner_error(HttpResponseError(message="text", model=model), "adding tasks")
+    assert (mapped.code, mapped.exit_code) == ("R-SERVICE-BUSY", ExitCode.CAPACITY)
+    assert mapped.why == f"while adding tasks: ServerBusy, {full}"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "exit_code"),
     [

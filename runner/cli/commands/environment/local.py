@@ -247,9 +247,9 @@ def _show(out: Output, found: LocalStatus) -> None:
     }
     if out.format is OutputFormat.JSON:
         sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
-        out.record(
-            {"running": found.running, **services, **sizes, "isolation": found.isolation or None}
-        )
+        kept_apart = found.isolation or None
+        record = {"running": found.running, **services, **sizes, "isolation": kept_apart}
+        out.record({**record, "refusal": found.refusal or None})
         return
     rows = [{"service": name, **service} for name, service in services.items()]
     columns = ("service", "state", "pid", "endpoint", "log")
@@ -259,6 +259,8 @@ def _show(out: Output, found: LocalStatus) -> None:
         if found.isolation:
             user = "your user" if found.isolation == "environment" else found.isolation
             out.note(f"tasks run as {user}", style="dim")
+        if found.refusal:
+            out.note(f"no task is started: {found.refusal}")
 
 
 def _seconds(flag: str, text: str | None) -> float | None:

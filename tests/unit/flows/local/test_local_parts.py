@@ -42,6 +42,7 @@ from runner.flows.local.state import (
     service_answers,
 )
 from runner.protocol.errors import RunnerError
+from tests.disks import Disk
 
 _SERVER = """
 import socket, sys, time
@@ -414,6 +415,30 @@ def test_service_that_dies_while_starting_shows_the_end_of_its_log(tmp_path: Pat
         services.wait_ready(launch, record, LocalState(9, 9, 1, 1), start)
     assert caught.value.why == "no disk"
     assert str(log) in caught.value.fix
+
+
+def test_start_on_a_full_disk_names_it_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    settings = load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(tmp_path / "home")})
+    disk.fill()
+    with pytest.raises(RunnerError) as caught:
+        lifecycle.up(settings, ignore_progress)
+    assert caught.value.code == "R-DISK-FULL"
+    assert caught.value.what == f"cannot write to {tmp_path / 'home' / 'local'}"
+    assert "4,096 of 4,294,967,296 bytes free" in caught.value.why
+    assert not (tmp_path / "home" / "local").exists()
+
+
+def test_service_that_does_not_answer_on_a_full_disk_is_not_awaited(
+    server: tuple[ServiceLaunch, ProcessRecord, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, record, _ = server
+    Disk(monkeypatch).fill()
+    with pytest.raises(RunnerError) as caught:
+        services.wait_ready(launch, record, LocalState(9, 9, 1, 1), 0)
+    assert caught.value.code == "R-DISK-FULL"
 
 
 def test_emulator_without_an_answer_does_not_count_as_an_old_one() -> None:

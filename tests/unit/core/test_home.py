@@ -1,0 +1,59 @@
+"""Errors about folders that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from runner.core.home import full_disk, not_writable
+from tests.disks import Disk
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def test_disk_with_room_is_no_error(tmp_path: Path) -> None:
+    assert full_disk(tmp_path / "not" / "yet") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "fix"),
+    [
+        (
+            {"f_bfree": 3, "f_bavail": 3, "f_frsize": 512, "f_blocks": 4096},
+            "has 1,536 of 2,097,152 bytes free",
+            "free space on the disk of",
+        ),
+        (
+            {"f_files": 9999, "f_ffree": 7, "f_favail": 7},
+            "has 7 inodes free for more files",
+            "free space on the disk of",
+        ),
+        ({"f_flag": os.ST_RDONLY}, "is mounted read-only", "mount"),
+    ],
+)
+def test_full_disk_is_named_with_what_is_left(
+    tmp_path: Path, disk: Disk, changes: dict[str, int], why: str, fix: str
+) -> None:
+    disk.changes = changes
+    error = full_disk(tmp_path / "not" / "yet")
+    assert error is not None
+    assert (error.code, error.what) == ("R-DISK-FULL", f"cannot write to {tmp_path}/not/yet")
+    assert error.why.startswith("the disk mounted at /")
+    assert error.why.endswith(why)
+    assert (error.fix or "").startswith(fix)
+
+
+def test_disk_that_has_room_again_is_named_by_the_error_of_the_write(tmp_path: Path) -> None:
+    error = not_writable(tmp_path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert (error.code, error.why) == ("R-DISK-FULL", "No space left on device")
+
+
+def test_folder_without_permission_is_no_full_disk(tmp_path: Path) -> None:
+    error = not_writable(tmp_path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    assert (error.code, error.why) == ("R-HOME-WRITE", "Permission denied")
