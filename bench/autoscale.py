@@ -75,7 +75,7 @@ def _samples() -> tuple[SampleHistory, dict[str, list[float]]]:
             "$CPUPercent": rng.random(),
             "$CurrentDedicatedNodes": 3.0,
         }
-        history.take(newest - age * PERIOD, values)
+        history.fill(newest - age * PERIOD, 1, values)
         if age > 1:  # the last is not visible yet
             columns["active"].append(values["$ActiveTasks"])
             columns["pending"].append(values["$PendingTasks"])

@@ -75,9 +75,21 @@ class Series:
             self.least.append(float(min(block)))
             self.greatest.append(float(max(block)))
 
-    def drop_block(self) -> None:
-        """Drop the oldest block."""
-        del self.data[:_BLOCK], self.sums[0], self.least[0], self.greatest[0]
+    def extend(self, value: float, count: int) -> None:
+        """Add `count` samples with the same value."""
+        data = self.data
+        before = len(data) // _BLOCK
+        data.extend([value if data.typecode == "d" else int(value)] * count)  # pyright: ignore[reportArgumentType]
+        for block in range(before, len(data) // _BLOCK):
+            part = data[block * _BLOCK : (block + 1) * _BLOCK]
+            self.sums.append(float(sum(part)))
+            self.least.append(float(min(part)))
+            self.greatest.append(float(max(part)))
+
+    def drop_blocks(self, count: int) -> None:
+        """Drop the oldest blocks."""
+        del self.data[: count * _BLOCK], self.sums[:count], self.least[:count]
+        del self.greatest[:count]
 
     def values(self, low: int, high: int) -> list[float]:
         """Return the samples from `low` up to `high`."""
@@ -127,15 +139,26 @@ class SampleHistory:
             series.fill(values.get(name, 0.0), KEPT)
         return made
 
-    def take(self, time: int, values: Mapping[str, float]) -> None:
-        """Add one sample of every metric; a missing value is 0."""
-        self.times.append(time)
-        for name, series in self.series.items():
-            series.append(values.get(name, 0.0))
-        if len(self.times) >= KEPT + _BLOCK:
-            del self.times[:_BLOCK]
+    def fill(self, first: int, count: int, values: Mapping[str, float]) -> None:
+        """Add `count` samples of every metric, one a period from `first` on; a missing value is 0.
+
+        Samples that would be dropped at once are left out.
+        """
+        skipped = max(0, count - KEPT)
+        first, count = first + skipped * PERIOD, count - skipped
+        if count == 1:
+            self.times.append(first)
+            for name, series in self.series.items():
+                series.append(values.get(name, 0.0))
+        else:
+            self.times.extend(range(first, first + count * PERIOD, PERIOD))
+            for name, series in self.series.items():
+                series.extend(values.get(name, 0.0), count)
+        blocks = (len(self.times) - KEPT) // _BLOCK
+        if blocks > 0:
+            del self.times[: blocks * _BLOCK]
             for series in self.series.values():
-                series.drop_block()
+                series.drop_blocks(blocks)
 
     def visible(self, now: int) -> int:
         """Return the number of samples that are visible to a formula."""

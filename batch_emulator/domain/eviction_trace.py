@@ -45,23 +45,30 @@ class TraceEntry:
 
 def load_trace(path: Path) -> tuple[TraceEntry, ...]:
     """Return the entries of a trace file, in order of time. Raises TraceError."""
+    found: list[TraceEntry] = []
+    for line, row in read_rows(path):
+        try:
+            found.append(_entry(row))
+        except (ValueError, OverflowError) as err:
+            raise TraceError(f"{path}, line {line}: {err}") from err
+    if not found:
+        raise TraceError(f"{path} has no entries")
+    return tuple(sorted(found, key=lambda entry: entry.time_s))
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the object of each line of JSON lines, or of CSV with a header.
+
+    Raises TraceError.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as err:
         raise TraceError(f"{path} cannot be read: {err}") from err
-    rows = _json_lines(text) if text.lstrip().startswith("{") else _csv(text)
-    found: list[TraceEntry] = []
     try:
-        for line, row in rows:
-            try:
-                found.append(_entry(row))
-            except (ValueError, OverflowError) as err:
-                raise TraceError(f"{path}, line {line}: {err}") from err
+        yield from _json_lines(text) if text.lstrip().startswith("{") else _csv(text)
     except (ValueError, csv.Error) as err:
         raise TraceError(f"{path}: {err}") from err
-    if not found:
-        raise TraceError(f"{path} has no entries")
-    return tuple(sorted(found, key=lambda entry: entry.time_s))
 
 
 def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -226,6 +226,21 @@ def test_formula_is_evaluated_only_where_autoscale_is_enabled(command: Command) 
     assert (code, "R-FORMULA-READ" in err) == (2, True)
 
 
+@pytest.mark.feature(7)
+def test_a_simulation_takes_formula_and_prices_from_a_pool(command: Command) -> None:
+    formula = f"{GROW} $NodeDeallocationOption = taskcompletion;"
+    pool = autoscaled(command.things, formula)
+    words = ("--pool", pool, "--tasks", "10", "--vm-size", PAID, "--region", REGION)
+    [row] = command.json("autoscale", "simulate", *words)
+    assert (row["formula"], row["finished"]) == (pool, 10)
+    assert row["cost_micro_usd"] == pytest.approx(row["spot_node_s"] / 3600 * SPOT_USD * 1e6, abs=1)
+    out, _ = command.text("autoscale", "lint", "--pool", pool)
+    assert out.startswith(f"{pool}")
+    fixed = command.things.pool()
+    code, err = command.error("autoscale", "simulate", "--pool", fixed)
+    assert (code, "R-POOL-NOT-AUTOSCALED" in err) == (3, True)
+
+
 def test_image_and_mounts_are_shown_without_keys(command: Command) -> None:
     secret = "c2VjcmV0"
     share = models.AzureFileShareConfiguration(

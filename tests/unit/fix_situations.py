@@ -44,6 +44,10 @@ ALONE: Mapping[str, FixCase] = {
     ),
     "R-PROJECT-MISSING": FixCase("preview --offline", beyond=("R-INIT-SUBSCRIPTION",)),
     "R-RECIPE-NAME": FixCase("recipe new my.model"),
+    "R-SCENARIO": FixCase(
+        "pool autoscale simulate formula.txt --duration soon",
+        {"formula.txt": "$TargetLowPriorityNodes = 1;"},
+    ),
     "R-SETTING-VALUE": FixCase("ps --target nowhere"),
     "R-SHELL": FixCase("completion"),
     "R-SKUS-GPU": FixCase("skus --gpu T9"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
-from batch_emulator.autoscale.samples import KEPT, PERIOD
+from batch_emulator.autoscale.samples import PERIOD
 from batch_emulator.autoscale.values import Timestamp
 from batch_emulator.domain.account import Account, SampleRun
 from batch_emulator.domain.faults import Fault
@@ -164,8 +164,7 @@ def resume(account: Account, pool: Pool, kept: Iterable[SampleRun]) -> None:
     """
     state = pool.autoscale
     for known in kept:
-        for number in range(max(0, known.count - KEPT), known.count):
-            state.history.take(known.first + number * PERIOD, known.values)
+        state.history.fill(known.first, known.count, known.values)
         state.sample_due = Timestamp(known.first + known.count * PERIOD).time()
         state.values = known.values
     if state.due is not None:
@@ -177,9 +176,8 @@ def _fill(account: Account, pool: Pool, now: datetime, values: dict[str, float])
     state = pool.autoscale
     due = int((now - state.sample_due) / _SAMPLE_EVERY) + 1 if state.sample_due <= now else 0
     first = Timestamp.of(state.sample_due).ticks
-    for number in range(max(0, due - KEPT), due):
-        state.history.take(first + number * PERIOD, values)
     if due:
+        state.history.fill(first, due, values)
         account.journal.samples.append(SampleRun(pool.key, first, due, values))
     state.sample_due += due * _SAMPLE_EVERY
 

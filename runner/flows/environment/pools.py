@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.jobs import unfinished_tasks
 from runner.azure.batch.pools import (
     NodeView,
-    PoolAutoscale,
     PoolView,
     count_node_states,
     delete_pool,
     disable_autoscale,
-    evaluate_formula,
     find_pool,
     list_pool_nodes,
     list_pools,
@@ -88,14 +85,14 @@ def pool_list(settings: Settings) -> Sequence[PoolStatus]:
 def pool_status(settings: Settings, pool_id: str) -> PoolStatus:
     """Return one pool. Raise R-POOL-MISSING."""
     connection = connect(settings)
-    pool = _found(connection, pool_id)
+    pool = found_pool(connection, pool_id)
     return _status(connection, pool, count_node_states(connection), load_price_table(settings.home))
 
 
 def pool_nodes(settings: Settings, pool_id: str) -> Sequence[NodeStatus]:
     """Return the nodes of a pool; failed ones with the end of their start task's output."""
     connection = connect(settings)
-    pool = _found(connection, pool_id)
+    pool = found_pool(connection, pool_id)
     nodes = sorted(list_pool_nodes(connection, pool.id), key=lambda node: node.id)
     return [NodeStatus(node, start_task_log(connection, pool.id, node)) for node in nodes]
 
@@ -119,7 +116,7 @@ def resize(
         RunnerError: R-POOL-AUTOSCALED, a formula sets the size and `without_formula` is False.
     """
     connection = connect(settings)
-    pool = _found(connection, pool_id)
+    pool = found_pool(connection, pool_id)
     wanted = pool.dedicated_target if dedicated is None else dedicated
     if not 0 <= spot <= _MOST_NODES or not 0 <= wanted <= _MOST_NODES:
         what = f"a pool cannot have {spot} spot and {wanted} dedicated nodes"
@@ -158,7 +155,7 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
         RunnerError: R-POOL-IN-USE, a task or a schedule needs it; R-POOL-DECLARED, the stack does.
     """
     connection = connect(settings)
-    pool = _found(connection, pool_id)
+    pool = found_pool(connection, pool_id)
     declared = any(each.id == pool.id for each in connection.outputs.pools)
     if declared and settings.target != "local":
         file = f"Pulumi.{settings.stack}.yaml"
@@ -200,78 +197,6 @@ def remove_pool(settings: Settings, plan: PoolRemoval) -> None:
     delete_pool(connect(settings), still.pool.id)
 
 
-def evaluate(settings: Settings, pool_id: str | None, text: str) -> tuple[PoolView, PoolAutoscale]:
-    """Return a pool, and what a formula would do to it now; nothing is changed.
-
-    Args:
-        settings: the target.
-        pool_id: the pool; by default that of the settings, or the only one that has a formula.
-        text: a formula, or the path of a file with one.
-
-    Raises:
-        RunnerError: the file cannot be read, no pool is chosen, or the pool has no formula.
-    """
-    formula = _read_formula(text)
-    connection = connect(settings)
-    named = pool_id or settings.pool
-    if named is not None:
-        pool = _found(connection, named)
-        if pool.autoscale is None:
-            raise _not_autoscaled(pool, connection, settings)
-    else:
-        pool = _only_scaled(connection, settings)
-    return pool, evaluate_formula(connection, pool.id, formula)
-
-
-def _read_formula(text: str) -> str:
-    if "=" in text or "\n" in text:  # every formula assigns the targets
-        return text
-    try:
-        return Path(text).read_text(encoding="utf-8")
-    except (OSError, ValueError) as err:
-        raise RunnerError(
-            "R-FORMULA-READ",
-            f"{text!r} is neither a formula nor a file that can be read",
-            why=(err.strerror if isinstance(err, OSError) else None) or str(err),
-            fix="write the path of a file, or a formula: '$TargetLowPriorityNodes = 1;'",
-        ) from err
-
-
-def _only_scaled(connection: Connection, settings: Settings) -> PoolView:
-    scaled = [pool for pool in list_pools(connection) if pool.autoscale is not None]
-    if len(scaled) == 1:
-        return scaled[0]
-    if not scaled:
-        raise _not_autoscaled(None, connection, settings)
-    names = sorted(pool.id for pool in scaled)
-    raise RunnerError(
-        "R-POOL-UNNAMED",
-        f"{len(names)} pools have a formula",
-        why=f"they are {', '.join(names)}, and a formula is evaluated with the samples of one",
-        fix=f"--pool {names[0]}",
-    )
-
-
-def _not_autoscaled(
-    pool: PoolView | None, connection: Connection, settings: Settings
-) -> RunnerError:
-    scaled = sorted(each.id for each in list_pools(connection) if each.autoscale is not None)
-    stack = f"set its `scenario` in Pulumi.{settings.stack}.yaml and run `runner up`"
-    if settings.target == "local":
-        name, nodes = (pool.id, pool.spot_target) if pool else ("POOL", 0)
-        formula = f"--auto-scale-formula '$TargetLowPriorityNodes = {nodes};'"
-        stack = connection.for_this_account(
-            f"az batch pool autoscale enable --pool-id {name} {formula}"
-        )
-    return RunnerError(
-        "R-POOL-NOT-AUTOSCALED",
-        f"pool {pool.id!r} has no formula" if pool else "no pool has a formula",
-        why="Batch collects samples and evaluates formulas only where autoscale is enabled",
-        fix=f"--pool {scaled[0]}" if scaled else stack,
-        exit_code=ExitCode.PREFLIGHT,
-    )
-
-
 def pool_names(settings: Settings) -> Sequence[str]:
     """Return the IDs of the pools in the target's outputs, without a request."""
     from runner.azure.auth.credentials import load_outputs  # noqa: PLC0415  for a shell that completes
@@ -308,7 +233,8 @@ def _priced(
     )
 
 
-def _found(connection: Connection, pool_id: str) -> PoolView:
+def found_pool(connection: Connection, pool_id: str) -> PoolView:
+    """Return the pool of that ID. Raise R-POOL-MISSING if there is none."""
     pool = find_pool(connection, pool_id)
     if pool is not None:
         return pool

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from runner.cli.commands.runs.metrics import draw_chart
+from runner.cli.ui.charts import draw_chart
 from runner.core.curves import Curve
 
 

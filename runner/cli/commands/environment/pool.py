@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runner.cli.autocomplete import complete_pool
+from runner.cli.commands.environment.autoscale import app as autoscale_app
 from runner.cli.options import (
     Invocation,
-    PoolOption,
     StackOption,
     TargetOption,
     YesOption,
@@ -18,10 +17,9 @@ from runner.cli.options import (
     open_settings,
 )
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
-from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
-    from runner.azure.batch.pools import PoolAutoscale, PoolView
+    from runner.azure.batch.pools import PoolAutoscale
     from runner.core.pricing.prices import Price
     from runner.core.settings import Settings
     from runner.flows.environment.pools import NodeStatus, PoolStatus
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(help="Show pools and nodes, resize and delete pools.")
-autoscale_app = typer.Typer(no_args_is_help=True, help="Try autoscale formulas.")
 app.add_typer(autoscale_app, name="autoscale")
 
 _COLUMNS = (
@@ -194,72 +191,6 @@ def rm(
     out.note(f"dry run: {what} would be deleted" if dry_run else f"deleting {what}")
     if plan.comes_back:
         out.note(f"{plan.comes_back} creates it again")
-
-
-@autoscale_app.command("evaluate")
-@on_target
-def evaluate(
-    call: Invocation,
-    formula: Annotated[
-        str, typer.Argument(metavar="FORMULA|FILE", help="Formula, or file with one.")
-    ],
-    pool: PoolOption = None,
-) -> None:
-    """Evaluate a formula on a pool with its current samples; the pool does not change."""
-    from runner.flows.environment.pools import evaluate as evaluate_flow
-
-    out = call.out
-    found, run = evaluate_flow(call.settings(), pool, formula)
-    problem = run.error
-    document: dict[str, Any] = {
-        "pool": found.id,
-        "evaluated": run.evaluated.isoformat() if run.evaluated else None,
-        "spot": run.results.get("$TargetLowPriorityNodes"),
-        "dedicated": run.results.get("$TargetDedicatedNodes"),
-        "spot_target": found.spot_target,
-        "dedicated_target": found.dedicated_target,
-        "results": dict(run.results),
-        "error": {"code": problem.code, "message": problem.message} if problem else None,
-    }
-    if out.as_text:
-        _show_evaluation(out, found, run)
-    else:
-        out.record(document)
-    if problem is not None:
-        raise typer.Exit(ExitCode.RUN_FAILED)
-
-
-def _show_evaluation(out: Output, pool: PoolView, run: PoolAutoscale) -> None:
-    targets = {
-        "spot": ("$TargetLowPriorityNodes", pool.spot_target),
-        "dedicated": ("$TargetDedicatedNodes", pool.dedicated_target),
-    }
-    if run.error is None:
-        shown = {
-            kind: f"{run.results[name]} nodes, now {current}"
-            if name in run.results
-            else f"stays {current}"
-            for kind, (name, current) in targets.items()
-        }
-        out.record({"pool": pool.id, **shown})
-    if run.results:
-        out.text()
-        rows = [{"variable": name, "value": value} for name, value in run.results.items()]
-        out.rows(rows, ("variable", "value"))
-    if run.error is not None:
-        out.note(f"{run.error.code}: {run.error.message}", style="red")
-        for line in _position(run.formula, run.error.message):
-            out.note(f"  {line}")
-
-
-def _position(formula: str, message: str) -> list[str]:
-    """Return the line of the formula that an error names, and a mark below its column."""
-    named = re.search(r"Line (\d{1,6}), Col (\d{1,6})", message)
-    lines = formula.splitlines()
-    if named is None or not 0 < int(named[1]) <= len(lines):
-        return []
-    line = lines[int(named[1]) - 1]
-    return [line.replace("\t", " "), f"{' ' * (min(int(named[2]), len(line) + 1) - 1)}^"]
 
 
 def _row(found: PoolStatus) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +10,8 @@ import typer
 
 from runner.cli.autocomplete import complete_run
 from runner.cli.options import Invocation, RunArgument, on_target
+from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.cli.ui.output import Output, OutputFormat
-from runner.cli.ui.terminal import is_terminal
-from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points")
 _POINT_COLUMNS = ("run_id", "metric", "step", "value")
-_MARKERS = "*o+x#@%&"
-_CHART_SIZE = 72, 10  # columns (without a terminal) and rows, with the frame
-_ASCII = str.maketrans("─│┌┐└┘┤┬", "-|++++|+")
-_MANY = 6  # charts at most
 
 NamesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="NAME", help="Only these metrics.", show_default=False)
@@ -71,7 +65,7 @@ def metrics(
     from runner.flows.runs.metrics import compare_metrics
 
     out = call.out
-    kind = _plot_kind(plot)
+    kind = chart_kind(plot)
     connection = call.connect()
     found = [find_run(connection, reference) for reference in (run, *(compare or ()))]
     records = list({record.run_id: record for record in found}.values())
@@ -79,7 +73,8 @@ def metrics(
         out.warning("a run was named more than once; it is shown once")
     compared = compare_metrics(connection, records, names or (), last)
     if plot is not None:
-        _write_plot(plot, kind, compared)
+        title = " and ".join(run.record.run_id for run in compared.runs)
+        write_chart(plot, kind, title, _panels(compared))
     if out.format is OutputFormat.JSON:
         out.record(_document(compared))
     elif out.format is OutputFormat.TSV:
@@ -141,7 +136,7 @@ def _show(out: Output, compared: MetricComparison, *, drawn: bool, points: bool)
     if many:
         _show_params(out, compared)
     if drawn:
-        _draw(out, compared)
+        show_charts(out, _panels(compared), [run.record.run_id for run in compared.runs])
     if points:
         _show_points(out, compared)
 
@@ -181,59 +176,8 @@ def _value(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _draw(out: Output, compared: MetricComparison) -> None:
-    is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
-    for name in compared.names[:_MANY]:
-        curves = compared.curves(name)
-        lines = draw_chart(curves, is_utf=is_utf)
-        if lines:
-            out.text()
-            out.text(name)
-        for line in lines:
-            out.text(line)
-        left_out = sum(len(curve.points) - len(curve.finite) for curve in curves)
-        if left_out:
-            out.text(f"{left_out} values are NaN or infinite")
-    if len(compared.names) > _MANY:
-        out.note(f"{len(compared.names) - _MANY} more metrics; add names to draw others")
-    if len(compared.runs) > 1:
-        out.text()
-        for n, run in enumerate(compared.runs):
-            out.text(f"{_MARKERS[n % len(_MARKERS)]} {run.record.run_id}")
-
-
-def draw_chart(curves: Sequence[Curve], *, is_utf: bool = True) -> list[str]:
-    """Return a chart of all finite values as lines of text; none if there are no finite values.
-
-    A single curve is drawn in Braille patterns if the terminal can show them. Several curves have
-    one of `_MARKERS` each, in order.
-    """
-    import plotext
-
-    from runner.core.curves import Extent
-
-    points = [point for curve in curves for point in curve.finite]
-    if not points:
-        return []
-    extent = Extent(points)
-    plot: Any = plotext  # without types
-    plot.clear_figure()
-    plot.limit_size(False, False)
-    columns, rows = _CHART_SIZE
-    plot.plotsize(shutil.get_terminal_size().columns if is_terminal(sys.stdout) else columns, rows)
-    for number, curve in enumerate(curves):
-        marker = "braille" if is_utf and len(curves) == 1 else _MARKERS[number % len(_MARKERS)]
-        xs = [extent.x(step) for step, _ in curve.finite]
-        plot.plot(xs, [extent.y(value) for _, value in curve.finite], marker=marker)
-    # Positions from 0 to 1 instead of values: plotext cannot draw the largest and smallest floats.
-    for ticks, limits, ends, texts in (
-        (plot.xticks, plot.xlim, extent.steps, map(str, extent.steps)),
-        (plot.yticks, plot.ylim, extent.values, map(format_metric, extent.values)),
-    ):
-        limits(0, 1)
-        ticks([0.5] if ends[0] == ends[1] else [0, 1], list(texts)[: 1 + (ends[0] != ends[1])])
-    text = plot.uncolorize(plot.build())
-    return [line.rstrip() for line in (text if is_utf else text.translate(_ASCII)).splitlines()]
+def _panels(compared: MetricComparison) -> dict[str, Sequence[Curve]]:
+    return {name: compared.curves(name) for name in compared.names}
 
 
 def _show_points(out: Output, compared: MetricComparison) -> None:
@@ -254,44 +198,3 @@ def _show_points(out: Output, compared: MetricComparison) -> None:
         out.text()
         out.text(name)
         out.rows(rows, ("step", *ids))
-
-
-def _plot_kind(plot: Path | None) -> str:
-    """Return the suffix of the file, checked before any request."""
-    if plot is None:
-        return ""
-    kind = plot.suffix.lower()
-    if kind not in (".svg", ".html") or plot.is_dir():
-        folder = not plot.name or plot.is_dir()
-        what = "is a folder" if folder else "unknown format"
-        raise RunnerError(
-            "R-PLOT-FORMAT",
-            f"invalid --plot '{plot}': {what}",
-            why="the formats are .svg and .html",
-            fix=f"--plot {plot / 'metrics.svg' if folder else plot.with_suffix('.svg')}",
-        )
-    if not plot.parent.is_dir():
-        raise _not_written(plot, f"folder {plot.parent} does not exist", "create it")
-    return kind
-
-
-def _write_plot(plot: Path, kind: str, compared: MetricComparison) -> None:
-    from runner.core.curves import draw_html, draw_svg
-
-    panels = {name: compared.curves(name) for name in compared.names}
-    title = " and ".join(run.record.run_id for run in compared.runs)
-    text = draw_svg(panels) if kind == ".svg" else draw_html(title, panels)
-    try:
-        plot.write_text(text, encoding="utf-8")
-    except OSError as err:
-        raise _not_written(plot, err.strerror or str(err), "make it writable") from err
-
-
-def _not_written(plot: Path, why: str, fix: str) -> RunnerError:
-    return RunnerError(
-        "R-PLOT-WRITE",
-        f"cannot write {plot}",
-        why=why,
-        fix=f"{fix}, or use another file with --plot",
-        exit_code=ExitCode.PREFLIGHT,
-    )

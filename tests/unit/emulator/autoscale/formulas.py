@@ -27,7 +27,7 @@ def history(count: int, **metrics: Sequence[float] | float) -> SampleHistory:
                 values[f"${name}"] = given
             elif 1 <= age < len(given) + 1:
                 values[f"${name}"] = given[len(given) - age]
-        made.take(newest - age * PERIOD, values)
+        made.fill(newest - age * PERIOD, 1, values)
     return made
 
 

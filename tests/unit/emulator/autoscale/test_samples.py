@@ -112,7 +112,7 @@ def test_missing_samples_lower_the_percentage() -> None:
     newest = Timestamp.of(NOW).ticks
     for age in range(40, 0, -1):
         if not 10 <= age < 20:
-            gap.take(newest - age * PERIOD, {"$ActiveTasks": 1})
+            gap.fill(newest - age * PERIOD, 1, {"$ActiveTasks": 1})
     window = "TimeInterval_Minute, 16 * TimeInterval_Minute"
     assert value(f"$ActiveTasks.GetSamplePercent({window})", gap) == "66.6667"
     assert "wanted 70%, received 66.6667%" in value(f"$ActiveTasks.GetSample({window}, 70)", gap)
@@ -146,11 +146,11 @@ def test_steady_day_is_as_if_each_sample_had_been_taken() -> None:
     now, day = Timestamp.of(NOW).ticks, {"$ActiveTasks": 3, "$CPUPercent": 0.25}
     taken, steady = SampleHistory(), SampleHistory.steady(now, day)
     for age in range(KEPT - 1, -1, -1):
-        taken.take(now - age * PERIOD, day)
+        taken.fill(now - age * PERIOD, 1, day)
     for _ in range(200):  # the oldest blocks go
         now += PERIOD
         for each in (taken, steady):
-            each.take(now, {"$ActiveTasks": 7})
+            each.fill(now, 1, {"$ActiveTasks": 7})
     assert steady.times == taken.times
     for name, series in taken.series.items():
         same = steady.series[name]

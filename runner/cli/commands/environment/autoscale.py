@@ -1,0 +1,505 @@
+"""`runner pool autoscale`: try formulas on a live pool, in a simulation, and against rules."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.options import Invocation, PoolOption, on_target
+from runner.cli.ui.charts import chart_kind, show_charts, write_chart
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from runner.azure.batch.pools import PoolAutoscale, PoolView
+    from runner.cli.ui.output import Output
+    from runner.core.curves import Curve
+    from runner.core.simulation.formula_lint import Finding
+    from runner.core.simulation.result import SimulationResult
+    from runner.core.simulation.scenario import Scenario
+    from runner.flows.environment.autoscale import Assumed, Candidate
+
+app = typer.Typer(no_args_is_help=True, help="Try autoscale formulas.")
+
+
+@app.command("evaluate")
+@on_target
+def evaluate(
+    call: Invocation,
+    formula: Annotated[
+        str, typer.Argument(metavar="FORMULA|FILE", help="Formula, or file with one.")
+    ],
+    pool: PoolOption = None,
+) -> None:
+    """Evaluate a formula on a pool with its current samples; the pool does not change."""
+    from runner.flows.environment.autoscale import evaluate as evaluate_flow
+
+    out = call.out
+    found, run = evaluate_flow(call.settings(), pool, formula)
+    problem = run.error
+    document: dict[str, Any] = {
+        "pool": found.id,
+        "evaluated": run.evaluated.isoformat() if run.evaluated else None,
+        "spot": run.results.get("$TargetLowPriorityNodes"),
+        "dedicated": run.results.get("$TargetDedicatedNodes"),
+        "spot_target": found.spot_target,
+        "dedicated_target": found.dedicated_target,
+        "results": dict(run.results),
+        "error": {"code": problem.code, "message": problem.message} if problem else None,
+    }
+    if out.as_text:
+        _show_evaluation(out, found, run)
+    else:
+        out.record(document)
+    if problem is not None:
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _show_evaluation(out: Output, pool: PoolView, run: PoolAutoscale) -> None:
+    targets = {
+        "spot": ("$TargetLowPriorityNodes", pool.spot_target),
+        "dedicated": ("$TargetDedicatedNodes", pool.dedicated_target),
+    }
+    if run.error is None:
+        shown = {
+            kind: f"{run.results[name]} nodes, now {current}"
+            if name in run.results
+            else f"stays {current}"
+            for kind, (name, current) in targets.items()
+        }
+        out.record({"pool": pool.id, **shown})
+    if run.results:
+        out.text()
+        rows = [{"variable": name, "value": value} for name, value in run.results.items()]
+        out.rows(rows, ("variable", "value"))
+    if run.error is not None:
+        out.note(f"{run.error.code}: {run.error.message}", style="red")
+        for line in _position(run.formula, run.error.message):
+            out.note(f"  {line}")
+
+
+def _position(formula: str, message: str) -> list[str]:
+    """Return the line of the formula that an error names, and a mark below its column."""
+    named = re.search(r"Line (\d{1,6}), Col (\d{1,6})", message)
+    lines = formula.splitlines()
+    if named is None or not 0 < int(named[1]) <= len(lines):
+        return []
+    line = lines[int(named[1]) - 1]
+    return [line.replace("\t", " "), f"{' ' * (min(int(named[2]), len(line) + 1) - 1)}^"]
+
+
+FormulasArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FORMULA|FILE]...",
+        help="Formulas, or files with one each.",
+        show_default="the formula of --pool",
+    ),
+]
+NamedPoolOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        help="Pool of the target; its formula, interval, slots and VM size are the defaults.",
+        show_default=False,
+    ),
+]
+SlotsOption = Annotated[
+    int | None, typer.Option("--slots", min=1, max=256, help="Task slots of a node.")
+]
+IntervalOption = Annotated[
+    str | None,
+    typer.Option("--interval", help="Time between two evaluations, from 5m.", show_default="15m"),
+]
+BootOption = Annotated[
+    str, typer.Option("--boot", help="Time until a new node takes tasks, with its start task.")
+]
+
+
+@app.command("lint")
+@on_target
+def lint(
+    call: Invocation,
+    formulas: FormulasArgument = None,
+    pool: NamedPoolOption = None,
+    slots: SlotsOption = None,
+    interval: IntervalOption = None,
+    boot: BootOption = "4m",
+    spot: Annotated[
+        bool, typer.Option("--spot/--dedicated", help="Kind of nodes that the pool should have.")
+    ] = True,
+) -> None:
+    """Find what is wrong with formulas that Batch accepts, such as a missing upper bound."""
+    from runner.flows.environment.autoscale import lint_all
+
+    out = call.out
+    assumed = _assumed(call, formulas, pool, slots, interval)
+    found = lint_all(assumed, boot_s=_seconds("boot", boot, "0s", "1d"), spot=spot)
+    rows = [_finding_row(each, finding) for each, findings in found for finding in findings]
+    if out.as_text:
+        _show_findings(out, found)
+    else:
+        out.rows(rows, ("formula", "line", "level", "rule", "what", "better"))
+    if any(row["level"] == "error" for row in rows):
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _finding_row(candidate: Candidate, finding: Finding) -> dict[str, Any]:
+    return {
+        "formula": candidate.name,
+        "line": finding.line,
+        "level": finding.level,
+        "rule": finding.rule,
+        "what": finding.what,
+        "better": finding.better,
+    }
+
+
+def _show_findings(out: Output, found: Sequence[tuple[Candidate, list[Finding]]]) -> None:
+    for candidate, findings in found:
+        if not findings:
+            out.text(f"{candidate.name}: no problem found")
+        lines = candidate.formula.splitlines()
+        for finding in findings:
+            place = candidate.name if finding.line is None else f"{candidate.name}:{finding.line}"
+            out.text(f"{place}: {finding.level}: {finding.what} [{finding.rule}]")
+            if finding.line is not None and finding.line <= len(lines):
+                out.text(f"    {lines[finding.line - 1].strip()}")
+            out.text(f"  better: {finding.better}")
+
+
+@app.command("simulate")
+@on_target
+def simulate(
+    call: Invocation,
+    formulas: FormulasArgument = None,
+    pool: NamedPoolOption = None,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, max=1_000_000, help="Tasks.")] = 100,
+    duration: Annotated[
+        str,
+        typer.Option(
+            "--duration",
+            metavar="DURATION",
+            help="Length of a task: 30m, 20m-1h, exponential(30m) or lognormal(30m, 0.5).",
+        ),
+    ] = "30m",
+    over: Annotated[
+        str, typer.Option("--over", help="Period in which the tasks arrive, at random.")
+    ] = "0s",
+    task_slots: Annotated[
+        int, typer.Option("--task-slots", min=1, max=256, help="Slots that a task needs.")
+    ] = 1,
+    workload: Annotated[
+        Path | None,
+        typer.Option(
+            "--workload",
+            help="Tasks as JSON lines or CSV of arrival, duration, slots; instead of --tasks.",
+            show_default=False,
+        ),
+    ] = None,
+    slots: SlotsOption = None,
+    interval: IntervalOption = None,
+    boot: BootOption = "4m",
+    setup: Annotated[
+        str, typer.Option("--setup", help="Time at the start of each attempt of a task.")
+    ] = "0s",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", help="Time between two checkpoints.", show_default="no checkpoints"
+        ),
+    ] = None,
+    mtbf: Annotated[
+        str | None,
+        typer.Option(
+            "--mtbf", help="Mean time until a spot node is evicted.", show_default="no evictions"
+        ),
+    ] = None,
+    away: Annotated[
+        str, typer.Option("--away", help="Mean time until an evicted node returns.")
+    ] = "0s",
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            help="Evictions and spot capacity by time, as the emulator reads them.",
+            show_default=False,
+        ),
+    ] = None,
+    most_spot: Annotated[
+        int | None, typer.Option("--spot-quota", min=0, help="Most spot nodes.")
+    ] = None,
+    most_dedicated: Annotated[
+        int | None, typer.Option("--dedicated-quota", min=0, help="Most dedicated nodes.")
+    ] = None,
+    vm_size: Annotated[
+        str | None, typer.Option("--vm-size", help="VM size, for its price.", show_default=False)
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option("--region", help="Region of the price.", show_default=False)
+    ] = None,
+    spot_price: Annotated[
+        float | None,
+        typer.Option(
+            "--spot-price",
+            metavar="USD",
+            min=0,
+            help="Price of a spot node per hour.",
+            show_default="of --vm-size in --region",
+        ),
+    ] = None,
+    dedicated_price: Annotated[
+        float | None,
+        typer.Option(
+            "--dedicated-price",
+            metavar="USD",
+            min=0,
+            help="Price of a dedicated node per hour.",
+            show_default="of --vm-size in --region",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of what is random.")] = 0,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html.", show_default=False),
+    ] = None,
+    chart: Annotated[
+        bool | None,
+        typer.Option(
+            "--chart/--no-chart", help="Draw charts in text.", show_default="on a terminal"
+        ),
+    ] = None,
+) -> None:
+    """Simulate a pool with formulas: cost, waiting times, evictions and idle nodes.
+
+    Nothing is created. The simulation follows the rules of the emulator, with the delays of Batch's
+    samples; the same seed gives the same result. Each formula gets the same tasks.
+    """
+    from runner.core.simulation.scenario import (
+        Scenario,
+        ScenarioError,
+        generate,
+        load_changes,
+        load_workload,
+        parse_spread,
+    )  # fmt: skip
+    from runner.flows.environment.autoscale import simulate_all
+
+    out = call.out
+    kind = chart_kind(plot)
+    given = {"vm_size": vm_size, "spot_usd": spot_price, "dedicated_usd": dedicated_price}
+    assumed = _assumed(call, formulas, pool, slots, interval, region=region, **given)
+    try:
+        if workload is not None:
+            work = load_workload(workload)
+        else:
+            over_ms = _ms("over", over, "0s", "365d")
+            work = generate(tasks, over_ms, parse_spread(duration), task_slots, seed)
+        changes = load_changes(trace) if trace is not None else ()
+    except ScenarioError as err:
+        raise RunnerError(
+            "R-SCENARIO",
+            "invalid scenario",
+            why=str(err),
+            fix="runner pool autoscale simulate --help",
+            exit_code=ExitCode.USAGE,
+        ) from err
+    mean_s = _seconds("mtbf", mtbf, "1s", "3650d") if mtbf is not None else None
+    scenario = Scenario(
+        work,
+        boot_ms=_ms("boot", boot, "0s", "1d"),
+        setup_ms=_ms("setup", setup, "0s", "1d"),
+        checkpoint_ms=_ms("checkpoint", checkpoint, "1s", "365d") if checkpoint else None,
+        evictions_per_hour=3600 / mean_s if mean_s else 0.0,
+        away_ms=_ms("away", away, "0s", "365d"),
+        changes=changes,
+        most_spot=most_spot,
+        most_dedicated=most_dedicated,
+        seed=seed,
+        pool=(pool or "pool").lower(),
+    )
+    results = simulate_all(assumed, scenario)
+    if plot is not None:
+        write_chart(plot, kind, "Simulation of a pool", _curves(results))
+    if out.as_text:
+        _show_simulation(out, assumed, scenario, results, chart=chart)
+    else:
+        rows = [_document(each, result, assumed) for each, result in results]
+        out.rows(rows, tuple(rows[0]))
+    if plot is not None:
+        out.note(f"wrote {plot}")
+
+
+def _assumed(
+    call: Invocation,
+    formulas: Sequence[str] | None,
+    pool: str | None,
+    slots: int | None,
+    interval: str | None,
+    *,
+    region: str | None = None,
+    **given: Any,
+) -> Assumed:
+    from runner.core.home import runner_home
+    from runner.core.pricing.machines import region_name
+    from runner.flows.environment.autoscale import PoolSetting, assume
+
+    setting = PoolSetting(
+        pool=pool,
+        slots=slots,
+        interval_s=_seconds("interval", interval, "5m", "7d") if interval else None,
+        region=region_name(region) if region else None,
+        **given,
+    )
+    return assume(call.settings(), formulas or (), setting, runner_home(os.environ))
+
+
+def _seconds(flag: str, text: str, least: str, most: str) -> float:
+    from runner.core.units import parse_duration_flag
+
+    return parse_duration_flag(flag, text, least, most).total_seconds()
+
+
+def _ms(flag: str, text: str, least: str, most: str) -> int:
+    return round(_seconds(flag, text, least, most) * 1000)
+
+
+def _document(candidate: Candidate, result: SimulationResult, assumed: Assumed) -> dict[str, Any]:
+    cost = result.cost_micro(assumed.spot_usd, assumed.dedicated_usd)
+    spot_ms, dedicated_ms = result.node_ms
+    return {
+        "formula": candidate.name,
+        "cost_micro_usd": sum(cost.values()) if cost else None,
+        "makespan_s": None if result.makespan_ms is None else result.makespan_ms / 1000,
+        **{f"wait_p{p}_s": _wait(result, p) for p in (50, 90, 99)},
+        "finished": result.finished,
+        "unfinished": result.unfinished,
+        "terminated": result.terminated,
+        "evictions": result.evictions,
+        "repeated": result.repeated,
+        "spot_node_s": spot_ms / 1000,
+        "dedicated_node_s": dedicated_ms / 1000,
+        "left_nodes": result.left_nodes,
+        "most_nodes": max((each.spot + each.dedicated for each in result.timeline), default=0),
+        "spent": {
+            name: {
+                "node_s": sum(times) / result.slots_per_node / 1000,
+                "cost_micro_usd": cost[name] if cost else None,
+            }
+            for name, times in result.spent_ms.items()
+        },
+        "evaluations": result.evaluations,
+        "problems": [
+            {"at_s": each.time_ms / 1000, "message": each.message, "count": each.count}
+            for each in result.problems
+        ],
+    }
+
+
+def _wait(result: SimulationResult, percentile: int) -> float | None:
+    found = result.wait_ms(percentile)
+    return None if found is None else found / 1000
+
+
+_SIMULATED = (
+    *("formula", "cost", "makespan", "wait_p50", "wait_p90", "most_nodes", "node_hours"),
+    *("useful", "lost", "idle", "boot", "setup", "evictions"),
+)
+
+
+def _show_simulation(
+    out: Output,
+    assumed: Assumed,
+    scenario: Scenario,
+    results: Sequence[tuple[Candidate, SimulationResult]],
+    *,
+    chart: bool | None,
+) -> None:
+    from runner.core.units import format_duration
+
+    work = scenario.workload
+    slots = "1 slot" if assumed.slots == 1 else f"{assumed.slots} slots"
+    out.note(
+        f"{len(work)} tasks, {format_duration(work.slot_ms / 1000)} of work in all; {slots} per "
+        f"node; evaluated every {format_duration(assumed.interval_s)}; {_price_line(assumed)}",
+        style="dim",
+    )
+    rows = [_text_row(each, result, assumed) for each, result in results]
+    out.rows(rows, _SIMULATED, spare=("setup", "boot", "wait_p90", "node_hours", "most_nodes"))
+    for candidate, result in results:
+        if result.unfinished:
+            out.warning(
+                f"{candidate.name}: {result.unfinished} tasks had not ended after "
+                f"{format_duration(result.ended_ms / 1000)}"
+            )
+        if result.terminated:
+            out.warning(f"{candidate.name}: {result.terminated} tasks were ended with their node")
+        if result.left_nodes and not result.unfinished:
+            out.warning(
+                f"{candidate.name}: {result.left_nodes} nodes were still there a day after the "
+                "last task"
+            )
+        for each in result.problems[:3]:
+            times = f", {each.count} times in a row" if each.count > 1 else ""
+            at = format_duration(each.time_ms / 1000)
+            out.note(f"{candidate.name}: after {at}: {each.message}{times}")
+    if sys.stdout.isatty() if chart is None else chart:
+        show_charts(out, _curves(results), [candidate.name for candidate, _ in results])
+
+
+def _price_line(assumed: Assumed) -> str:
+    if assumed.spot_usd is None and assumed.dedicated_usd is None:
+        return "no price: set --vm-size and --region, or --spot-price"
+    spot, dedicated = (
+        "unknown" if usd is None else f"{usd:.3f}"
+        for usd in (assumed.spot_usd, assumed.dedicated_usd)
+    )
+    where = f"{assumed.vm_size} in {assumed.region}: " if assumed.vm_size else ""
+    return f"{where}spot {spot}, dedicated {dedicated} USD per hour"
+
+
+def _text_row(candidate: Candidate, result: SimulationResult, assumed: Assumed) -> dict[str, Any]:
+    from runner.core.units import format_duration
+
+    cost = result.cost_micro(assumed.spot_usd, assumed.dedicated_usd)
+    total = sum(map(sum, result.spent_ms.values()))
+
+    def span(ms: float | None) -> str:
+        return "none" if ms is None else format_duration(ms / 1000)
+
+    shares = {
+        name: f"{100 * sum(result.spent_ms[name]) / total:.1f} %" if total else "0 %"
+        for name in ("useful", "lost", "idle", "boot", "setup")
+    }
+    return {
+        "formula": candidate.name,
+        "cost": "unknown" if cost is None else f"{sum(cost.values()) / 1e6:.2f} USD",
+        "makespan": span(result.makespan_ms),
+        "wait_p50": span(result.wait_ms(50)),
+        "wait_p90": span(result.wait_ms(90)),
+        "most_nodes": max((each.spot + each.dedicated for each in result.timeline), default=0),
+        "node_hours": f"{sum(result.node_ms) / 3_600_000:.1f}",
+        **shares,
+        "evictions": result.evictions,
+    }
+
+
+def _curves(results: Sequence[tuple[Candidate, SimulationResult]]) -> dict[str, list[Curve]]:
+    """Return nodes and waiting tasks by minute, one curve for each formula."""
+    from runner.core.curves import Curve
+
+    panels: dict[str, list[Curve]] = {"nodes by minute": [], "waiting tasks by minute": []}
+    nodes, waiting = panels.values()
+    for candidate, result in results:
+        by_minute = {each.time_ms // 60_000: each for each in result.timeline}.items()
+        held = tuple((minute, float(each.spot + each.dedicated)) for minute, each in by_minute)
+        queued = tuple((minute, float(each.waiting)) for minute, each in by_minute)
+        nodes.append(Curve(candidate.name, "nodes", held))
+        waiting.append(Curve(candidate.name, "waiting tasks", queued))
+    return panels

@@ -1,0 +1,677 @@
+"""Simulate one pool event by event, by the rules of the emulator's scheduler.
+
+The rules are those of `batch_emulator.scheduling` and `batch_emulator.domain.transitions`: which
+node gets a task, which nodes leave first, when a formula is evaluated and what it can see. They are
+written anew here because the emulator keeps documents of each node and task, which costs a
+thousand times more. `tests/unit/core/simulation/test_emulator_agrees.py` runs both side by side.
+
+Node time counts from allocation until the node is gone, without the time of a node that was
+evicted. Azure bills no more than that.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import re
+from collections import deque
+from datetime import timedelta
+from math import exp
+
+from batch_emulator.autoscale.evaluate import Inputs, evaluate
+from batch_emulator.autoscale.samples import PERIOD, TICKS_PER_SECOND, SampleHistory
+from batch_emulator.autoscale.scope import METRIC_ALIASES
+from batch_emulator.autoscale.values import FormulaSyntaxError, FormulaTooLongError, Timestamp
+from runner.core.simulation.result import Moment, Trouble, SimulationResult
+from runner.core.simulation.scenario import MS, Scenario, ScenarioError
+
+_SAMPLE_MS = 30 * MS
+_TICKS_PER_MS = TICKS_PER_SECOND // MS
+_RESIZE_TIMEOUT_MS = 15 * 60 * MS
+_MOST_NODES = 10_000
+_MOMENTS = 4096  # halved when there are more
+_PROBLEMS = 100
+_LONGEST_MS = 365 * 86_400_000
+
+
+# Kinds of events, by the index of their handler, and states of nodes: plain numbers, because an
+# enumeration costs a fifth of the time.
+_TASK_ENDS, _NODE_STEPS, _TRACE, _EVICTION, _NOTICE_ENDS, _RETURN, _TIMEOUT, _EVALUATION = range(8)
+_CREATING, _STARTING, _READY, _LEAVING, _PREEMPTED = range(5)
+
+
+class _Node:
+    """One node. `since` is when its machine was allocated, `ready` when it took its first task."""
+
+    __slots__ = (
+        "free", "life", "machine", "noticed", "number", "ready", "running", "since", "spot",
+        "state",
+    )  # fmt: skip
+
+    def __init__(self, number: int, slots: int, *, spot: bool) -> None:
+        self.number = number
+        self.spot = spot
+        self.free = slots
+        self.state = _CREATING
+        self.life = 0
+        self.machine = 0  # number of the machine, which no other ever has
+        self.noticed = False
+        self.since = 0
+        self.ready = -1
+        self.running: dict[int, int] = {}  # tasks and when they started
+
+
+class _Spent:
+    """Slot time of one price class, in milliseconds."""
+
+    __slots__ = ("boot", "lost", "ready", "setup", "useful")
+
+    def __init__(self) -> None:
+        self.boot = self.setup = self.useful = self.lost = self.ready = 0
+
+
+def simulate(scenario: Scenario) -> SimulationResult:
+    """Run a scenario to its end.
+
+    Raises:
+        ScenarioError: a task needs more slots than a node has, or the formula is no formula.
+    """
+    workload, slots = scenario.workload, scenario.slots_per_node
+    if len(workload) and max(workload.slots) > slots:
+        most = max(workload.slots)
+        raise ScenarioError(f"a task needs {most} slots and a node has {slots}: it never starts")
+    try:
+        return _Simulation(scenario).run()
+    except (FormulaSyntaxError, FormulaTooLongError) as err:
+        raise ScenarioError(f"{err.message} {err.detail(scenario.formula or '')}") from err
+
+
+class _Simulation:
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        work = scenario.workload
+        self.arrivals, self.slots_of = work.arrivals_ms, work.slots
+        self.left = list(work.durations_ms)  # work that is not done or not saved, by task
+        self.attempt = [0] * len(work)
+        self.first_start: list[int] = [-1] * len(work)
+        self.arrived = 0
+        # Tasks that wait, by their slots: in order of arrival, after those that are repeated.
+        self.queues: dict[int, deque[int]] = {each: deque() for each in sorted(set(work.slots))}
+        self.waiting = self.running = self.finished = self.terminated = self.evictions = 0
+        self.repeated = 0
+        self.last_end = -1
+        self.nodes: dict[int, _Node] = {}
+        self.buckets: list[list[int]] = [[] for _ in range(scenario.slots_per_node + 1)]
+        self.counts = [0] * 5
+        self.of_kind = [0, 0]  # spot and dedicated nodes
+        self.leaving = [0, 0]
+        self.targets = [scenario.spot, scenario.dedicated]
+        self.most = (scenario.most_spot, scenario.most_dedicated)
+        self.spent = (_Spent(), _Spent())
+        self.capacity: int | None = None
+        self.returning: list[int] = []  # preempted nodes that wait for capacity
+        self.resizing = False
+        self.resize_ends = -1
+        self.deallocation = "requeue"
+        self.heap: list[tuple[int, int, int, int, int]] = []
+        self.sequence = 0
+        self.now = 0
+        self.events = 0
+        self.evaluations = self.machines = 0
+        self.due: int | None = None
+        self.random = random.Random(f"formula/{scenario.seed}")  # noqa: S311
+        self.picks = random.Random(f"evictions/{scenario.seed}")  # noqa: S311
+        self.root = random.Random(scenario.seed).getrandbits(64)  # noqa: S311
+        self.history, self.measured = _history(scenario.formula or "")
+        self.next_sample = 0
+        self.epoch_ticks = Timestamp.of(scenario.start).ticks
+        self.timeline: list[Moment] = []
+        self.spacing = 1
+        self.problems: list[Trouble] = []
+
+    # -- the loop
+
+    def run(self) -> SimulationResult:
+        self._begin()
+        arrivals, heap, count = self.arrivals, self.heap, len(self.arrivals)
+        horizon = self.scenario.horizon_ms
+        while True:
+            arrival = arrivals[self.arrived] if self.arrived < count else horizon + 1
+            event = heap[0][0] if heap else horizon + 1
+            now = arrival if arrival <= event else event
+            if now > horizon or (self.running == self.waiting == 0 and self._over()):
+                break
+            self.now = now
+            if self.next_sample <= now:  # until now nothing has changed
+                self._fill((now - self.next_sample) // _SAMPLE_MS + 1)
+            self.events += 1
+            if arrival <= event:
+                self._arrive()
+            else:
+                _, _, kind, one, other = heapq.heappop(heap)
+                self._handlers[kind](self, one, other)
+            if now - self._noted >= self.spacing:
+                self._note()
+        return self._result(min(horizon, self.now))
+
+    def _begin(self) -> None:
+        scenario = self.scenario
+        self._noted = -1
+        for number, change in enumerate(scenario.changes):
+            if change.time_ms > 0:
+                self._at(change.time_ms, _TRACE, number, 0)
+            else:
+                self._trace(number, 0)
+        if scenario.formula is None:
+            self._begin_resize(scenario.spot, scenario.dedicated)
+        else:
+            self._at(0, _EVALUATION, 0, 0)
+
+    def _over(self) -> bool:
+        """Return True if all tasks have ended and nothing can change any more."""
+        if self.finished + self.terminated < len(self.attempt):
+            return False
+        if self.scenario.formula is None:
+            return True
+        # The formula gets a day to remove the nodes.
+        return not self.nodes or self.now > max(self.last_end, self.arrivals[-1]) + 86_400_000
+
+    def _at(self, time: int, kind: int, one: int, other: int) -> None:
+        self.sequence += 1
+        heapq.heappush(self.heap, (time, self.sequence, kind, one, other))
+
+    # -- tasks
+
+    def _arrive(self) -> None:
+        task = self.arrived
+        self.arrived += 1
+        slots = self.slots_of[task]
+        if self.waiting == 0:
+            node = self._take(slots)
+            if node is not None:
+                self._start(task, node)
+                return
+        self.queues[slots].append(task)
+        self.waiting += 1
+        if self.waiting > 1 and len(self.queues) > 1:
+            self._place()
+
+    def _start(self, task: int, node: _Node) -> None:
+        now, slots = self.now, self.slots_of[task]
+        node.running[task] = now
+        node.free -= slots
+        if node.free:
+            heapq.heappush(self.buckets[node.free], node.number)
+        self.running += 1
+        self.attempt[task] += 1
+        if self.first_start[task] < 0:
+            self.first_start[task] = now
+        end = now + self.scenario.setup_ms + self.left[task]
+        self.sequence += 1
+        key = (end, self.sequence, 0, task, node.number << 20 | self.attempt[task])
+        heapq.heappush(self.heap, key)
+
+    def _task_ends(self, task: int, attempt: int) -> None:
+        if attempt & 0xFFFFF != self.attempt[task]:
+            return
+        node = self.nodes.get(attempt >> 20)
+        if node is None or task not in node.running:
+            return
+        slots = self.slots_of[task]
+        del node.running[task]
+        spent = self.spent[not node.spot]
+        spent.setup += self.scenario.setup_ms * slots
+        spent.useful += self.left[task] * slots
+        self.running -= 1
+        self.finished += 1
+        self.last_end = self.now
+        self._released(node, slots)
+
+    def _released(self, node: _Node, slots: int) -> None:
+        """Offer the slots of a task that ended to the next one."""
+        node.free += slots
+        if node.state == _READY:
+            heapq.heappush(self.buckets[node.free], node.number)
+            if self.waiting:
+                self._place()
+        elif node.state == _LEAVING and not node.running:
+            self._forget(node)
+            self._allocate()
+
+    def _cut_short(self, node: _Node, *, again: bool) -> None:
+        """End all tasks of a node; those that run `again` keep their checkpoints."""
+        setup, every = self.scenario.setup_ms, self.scenario.checkpoint_ms
+        spent = self.spent[not node.spot]
+        for task, started in node.running.items():
+            slots = self.slots_of[task]
+            passed = self.now - started
+            spent.setup += min(passed, setup) * slots
+            worked = max(0, passed - setup)
+            kept = worked // every * every if every and again else 0
+            spent.useful += kept * slots
+            spent.lost += (worked - kept) * slots
+            self.left[task] -= kept
+            self.attempt[task] += 1  # its end is no longer valid
+            node.free += slots
+            self.running -= 1
+            if again:
+                self.queues[slots].appendleft(task)
+                self.waiting += 1
+                self.repeated += 1
+            else:
+                self.terminated += 1
+                self.last_end = self.now
+        node.running.clear()
+
+    def _place(self) -> None:
+        """Start waiting tasks, oldest first; one that fits nowhere delays those of its slots."""
+        if len(self.queues) == 1:
+            self._place_alike()
+            return
+        heads = {slots: queue for slots, queue in self.queues.items() if queue}
+        while heads:
+            slots, queue = min(heads.items(), key=lambda head: head[1][0])
+            node = self._take(slots)
+            if node is None:
+                del heads[slots]
+                continue
+            self.waiting -= 1
+            self._start(queue.popleft(), node)
+            if not queue:
+                del heads[slots]
+
+    def _place_alike(self) -> None:
+        """Start waiting tasks that all need the same number of slots."""
+        ((slots, queue),) = self.queues.items()
+        while queue:
+            node = self._take(slots)
+            if node is None:
+                return
+            self.waiting -= 1
+            self._start(queue.popleft(), node)
+
+    def _take(self, slots: int) -> _Node | None:
+        """Return the node for a task and take it from its bucket, None if none has room.
+
+        Spread takes the emptiest node, pack the fullest that fits, then the lowest number.
+        """
+        most = len(self.buckets) - 1
+        order = range(slots, most + 1) if self.scenario.pack else range(most, slots - 1, -1)
+        for free in order:
+            bucket = self.buckets[free]
+            while bucket:
+                node = self.nodes.get(heapq.heappop(bucket))
+                if node is not None and node.free == free and node.state == _READY:
+                    return node
+        return None
+
+    # -- nodes
+
+    def _enter(self, node: _Node, state: int) -> None:
+        self.counts[node.state] -= 1
+        self.counts[state] += 1
+        node.state = state
+
+    def _add(self, count: int, *, spot: bool) -> None:
+        first = 1 + max(self.nodes, default=0)
+        for number in range(first, first + count):
+            node = _Node(number, self.scenario.slots_per_node, spot=spot)
+            self.nodes[number] = node
+            self.counts[node.state] += 1
+            self.of_kind[not spot] += 1
+            self._create(node)
+
+    def _create(self, node: _Node) -> None:
+        """Allocate a machine, also after an eviction."""
+        scenario = self.scenario
+        node.since, node.ready = self.now, -1
+        node.life += 1
+        self.machines += 1
+        node.machine = self.machines
+        self._enter(node, _CREATING)
+        boot = scenario.boot_ms
+        if scenario.boot_spread:
+            boot = int(boot * exp(self._draw(node, "boot").gauss(0, scenario.boot_spread)))
+        self._at(self.now + boot // 2, _NODE_STEPS, node.number, node.machine)
+        self._at(self.now + boot + scenario.start_task_ms, _NODE_STEPS, node.number, -node.machine)
+        if scenario.evictions_per_hour > 0 and node.spot:
+            wait = self._draw(node).expovariate(scenario.evictions_per_hour / 3_600_000)
+            due = self.now + min(int(wait), _LONGEST_MS)
+            self._at(due, _EVICTION, node.number, node.machine)
+
+    def _draw(self, node: _Node, *purpose: str) -> random.Random:
+        """Return the generator that the emulator uses with the same seed, pool and node."""
+        words = (*purpose, self.scenario.pool, str(node.number), str(node.life))
+        return random.Random("/".join((str(self.root), *words)))  # noqa: S311
+
+    def _alive(self, number: int, machine: int) -> _Node | None:
+        node = self.nodes.get(number)
+        return node if node is not None and node.machine == machine else None
+
+    def _step(self, number: int, machine: int) -> None:
+        """Let a node start, or take tasks (a negative `machine`)."""
+        node = self._alive(number, abs(machine))
+        if node is not None and machine > 0 and node.state == _CREATING:
+            self._enter(node, _STARTING)
+            self._allocate()
+        elif node is not None and machine < 0 and node.state in (_CREATING, _STARTING):
+            self._enter(node, _READY)
+            node.ready = self.now
+            heapq.heappush(self.buckets[node.free], node.number)
+        # Nodes that are ready at the same instant share the tasks.
+        more = self.heap and self.heap[0][0] == self.now and self.heap[0][2] == _NODE_STEPS
+        if self.waiting and not more:
+            self._place()
+
+    def _leave(self, node: _Node) -> None:
+        drains = self.deallocation in ("taskcompletion", "retaineddata")
+        if node.state != _PREEMPTED:
+            self._book(node, whole=False)
+        self._enter(node, _LEAVING)
+        self.leaving[not node.spot] += 1
+        if not drains:
+            self._cut_short(node, again=self.deallocation == "requeue")
+        if not node.running:
+            self._forget(node)
+
+    def _forget(self, node: _Node) -> None:
+        self._book(node, whole=True)
+        self.counts[node.state] -= 1
+        self.leaving[not node.spot] -= node.state == _LEAVING
+        self.of_kind[not node.spot] -= 1
+        del self.nodes[node.number]
+
+    def _book(self, node: _Node, *, whole: bool) -> None:
+        """Count the time of a machine until now; `whole` ends it."""
+        if node.since < 0:
+            return
+        spent, slots = self.spent[not node.spot], self.scenario.slots_per_node
+        if node.ready < 0:
+            spent.boot += (self.now - node.since) * slots
+        else:
+            spent.boot += (node.ready - node.since) * slots
+            spent.ready += (self.now - node.ready) * slots
+            node.ready = self.now
+        node.since = -1 if whole else self.now
+
+    def _evictable(self, node: _Node) -> bool:
+        gone = node.state in (_LEAVING, _PREEMPTED)
+        return node.spot and not node.noticed and not gone
+
+    def _eviction(self, number: int, machine: int) -> None:
+        node = self._alive(number, machine)
+        if node is not None and self._evictable(node):
+            self._evict(node, self.scenario.notice_ms)
+
+    def _evict(self, node: _Node, notice_ms: int) -> None:
+        if notice_ms > 0:
+            node.noticed = True
+            self._at(self.now + notice_ms, _NOTICE_ENDS, node.number, node.machine)
+        else:
+            self._preempt(node)
+
+    def _notice_ends(self, number: int, machine: int) -> None:
+        node = self._alive(number, machine)
+        if node is not None and node.state not in (_LEAVING, _PREEMPTED):
+            self._preempt(node)
+
+    def _preempt(self, node: _Node) -> None:
+        self.evictions += 1
+        self._cut_short(node, again=True)
+        self._book(node, whole=True)
+        node.noticed = False
+        self._enter(node, _PREEMPTED)
+        wait = 0
+        if self.scenario.away_ms:
+            wait = int(self._draw(node, "away").expovariate(1 / self.scenario.away_ms))
+        self._at(self.now + wait, _RETURN, node.number, node.machine)
+        if self.waiting:
+            self._place()
+        self._allocate()
+
+    def _return(self, number: int, machine: int) -> None:
+        node = self._alive(number, machine)
+        if node is None or node.state != _PREEMPTED:
+            return
+        if self._room() > 0:
+            self._create(node)
+        else:
+            self.returning.append(number)
+            self._allocate()
+
+    def _room(self) -> int:
+        """Return for how many more spot nodes there is capacity, negative if some must leave."""
+        if self.capacity is None:
+            return _MOST_NODES
+        held = sum(
+            node.spot and not node.noticed and node.state not in (_LEAVING, _PREEMPTED)
+            for node in self.nodes.values()
+        )
+        return self.capacity - held
+
+    def _waits(self) -> list[_Node]:
+        found = (self.nodes.get(number) for number in self.returning)
+        waiting = [n for n in found if n is not None and n.state == _PREEMPTED]
+        self.returning = [node.number for node in waiting]
+        return sorted(waiting, key=lambda node: node.number)
+
+    def _trace(self, number: int, _: int) -> None:
+        change = self.scenario.changes[number]
+        if change.capacity is not None:
+            self.capacity = change.capacity
+        count = -self._room() if change.capacity is not None else (change.evict or 0)
+        if count > 0:
+            candidates = [node for node in self.nodes.values() if self._evictable(node)]
+            notice = self.scenario.notice_ms if change.notice_ms is None else change.notice_ms
+            for node in self.picks.sample(candidates, min(count, len(candidates))):
+                self._evict(node, notice)
+        self._returns()
+        self._allocate()
+
+    def _returns(self) -> None:
+        if self.returning and self.capacity is not None:
+            for node in self._waits()[: max(0, self._room())]:
+                self.returning.remove(node.number)
+                self._create(node)
+
+    # -- the formula and resizes
+
+    def _evaluation(self, _: int, __: int) -> None:
+        self.due = self.now
+        if not self.resizing:
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        """Evaluate the formula and resize the pool to the result."""
+        scenario, due = self.scenario, self.due
+        if scenario.formula is None or due is None:
+            return
+        late = max(0, self.now - due) // scenario.interval_ms
+        self.due = None
+        self._at(due + scenario.interval_ms * (1 + late), _EVALUATION, 0, 0)
+        self.evaluations += 1
+        now = scenario.start + timedelta(milliseconds=self.now)
+        spot, dedicated = self.targets
+        found = evaluate(
+            scenario.formula, Inputs(self.history, now, dedicated, spot, self.random.random)
+        )
+        if found.problem is not None:
+            self._problem(found.problem.detail)
+            return
+        self.deallocation = found.option
+        wanted = [min(found.spot, _MOST_NODES), min(found.dedicated, _MOST_NODES)]
+        if wanted != self.targets or wanted != self.of_kind:
+            self._begin_resize(*wanted)
+
+    def _begin_resize(self, spot: int, dedicated: int) -> None:
+        self.targets = [spot, dedicated]
+        self.resizing = True
+        self.resize_ends = self.now + _RESIZE_TIMEOUT_MS
+        self._at(self.resize_ends, _TIMEOUT, 0, 0)
+        self._allocate()
+
+    def _resize_timeout(self, _: int, __: int) -> None:
+        if self.resizing and self.resize_ends == self.now:
+            self._end_resize("the resize reached its timeout of 15 minutes")
+
+    def _allocate(self) -> None:
+        """Take the next steps of a resize, or end it."""
+        if self.returning:
+            self._returns()
+        while self.resizing:
+            changed, waits, errors = False, False, ""
+            for kind, target in ((1, self.targets[1]), (0, self.targets[0])):
+                missing = target - (self.of_kind[kind] - self.leaving[kind])
+                if missing == 0:
+                    continue
+                most = self.most[kind]
+                room = max(0, most - self.of_kind[kind]) if most is not None else _MOST_NODES
+                capacity = _MOST_NODES if kind else self._room() - len(self._waits())
+                count = min(missing, room, capacity)
+                waits = waits or capacity < min(missing, room)
+                if count > 0:
+                    self._add(count, spot=not kind)
+                    changed = True
+                elif missing < 0:
+                    self._remove(-missing, spot=not kind)
+                    changed = True
+                if missing > room:
+                    errors = f"the quota allows {most} {'dedicated' if kind else 'spot'} nodes"
+            moving = self.counts[_CREATING] or self.counts[_LEAVING]
+            if changed:
+                continue
+            if not moving and not waits:
+                self._end_resize(errors)
+            return
+
+    def _remove(self, count: int, *, spot: bool) -> None:
+        staying = [
+            node for node in self.nodes.values() if node.spot is spot and node.state != _LEAVING
+        ]
+        staying.sort(key=lambda n: (n.state == _READY, len(n.running), -n.number))
+        for node in staying[:count]:
+            self._leave(node)
+        if self.waiting:
+            self._place()
+
+    def _end_resize(self, error: str) -> None:
+        self.resizing = False
+        if error:
+            self._problem(error)
+            young = [n for n in self.nodes.values() if n.state == _CREATING and n.life == 1]
+            for node in young:
+                self._forget(node)
+        if self.due is not None:
+            self._evaluate()
+
+    # -- samples, timeline, result
+
+    def _fill(self, count: int) -> None:
+        first = self.epoch_ticks + self.next_sample * _TICKS_PER_MS
+        self.next_sample += count * _SAMPLE_MS
+        if self.measured:
+            everything = self._measure()
+            self.history.fill(first, count, {name: everything[name] for name in self.measured})
+        elif self.scenario.formula is not None:
+            self.history.fill(first, count, {})
+
+    def _measure(self) -> dict[str, float]:
+        ready = self.counts[_READY]
+        slots = ready * self.scenario.slots_per_node
+        cpu = 0.0
+        if "$CPUPercent" in self.measured and slots:
+            cpu = sum(
+                self.scenario.slots_per_node - node.free
+                for node in self.nodes.values()
+                if node.state == _READY
+            ) / slots  # fmt: skip
+        return {
+            "$CPUPercent": cpu,
+            "$ActiveTasks": self.waiting,
+            "$RunningTasks": self.running,
+            "$PendingTasks": self.waiting + self.running,
+            "$SucceededTasks": self.finished,
+            "$FailedTasks": self.terminated,
+            "$CurrentDedicatedNodes": self.of_kind[1],
+            "$CurrentLowPriorityNodes": self.of_kind[0],
+            "$PreemptedNodeCount": self.counts[_PREEMPTED],
+            "$SampleNodeCount": ready,
+            "$TaskSlotsPerNode": self.scenario.slots_per_node,
+            "$UsableNodeCount": ready,
+        }
+
+    def _note(self) -> None:
+        self._noted = self.now
+        held = self.of_kind[0] - self.counts[_PREEMPTED]
+        moment = Moment(self.now, held, self.of_kind[1], self.waiting, self.running)
+        self.timeline.append(moment)
+        if len(self.timeline) > _MOMENTS:
+            self.spacing = max(2, 2 * self.now // _MOMENTS)
+            del self.timeline[1::2]
+
+    def _problem(self, message: str) -> None:
+        last = self.problems[-1] if self.problems else None
+        if last is not None and last.message == message:
+            self.problems[-1] = Trouble(last.time_ms, message, last.count + 1)
+        elif len(self.problems) < _PROBLEMS:
+            self.problems.append(Trouble(self.now, message))
+
+    def _result(self, ended: int) -> SimulationResult:
+        self.now = ended
+        self._note()
+        left = len(self.nodes)
+        for node in self.nodes.values():
+            self._account_running(node)
+            if node.state != _PREEMPTED:
+                self._book(node, whole=True)
+        pairs = list(self.spent)
+        spent = {
+            "boot": (pairs[0].boot, pairs[1].boot),
+            "setup": (pairs[0].setup, pairs[1].setup),
+            "useful": (pairs[0].useful, pairs[1].useful),
+            "lost": (pairs[0].lost, pairs[1].lost),
+            "idle": tuple(p.ready - p.setup - p.useful - p.lost for p in pairs),
+        }
+        first = self.arrivals[0] if len(self.arrivals) else 0
+        started = zip(self.first_start, self.arrivals, strict=True)
+        return SimulationResult(
+            finished=self.finished,
+            unfinished=len(self.attempt) - self.finished - self.terminated,
+            terminated=self.terminated,
+            evictions=self.evictions,
+            repeated=self.repeated,
+            makespan_ms=self.last_end - first if self.last_end >= 0 else None,
+            waits_ms=sorted(start - arrival for start, arrival in started if start >= 0),
+            spent_ms=spent,  # pyright: ignore[reportArgumentType]  pairs of int
+            slots_per_node=self.scenario.slots_per_node,
+            left_nodes=left,
+            ended_ms=ended,
+            timeline=self.timeline,
+            problems=self.problems,
+            evaluations=self.evaluations,
+            events=self.events,
+        )
+
+    def _account_running(self, node: _Node) -> None:
+        """Count the work of tasks that run when the simulation ends as useful."""
+        spent, setup = self.spent[not node.spot], self.scenario.setup_ms
+        for task, started in node.running.items():
+            passed = self.now - started
+            spent.setup += min(passed, setup) * self.slots_of[task]
+            spent.useful += max(0, passed - setup) * self.slots_of[task]
+
+    # By kind of event.
+    _handlers = (
+        _task_ends, _step, _trace, _eviction, _notice_ends, _return, _resize_timeout, _evaluation,
+    )  # fmt: skip
+
+
+def _history(formula: str) -> tuple[SampleHistory, frozenset[str]]:
+    """Return an empty history of the metrics that the formula names."""
+    names = {METRIC_ALIASES.get(name, name) for name in re.findall(r"\$[A-Za-z_]\w*", formula)}
+    history = SampleHistory()
+    history.series = {name: s for name, s in history.series.items() if name in names}
+    return history, frozenset(history.series)
+
+
+assert PERIOD == _SAMPLE_MS * _TICKS_PER_MS  # noqa: S101

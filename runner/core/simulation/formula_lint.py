@@ -1,0 +1,309 @@
+"""Find what is wrong with a formula that Batch accepts: no bound, no target, lost work.
+
+The formula is evaluated on pools in different states, so the rules hold for any way to write it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
+from batch_emulator.autoscale.parser import Statement, parse, tokens
+from batch_emulator.autoscale.samples import KEPT, METRICS, PERIOD, SampleHistory
+from batch_emulator.autoscale.scope import DEDICATED, OPTION, SPOT, TARGET_ALIASES, meant
+from batch_emulator.autoscale.values import (
+    FormulaSyntaxError,
+    FormulaTooLongError,
+    Timestamp,
+)
+
+Level = Literal["error", "warning"]
+_NOW = datetime(2026, 1, 7, 12, tzinfo=UTC)  # a Wednesday
+_MANY, _MORE = 50_000, 100_000
+_LARGE = 1000
+_SLOTS = 4
+_NODES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem of a formula.
+
+    Attributes:
+        rule: Name of the rule, such as `no-upper-bound`.
+        level: `error` if the formula cannot work, else `warning`.
+        line: Line of the formula, from 1; None if it concerns all of it.
+        what: What happens.
+        better: Text to write instead, or what to do.
+    """
+
+    rule: str
+    level: Level
+    line: int | None
+    what: str
+    better: str
+
+
+def lint(
+    text: str,
+    *,
+    slots: int = 1,
+    interval_s: float | None = None,
+    boot_s: float | None = None,
+    spot: bool = True,
+) -> list[Finding]:
+    """Return the problems of a formula, in order of its lines.
+
+    Args:
+        text: The formula.
+        slots: Task slots of a node of the pool.
+        interval_s: Time between two evaluations; None if it is not known.
+        boot_s: Time that a node needs to boot and to run its start task.
+        spot: The pool is to have spot nodes.
+    """
+    try:
+        statements = parse(text)
+    except (FormulaSyntaxError, FormulaTooLongError) as err:
+        line = text.count("\n", 0, err.at) + 1
+        return [Finding("syntax", "error", line, err.detail(text), "correct the formula")]
+    found = [*_Lint(text, statements, slots).findings(spot=spot)]
+    if interval_s is not None and boot_s is not None and interval_s < boot_s:
+        found.append(_too_often(interval_s, boot_s))
+    return sorted(found, key=lambda finding: finding.line or 0)
+
+
+def _too_often(interval_s: float, boot_s: float) -> Finding:
+    minutes = max(5, -(-int(boot_s) // 60))
+    return Finding(
+        "interval-below-boot",
+        "warning",
+        None,
+        f"the formula is evaluated every {interval_s:.0f} s, and a node boots for {boot_s:.0f} s: "
+        "an evaluation is due before the nodes of the last one take tasks",
+        f"evaluate every {minutes} minutes: autoScaleEvaluationInterval PT{minutes}M",
+    )
+
+
+class _Lint:
+    def __init__(self, text: str, statements: Sequence[Statement], slots: int) -> None:
+        self.text = text
+        self.statements = statements
+        self.slots = slots
+        self.lines: dict[str, int] = {}
+        for statement in statements:
+            if statement.target is not None:
+                name = TARGET_ALIASES.get(statement.target, statement.target)
+                self.lines[name] = self._line(statement.at)
+        self.reads = {name for kind, name in self._names() if kind == "read"}
+
+    def _names(self) -> Iterator[tuple[str, str]]:
+        """Yield the names in the formula, whether they are read or set."""
+        targets = {statement.at for statement in self.statements if statement.target}
+        for token in tokens(self.text):
+            if token.kind == "name":
+                yield "set" if token.at in targets else "read", token.text
+
+    def _line(self, at: int) -> int:
+        return self.text.count("\n", 0, at) + 1
+
+    def findings(self, *, spot: bool) -> Iterator[Finding]:
+        """Yield the findings of all rules."""
+        yield from self._misspelled()
+        if not {DEDICATED, SPOT} & set(self.lines):
+            yield Finding(
+                "target-never-set",
+                "error",
+                None,
+                "the formula sets neither node count, so the pool never changes",
+                f"{SPOT} = min(4, $PendingTasks.GetSample(1));",
+            )
+            return
+        broken = self._always_fails()
+        if broken is not None:
+            yield broken
+            return
+        yield from self._reads_nothing()
+        yield from self._on_new_pools()
+        yield from self._bounds()
+        yield from self._stays()
+        if spot:
+            yield from self._spot_nodes()
+        if self.slots > 1:
+            yield from self._slots()
+        if OPTION not in self.lines:
+            yield Finding(
+                "no-taskcompletion",
+                "warning",
+                None,
+                f"{OPTION} is not set: a node that leaves the pool stops its tasks, which start "
+                "again on another node",
+                f"{OPTION} = taskcompletion;",
+            )
+
+    def _misspelled(self) -> Iterator[Finding]:
+        for statement in self.statements:
+            name = statement.target
+            intended = meant(name) if name else None
+            if intended is not None:
+                yield Finding(
+                    "other-case",
+                    "error",
+                    self._line(statement.at),
+                    f"{name} is a variable of the formula: names are case-sensitive",
+                    f"write {intended}",
+                )
+
+    # -- probes
+
+    def _evaluate(
+        self,
+        values: Mapping[str, float],
+        *,
+        spot: int = 0,
+        dedicated: int = 0,
+        samples: int = KEPT,
+        now: datetime = _NOW,
+    ) -> Evaluation:
+        """Evaluate the formula on a pool that has had these metrics for `samples` periods."""
+        history = SampleHistory()
+        full = {
+            **dict.fromkeys(METRICS, 0.0),
+            "$TaskSlotsPerNode": self.slots,
+            "$CurrentLowPriorityNodes": spot,
+            "$CurrentDedicatedNodes": dedicated,
+            "$SampleNodeCount": spot + dedicated,
+            "$UsableNodeCount": spot + dedicated,
+            **values,
+        }
+        newest = Timestamp.of(now).ticks
+        if samples:
+            history.fill(newest - (samples - 1) * PERIOD, samples, full)
+        draw = random.Random(0).random  # noqa: S311
+        return evaluate(self.text, Inputs(history, now, dedicated, spot, draw))
+
+    def _always_fails(self) -> Finding | None:
+        """Return a finding if the formula fails although all samples of a day are there."""
+        idle = self._evaluate({})
+        busy = self._evaluate(_waiting(8), spot=2, dedicated=2)
+        if idle.problem is None or busy.problem is None:
+            found = idle.problem or busy.problem
+            if found is None:
+                return None
+            state = "without tasks" if idle.problem else "with tasks and nodes"
+            return Finding(
+                "fails-sometimes",
+                "warning",
+                _line_of(found.detail),
+                f"on a pool {state} the evaluation fails, and the pool keeps its size: "
+                f"{found.detail}",
+                "test the divisor first: nodes > 0 ? tasks / nodes : 0",
+            )
+        detail = busy.problem.detail
+        if "Insufficient" in detail:
+            better = "read at least two minutes: GetSample(2 * TimeInterval_Minute)"
+            return Finding(
+                "never-enough-samples", "error", _line_of(detail), f"always fails: {detail}", better
+            )
+        return Finding(
+            "always-fails", "error", _line_of(detail), f"always fails: {detail}", "correct the line"
+        )
+
+    def _reads_nothing(self) -> Iterator[Finding]:
+        for warning in self._evaluate(_waiting(8), spot=2, dedicated=2).warnings:
+            if "always 0" in warning or "no value" in warning:
+                yield Finding(
+                    "reads-nothing",
+                    "warning",
+                    None,
+                    f"a read is always empty: {warning}",
+                    "read a metric that Batch measures, over at least two minutes",
+                )
+
+    def _on_new_pools(self) -> Iterator[Finding]:
+        new = self._evaluate({}, samples=0)
+        if new.problem is not None:
+            yield Finding(
+                "fails-on-new-pools",
+                "warning",
+                _line_of(new.problem.detail),
+                f"a new pool has no samples, and the evaluation fails: {new.problem.detail}",
+                "$PendingTasks.GetSamplePercent(5 * TimeInterval_Minute) < 70 ? 1 : "
+                "avg($PendingTasks.GetSample(5 * TimeInterval_Minute))",
+            )
+
+    def _bounds(self) -> Iterator[Finding]:
+        one = self._evaluate(_waiting(_MANY), spot=_NODES, dedicated=_NODES)
+        two = self._evaluate(_waiting(_MORE), spot=_NODES, dedicated=_NODES)
+        for name, first, second in (
+            (SPOT, one.spot, two.spot),
+            (DEDICATED, one.dedicated, two.dedicated),
+        ):
+            if name in self.lines and second > first and second > _LARGE:
+                yield Finding(
+                    "no-upper-bound",
+                    "warning",
+                    self.lines[name],
+                    f"{_MORE:,} waiting tasks ask for {second:,} nodes: only the quota limits the "
+                    "cost",
+                    f"{name} = min(10, ...);",
+                )
+
+    def _stays(self) -> Iterator[Finding]:
+        """Find nodes that stay although there has been no task for a day, at any hour."""
+        for name, spot, dedicated in ((SPOT, _NODES, 0), (DEDICATED, 0, _NODES)):
+            if name not in self.lines:
+                continue
+            left = [
+                self._evaluate({}, spot=spot, dedicated=dedicated, now=_NOW + timedelta(hours=hour))
+                for hour in (0, 12, 24 * 3)  # noon, midnight, Saturday
+            ]
+            least = min(each.spot if name == SPOT else each.dedicated for each in left)
+            if least:
+                yield Finding(
+                    "never-zero",
+                    "warning",
+                    self.lines[name],
+                    f"after a day without tasks the pool keeps {least} nodes, which cost money",
+                    f"let {name} become 0 when $PendingTasks is 0",
+                )
+
+    def _spot_nodes(self) -> Iterator[Finding]:
+        reads_spot = {"$CurrentLowPriorityNodes", "$PreemptedNodeCount", SPOT} & self.reads
+        if SPOT not in self.lines:
+            why = f", although it reads {min(reads_spot)}" if reads_spot else ""
+            yield Finding(
+                "spot-target-not-set",
+                "warning",
+                self.lines[DEDICATED],
+                f"it sets only {DEDICATED}{why}: spot nodes of the pool are never removed, and "
+                "new nodes are dedicated ones at the full price",
+                f"set {SPOT}; and {DEDICATED} = 0; for a pool of spot nodes only",
+            )
+
+    def _slots(self) -> Iterator[Finding]:
+        """Find a formula that asks for a node per task on nodes with several slots."""
+        one = self._evaluate(_waiting(self.slots * _SLOTS), spot=0)
+        tasks = self.slots * _SLOTS
+        for name, count in ((SPOT, one.spot), (DEDICATED, one.dedicated)):
+            if name in self.lines and count == tasks:
+                yield Finding(
+                    "tasks-not-slots",
+                    "warning",
+                    self.lines[name],
+                    f"{tasks} tasks ask for {count} nodes, and a node runs {self.slots} at a time",
+                    f"divide the number of tasks by {self.slots}",
+                )
+
+
+def _waiting(tasks: int) -> dict[str, float]:
+    return {"$ActiveTasks": tasks, "$PendingTasks": tasks}
+
+
+def _line_of(detail: str) -> int | None:
+    """Return the line in `Line 2, Col 7: ...`."""
+    word = detail.removeprefix("Line ").partition(",")[0]
+    return int(word) if word.isdecimal() else None

@@ -1,0 +1,114 @@
+"""The result of a simulation: times, nodes, and node time by what it was spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Spent = Literal["boot", "setup", "useful", "lost", "idle"]
+SPENT: tuple[Spent, ...] = ("boot", "setup", "useful", "lost", "idle")
+_HOUR_MS = 3_600_000
+_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The pool from `time_ms` on."""
+
+    time_ms: int
+    spot: int
+    dedicated: int
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A failed evaluation or a resize that fell short; `count` of them in a row since `time_ms`."""
+
+    time_ms: int
+    message: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """What came of a scenario.
+
+    Attributes:
+        finished, unfinished: Tasks that ended, and those that had not when the simulation ended.
+        terminated: Tasks that were ended because their node left the pool.
+        evictions: Spot nodes that were evicted.
+        repeated: Attempts of tasks that were cut short and repeated.
+        makespan_ms: From the first arrival to the last end of a task; None if none ended.
+        waits_ms: Time from arrival to first start of each task that started, sorted.
+        spent_ms: Slot time of (spot, dedicated) nodes by purpose. Divided by the slots of a node
+            it is node time: the sum is the time for which Azure bills.
+        left_nodes: Nodes that were still there at the end.
+        ended_ms: When the simulation ended.
+        timeline: The pool over time; thinned out if there are many changes.
+        problems: Failed evaluations and resizes.
+        events: Number of events that were processed.
+    """
+
+    finished: int
+    unfinished: int
+    terminated: int
+    evictions: int
+    repeated: int
+    makespan_ms: int | None
+    waits_ms: Sequence[int]
+    spent_ms: Mapping[Spent, tuple[int, int]]
+    slots_per_node: int
+    left_nodes: int
+    ended_ms: int
+    timeline: Sequence[Moment]
+    problems: Sequence[Trouble]
+    evaluations: int
+    events: int
+
+    @property
+    def node_ms(self) -> tuple[float, float]:
+        """The time of spot nodes and of dedicated nodes."""
+        spot, dedicated = map(sum, zip(*self.spent_ms.values(), strict=True))
+        return spot / self.slots_per_node, dedicated / self.slots_per_node
+
+    def wait_ms(self, percentile: float) -> int | None:
+        """Return a percentile of the waiting times by nearest rank, None if no task started."""
+        if not self.waits_ms:
+            return None
+        rank = -(-len(self.waits_ms) * percentile // _PERCENT)
+        return self.waits_ms[max(0, int(rank) - 1)]
+
+    def cost_micro(
+        self, spot_usd_per_hour: float | None, dedicated_usd_per_hour: float | None
+    ) -> dict[Spent, int] | None:
+        """Return micro-dollars by purpose, which sum exactly to the rounded price of the node time.
+
+        Returns:
+            None if a price is unknown and nodes of its kind ran.
+        """
+        totals = dict.fromkeys(SPENT, 0)
+        for kind, price in enumerate((spot_usd_per_hour, dedicated_usd_per_hour)):
+            parts: dict[Spent, int] = {name: self.spent_ms[name][kind] for name in SPENT}
+            if not any(parts.values()):
+                continue
+            if price is None:
+                return None
+            for name, micro in _divide(parts, round(price * 1_000_000), self.slots_per_node):
+                totals[name] += micro
+        return totals
+
+
+def _divide(parts: Mapping[Spent, int], micro_per_hour: int, slots: int) -> list[tuple[Spent, int]]:
+    """Divide the price of some slot time by largest remainder."""
+    whole = slots * _HOUR_MS
+    total = (2 * sum(parts.values()) * micro_per_hour + whole) // (2 * whole)
+    exact: dict[Spent, tuple[int, int]] = {
+        name: divmod(ms * micro_per_hour, whole) for name, ms in parts.items()
+    }
+    left = total - sum(floor for floor, _ in exact.values())
+    largest = sorted(exact, key=lambda name: -exact[name][1])
+    up = set(largest[:left]) if left > 0 else set[Spent]()
+    return [(name, floor + (name in up)) for name, (floor, _) in exact.items()]

@@ -1,0 +1,233 @@
+"""Try autoscale formulas: on a live pool, in a simulation, and by rules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.batch.pools import PoolAutoscale, PoolView, evaluate_formula, list_pools
+from runner.core.pricing.machines import find_machine
+from runner.core.pricing.prices import load_price_table
+from runner.core.settings import Settings
+from runner.core.simulation.engine import simulate
+from runner.core.simulation.formula_lint import Finding, lint
+from runner.core.simulation.result import SimulationResult
+from runner.core.simulation.scenario import Scenario, ScenarioError
+from runner.flows.environment.pools import found_pool
+from runner.protocol.errors import ExitCode, RunnerError
+
+
+def evaluate(settings: Settings, pool_id: str | None, text: str) -> tuple[PoolView, PoolAutoscale]:
+    """Return a pool, and what a formula would do to it now; nothing is changed.
+
+    Args:
+        settings: the target.
+        pool_id: the pool; by default that of the settings, or the only one that has a formula.
+        text: a formula, or the path of a file with one.
+
+    Raises:
+        RunnerError: the file cannot be read, no pool is chosen, or the pool has no formula.
+    """
+    formula = read_formula(text)
+    connection = connect(settings)
+    named = pool_id or settings.pool
+    if named is not None:
+        pool = found_pool(connection, named)
+        if pool.autoscale is None:
+            raise _not_autoscaled(pool, connection, settings)
+    else:
+        pool = _only_scaled(connection, settings)
+    return pool, evaluate_formula(connection, pool.id, formula)
+
+
+def read_formula(text: str) -> str:
+    """Return a formula, or the one in a file. Raise R-FORMULA-READ if it is neither."""
+    if "=" in text or "\n" in text:  # every formula assigns the targets
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, ValueError) as err:
+        raise RunnerError(
+            "R-FORMULA-READ",
+            f"{text!r} is neither a formula nor a file that can be read",
+            why=(err.strerror if isinstance(err, OSError) else None) or str(err),
+            fix="write the path of a file, or a formula: '$TargetLowPriorityNodes = 1;'",
+        ) from err
+
+
+def _only_scaled(connection: Connection, settings: Settings) -> PoolView:
+    scaled = [pool for pool in list_pools(connection) if pool.autoscale is not None]
+    if len(scaled) == 1:
+        return scaled[0]
+    if not scaled:
+        raise _not_autoscaled(None, connection, settings)
+    names = sorted(pool.id for pool in scaled)
+    raise RunnerError(
+        "R-POOL-UNNAMED",
+        f"{len(names)} pools have a formula",
+        why=f"they are {', '.join(names)}, and a formula is evaluated with the samples of one",
+        fix=f"--pool {names[0]}",
+    )
+
+
+def _not_autoscaled(
+    pool: PoolView | None, connection: Connection, settings: Settings
+) -> RunnerError:
+    scaled = sorted(each.id for each in list_pools(connection) if each.autoscale is not None)
+    stack = f"set its `scenario` in Pulumi.{settings.stack}.yaml and run `runner up`"
+    if settings.target == "local":
+        name, nodes = (pool.id, pool.spot_target) if pool else ("POOL", 0)
+        formula = f"--auto-scale-formula '$TargetLowPriorityNodes = {nodes};'"
+        stack = connection.for_this_account(
+            f"az batch pool autoscale enable --pool-id {name} {formula}"
+        )
+    return RunnerError(
+        "R-POOL-NOT-AUTOSCALED",
+        f"pool {pool.id!r} has no formula" if pool else "no pool has a formula",
+        why="Batch collects samples and evaluates formulas only where autoscale is enabled",
+        fix=f"--pool {scaled[0]}" if scaled else stack,
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSetting:
+    """The pool that a simulation assumes; None takes the value of the named pool or the default.
+
+    Attributes:
+        pool: A pool of the target; its formula, interval, slots and VM size are the defaults.
+        slots: Task slots of a node.
+        interval_s: Time between two evaluations.
+        vm_size, region: Select the price of a node-hour.
+        spot_usd, dedicated_usd: Prices of a node-hour.
+    """
+
+    pool: str | None = None
+    slots: int | None = None
+    interval_s: float | None = None
+    vm_size: str | None = None
+    region: str | None = None
+    spot_usd: float | None = None
+    dedicated_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A formula and where it is from."""
+
+    name: str
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """The pool of a simulation, with prices per node-hour in USD; None if they are unknown."""
+
+    candidates: Sequence[Candidate]
+    slots: int
+    interval_s: float
+    vm_size: str | None
+    region: str | None
+    spot_usd: float | None
+    dedicated_usd: float | None
+
+
+def assume(settings: Settings, formulas: Sequence[str], given: PoolSetting, home: Path) -> Assumed:
+    """Return the formulas and the pool to simulate. The target is asked only for a named pool.
+
+    Args:
+        settings: The target of `given.pool`.
+        formulas: Formulas, or paths of files; empty for the formula of the pool.
+        given: What the caller set.
+        home: RUNNER_HOME, which has newer prices.
+
+    Raises:
+        RunnerError: There is no formula, a file cannot be read, or the pool or VM size is unknown.
+    """
+    candidates = [_candidate(text, number) for number, text in enumerate(formulas, 1)]
+    slots, interval_s, size, region = given.slots, given.interval_s, given.vm_size, given.region
+    if given.pool is not None:
+        connection = connect(settings)
+        view = found_pool(connection, given.pool)
+        if view.autoscale is None and not candidates:
+            raise _not_autoscaled(view, connection, settings)
+        if view.autoscale is not None:
+            interval_s = interval_s or view.autoscale.interval_s
+            if not candidates:
+                candidates = [Candidate(view.id, view.autoscale.formula)]
+        slots, size = slots or view.slots, size or view.vm_size
+        region = region or connection.outputs.location
+    if not candidates:
+        raise RunnerError(
+            "R-FORMULA-MISSING",
+            "no formula given",
+            why="neither a formula nor a pool was named",
+            fix="write a formula or the path of a file, or name a pool: --pool POOL",
+            exit_code=ExitCode.USAGE,
+        )
+    spot_usd, dedicated_usd = given.spot_usd, given.dedicated_usd
+    if size is not None and region is not None:
+        prices = load_price_table(home)
+        name = known.vm_size if (known := find_machine(size)) else size
+        spot, dedicated = (prices.find(name, region, spot=each) for each in (True, False))
+        if spot_usd is None and spot is not None:
+            spot_usd = spot.usd_per_hour
+        if dedicated_usd is None and dedicated is not None:
+            dedicated_usd = dedicated.usd_per_hour
+    return Assumed(
+        candidates, slots or 1, interval_s or 900.0, size, region, spot_usd, dedicated_usd
+    )
+
+
+def _candidate(text: str, number: int) -> Candidate:
+    formula = read_formula(text)
+    return Candidate(f"formula {number}" if formula is text else text, formula)
+
+
+def simulate_all(assumed: Assumed, scenario: Scenario) -> list[tuple[Candidate, SimulationResult]]:
+    """Simulate each candidate with the tasks and evictions of `scenario`.
+
+    Raises:
+        RunnerError: A formula has a syntax error, or a task never fits a node.
+    """
+    return [(each, _simulated(each, scenario, assumed)) for each in assumed.candidates]
+
+
+def _simulated(candidate: Candidate, scenario: Scenario, assumed: Assumed) -> SimulationResult:
+    settings = {
+        "formula": candidate.formula,
+        "interval_ms": round(assumed.interval_s * 1000),
+        "slots_per_node": assumed.slots,
+    }
+    try:
+        return simulate(dataclasses.replace(scenario, **settings))
+    except ScenarioError as err:
+        raise RunnerError(
+            "R-SIMULATION",
+            f"cannot simulate {candidate.name}",
+            why=str(err),
+            fix="correct the formula, or set --slots and --task-slots",
+            exit_code=ExitCode.USAGE,
+        ) from err
+
+
+def lint_all(
+    assumed: Assumed, *, boot_s: float | None, spot: bool
+) -> list[tuple[Candidate, list[Finding]]]:
+    """Return the findings for each candidate."""
+    return [
+        (
+            each,
+            lint(
+                each.formula,
+                slots=assumed.slots,
+                interval_s=assumed.interval_s,
+                boot_s=boot_s,
+                spot=spot,
+            ),
+        )
+        for each in assumed.candidates
+    ]
