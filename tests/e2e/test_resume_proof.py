@@ -234,7 +234,7 @@ class StorageKiller(threading.Thread):
         super().__init__()
         self.cli = cli
         self.after_s = chance.uniform(0, 12)
-        self.away_s = chance.choice([0.0, chance.uniform(0, 4)])
+        self.away_s = chance.choice([0.0, 0.0, chance.uniform(0, 4), chance.uniform(15, 25)])
         self.evicts = chance.choice(["", "", "before", "after"])
         self.error: BaseException | None = None
 

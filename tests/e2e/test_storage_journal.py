@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from runner.flows.local.state import (
 )
 from tests.e2e.conftest import new_home
 
+FULL = Path("/dev/full")  # each write fails as on a full disk
+
 
 class Storage:
     """Azurite as the local services start it, with a client that repeats nothing."""
@@ -32,9 +35,10 @@ class Storage:
         self.key = ensure_keys(self.paths)["storage"]
         self.record: ProcessRecord | None = None
 
-    def start(self) -> ContainerClient:
+    def start(self, log: Path | None = None) -> ContainerClient:
         program = azurite.ensure_azurite(self.paths, ignore_progress)
         launch = services.blob_launch(self.paths, self.state.blob_port, self.key, program)
+        launch = replace(launch, log=log or launch.log)
         self.record = services.spawn(launch)
         services.wait_ready(launch, self.record, self.state, services.log_size(launch.log))
         service = BlobServiceClient(
@@ -155,6 +159,14 @@ def test_change_that_cannot_be_written_is_not_acknowledged(storage: Storage) -> 
     container.upload_blob("late", b"two", overwrite=True)
     storage.kill()
     assert read(storage.start(), "late") == b"two"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs Linux")
+def test_log_that_cannot_be_written_does_not_end_storage(storage: Storage) -> None:
+    container = storage.start(FULL)
+    container.create_container()
+    container.upload_blob("kept", b"one")
+    assert read(container, "kept") == b"one"
 
 
 def test_journals_of_a_save_that_was_not_completed_are_applied_twice(storage: Storage) -> None:

@@ -200,6 +200,11 @@ adapter.saveDatabase = function (file, text, callback) {
   save().then(() => callback(null), callback);
 };
 
+// On a full disk the log cannot be written either. Without a listener that error ends the process.
+for (const stream of [process.stdout, process.stderr]) {
+  stream.on("error", () => {});
+}
+
 const { writeHead } = http.ServerResponse.prototype;
 
 // No response precedes its change, nor one that it saw. While the disk is full, clients try again.
