@@ -1,18 +1,22 @@
-"""Paths in the storage account as users type them: `cats/2024`, `runs:ID`, `share:x`."""
+"""Paths in the storage account as users type them: `cats/2024`, `runs:ID`, `share:x`.
+
+In a container, it is a stored path as `runner.protocol.names` describes it. On a share, which nodes
+mount, files have the names that scripts see.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.protocol.errors import RunnerError
+from runner.protocol.names import as_stored, file_path, stored_path
 
 SHARE = "share"
 SHARE_PARTS = ".runner-parts"  # in the root of the share: files that are being uploaded
 # 3 to 63 of a-z, 0-9 and single dashes; `$root` and `$web` too (REST docs "Naming and Referencing
 # Containers, Blobs, and Metadata", read 2026-11-21).
 _CONTAINER = re.compile(r"\$?[a-z0-9](?:-?[a-z0-9]){2,62}")
-_MAX_NAME = 1024  # of a blob, same page
 # REST docs "Naming and referencing shares, directories, files, and metadata", read 2026-11-21: the
 # service rejects these, and removes dots at the end of a name: it would be stored as another.
 _NOT_IN_SHARE = re.compile(r'[":|<>*?]')
@@ -32,6 +36,16 @@ class StoredPath:
         return self.path.rpartition("/")[2] or self.store
 
     @property
+    def file_name(self) -> str:
+        """The last part of the path as the name of a file on this machine."""
+        return self.name if self.store == SHARE else file_path(self.name)
+
+    def below(self, path: str) -> StoredPath:
+        """Return the place of a file of this machine, by its path relative to this folder."""
+        name = path if self.store == SHARE else stored_path(path)
+        return replace(self, path=f"{self.path}/{name}".lstrip("/"))
+
+    @property
     def as_input(self) -> str:
         """The path in the form of `inputs:` in a `train.yaml`."""
         if self.store == SHARE:
@@ -49,35 +63,32 @@ def parse_stored_path(text: str, default_store: str) -> StoredPath:
         RunnerError: the store or the path is invalid.
     """
     head, colon, rest = text.partition(":")
-    store, path = (head, rest) if colon else (default_store, text)
+    # A colon behind a slash is one of a file's name.
+    store, path = (head, rest) if colon and "/" not in head else (default_store, text)
     if store != SHARE and not _CONTAINER.fullmatch(store):
         raise _refused(
             text,
             f"{store!r} is not a valid container name",
-            "use PATH, CONTAINER:PATH or share:PATH",
+            f"use CONTAINER:PATH or share:PATH, or {default_store}:{text} for a file of this name",
         )
     return StoredPath(store, check_stored_name(text, path.strip("/"), store))
 
 
 def check_stored_name(text: str, name: str, store: str = "") -> str:
-    """Return `name` if `store` accepts it.
+    """Return the path in `store` that a user means with `name`.
 
     Raises:
-        RunnerError: it does not; the error quotes `text`, which the user typed.
+        RunnerError: it cannot have that name; the error quotes `text`, which the user typed.
     """
     parts = name.split("/") if name else []
     if any(part in ("", ".", "..") for part in parts):
         raise _refused(text, "parts cannot be empty, '.' or '..'", "use the plain path")
-    if "\\" in name or any(ord(char) < 32 or ord(char) == 127 for char in name):
-        raise _refused(text, "names cannot have backslashes or control characters", "rename it")
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        raise _refused(repr(text), "it is not UTF-8", "rename it") from None
-    if len(name) > _MAX_NAME:
-        raise _refused(f"{text[:40]}…", f"it has more than {_MAX_NAME} characters", "shorten it")
-    if store == SHARE:
-        _check_share_parts(text, parts)
+    if store != SHARE:
+        return as_stored(name)
+    if any(as_stored(char) != char for char in name if char != "."):
+        why = "names on a file share have no backslash, no control character, and are UTF-8"
+        raise _refused(as_stored(text), why, "rename it")
+    _check_share_parts(text, parts)
     return name
 
 

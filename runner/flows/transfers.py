@@ -1,13 +1,23 @@
-"""Safe target paths, hashes of files, and progress in bytes, for all transfers."""
+"""Names of files on this machine, their hashes, and progress in bytes, for all transfers."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import re
+import tempfile
 import time
-from pathlib import Path
+import unicodedata
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from threading import Event, Lock
+from typing import Self
 
 from runner.core.progress import OnProgress, Progress
+from runner.protocol.names import file_path
 from runner.protocol.results import check_output_path
 
 _EVERY_S = 0.05  # limits the progress events of many small files
@@ -47,11 +57,142 @@ class BytesMoved:
 
 
 def target_within(folder: Path, path: str) -> Path:
-    """Return the target of a relative path. Raise ValueError if it leaves the folder."""
-    target = folder / check_output_path(path)
+    """Return the target of a stored path. Raise ValueError if it leaves the folder."""
+    return _checked(folder, folder / file_path(check_output_path(path)))
+
+
+def _checked(folder: Path, target: Path) -> Path:
     if not target.resolve().is_relative_to(folder.resolve()):  # a link, or a drive of Windows
-        raise ValueError(f"{path!r} leaves {folder}")
+        raise ValueError(f"{str(target)!r} leaves {folder}")
     return target
+
+
+# What every file system takes. Names of devices are refused by Windows, with any suffix.
+_PORTABLE = re.compile(
+    r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|\Z))[\w +@=,#-](\.?[\w +@=,#-]){0,99}(?<! )",
+    re.ASCII | re.IGNORECASE,
+)
+_NOT_PORTABLE = re.compile(r"[^\w .+@=,#-]|[ .]\Z", re.ASCII)
+_OTHER_REASONS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
+_KEPT_CHARS = 60  # of a name that another one replaces
+_SHOWN = 3
+
+
+class FileSystem:
+    """The names that the file system of a folder takes, found with files in a temporary folder.
+
+    A context manager; the temporary folder is made when it is first needed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the temporary folder."""
+        if self._made is not None:
+            self._made.cleanup()
+
+    def takes(self, name: str) -> bool:
+        """Return True if a file keeps the name, or if that cannot be found out."""
+        try:
+            with self._file(name) as path:
+                names = {_composed(each.name) for each in path.parent.iterdir()}
+                return _composed(name) in names  # macOS composes letters and accents anew
+        except OSError as err:
+            return err.errno in _OTHER_REASONS
+
+    def confuses(self, one: str, other: str) -> bool:
+        """Return True if both names are those of one file."""
+        with suppress(OSError), self._file(one) as path:
+            return os.path.lexists(path.with_name(other))
+        return False
+
+    @contextmanager
+    def _file(self, name: str) -> Generator[Path]:
+        if self._made is None:
+            there = next(each for each in (self._folder, *self._folder.parents) if each.is_dir())
+            self._made = tempfile.TemporaryDirectory(prefix=".runner-names-", dir=there)
+        path = Path(self._made.name, name)
+        path.touch()
+        try:
+            yield path
+        finally:
+            path.unlink()
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The targets of stored paths; `note`, for a message, names files that are called otherwise."""
+
+    of: Mapping[str, Path]
+    note: str = ""
+
+
+def plan_targets(folder: Path, paths: Iterable[str]) -> Targets:
+    """Return where stored paths lie below a folder of this machine.
+
+    Linux takes all names and keeps them apart. Where another system does not, `a:b` becomes
+    `a%x3Ab`, and `a` beside `A` becomes `a~ca978112`, in every download of the same files.
+
+    Raises:
+        ValueError: a path leaves the folder.
+    """
+    with FileSystem(folder) as system:
+        return name_targets(folder, paths, system)
+
+
+def name_targets(folder: Path, paths: Iterable[str], system: FileSystem) -> Targets:
+    """Return what `plan_targets` does, by the names that a file system takes."""
+    chosen: dict[tuple[Path, str], Path] = {}
+    taken: dict[tuple[Path, str], str] = {}
+
+    def choose(parent: Path, name: str) -> Path:
+        if (parent, name) not in chosen:
+            kept = name if _PORTABLE.fullmatch(name) or system.takes(name) else _portable(name)
+            alike = unicodedata.normalize("NFD", unicodedata.normalize("NFD", kept).casefold())
+            other = taken.setdefault((parent, alike), kept)
+            if other != kept and system.confuses(other, kept):
+                kept = _with_hash(kept, name)
+            chosen[parent, name] = parent / kept
+        return chosen[parent, name]
+
+    of: dict[str, Path] = {}
+    for path in sorted(paths):
+        target = folder
+        for part in PurePosixPath(file_path(check_output_path(path))).parts:
+            target = choose(target, part)
+        of[path] = _checked(folder, target)
+    renamed = [
+        f"{path} as {target.relative_to(folder)}"
+        for path, target in of.items()
+        if target != folder / file_path(path)
+    ]
+    if not renamed:
+        return Targets(of)
+    rest = f" and {len(renamed) - _SHOWN} more" if len(renamed) > _SHOWN else ""
+    why = "; renamed, as this file system does not take the names: "
+    return Targets(of, f"{why}{', '.join(renamed[:_SHOWN])}{rest}")
+
+
+def _portable(name: str) -> str:
+    """Return a name that every file system takes, by which people recognise this one."""
+    escaped = _NOT_PORTABLE.sub(
+        lambda found: "".join(f"%x{byte:02X}" for byte in os.fsencode(found[0])), name
+    )
+    is_short = len(escaped) <= 2 * _KEPT_CHARS and escaped != name
+    return escaped if is_short else _with_hash(escaped, name)
+
+
+def _with_hash(start: str, name: str) -> str:
+    return f"{start[:_KEPT_CHARS]}~{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}"
 
 
 def has_content(target: Path, size_bytes: int, sha256: str) -> bool:

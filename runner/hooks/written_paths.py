@@ -58,7 +58,7 @@ def install(record: str, ignored: "list[str]") -> None:
     """Append to the file `record` each path that is opened for writing, made, or renamed to.
 
     Args:
-        record: a file, whose lines are paths, and MORE.
+        record: a file, whose lines are paths with NUL for a line end, and MORE.
         ignored: folders of which nothing is recorded, beside those of Python itself.
     """
     if not hasattr(sys, "addaudithook"):
@@ -131,7 +131,7 @@ class WrittenPaths:
         # Opened anew, as the script may close descriptors that it does not know.
         file = os.open(self._record, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(file, os.fsencode(text.replace("\n", "?")) + b"\n")
+            os.write(file, os.fsencode(text.replace("\n", "\0")) + b"\n")
         finally:
             os.close(file)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 
 from runner.protocol.errors import RunnerError
+from runner.protocol.names import as_stored
 
 MAX_ID = 64  # Batch ids: 1-64 of [A-Za-z0-9_-], case-insensitive
 SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no 0/o, 1/l
@@ -195,9 +196,12 @@ def is_selected_output(name: str, path: str | None) -> bool:
     """Return True if `path` names the output `name`.
 
     Args:
-        name: Path of one file below the outputs.
-        path: A file, a folder or a glob; None and "" select all.
+        name: Stored path of one file below the outputs.
+        path: A file, a folder or a glob, stored or as the script named it; None and "" select all.
     """
     if not path or name == path:
         return True
-    return name.startswith(f"{path.rstrip('/')}/") or fnmatch.fnmatchcase(name, path)
+    return any(
+        name == meant or name.startswith(f"{meant.rstrip('/')}/") or fnmatchcase(name, meant)
+        for meant in (path, as_stored(path))
+    )

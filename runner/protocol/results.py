@@ -28,6 +28,7 @@ class OutputFile:
     """One exported file; `path` is relative to the output folder and never leaves it.
 
     Attributes:
+        path: Its stored path, see `names`.
         source: Where the script wrote it if not in `$RUNNER_OUTPUT_DIR`: `code` is the folder of
             the script, `home` and `temp` are its home folder and `$TMPDIR`, anything else is the
             path of the file.
@@ -55,7 +56,7 @@ _LEFT_OUT = {
     "data": "taken for downloaded data",
     "temporary": "named as a temporary file, not by the code",
     "search": "not searched to the end, for too many files or too little time",
-    "unreadable": "not readable, or with a name that no blob can have",
+    "unreadable": "not readable",
     "transfer": "could not be read, or storage did not take it",
     "time": "no time was left",
     "path": "a path that leaves the output folder",

@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,6 +41,13 @@ from azure.storage.blob import (
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
+from runner.protocol.names import (
+    blob_name,
+    file_path,
+    is_shortened,
+    listed_prefix,
+    stored_path,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -50,7 +57,9 @@ _PARALLEL = 8
 # A blob has at most 50,000 blocks (learn.microsoft.com/answers/questions/614012, read 2026-11-21,
 # which quotes "Scalability targets for Blob storage").
 _MAX_BLOCKS = 50_000
+_NAME_METADATA = "name"  # the full name of a blob that has a shortened one, in base64
 _PARALLEL_BLOCKS = 16  # of all files of a container
+_PART_NAME_CHARS = 40  # of the file: a longer name of a part could exceed the limit of the disk
 _WINDOW = 8  # blocks of one file that are sent or received at once
 # A blob that a submission finds stored is at least so new when its run.json is written.
 RENEWED_AFTER = timedelta(hours=12)
@@ -88,8 +97,8 @@ class BlobContainer:
         return ThreadPoolExecutor(_PARALLEL_BLOCKS, thread_name_prefix="block")
 
     def blob(self, name: str) -> BlobClient:
-        """Return the SDK's client of one blob."""
-        return self.client.get_blob_client(name)
+        """Return the SDK's client of one blob, whose full name may be too long for storage."""
+        return self.client.get_blob_client(blob_name(name))
 
     def read(self, blob: str) -> bytes | None:
         """Return the content of a blob, or None if it does not exist."""
@@ -180,10 +189,15 @@ class BlobContainer:
                 write = partial(self.blob(blob).commit_block_list, blocks)
             hashes.check(content, before)
             condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
+            metadata = _name_metadata(blob)
             if over is not None:
                 condition = {"etag": over, "match_condition": MatchConditions.IfNotModified}
             try:
-                write(content_settings=ContentSettings(content_md5=hashes.md5()), **condition)
+                write(
+                    content_settings=ContentSettings(content_md5=hashes.md5()),
+                    metadata=metadata,
+                    **condition,
+                )
             except _CONFLICTS as err:
                 raise ChangedError(blob) from err
             if before.st_size <= BLOCK_BYTES:
@@ -272,6 +286,13 @@ class BlobContainer:
             for blob in self.client.list_blobs(name_starts_with=prefix):
                 yield _info(blob)
 
+    def named(self, blob: BlobInfo) -> BlobInfo:
+        """Return a listed blob with its full name, if storage has a shortened one."""
+        if not is_shortened(blob.name):
+            return blob
+        with service_errors(f"reading the properties of {blob.name}"):
+            return replace(blob, name=_full_name(self.blob(blob.name).get_blob_properties()))
+
     def put_metadata(self, blob: str, metadata: Mapping[str, str], *, overwrite: bool) -> None:
         """Write an empty blob with metadata, unless it exists and `overwrite` is False."""
         with service_errors(f"writing {blob}"), contextlib.suppress(*_CONFLICTS):
@@ -301,7 +322,7 @@ class BlobContainer:
         The folder is created. `check` is called with the complete file before it gets its name.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
+        part = path.with_name(f".{path.name[:_PART_NAME_CHARS]}.{uuid4().hex[:8]}.part")
         try:
             with service_errors(f"downloading {blob}"), part.open("wb") as target:
                 stream = self.blob(blob).download_blob()
@@ -336,10 +357,12 @@ class BlobStore:
 
     def list(self, prefix: str) -> Iterator[StoredFile]:
         """Yield all files below a folder, without the folder markers that other tools write."""
-        folder = f"{prefix}/" if prefix else None
+        folder = f"{prefix}/" if prefix else ""
         with service_errors(f"listing {prefix or self._container.name}"):
-            blobs = self._container.client.list_blobs(folder, include=["metadata"])
-            yield from (_stored(blob) for blob in blobs if not _is_folder(blob))
+            start = listed_prefix(folder) if folder else None
+            blobs = self._container.client.list_blobs(start, include=["metadata"])
+            files = (_stored(blob) for blob in blobs if not _is_folder(blob))
+            yield from (file for file in files if file.path.startswith(folder))
 
     def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
         """See `FileStore.put`."""
@@ -454,12 +477,24 @@ def _ahead(threads: ThreadPoolExecutor, work: Iterator[Callable[[], R]]) -> Iter
 def _stored(blob: BlobProperties) -> StoredFile:
     md5 = blob.content_settings.content_md5
     return StoredFile(
-        str(blob.name),
+        _full_name(blob),
         int(blob.size or 0),
         bytes(md5) if md5 else None,
         _etag(blob),
         blob.last_modified,
     )
+
+
+def _full_name(blob: BlobProperties) -> str:
+    name = (blob.metadata or {}).get(_NAME_METADATA) if is_shortened(str(blob.name)) else None
+    return stored_path(os.fsdecode(base64.b64decode(name))) if name else str(blob.name)
+
+
+def _name_metadata(name: str) -> dict[str, str] | None:
+    """Return the metadata of a blob with the full name, if storage cannot have it."""
+    if blob_name(name) == name:
+        return None
+    return {_NAME_METADATA: base64.b64encode(os.fsencode(file_path(name))).decode()}
 
 
 def _etag(blob: BlobProperties) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
@@ -104,7 +104,7 @@ def get(
         if not force:
             transfer.refuse_replacing(downloads)
         fetched = 0 if dry_run else transfer.get_files(store, downloads, on_progress)
-    return GetResult(local or Path(place.name), tuple(downloads), fetched)
+    return GetResult(local or Path(place.file_name), tuple(downloads), fetched)
 
 
 def listing(
@@ -167,9 +167,9 @@ def sources_and_place(
                 why="only a single source keeps its name",
                 fix="add a destination: cats/2024, CONTAINER:PATH or share:PATH",
             )
-        return paths, parse_stored_path(paths[0].resolve().name, default_store)
+        return paths, StoredPath(default_store, "").below(paths[0].resolve().name)
     place = parse_stored_path(dest, default_store)
     into_folder = dest.endswith(("/", ":")) or not place.path
     if len(paths) == 1 and into_folder and not paths[0].is_dir():
-        place = replace(place, path=f"{place.path}/{paths[0].name}".lstrip("/"))
+        place = place.below(paths[0].name)
     return paths, place

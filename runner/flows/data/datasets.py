@@ -38,7 +38,7 @@ _ERROR_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class DatasetFile:
-    """One file of a data set, relative to the data set's folder."""
+    """One file of a data set; `name` is its path on this machine, relative to the folder."""
 
     name: str
     size_bytes: int
@@ -185,6 +185,8 @@ def _run(
         raise _failure(reply, script, code, stderr)
     base = folder / str(reply.get("folder") or "")
     names = [str(each) for each in reply.get("files") or ()]
+    for each in names:
+        check_stored_name(each, each)
     source = "fallback" if reply.get("source") == "fallback" else "mirror"
     notice = reply.get("notice")
     return Dataset(
@@ -192,8 +194,7 @@ def _run(
         source=source if verb == "fetch" else "path",
         notice=None if notice is None else str(notice),
         folder=base,
-        files=tuple(describe_file(base, check_stored_name(each, each)) for each in names)
-        or from_path(name, base).files,
+        files=tuple(describe_file(base, each) for each in names) or from_path(name, base).files,
     )
 
 
@@ -240,7 +241,6 @@ def from_path(name: str, given: Path) -> Dataset:
     """Return a file, or all files of a folder except hidden ones and links that leave it."""
     path = given.expanduser().absolute()
     if path.is_file():
-        check_stored_name(path.name, path.name)
         return Dataset(name, "path", None, path.parent, (describe_file(path.parent, path.name),))
     if not path.is_dir():
         raise RunnerError(
@@ -249,8 +249,7 @@ def from_path(name: str, given: Path) -> Dataset:
             fix="pass a file or folder that exists: --data PATH",
             exit_code=ExitCode.PREFLIGHT,
         )
-    names = [check_stored_name(relative, relative) for relative in _visible(path)]
-    files = tuple(describe_file(path, name) for name in names)
+    files = tuple(describe_file(path, name) for name in _visible(path))
     if not files:
         raise RunnerError(
             "R-DATA-EMPTY",

@@ -8,17 +8,18 @@ import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Literal
 
 from runner.azure.storage.stores import ChangedError, FileStore, SourceChangedError, StoredFile
 from runner.core.progress import OnProgress, Progress
-from runner.core.stored_paths import StoredPath, check_stored_name
+from runner.core.stored_paths import SHARE, StoredPath, check_stored_name
 from runner.flows.data.stores import changed, find_files, named, side_by_side, transfers_at_once
-from runner.flows.transfers import BytesMoved, count_text, target_within
+from runner.flows.transfers import BytesMoved, Targets, count_text, plan_targets
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.names import stored_path
 
 _READ_BYTES = 1024 * 1024
 
@@ -132,15 +133,14 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
     named_files: list[tuple[Path, str]] = []
     for source in sources:
         if source.is_dir():
-            base = f"{place.path}/{source.resolve().name}" if len(sources) > 1 else place.path
+            base = place.below(source.resolve().name) if len(sources) > 1 else place
             below = sorted(_files_below(source))
             named_files += [
-                (file, f"{base}/{file.relative_to(source).as_posix()}") for file in below
+                (file, base.below(file.relative_to(source).as_posix()).path) for file in below
             ]
         elif source.is_file():
-            named_files.append(
-                (source, f"{place.path}/{source.name}" if len(sources) > 1 else place.path)
-            )
+            there = place.below(source.name) if len(sources) > 1 else place
+            named_files.append((source, there.path))
         else:
             raise RunnerError(
                 "R-DATA-MISSING",
@@ -148,7 +148,7 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
                 fix="give a path on this machine; runner data put --help",
             )
     for source, path in named_files:
-        check_stored_name(str(source), path.strip("/"), place.store)
+        check_stored_name(str(source), path, place.store)
         if not os.access(source, os.R_OK):
             raise _unreadable(source, PermissionError(13, "Permission denied"))
     if not named_files:
@@ -158,7 +158,7 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
             fix="give a folder with files",
         )
     _refuse_same_name(named_files)
-    return [(source, path.strip("/")) for source, path in named_files]
+    return named_files
 
 
 def _refuse_same_name(named_files: Sequence[tuple[Path, str]]) -> None:
@@ -169,7 +169,7 @@ def _refuse_same_name(named_files: Sequence[tuple[Path, str]]) -> None:
         if other is not source:
             raise RunnerError(
                 "R-DATA-SAME-NAME",
-                f"two files would be stored as {path.strip('/')}",
+                f"two files would be stored as {path}",
                 why=f"{other} and {source}; nothing was sent",
                 fix="send them one by one to different destinations",
             )
@@ -245,7 +245,8 @@ def plan_get(
     """
     on_progress(Progress("compare", "start"))
     files, single = find_files(store, place)
-    placed = [(file, _target(file, place, local, single=single)) for file in files]
+    targets = _targets(files, place, local, single=single)
+    placed = [(file, targets.of[file.path]) for file in files]
     there = [(file, target) for file, target in placed if target.exists()]
     stop = Event()
     done = BytesMoved("compare", sum(file.size_bytes for file, _ in there), on_progress, stop)
@@ -261,7 +262,7 @@ def plan_get(
 
     known = {found.target: found for found in side_by_side(compare, there, stop)}
     downloads = [known.get(target) or Download(file, target, "new") for file, target in placed]
-    on_progress(Progress("compare", "end", count_text(len(downloads))))
+    on_progress(Progress("compare", "end", count_text(len(downloads)) + targets.note))
     return downloads
 
 
@@ -355,24 +356,33 @@ def _is_here(download: Download) -> bool:
     return md5_of(target) == file.md5
 
 
-def _target(file: StoredFile, place: StoredPath, local: Path | None, *, single: bool) -> Path:
+def _targets(
+    files: Sequence[StoredFile], place: StoredPath, local: Path | None, *, single: bool
+) -> Targets:
+    """Return the targets by the paths in the store."""
+    folder = local or Path(place.file_name)
     if single:
-        if local is None:
-            return Path(place.name)
-        return local / place.name if local.is_dir() else local
-    folder = local or Path(place.name)
-    name = file.path.removeprefix(f"{place.path}/" if place.path else "")
+        if local is not None and not local.is_dir():
+            return Targets({files[0].path: local})
+        folder, start = local or Path(), place.path.removesuffix(place.name)
+    else:
+        start = f"{place.path}/" if place.path else ""
+    # On a share, the name is that of the file itself.
+    names = {file.path: file.path.removeprefix(start) for file in files}
+    if place.store == SHARE:
+        names = {path: stored_path(name) for path, name in names.items()}
     try:
-        return target_within(folder, name)
+        targets = plan_targets(folder, names.values())
     except ValueError as err:
-        raise _leaves(name) from err
+        raise _leaves(str(err)) from err
+    return replace(targets, of={path: targets.of[name] for path, name in names.items()})
 
 
-def _leaves(name: str) -> RunnerError:
+def _leaves(why: str) -> RunnerError:
     return RunnerError(
         "R-DATA-LEAVES",
-        f"{name!r} would be written outside of the folder",
-        why="a name in storage, or a link on this machine, leaves it",
+        "a file would be written outside of the folder",
+        why=why,
         fix="choose another folder, or get the file on its own",
     )
 

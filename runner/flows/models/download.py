@@ -19,7 +19,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.model_container import ModelContainer
 from runner.core.progress import OnProgress, Progress
 from runner.flows.models.versions import ModelVersion
-from runner.flows.transfers import has_content, target_within
+from runner.flows.transfers import has_content, plan_targets
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.models import ModelDocument
 
@@ -27,6 +27,7 @@ _STAGE = "download"
 _RANGE_BYTES = 8 * 1024**2
 _THREADS = 8
 _HASH_BYTES = 1024**2
+_PART_NAME_CHARS = 40  # of the file: a longer name of a part could exceed the limit of the disk
 
 Reader = Callable[[int, int], "bytes | None"]
 
@@ -56,13 +57,17 @@ def download_files(
         RunnerError: a file has different content (unless `force`), a hash is wrong, or the folder
             is not writable.
     """
-    targets = {_target(folder, str(file["path"])): file for file in version.files}
     try:
-        wanted = [(target, file) for target, file in targets.items() if not _is_there(target, file)]
+        targets = plan_targets(folder, (str(file["path"]) for file in version.files))
+        placed = {targets.of[str(file["path"])]: file for file in version.files}
+        wanted = [(target, file) for target, file in placed.items() if not _is_there(target, file)]
         if not force:
             _refuse_to_overwrite([target for target, _ in wanted if _is_taken(target)], version)
         if wanted:
-            _Download(ModelContainer(connection), version, on_progress).run(wanted)
+            note = targets.note
+            _Download(ModelContainer(connection), version, on_progress).run(wanted, note)
+    except ValueError as err:
+        raise _leaves(str(err)) from err
     except OSError as err:
         raise _unwritable(folder, err) from err
     return DownloadedModel(folder, tuple(str(file["path"]) for file in version.files), len(wanted))
@@ -83,7 +88,7 @@ class _Download:
         self._total = 0
         self._ahead = _THREADS
 
-    def run(self, wanted: list[tuple[Path, ModelDocument]]) -> None:
+    def run(self, wanted: list[tuple[Path, ModelDocument]], note: str) -> None:
         self._total = sum(int(file["size_bytes"]) for _, file in wanted)
         self._ahead = max(2, _THREADS // len(wanted))  # limits the ranges in memory
         text = str(self._version)
@@ -99,7 +104,7 @@ class _Download:
         finally:
             for pool in (files, ranges):
                 pool.shutdown(cancel_futures=True)
-        self._on_progress(Progress(_STAGE, "end", text, self._total, self._total, "bytes"))
+        self._on_progress(Progress(_STAGE, "end", text + note, self._total, self._total, "bytes"))
 
     def _fetch(self, ranges: ThreadPoolExecutor, target: Path, file: ModelDocument) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +172,8 @@ class _Download:
 @contextmanager
 def open_part(target: Path, sha256: str) -> Generator[tuple[Path, BinaryIO]]:
     """Open the part of a file for this process alone; its name contains the file's hash."""
-    part = target.with_name(f".{target.name}.{sha256[:16]}.part")
+    start = f".{target.name[:_PART_NAME_CHARS]}"
+    part = target.with_name(f"{start}.{sha256[:16]}.part")
     while True:
         with part.open("ab+") as output:
             if not _locked(output):
@@ -182,7 +188,7 @@ def open_part(target: Path, sha256: str) -> Generator[tuple[Path, BinaryIO]]:
                     part.unlink()
             return
     # Another process downloads the same file: both do, and the last rename wins.
-    own = target.with_name(f".{target.name}.{uuid4().hex[:16]}.part")
+    own = target.with_name(f"{start}.{uuid4().hex[:16]}.part")
     try:
         with own.open("wb+") as output:
             yield own, output
@@ -205,13 +211,6 @@ def _is_same(output: BinaryIO, part: Path) -> bool:
         return False
 
 
-def _target(folder: Path, path: str) -> Path:
-    try:
-        return target_within(folder, path)
-    except ValueError as err:
-        raise _leaves(path) from err
-
-
 def _is_taken(target: Path) -> bool:
     return target.exists() or target.is_symlink()
 
@@ -232,11 +231,11 @@ def _refuse_to_overwrite(taken: list[Path], version: ModelVersion) -> None:
     )
 
 
-def _leaves(path: str) -> RunnerError:
+def _leaves(why: str) -> RunnerError:
     return RunnerError(
         "R-MODEL-PATH",
-        f"{path!r} would be written outside of the folder",
-        why="a file name of a model must stay in its folder",
+        "a file would be written outside of the folder",
+        why=why,
         fix="remove links from the folder, or use another one",
     )
 

@@ -14,7 +14,14 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress
 from runner.flows.runs.documents import load_attempts, load_result, runs_container
-from runner.flows.transfers import BytesMoved, count_text, has_content, sha256_of, target_within
+from runner.flows.transfers import (
+    BytesMoved,
+    Targets,
+    count_text,
+    has_content,
+    plan_targets,
+    sha256_of,
+)
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths, is_selected_output
 from runner.protocol.results import OutputFile
@@ -126,10 +133,9 @@ def fetch_outputs(
     files = _matching(found, patterns, record.run_id)
     folder = output_dir / record.run_id
     try:
-        wanted = [
-            f for f in files if not has_content(_target(folder, f.path), f.size_bytes, f.sha256)
-        ]
-        _download(runs_container(connection), folder, wanted, on_progress)
+        targets = _targets(folder, files)
+        wanted = [f for f in files if not has_content(targets.of[f.path], f.size_bytes, f.sha256)]
+        _download(runs_container(connection), targets, wanted, on_progress)
     except OSError as err:
         raise _unwritable(folder, err) from err
     return Fetched(folder, files, len(wanted))
@@ -137,7 +143,7 @@ def fetch_outputs(
 
 def _download(
     container: BlobContainer,
-    folder: Path,
+    targets: Targets,
     wanted: list[RunFile],
     on_progress: OnProgress,
 ) -> None:
@@ -146,15 +152,15 @@ def _download(
     total = sum(file.size_bytes for file in wanted)
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
     on_bytes = BytesMoved("download", total, on_progress).add
-    in_parallel(partial(_fetch_one, container, folder, on_bytes), wanted)
-    on_progress(Progress("download", "end", count_text(len(wanted)), total, total, "bytes"))
+    in_parallel(partial(_fetch_one, container, targets, on_bytes), wanted)
+    text = count_text(len(wanted)) + targets.note
+    on_progress(Progress("download", "end", text, total, total, "bytes"))
 
 
 def _fetch_one(
-    container: BlobContainer, folder: Path, on_bytes: Callable[[int], None], file: RunFile
+    container: BlobContainer, targets: Targets, on_bytes: Callable[[int], None], file: RunFile
 ) -> None:
-    target = _target(folder, file.path)
-    container.download(file.blob, target, on_bytes, partial(_check, file))
+    container.download(file.blob, targets.of[file.path], on_bytes, partial(_check, file))
 
 
 def _check(file: RunFile, part: Path) -> None:
@@ -188,18 +194,18 @@ def _matches(path: str, pattern: str) -> bool:
     return bool(pattern) and is_selected_output(path, pattern)
 
 
-def _target(folder: Path, path: str) -> Path:
+def _targets(folder: Path, files: Iterable[RunFile]) -> Targets:
     try:
-        return target_within(folder, path)
+        return plan_targets(folder, (file.path for file in files))
     except ValueError as err:
-        raise _leaves(path) from err
+        raise _leaves(str(err)) from err
 
 
-def _leaves(path: str) -> RunnerError:
+def _leaves(why: str) -> RunnerError:
     return RunnerError(
         "R-OUTPUT-PATH",
-        f"{path!r} would be written outside of the output folder",
-        why="a file name of a run must stay in its folder",
+        "a file would be written outside of the output folder",
+        why=why,
         fix="remove links from the output folder, or use another with --output-dir",
     )
 

@@ -26,6 +26,7 @@ from runner.flows.data.stores import open_store
 from runner.flows.runs.documents import find_run, load_index, load_result, runs_container
 from runner.flows.submit.prepare import check_file_count, refused_input
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.names import as_stored, blob_name, listed_prefix
 from runner.protocol.paths import is_selected_output
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
@@ -149,12 +150,13 @@ def _check_outputs(connection: Connection, spec: InputSpec, path: str) -> None:
 
 
 def _listed(connection: Connection, name: str, source: str) -> dict[str, Any]:
-    container, _, prefix = source.partition("/")
+    container, _, prefix = as_stored(source).partition("/")
     spec = InputSpec(name, "blob", source)
     store = BlobContainer(connection.blob_service(), container)
     blobs: list[BlobInfo] = []
     try:
-        for blob in store.list(prefix):
+        start = prefix if blob_name(prefix) == prefix else listed_prefix(prefix)
+        for blob in map(store.named, store.list(start)):
             if _belongs(blob.name, prefix):
                 blobs.append(blob)
                 check_file_count(spec, len(blobs))

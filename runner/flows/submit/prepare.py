@@ -27,6 +27,7 @@ from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.names import stored_path
 from runner.protocol.paths import SUFFIX_ALPHABET, slug
 from runner.protocol.run_spec import (
     NO_RESOURCES,
@@ -314,12 +315,12 @@ def _from_path(spec: InputSpec) -> NamedInput:
 
 def _uploaded(spec: InputSpec, dataset: Dataset, folder: str, *, single: str | None) -> NamedInput:
     check_file_count(spec, len(dataset.files))
-    files = tuple((file.name, file.size_bytes, file.sha256) for file in dataset.files)
+    files = _listed(dataset)
     document = {
         "kind": spec.kind,
         spec.kind: spec.source,
         "prefix": data_prefix(folder, files),
-        "single": single,
+        "single": single and stored_path(single),
         "files": [{"name": n, "size_bytes": size, "sha256": sha256} for n, size, sha256 in files],
     }
     return NamedInput(spec.name, document, dataset)
@@ -396,8 +397,11 @@ def _code_ref(recipe: Recipe, code: CodeArchive, memo: Memo) -> CodeRef:
 def _data_ref(dataset: Dataset | None) -> DataRef | None:
     if dataset is None:
         return None
-    files = ((file.name, file.size_bytes, file.sha256) for file in dataset.files)
-    return DataRef.of_files(dataset.name, dataset.source, dataset.notice, files)
+    return DataRef.of_files(dataset.name, dataset.source, dataset.notice, _listed(dataset))
+
+
+def _listed(dataset: Dataset) -> tuple[tuple[str, int, str], ...]:
+    return tuple((stored_path(f.name), f.size_bytes, f.sha256) for f in dataset.files)
 
 
 def _requirements_sha256(recipe: Recipe) -> str | None:

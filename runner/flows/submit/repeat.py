@@ -22,6 +22,7 @@ from runner.flows.submit.pipeline import RepeatRequest, plan_repetition
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.names import blob_name
 from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 _TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
@@ -180,7 +181,8 @@ def check_parts(connection: Connection, record: RunSpec) -> None:
 
 def _missing_file(container: BlobContainer, data: Mapping[str, Any]) -> str | None:
     there = {blob.name: blob.size_bytes for blob in container.list(data["prefix"])}
-    names = {data["prefix"] + file["name"]: file["size_bytes"] for file in data["files"]}
+    files: Sequence[Mapping[str, Any]] = data["files"]
+    names = {blob_name(data["prefix"] + file["name"]): file["size_bytes"] for file in files}
     return next((name for name, size in names.items() if there.get(name) != size), None)
 
 

@@ -34,6 +34,7 @@ from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan, find_job
 from runner.flows.transfers import BytesMoved, count_text
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.names import blob_name, stored_path
 from runner.protocol.paths import RunPaths, code_blob, job_id_for
 from runner.protocol.run_spec import RunSpec, parse_run
 
@@ -237,10 +238,9 @@ def _missing_data(connection: Connection, prepared: Iterable[PlannedRun]) -> lis
 
 def _missing_files(container: BlobContainer, prefix: str, dataset: Dataset) -> list[_BlobUpload]:
     there = {blob.name: blob.size_bytes for blob in container.list(prefix)}
+    named = ((blob_name(prefix + stored_path(file.name)), file) for file in dataset.files)
     return [
-        _BlobUpload(
-            container, prefix + file.name, dataset.folder / file.name, file.size_bytes, file.sha256
-        )
-        for file in dataset.files
-        if there.get(prefix + file.name) != file.size_bytes
+        _BlobUpload(container, blob, dataset.folder / file.name, file.size_bytes, file.sha256)
+        for blob, file in named
+        if there.get(blob) != file.size_bytes
     ]

@@ -21,6 +21,7 @@ from runner.node.failures import StageFailedError, disk_full, is_disk_full
 from runner.node.script.streams import Report
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget, read_some, retry_transfer, run_watched
+from runner.protocol.names import file_path
 from runner.protocol.run_spec import DataFile
 
 LOCK_POLL_S = 0.1
@@ -51,6 +52,7 @@ STEP = "data"
 THREADS = 6
 CHUNK_BYTES = 1024 * 1024
 PART = ".part-"
+PART_NAME_CHARS = 40  # of the file's name: the name of a part is too long otherwise
 _PART_NAME = re.compile(rf".+{re.escape(PART)}[0-9a-f]{{32}}")
 MAX_FILE_BYTES = 1 << 40  # larger than any node's disk
 
@@ -103,11 +105,13 @@ class DataCache:
         """
         folder = self._root / _safe((key or prefix).rstrip("/"))
         for file in files:
-            _safe(file.name)
+            _safe(file_path(file.name))
         folder.mkdir(parents=True, exist_ok=True)
         with node_lock(folder.with_name(folder.name + ".lock"), self._while_waiting):
             _remove_parts(folder)
-            missing = [file for file in files if not _is_cached(folder / file.name, file)]
+            missing = [
+                file for file in files if not _is_cached(folder / file_path(file.name), file)
+            ]
             if missing:
                 self._fetch_all(prefix.rstrip("/"), missing, folder)
             else:
@@ -133,7 +137,7 @@ class DataCache:
         self._report("downloading", self._done_bytes, self._total_bytes or None, "bytes")
 
     def _fetch(self, start: str, folder: Path, file: DataFile) -> None:
-        blob, target = start + file.name, folder / file.name
+        blob, target = start + file.name, folder / file_path(file.name)
         part = part_path(target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +231,7 @@ class ReceivedFile:
 
 def part_path(target: Path) -> Path:
     """Return a new temporary path: an abandoned download may still write to an earlier one."""
-    return target.with_name(f"{target.name}{PART}{uuid.uuid4().hex}")
+    return target.with_name(f"{target.name[:PART_NAME_CHARS]}{PART}{uuid.uuid4().hex}")
 
 
 def _remove_parts(folder: Path) -> None:

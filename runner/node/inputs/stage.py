@@ -25,6 +25,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, RedirectPolicy, StorageRequestError
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
+from runner.protocol.names import as_stored, file_path
 from runner.protocol.paths import is_selected_output
 from runner.protocol.run_spec import DataFile, parse_data_files
 
@@ -35,6 +36,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 URL_TIMEOUT_S = 30.0
 URL_UNREACHABLE_AFTER_S = 60.0
+MAX_NAME_CHARS = 200  # of the file
 # Larger inputs should be blobs, which are listed, verified and read in parallel.
 MAX_URL_BYTES = 200 * 1024**3
 
@@ -139,7 +141,7 @@ def _url(fetch: InputFetch, document: InputDocument) -> Path:
     source = UrlSource(url, fetch.retry_budget, hashed=expected is not None)
     name = _UNSAFE.sub("_", unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]).strip(".")
     version = None if expected else source.version()
-    file = DataFile(name or "file", None, expected, etag=source.etag)
+    file = DataFile(name[-MAX_NAME_CHARS:] or "file", None, expected, etag=source.etag)
     key = hashlib.sha256(json.dumps([url, expected, version]).encode()).hexdigest()
     shared = bool(expected or version)
     return fetch.cached(source, "", [file], f"url/{key}", shared=shared) / file.name
@@ -182,12 +184,14 @@ def _run(fetch: InputFetch, document: InputDocument) -> Path:
         raise _input_missing(f"run {run_id} has no output {path or 'at all'}; it wrote {names}")
     prefix = f"{run_id}/{output}"
     folder = fetch.cached(fetch.access.runs.transport, prefix, files, f"run/{prefix}")
-    return _part(folder, path if (folder / path).exists() else None)
+    part = as_stored(path)
+    return _part(folder, part if (folder / file_path(part)).exists() else None)
 
 
 def _part(folder: Path, part: str | None) -> Path:
     if part is None:
         return folder
+    part = file_path(part)
     if ".." in PurePosixPath(part).parts or PurePosixPath(part).is_absolute():
         raise _input_missing(f"{part!r} is not a name inside the input")
     return folder / part

@@ -19,6 +19,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import run_watched
 from runner.protocol.encoding import parse_json
+from runner.protocol.names import blob_name, file_path, stored_path
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import LeftOut, OutputFile, parse_outputs
 from runner.protocol.run_spec import DAMAGED
@@ -45,7 +46,7 @@ def check_promised(
     if missing:
         entries = output_dir.iterdir() if output_dir.is_dir() else ()
         names = {path.name for path in entries} | {n.partition("/")[0] for n in collected.files}
-        found = sorted(names) or ["nothing"]
+        found = sorted(map(stored_path, names)) or ["nothing"]
         raise StageFailedError(
             STEP,
             "OutputMissing",
@@ -82,7 +83,7 @@ def export_outputs(
         The files, sorted by path.
 
     Raises:
-        StageFailedError: another file cannot be read, or its name is not UTF-8.
+        StageFailedError: another file cannot be read.
         StorageRequestError: storage cannot be reached, or refuses another file.
     """
     own = [path.relative_to(output_dir).as_posix() for path in _files(output_dir)]
@@ -170,7 +171,7 @@ def export_partial(
     except Exception as err:  # noqa: BLE001 - the attempt ends as it did
         logger.warning("not all outputs were uploaded: %s", err)
     outputs = sorted(outputs, key=lambda output: output.path)
-    if rest := waiting.difference(file.path for file in outputs):
+    if rest := waiting.difference(file_path(file.path) for file in outputs):
         leave_out(LeftOut("others", sum(sizes[name] for name in rest), why, len(rest)))
     if outputs:
         save(outputs)
@@ -282,13 +283,14 @@ def restore_outputs(
     existing = set(container.list_names(prefix))
     found: list[OutputFile] = []
     for file in outputs:
-        if prefix + file.path in existing or file.attempt is not None:
+        if blob_name(prefix + file.path) in existing or file.attempt is not None:
             found.append(file)
             continue
+        name = file_path(file.path)
         try:
-            found.append(_upload(container, prefix, output_dir, collected, file.path))
+            found.append(_upload(container, prefix, output_dir, collected, name))
         except (StageFailedError, StorageRequestError, ValueError) as err:
-            must = file.source is None or _is_promised(file.path, collected, promised)
+            must = file.source is None or _is_promised(name, collected, promised)
             if must or _is_away(err):
                 raise
             leave_out(LeftOut(file.path, file.size_bytes, "transfer"))
@@ -302,7 +304,7 @@ def _is_away(err: Exception) -> bool:
 
 def _leave_out(leave_out: LeaveOut, name: str, path: Path, err: Exception) -> None:
     logger.warning("%s", err.message if isinstance(err, StageFailedError) else err)
-    leave_out(LeftOut(name, _size(path), "transfer"))
+    leave_out(LeftOut(stored_path(name), _size(path), "transfer"))
 
 
 def _is_promised(name: str, collected: Collected, promised: Sequence[str]) -> bool:
@@ -330,14 +332,13 @@ def _lies_in(parts: Sequence[str], globs: Sequence[str]) -> bool:
 def _upload(
     container: ContainerClient, prefix: str, output_dir: Path, collected: Collected, name: str
 ) -> OutputFile:
-    path = collected.files.get(name) or output_dir / name
+    path, stored = collected.files.get(name) or output_dir / name, stored_path(name)
     try:
-        size, sha256 = container.put_file(prefix + name, Path(path))
-    except UnicodeEncodeError as err:
-        raise _unreadable(name, "its name is not UTF-8") from err
+        size, sha256 = container.put_file(prefix + stored, Path(path))
     except OSError as err:
-        raise _unreadable(name, err.strerror or str(err)) from err
-    return OutputFile(name, size, sha256, collected.sources.get(name))
+        raise _unreadable(stored, err.strerror or str(err)) from err
+    source = collected.sources.get(name)
+    return OutputFile(stored, size, sha256, source and stored_path(source))
 
 
 def _size(path: Path) -> int:
@@ -352,7 +353,7 @@ def _unreadable(name: str, why: str) -> StageFailedError:
 
 
 def _raise_unreadable(err: OSError) -> None:
-    raise _unreadable(str(err.filename), err.strerror or str(err)) from err
+    raise _unreadable(stored_path(str(err.filename)), err.strerror or str(err)) from err
 
 
 def _files(output_dir: Path) -> Iterator[Path]:

@@ -21,7 +21,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from runner.node.script.code_text import CodeText
-from runner.protocol.results import LeftOut, check_output_path
+from runner.protocol.names import stored_path
+from runner.protocol.results import LeftOut
 from runner.protocol.run_spec import KeepRule, RunSpec
 
 CONVENTIONAL = ("outputs", "output", "logs")
@@ -46,8 +47,7 @@ MAX_LISTED = 50  # entries of `left_out`
 MAX_ENTRIES = 200_000  # that are searched: below the script's folder, its home, all elsewhere
 MAX_ENTRIES_OF_PATH = 50_000  # of these, below one absolute path
 SEARCH_S = 60.0  # where the attempt has no deadline
-# A blob's name has at most 1,024 characters and 254 segments, some of which the run's folder takes.
-MAX_NAME, MAX_SEGMENTS = 800, 240
+MAX_SHOWN = 800  # characters of a path in `left_out`
 
 _CACHES = frozenset({
     "__pycache__", ".cache", ".ipynb_checkpoints", ".git", ".hg", ".svn", ".mypy_cache",
@@ -74,7 +74,6 @@ _PRIVATE = re.compile(
 # What libraries leave in the folder for temporary files, and the names that `tempfile` chooses.
 _LEFTOVER = re.compile(r"pymp-.*|torchinductor_.*|torch_extensions.*|joblib_memmapping_folder_.*")
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}(\..*)?")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLACEHOLDER = re.compile(r"\$?\{[^{}]*\}|%[\d.]*[sdfi]")
 _SYSTEM = frozenset({
     "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr",
@@ -296,7 +295,7 @@ class WrittenFiles:
         is_marked = functools.cache(_is_marked)
         with suppress(OSError), self._recorded.open("rb") as lines:
             for line in lines:
-                path = os.fsdecode(line.rstrip(b"\n"))
+                path = os.fsdecode(line.rstrip(b"\n").replace(b"\0", b"\n"))
                 if not path.startswith("/"):  # there are more
                     self._unsearched.setdefault(OUTSIDE, LeftOut(OUTSIDE, 0, "search"))
                     continue
@@ -429,7 +428,7 @@ class WrittenFiles:
         """Return the items while neither the limit nor the time is exceeded; record the rest."""
         for number, item in enumerate(items):
             if number >= limit or time.monotonic() >= self._ends:
-                shown = _printable(shown)
+                shown = _shown(shown)
                 self._unsearched.setdefault(shown, LeftOut(shown, 0, "search"))
                 return
             yield item
@@ -442,8 +441,8 @@ class WrittenFiles:
         kept: list[_Found] = []
         left_out: list[LeftOut] = []
         for each in found:
-            if not (each.is_readable and _is_blob_name(each.name)):
-                left_out.append(LeftOut(_printable(each.name), each.size_bytes, "unreadable"))
+            if not each.is_readable:
+                left_out.append(LeftOut(_shown(each.name), each.size_bytes, "unreadable"))
             elif each.path in insisted:
                 kept.append(each)
             else:
@@ -455,7 +454,7 @@ class WrittenFiles:
             if room >= 0:
                 kept.append(each)
             else:
-                left_out.append(LeftOut(each.name, each.size_bytes, "size"))
+                left_out.append(LeftOut(_shown(each.name), each.size_bytes, "size"))
         return kept, left_out
 
     def _within(self, group: str, files: list[_Found], left_out: list[LeftOut]) -> list[_Found]:
@@ -517,20 +516,10 @@ def _with_parents(name: str) -> list[str]:
     return ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
-def _is_blob_name(name: str) -> bool:
-    """Return False for what storage or the client refuses, or would take for another path."""
-    try:
-        check_output_path(name)
-    except ValueError:
-        return False
-    is_short = len(name) <= MAX_NAME and name.count("/") < MAX_SEGMENTS
-    return is_short and name == _printable(name)
-
-
-def _printable(name: str) -> str:
-    """Return a name that any document and terminal can show."""
-    text = _CONTROL.sub("?", name.encode(errors="replace").decode())
-    return text if len(text) <= MAX_NAME else text[:MAX_NAME] + "…"
+def _shown(name: str) -> str:
+    """Return a path for `left_out`."""
+    stored = stored_path(name)
+    return stored if len(stored) <= MAX_SHOWN else stored[:MAX_SHOWN] + "…"
 
 
 def _is_vague(pattern: str) -> bool:
@@ -571,7 +560,7 @@ def _is_pseudo(folder: str) -> bool:
 
 
 def _summary(group: str, files: Sequence[_Found], why: str) -> LeftOut:
-    return LeftOut(group, sum(file.size_bytes for file in files), why, len(files))
+    return LeftOut(_shown(group), sum(file.size_bytes for file in files), why, len(files))
 
 
 def _is_data(group: str) -> bool:

@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 from runner.node.storage.auth import AUTH_STATUSES, AuthErrors, Credential
 from runner.node.storage.limits import RetryBudget, deadline, read_all, time_for
 from runner.protocol.encoding import parse_json
+from runner.protocol.names import blob_name
 
 logger = logging.getLogger(__name__)
 
@@ -244,7 +245,7 @@ class Transport:
             return connection.getresponse()
 
     def _target(self, name: str, query: Mapping[str, str]) -> str:
-        path = f"{self._path}/{urllib.parse.quote(name)}" if name else self._path
+        path = f"{self._path}/{urllib.parse.quote(blob_name(name))}" if name else self._path
         both = "&".join(q for q in (urllib.parse.urlencode(query), self._credential.query()) if q)
         return f"{path}?{both}" if both else path
 

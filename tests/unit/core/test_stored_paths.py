@@ -18,6 +18,14 @@ from runner.protocol.errors import RunnerError
         ("my-own:x", "my-own", "x"),
         ("$web:index.html", "$web", "index.html"),
         ("data:C:/x", "data", "C:/x"),
+        ("data:10:30.jpg", "data", "10:30.jpg"),
+        ("cats/10:30.jpg", "data", "cats/10:30.jpg"),
+        ("a\\b", "data", "a%x5Cb"),
+        ("a%x5Cb", "data", "a%x5Cb"),
+        ("a\nb\udcff", "data", "a%x0Ab%xFF"),
+        ("dot./x", "data", "dot%x2E/x"),
+        ("x" * 1025, "data", "x" * 1025),
+        ("share:50%x41", "share", "50%x41"),
     ],
 )
 def test_path_without_a_store_is_in_the_default_one(text: str, store: str, path: str) -> None:
@@ -26,9 +34,9 @@ def test_path_without_a_store_is_in_the_default_one(text: str, store: str, path:
 
 @pytest.mark.parametrize(
     "text",
-    ["../x", "a/../b", "a//b", "a/./b", "a\\b", "a\nb", "a\x7fb", "x" * 1025, "Data:x", "ab:x",
-     "my--own:x", "C:/x", "a\udcff", "share:..", "share:.runner-parts/x", "share:.Runner-Parts",
-     f"share:{'x' * 256}"],
+    ["../x", "a/../b", "a//b", "a/./b", "share:a\\b", "share:a\nb", "share:a\x7fb", "Data:x",
+     "ab:x", "my--own:x", "C:/x", "share:a\udcff", "10:30.jpg", "share:..", "share:.runner-parts/x",
+     "share:.Runner-Parts", f"share:{'x' * 256}"],
 )  # fmt: skip
 def test_invalid_stored_paths_are_rejected(text: str) -> None:
     with pytest.raises(RunnerError) as refused:

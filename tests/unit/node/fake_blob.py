@@ -181,6 +181,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _change(self, name: str, query: dict[str, str], body: bytes) -> None:
         blobs = self.service.blobs
+        if not _is_blob_name(name):
+            self._answer(400, code="InvalidUri")
+            return
         if name == self.service.refuse_put:
             self._answer(403, code="AuthorizationPermissionMismatch")
             return
@@ -295,6 +298,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._cut()
             return
         self.wfile.write(body)
+
+
+def _is_blob_name(name: str) -> bool:
+    """Return False for a name that the service documents as refused, or would change."""
+    is_short = len(name) <= 1024 and name.count("/") < 254
+    return is_short and not re.search(r"[\x00-\x1f\x7f-\x9f\\\ufffd-\uffff]|\.(/|$)", name)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from runner.node.agent.outcome import AttemptOutcome
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
 from runner.node.termination import NodeEviction
+from runner.protocol.names import blob_name
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile, parse_result
 from tests.unit.node.agent_task import RUN, Task
@@ -159,13 +160,26 @@ def test_folders_and_files_of_the_agent_are_no_outputs(task: Task) -> None:
     assert task.json("result.json").get("left_out", []) == []
 
 
-def test_name_that_the_client_refuses_leaves_the_run_readable(task: Task) -> None:
-    script = "open('a\\\\b', 'w').write('x')\nopen('a:1.csv', 'w').write('x')\n"
+def test_names_that_no_blob_can_have_are_outputs(task: Task) -> None:
+    script = "import os\n"
+    script += "names = ['a\\\\b', 'a:1.csv', b'\\x1b[1m\\xff', 'end.', '%x5C', 'two\\nlines']\n"
+    script += "for name in names:\n    open(name, 'w').write('x')\n"
+    script += "open(os.environ['RUNNER_OUTPUT_DIR'] + '/\\x01\\\\', 'w').write('x')\n"
+    script += (
+        "deep = '/'.join(['d' * 250] * 5)\nos.makedirs(deep)\nopen(deep + '/f', 'w').write('x')\n"
+    )
     task.submit(script + BESIDE)
     assert task.run() == 0, task.output
-    assert set(outputs(task)) == {"a:1.csv", "model.h5", "home/home.txt"}
-    [left_out] = task.json("result.json")["left_out"]
-    assert (left_out["path"], left_out["why"]) == ("a\\b", "unreadable")
+    deep = "/".join(["d" * 250] * 5 + ["f"])
+    expected = {
+        "a%x5Cb", "a:1.csv", "%x1B[1m%xFF", "end%x2E", "%x25x5C", "two%x0Alines", "%x01%x5C", deep,
+        "model.h5", "home/home.txt",
+    }  # fmt: skip
+    result = task.json("result.json")
+    assert {file["path"] for file in result["outputs"]} == expected
+    assert "left_out" not in result
+    for path in expected - {"model.h5", "home/home.txt"}:
+        assert task.service.data(blob_name(f"{RUN}/output/{path}")) == b"x"
 
 
 def test_damaged_list_of_an_earlier_attempt_costs_nothing_else(task: Task) -> None:

@@ -618,33 +618,25 @@ def test_keep_that_is_off_leaves_only_the_given_folder(folders: Folders) -> None
     assert folders.outputs() == {}
 
 
-def test_names_that_no_blob_can_have_are_left_out_not_fatal(folders: Folders) -> None:
-    script = "open(b'bad-\\xff.bin', 'w').write('x')\nopen('a\\\\b', 'w').write('x')\n"
-    script += "open('good', 'w').write('x')"
-    collected = folders.run(script)
-    assert collected.sources == {"good": "code"}
-    assert [each.why for each in collected.left_out] == ["unreadable", "unreadable"]
-
-
 @pytest.mark.parametrize(
-    "name", ["bell\a.bin", "line\nbreak", "/".join(["n" * 200] * 5), "/".join("d" * 241)]
-)
-def test_name_that_the_client_refuses_is_left_out(folders: Folders, name: str) -> None:
-    script = f"import os\nname = {name!r}\nif '/' in name: os.makedirs(os.path.dirname(name))\n"
-    collected = folders.run(f"{script}open(name, 'w')\nopen('good', 'w')")
-    assert collected.sources == {"good": "code"}
-    [left_out] = collected.left_out
-    assert left_out.why == "unreadable"
-    assert left_out.path.isprintable()
-
-
-@pytest.mark.parametrize("name", ["a:1.csv", "c:/d:e/model-2026-11-22T08:34:43.bin", ": ?*<>|"])
+    "name",
+    [
+        "a:1.csv", "c:/d:e/model-2026-11-22T08:34:43.bin", ": ?*<>|", "a\\b", "bell\a.bin",
+        "line\nbreak", "bad-\udcff.bin", "/".join(["n" * 200] * 5), "/".join("d" * 300),
+    ],
+)  # fmt: skip
 def test_name_that_another_system_refuses_is_kept(folders: Folders, name: str) -> None:
     script = (
         f"import os\nname = {name!r}\nos.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n"
     )
     folders.run(f"{script}open(name, 'w').write('x')")
     assert folders.outputs() == {name: "x"}
+
+
+def test_what_is_left_out_has_a_name_that_can_be_shown(folders: Folders) -> None:
+    script = "open(b'\\x1b\\xff.bin', 'wb').write(bytes(500))"
+    collected = folders.run(script, keep=KeepRule(max_bytes=400))
+    assert collected.left_out == (LeftOut("%x1B%xFF.bin", 500, "size"),)
 
 
 def test_task_folder_behind_a_link_exports_nothing_of_the_agent(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""Names of files as blob storage holds them: ordinary ones as they are, any other one escaped.
+
+Linux allows every byte but NUL and `/` in a name. The name of a blob has no control character, no
+backslash and no part that ends with a dot, is valid Unicode, and has at most 1,024 characters in
+254 parts (REST docs, "Naming and Referencing Containers, Blobs, and Metadata", read 2026-11-23).
+
+The *stored path* of a file has `%xHH` for each byte that no blob can have: `a%x5Cb` is the file
+`a\\b`. Documents, listings and commands use it. Where a file has such a sequence in its own name,
+its `%` becomes `%x25`, so that a stored path stands for one file. A stored path that is too long
+for a blob is complete in documents; its blob is named after the start of it and a hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+
+_PLANES = range(0x1FFFE, 0xF0000, 0x10000)  # each ends with two code points that are no characters
+# Control characters, the backslash, bytes that are not UTF-8 (surrogates), private use (`\uE000` in
+# the documentation), no characters, and a dot at the end of a part. A container with one blob that
+# has `\x1b` or `\uffff` in its name cannot be listed any more (Azurite 3.35 answers 500).
+_NOT_IN_BLOBS = re.compile(
+    "[\x01-\x1f\x7f-\x9f\\\\\ud800-\uf8ff\ufdd0-\ufdef\ufffe\uffff\U000f0000-\U0010ffff"
+    + "".join(f"{chr(last)}{chr(last + 1)}" for last in _PLANES)
+    + r"]|\.(?=/|\Z)"
+)
+_LOOKS_ESCAPED = re.compile("%(?=x[0-9A-F]{2})")
+# Nothing but what `stored_path` writes: a similar name that an older agent stored stays as it is.
+_ESCAPED = re.compile(rb"%x(0[1-9A-F]|1[0-9A-F]|5C|7F|[89A-F][0-9A-F]|25(?=x[0-9A-F]{2})|2E\Z)")
+_MAX_CHARACTERS, _MAX_PARTS = 1024, 254
+_KEPT_CHARACTERS, _KEPT_PARTS = 500, 200  # of a name that is too long
+_SHORT = 2 * _MAX_PARTS - 1  # characters, which are not too many parts either
+_SHORTENED = re.compile(r"(?:\A|/)%x/[0-9a-f]{64}\Z")
+
+
+def stored_path(path: str) -> str:
+    """Return the stored path of a file of this system; `path` is relative, with slashes."""
+    text = os.fsencode(path).decode("utf-8", "surrogateescape")
+    return as_stored(_LOOKS_ESCAPED.sub("%x25", text))
+
+
+def as_stored(text: str) -> str:
+    """Return the stored path that a person may have typed as the path of the file."""
+    return _NOT_IN_BLOBS.sub(_escape, text)
+
+
+def file_path(stored: str) -> str:
+    """Return the path of a file on this system by its stored path. The parts are the same ones."""
+    return "/".join(map(_unescape, stored.split("/"))) if "%x" in stored else stored
+
+
+def _escape(found: re.Match[str]) -> str:
+    text = found[0]
+    errors = "surrogateescape" if "\udc80" <= text <= "\udcff" else "surrogatepass"
+    return "".join(f"%x{byte:02X}" for byte in text.encode("utf-8", errors))
+
+
+def _unescape(part: str) -> str:
+    encoded = part.encode("utf-8", "surrogateescape")
+    data = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), encoded)
+    return part if data in (encoded, b".", b"..") else os.fsdecode(data)
+
+
+def blob_name(name: str) -> str:
+    """Return the name of the blob for the full name of a file, which is shortened if it must be."""
+    if len(name) <= _SHORT or (
+        name.count("/") < _MAX_PARTS
+        and len(name.encode("utf-16-le", "surrogatepass")) <= 2 * _MAX_CHARACTERS
+    ):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{listed_prefix(name)}%x/{digest}"
+
+
+def listed_prefix(prefix: str) -> str:
+    """Return the prefix of all blobs whose full names start with `prefix`, which may be long."""
+    folders = prefix.split("/")[: _KEPT_PARTS + 1]
+    kept = ""
+    for folder in folders[:-1]:
+        if len(kept) + len(folder) >= _KEPT_CHARACTERS:
+            break
+        kept += f"{folder}/"
+    return kept
+
+
+def is_shortened(blob: str) -> bool:
+    """Return True if a blob has the form of a shortened name."""
+    return _SHORTENED.search(blob) is not None

@@ -1,0 +1,67 @@
+"""Where files of storage lie on this machine."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from runner.flows.transfers import FileSystem, Targets, name_targets, plan_targets
+
+NAMES = ["a%x5Cb", "10:30.jpg", "%xFF%x0A", "A", "a", "é", "e\u0301", "CON", "x" * 255, "dot%x2E/y"]
+
+
+class OfAnotherSystem(FileSystem):
+    """Takes names as macOS does, and not those that Windows refuses."""
+
+    def takes(self, name: str) -> bool:
+        is_text = not any("\udc80" <= char <= "\udcff" for char in name)
+        allowed = not set(name) & set('<>:"\\|?*\n') and name[-1] not in ". " and name != "CON"
+        return is_text and allowed and len(name) < 200
+
+    def confuses(self, one: str, other: str) -> bool:
+        same = (unicodedata.normalize("NFD", each).casefold() for each in (one, other))
+        return len(set(same)) == 1
+
+
+def test_linux_has_every_name(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    targets = plan_targets(folder, NAMES)
+    assert targets.note == ""
+    assert targets.of["a%x5Cb"] == folder / "a\\b"
+    assert targets.of["%xFF%x0A"] == folder / "\udcff\n"
+    assert targets.of["dot%x2E/y"] == folder / "dot." / "y"
+    assert not list(tmp_path.iterdir())
+
+
+def test_name_that_a_file_system_does_not_take_is_mapped(tmp_path: Path) -> None:
+    targets = name_targets(tmp_path, NAMES, OfAnotherSystem(tmp_path))
+    found = {name: str(target.relative_to(tmp_path)) for name, target in targets.of.items()}
+    assert found["a%x5Cb"] == "a%x5Cb"
+    assert found["10:30.jpg"] == "10%x3A30.jpg"
+    assert found["%xFF%x0A"] == "%xFF%x0A"
+    assert found["A"] == "A"
+    assert found["a"] == "a~ca978112"
+    assert found["dot%x2E/y"] == "dot%x2E/y"
+    assert found["CON"].startswith("CON~")
+    assert len(found["x" * 255]) < 100
+    assert found["é"] != found["e\u0301"]
+    assert len(set(found.values())) == len(NAMES)
+    assert "10:30.jpg as 10%x3A30.jpg" in targets.note
+    assert targets == name_targets(tmp_path, reversed(NAMES), OfAnotherSystem(tmp_path))
+
+
+def test_ordinary_names_need_no_file_of_a_trial(tmp_path: Path) -> None:
+    names = ["model.pt", "logs/a b.txt", "run-1/weights_2.tar.gz"]
+    found = name_targets(tmp_path, names, cast("FileSystem", None))
+    assert found == Targets({name: tmp_path / name for name in names})
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "a/../x", "link/x"])
+def test_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: str) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="leaves"):
+        plan_targets(tmp_path / "here", [path])
