@@ -22,7 +22,7 @@ from batch_emulator.autoscale.evaluate import Inputs, evaluate
 from batch_emulator.autoscale.samples import PERIOD, TICKS_PER_SECOND, SampleHistory
 from batch_emulator.autoscale.scope import METRIC_ALIASES
 from batch_emulator.autoscale.values import FormulaSyntaxError, FormulaTooLongError, Timestamp
-from runner.core.simulation.result import Moment, Trouble, SimulationResult
+from runner.core.simulation.result import Moment, SimulationResult, Trouble
 from runner.core.simulation.scenario import MS, Scenario, ScenarioError
 
 _SAMPLE_MS = 30 * MS
