@@ -196,7 +196,7 @@ class WriterFinder:
 
         def call(*args: "Any", **kwargs: "Any") -> "Any":
             try:
-                path = args[position] if len(args) > position else kwargs.get(keyword)
+                path = args[position] if len(args) > position else kwargs[keyword]
                 for suffix in suffixes:
                     note(os.fsdecode(path) + suffix)
             except Exception:  # noqa: S110, BLE001 - nothing may fail because of this

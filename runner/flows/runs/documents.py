@@ -29,6 +29,7 @@ from runner.protocol.results import (
     AttemptEnd,
     AttemptStart,
     LeftOut,
+    OutputFile,
     RunResult,
     index_blob,
     index_metadata,
@@ -40,6 +41,7 @@ from runner.protocol.results import (
 )
 from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
 
+MAX_NODES = 1000  # of a damaged run.json
 _SAME_SECOND = 64  # runs of one second whose exact times are compared
 
 
@@ -157,10 +159,9 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
     result = parse_result(content, run_id)
     if result.status != "cancelled" or not result.attempt:
         return result
-    listed = container.read(paths.attempt_outputs(result.attempt))
     with suppress(*DAMAGED):
         refused: list[LeftOut] = []
-        outputs = parse_outputs(parse_json(listed or b"[]"), refused.append)
+        outputs = _kept_outputs(container, run_id, result.attempt, refused.append)
         folder = paths.output(result.attempt).removeprefix(paths.root)
         files = [file.to_json() for file in outputs]
         raw = {**result.raw, "output": folder, "outputs": files, "partial": bool(files)}
@@ -173,6 +174,32 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
             raw=raw,
         )
     return result
+
+
+def _kept_outputs(
+    container: BlobContainer, run_id: str, attempt: int, refuse: Callable[[LeftOut], object]
+) -> tuple[OutputFile, ...]:
+    """Return what the nodes of a run kept of an attempt that was terminated.
+
+    Raises:
+        One of DAMAGED: the list of the primary cannot be read.
+    """
+    found = [*_listed(container, RunPaths(run_id).attempt_outputs(attempt), refuse)]
+    nodes = 1
+    with suppress(*DAMAGED):
+        nodes = int(parse_json(container.read(RunPaths(run_id).run) or b"{}")["resources"]["nodes"])
+    for rank in range(1, min(nodes, MAX_NODES)):
+        with suppress(*DAMAGED):
+            name = RunPaths(run_id, rank).attempt_outputs(attempt)
+            files = _listed(container, name, refuse)
+            found += [replace(file, path=f"rank-{rank}/{file.path}") for file in files]
+    return tuple(found)
+
+
+def _listed(
+    container: BlobContainer, name: str, refuse: Callable[[LeftOut], object]
+) -> tuple[OutputFile, ...]:
+    return parse_outputs(parse_json(container.read(name) or b"[]"), refuse)
 
 
 def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple[AttemptStart, ...]:

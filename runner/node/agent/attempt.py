@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ from runner.node.script.outputs import (
     export_outputs,
     export_partial,
     read_list,
+    read_rank_list,
     restore_outputs,
     write_list,
 )
@@ -572,7 +574,8 @@ class Attempt:
                 promised=self._spec.outputs, leave_out=self.leave_out,
             )  # fmt: skip
             if others is not None:
-                folders = {rank: rank_folder(rank, outputs) for rank in others.workers}
+                own = [output.path for output in outputs]
+                folders = {rank: rank_folder(rank, own) for rank in others.workers}
                 ranks = others.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
                 for rank in ranks:
                     name = RunPaths(self._spec.run_id, rank).attempt_outputs(self.number)
@@ -580,7 +583,17 @@ class Attempt:
                     if listed is None:
                         raise ValueError(f"there is no {name}")
                     outputs += [replace(file, path=folders[rank] + file.path) for file in listed]
-            return add_earlier_outputs(runs, blobs, self.number, outputs, check, self.leave_out)
+            return add_earlier_outputs(
+                runs, blobs, self.number, outputs, check, self.leave_out, nodes=self._spec.nodes
+            )
+
+    def names_of_outputs(self) -> list[str]:
+        """Return the names of files and folders that may become outputs."""
+        names: list[str] = []
+        for folder in (self._dirs.output, self._dirs.code):
+            with suppress(OSError):
+                names += os.listdir(folder)  # noqa: PTH208 - names
+        return names
 
     def export_partial(
         self,
@@ -589,6 +602,7 @@ class Attempt:
         left_s: Callable[[], float | None],
         *,
         last: bool,
+        folder: str = "",
     ) -> list[OutputFile]:
         """Export what a script left that did not succeed, as far as time allows.
 
@@ -598,6 +612,7 @@ class Attempt:
             left_s: returns the seconds until this node or process ends, None if it stays.
             last: the run ends with this attempt, so it takes over what earlier ones kept. Otherwise
                 the next one finds the outputs of this one in a list.
+            folder: where the outputs of this node are, below those of the run.
         """
 
         def check() -> None:
@@ -615,13 +630,18 @@ class Attempt:
 
         left = left_s()
         collected = self.collect(None if left is None else max(left - LIST_S, LIST_S))
-        prefix, folder = blobs.output(self.number), self._dirs.output
+        prefix = blobs.output(self.number) + folder
         outputs = export_partial(
-            runs, prefix, folder, collected, check, leave_out=self.leave_out, save=save
+            runs, prefix, self._dirs.output, collected, check, leave_out=self.leave_out, save=save
         )
         if not last:
             return outputs
-        return add_earlier_outputs(runs, blobs, self.number, outputs, check, self.leave_out)
+        own = self.names_of_outputs()
+        for rank in range(1, self._spec.nodes):
+            outputs += read_rank_list(runs, self._spec.run_id, rank, self.number, own)
+        return add_earlier_outputs(
+            runs, blobs, self.number, outputs, check, self.leave_out, nodes=self._spec.nodes
+        )
 
     def restore(
         self, runs: ContainerClient, prefix: str, outputs: list[OutputFile]

@@ -24,6 +24,7 @@ from runner.node.agent.worker import PrimaryConnection, Worker
 from runner.node.cluster import Hosts, load_heartbeat_config, load_hosts
 from runner.node.context import FAILED_EXIT_CODE, WorkerContext
 from runner.node.distributed.connection import AgentConnection, PrimaryOrder, WorkerEvent
+from runner.node.distributed.node_group import NodeGroupTimeouts
 from runner.node.distributed.rendezvous import find_primary
 from runner.node.failures import TerminatedError
 from runner.node.script.command import dies_with_parent, kill_children, reparent_orphans
@@ -134,6 +135,7 @@ FIND_S = 900.0  # other nodes may still be downloading the resource files
 FIND_AGAIN_S = 300.0
 RECONNECT_S = 1.0
 FINAL_FLUSH_S = 10.0
+PARTIAL_S = NodeGroupTimeouts().partial_s
 
 
 def join() -> int:
@@ -205,7 +207,12 @@ def _run_attempt(
         TerminatedError: Batch ends the task.
     """
     retry_budget = RetryBudget()
-    termination = Termination(on_first=lambda: retry_budget.shorten(FINAL_FLUSH_S))
+    # Where the primary ends the attempt, it waits for the outputs of a script that failed.
+    termination = Termination(
+        on_first=lambda: retry_budget.shorten(
+            FINAL_FLUSH_S if termination.is_from_batch else PARTIAL_S
+        )
+    )
     termination.install()
     token = environment.get(NODES_TOKEN_VARIABLE, "")
     context = WorkerContext(

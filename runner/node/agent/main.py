@@ -188,7 +188,7 @@ def _run_attempt(
         close_node_group(others, again=True)
         return _after_loss(agent, outcome, attempt, err, spec.retries)
     except StageFailedError as err:
-        close_node_group(others)
+        close_node_group(others, own=attempt.names_of_outputs())
         add_node_name(others, agent.node.node, err)
         _log_failure(err, dirs, finished)
         return outcome.failed(err, spec.retries, attempt)

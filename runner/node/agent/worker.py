@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from runner.node.agent.records import write_node_start
 from runner.node.cluster import HeartbeatConfig, free_port, node_environment, parse_cluster_spec
 from runner.node.context import WorkerContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
-from runner.node.distributed.rank_outputs import CheckpointWatch, describe_unsaved
+from runner.node.distributed.rank_outputs import CheckpointWatch, rank_folder
 from runner.node.failures import (
     EvictedError,
     StageFailedError,
@@ -37,8 +38,8 @@ from runner.protocol.run_spec import ResumeFrom, RunSpec, RunSpecError, parse_ru
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
-SEARCH_S = 0.5  # for the files that are lost: the node may be about to go
-LISTED = 5
+FLUSH_S = 10.0
+LOST_S = 60.0  # for the outputs, where another attempt may begin soon
 
 
 class PrimaryConnection(threading.Thread):
@@ -60,6 +61,8 @@ class PrimaryConnection(threading.Thread):
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ended = threading.Event()
         self.again = False  # the worker should join the next attempt
+        self.keeps = True  # outputs of an attempt that did not succeed
+        self.folder = ""  # for these
         self.is_lost = False  # the connection ended without an order
 
     def run(self) -> None:
@@ -68,6 +71,8 @@ class PrimaryConnection(threading.Thread):
         while (message := self._connection.receive()) is not None:
             if message.get("order") in (PrimaryOrder.STOP, PrimaryOrder.LEAVE):
                 self.again, why = bool(message.get("again")), message.get("why")
+                self.keeps = bool(message.get("keep", True))
+                self.folder = str(message.get("folder") or "")
                 logger.info("the primary ends the attempt%s", f": {why}" if why else "")
                 break
             if message.get("order") != PrimaryOrder.HEARTBEAT:
@@ -121,7 +126,8 @@ class Worker:
         self._script: Streams | None = None  # until all its logs are written
         self._stage = "code"
         self._made: Attempt | None = None
-        self._unsaved: tuple[AttemptDirs, EventLog] | None = None  # until the export
+        self._has_started = False
+        self._is_exported = False
 
     def run(self, inherited: Mapping[str, str]) -> None:
         """Prepare, wait for the other nodes, run the script and report the result."""
@@ -139,7 +145,7 @@ class Worker:
         except Exception as err:  # noqa: BLE001 - the run must get an outcome
             self._fail(self._unexpected(err))
         finally:
-            self._say_unsaved()
+            self._export_partial()
             self._flush()
             if self._made is not None:
                 self._made.remove_temp()
@@ -157,7 +163,6 @@ class Worker:
         events = EventLog(self._streams.events, context.redactor, self._report_stage)
         checkpoints = self._checkpoints(spec, dirs, events)
         attempt = self._made = self._attempt(spec, dirs, events, checkpoints)
-        self._unsaved = dirs, events
         secrets = context.secrets.resolve(context.retry_budget)
         prepared = attempt.prepare(context.access)
         self._primary.send_event(WorkerEvent.PREPARED, port=free_port(context.hosts.own))
@@ -169,6 +174,7 @@ class Worker:
             self._primary.await_order(PrimaryOrder.START)["cluster_spec"]
         )
         others = node_environment(cluster_spec, self._rank)
+        self._has_started = True
         with CheckpointWatch(dirs.checkpoints, lambda text: self._log(events, text)):
             attempt.run(inherited, {**secrets, **prepared, **others}, is_worker=True)
         return dirs, events, attempt
@@ -184,26 +190,31 @@ class Worker:
                 runs, prefix, dirs.output, report, check, collected, leave_out=attempt.leave_out
             )
             write_list(runs, self._blobs.attempt_outputs(self._number), outputs)
-        self._unsaved = None
+        self._is_exported = True
         self._primary.send_event(WorkerEvent.EXPORTED)
 
-    def _say_unsaved(self) -> None:
-        """Write an event about the files that are lost, unless they were exported."""
-        if self._unsaved is None or self._made is None:
+    def _export_partial(self) -> None:
+        """Keep what the script left, unless it was exported or the attempt ended well before."""
+        if self._made is None or self._is_exported or not self._has_started:
             return
-        dirs, events = self._unsaved
-        why = "the run did not succeed, or ended before this node"
-        if text := describe_unsaved(dirs.output, "RUNNER_OUTPUT_DIR", why):
-            events.aside("notice", "progress", text)
-        if files := sorted(self._made.collect(SEARCH_S).files):
-            named = ", ".join(files[:LISTED]) + (" ..." if len(files) > LISTED else "")
-            count = (
-                "1 file beside the script is"
-                if len(files) == 1
-                else (f"{len(files)} files beside the script are")
+        self._flush_script()
+        self._primary.wait()  # it names the folder
+        if not self._primary.keeps:
+            return  # the run succeeded before this node
+        began, is_short = time.monotonic(), self._primary.is_lost or self._primary.again
+
+        def left_s() -> float | None:
+            lost_s = LOST_S - (time.monotonic() - began) if is_short else None
+            times = (self._context.retry_budget.left_s, lost_s)
+            return min((seconds for seconds in times if seconds is not None), default=None)
+
+        folder = self._primary.folder or rank_folder(self._rank)
+        try:
+            self._made.export_partial(
+                self._context.access.runs, self._blobs, left_s, last=False, folder=folder
             )
-            text = f"{count} not exported ({named}): {why}"
-            events.aside("notice", "progress", text)
+        except Exception as err:  # noqa: BLE001 - the attempt ends as it did
+            logger.warning("the outputs of this node are lost: %s", err)
 
     def _log(self, events: EventLog, text: str) -> None:
         """Write an event of this node, and one of the run."""
@@ -273,16 +284,21 @@ class Worker:
     def _flush_script(self) -> None:
         streams, self._script = self._script, None
         if streams is not None:
-            _try_finish(streams.finish_script)
+            _try_finish(streams.finish_script, self._flush_s)
 
     def _flush(self) -> None:
         self._flush_script()
         if self._streams is not None:
-            _try_finish(self._streams.finish_events)
+            _try_finish(self._streams.finish_events, self._flush_s)
+
+    @property
+    def _flush_s(self) -> float | None:
+        """The seconds for the logs: the primary and the next attempt do not wait for ever."""
+        return FLUSH_S if self._primary.has_ended else None
 
 
-def _try_finish(finish: Callable[[], None]) -> None:
+def _try_finish(finish: Callable[[float | None], None], timeout_s: float | None) -> None:
     try:
-        finish()
+        finish(timeout_s)
     except (StorageRequestError, OSError, ValueError) as err:
         logger.warning("logs are incomplete: %s", err)

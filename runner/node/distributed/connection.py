@@ -35,7 +35,9 @@ class PrimaryOrder:
     RESTORE = "restore"  # restore a checkpoint: `where` is [run id, number] or None
     START = "go"  # start the script: `cluster_spec`
     EXPORT = "export"  # upload the outputs: `prefix`
-    STOP = "stop"  # the attempt has ended: `again` if the worker should join the next one
+    # The attempt has ended: `again` if the worker should join the next one; `keep` and `folder`
+    # for its outputs.
+    STOP = "stop"
     LEAVE = "leave"  # the worker cannot join: `why`, `again` as for STOP
     HEARTBEAT = "here"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import ClusterSpec, HeartbeatConfig, Hosts, free_port, node_environment
 from runner.node.context import AgentContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
+from runner.node.distributed.rank_outputs import rank_folder
 from runner.node.distributed.rendezvous import RendezvousServer
 from runner.node.failures import NodeLostError, StageFailedError, TerminatedError
 from runner.node.script.command import COMMAND_STAGE, ScriptResult
@@ -36,6 +37,7 @@ class NodeGroupTimeouts:
     cause_s: float = 3.0  # for the cause of a failure on another node
     finish_s: float = 60.0  # for the scripts of the workers, after its own succeeded
     flush_s: float = 15.0  # for the logs of the workers
+    partial_s: float = 600.0  # for the logs and outputs of the workers of a run that failed
     hurried_flush_s: float = 1.0  # the same when Batch ends the task
 
 
@@ -230,12 +232,15 @@ class NodeGroup:
             self.events.aside("notice", "progress", text)
         return [worker.rank for worker in exporting if worker.exported]
 
-    def close(self, *, again: bool = False, urgent: bool = False) -> None:
-        """Stop all workers, and wait for their logs.
+    def close(
+        self, *, again: bool = False, urgent: bool = False, own: Iterable[str] | None = None
+    ) -> None:
+        """Stop all workers, and wait for their logs and, if it failed, for their outputs.
 
         Args:
             again: the workers should join the next attempt.
             urgent: Batch ends the task, so wait for a short time only.
+            own: names of outputs of the primary, where the attempt failed.
         """
         with self._changed:
             if self._closed:
@@ -243,10 +248,20 @@ class NodeGroup:
             self._closed = True
         if self._server is not None:  # returning workers join the next attempt
             self._server.close()
-        self._send_to_all(order=PrimaryOrder.STOP, again=again)
+        names = list(own or ())
+        for worker in self.workers.values():
+            self._send(
+                worker,
+                order=PrimaryOrder.STOP,
+                again=again,
+                keep=again or urgent or own is not None,
+                folder=rank_folder(worker.rank, names),
+            )
         connected = [worker for worker in self.workers.values() if worker.connection]
         with suppress(TerminatedError):  # Batch ends the task
-            limit_s = self.timeouts.hurried_flush_s if urgent else self.timeouts.flush_s
+            times = self.timeouts
+            limit_s = times.flush_s if own is None else times.partial_s
+            limit_s = times.hurried_flush_s if urgent else limit_s
             self._wait(
                 lambda: all(w.flushed or w.lost for w in connected), limit_s, checked=not urgent
             )
@@ -312,8 +327,11 @@ class NodeGroup:
 
     def _send_to_all(self, **message: Any) -> None:
         for worker in self.workers.values():
-            if worker.connection is not None and not worker.lost:
-                worker.connection.send(**message)
+            self._send(worker, **message)
+
+    def _send(self, worker: WorkerNode, **message: Any) -> None:
+        if worker.connection is not None and not worker.lost:
+            worker.connection.send(**message)
 
     def _serve_worker(self, connection: AgentConnection, peer: str) -> None:
         """Serve the connection of one worker, in a thread of its own, until it ends."""
@@ -418,11 +436,15 @@ def open_node_group(
 
 
 def close_node_group(
-    node_group: NodeGroup | None, *, again: bool = False, urgent: bool = False
+    node_group: NodeGroup | None,
+    *,
+    again: bool = False,
+    urgent: bool = False,
+    own: Iterable[str] | None = None,
 ) -> None:
     """Close the node group, if there is one."""
     if node_group is not None:
-        node_group.close(again=again, urgent=urgent)
+        node_group.close(again=again, urgent=urgent, own=own)
 
 
 def add_node_name(node_group: NodeGroup | None, node: str, err: StageFailedError) -> None:

@@ -7,7 +7,7 @@ folders, so a warning appears while the run can still be changed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,32 +19,18 @@ from runner.node.checkpoints.snapshot import (
     list_folder,
 )
 from runner.protocol.encoding import format_size
-from runner.protocol.results import OutputFile
 
 WATCH_INTERVAL_S = 5.0
 _MANY = f"more than {MAX_FILES:,} files"
 
 
-def rank_folder(rank: int, own: Sequence[OutputFile]) -> str:
-    """Return the folder for the outputs of a rank; rank 0 has written nothing below it."""
-    taken = {output.path.partition("/")[0] for output in own}
+def rank_folder(rank: int, own: Iterable[str] = ()) -> str:
+    """Return the folder for the outputs of a rank; rank 0 has written none of `own` below it."""
+    taken = {path.partition("/")[0] for path in own}
     folder = f"rank-{rank}"
     while folder in taken:
         folder += "_"
     return f"{folder}/"
-
-
-def describe_unsaved(folder: Path, variable: str, why: str) -> str:
-    """Return a sentence about the files of a folder that are not exported; empty if none."""
-    amount = ""
-    try:
-        found = list_folder(folder)
-        amount = _amount(found) if found.files else ""
-    except TooManyFilesError:
-        amount = _MANY
-    except OSError:
-        pass
-    return f"{amount} in ${variable} are not exported: {why}" if amount else ""
 
 
 class CheckpointWatch(threading.Thread):

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from runner.node.distributed.rank_outputs import rank_folder
 from runner.node.failures import StageFailedError
 from runner.node.script.streams import Report
 from runner.node.script.written import CODE, Collected
@@ -21,7 +22,7 @@ from runner.node.storage.limits import run_watched
 from runner.protocol.encoding import parse_json
 from runner.protocol.names import blob_name, file_path, stored_path
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import LeftOut, OutputFile, parse_outputs
+from runner.protocol.results import LeftOut, OutputFile, parse_attempt_end, parse_outputs
 from runner.protocol.run_spec import DAMAGED
 
 logger = logging.getLogger(__name__)
@@ -205,6 +206,27 @@ def read_list(runs: ContainerClient, name: str) -> tuple[OutputFile, ...] | None
     return parse_outputs(listed, lambda each: logger.warning("in %s: %s", name, each))
 
 
+def read_rank_list(
+    runs: ContainerClient, run_id: str, rank: int, attempt: int, own: Sequence[str] = ()
+) -> list[OutputFile]:
+    """Return what another node kept of an attempt, by its path in the run; nothing if unknown.
+
+    Args:
+        runs: the container of runs.
+        run_id: the run.
+        rank: the node.
+        attempt: the attempt.
+        own: names of outputs of rank 0.
+    """
+    folder = rank_folder(rank, own)
+    try:
+        listed = read_list(runs, RunPaths(run_id, rank).attempt_outputs(attempt)) or ()
+    except (StorageRequestError, *DAMAGED) as err:
+        logger.warning("the outputs of rank %d are not known: %s", rank, err)
+        return []
+    return [replace(file, path=folder + file.path) for file in listed]
+
+
 def add_earlier_outputs(
     runs: ContainerClient,
     blobs: RunPaths,
@@ -212,6 +234,8 @@ def add_earlier_outputs(
     outputs: Sequence[OutputFile],
     check: Callable[[], None],
     leave_out: LeaveOut,
+    *,
+    nodes: int = 1,
 ) -> list[OutputFile]:
     """Copy what earlier attempts kept when they were terminated, and this one did not write.
 
@@ -224,6 +248,7 @@ def add_earlier_outputs(
         outputs: its files.
         check: may raise between two copies; OutOfTimeError only ends the copying.
         leave_out: is called with what is not copied.
+        nodes: the number of nodes of the run.
 
     Returns:
         All files, sorted by path; those of an earlier attempt name it, and are partial.
@@ -231,7 +256,11 @@ def add_earlier_outputs(
     found = {file.path: file for file in outputs}
 
     def copy(earlier: int) -> None:
-        for file in read_list(runs, blobs.attempt_outputs(earlier)) or ():
+        listed = list(read_list(runs, blobs.attempt_outputs(earlier)) or ())
+        ranks = range(1, nodes) if nodes > 1 and not _has_failed(runs, blobs, earlier) else ()
+        for rank in ranks:
+            listed += read_rank_list(runs, blobs.run_id, rank, earlier)
+        for file in listed:
             if file.path in found:
                 continue
             check()
@@ -261,6 +290,12 @@ def add_earlier_outputs(
             logger.warning("the outputs of attempt %d are not known: %s", earlier, err)
             leave_out(LeftOut(f"files of attempt {earlier}", 0, "transfer"))
     return sorted(found.values(), key=lambda file: file.path)
+
+
+def _has_failed(runs: ContainerClient, blobs: RunPaths, attempt: int) -> bool:
+    """Return True if a failed script was started again: rank 0 has kept nothing of that either."""
+    end = parse_attempt_end(runs.get(blobs.attempt_end(attempt)) or b"")
+    return end is not None and end.why == "failed"
 
 
 def restore_outputs(

@@ -38,5 +38,19 @@ def test_cancelled_run_without_a_whole_list_has_no_outputs(listed: bytes | None)
     assert (result.outputs, result.partial) == ((), False)
 
 
+def test_cancelled_run_has_the_files_of_all_its_nodes() -> None:
+    documents = {
+        "r/result.json": json.dumps({"format": 1, "status": "cancelled", "attempt": 1}).encode(),
+        "r/run.json": json.dumps({"resources": {"nodes": 3}}).encode(),
+        "r/attempts/1/outputs.json": json.dumps([FILE]).encode(),
+        "r/nodes/1/attempts/1/outputs.json": b"{",
+        "r/nodes/2/attempts/1/outputs.json": json.dumps([FILE]).encode(),
+    }
+    container: Any = type("Documents", (), {"read": staticmethod(documents.get)})
+    found = load_result(container, "r")
+    assert found is not None
+    assert [file.path for file in found.outputs] == ["model.h5", "rank-2/model.h5"]
+
+
 def test_other_runs_have_only_what_their_result_lists() -> None:
     assert load(2, json.dumps([FILE]).encode(), "failed").outputs == ()

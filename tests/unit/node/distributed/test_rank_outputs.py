@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.node.checkpoints import snapshot as folder_listing_module
-from runner.node.distributed.rank_outputs import CheckpointWatch, describe_unsaved, rank_folder
-from runner.protocol.results import OutputFile
+from runner.node.distributed.rank_outputs import CheckpointWatch, rank_folder
 from tests.unit.node.node_group_task import NodeGroupTask, lines_of
 
 WRITES = """
@@ -82,32 +81,70 @@ while not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
     assert [e for e in lines_of(node_group, 1) if e["stage"] == "notice"]
 
 
-def test_unexported_outputs_of_stopped_worker_are_logged(
-    node_group: NodeGroupTask, until: Until
-) -> None:
-    script = (
-        WRITES
-        + """
+BOTH = """
 import time
-while rank == "0" and not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
+open(f"model-{rank}.pt", "w").write(rank)
+there = pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"])
+(there / f"there-{rank}").touch()
+while len(list(there.glob("there-*"))) < 2:
     time.sleep(0.02)
-sys.exit(3 if rank == "0" else 0)
 """
+
+
+@pytest.mark.parametrize("failing", ["0", "1"])
+def test_failed_run_keeps_what_every_rank_made(node_group: NodeGroupTask, failing: str) -> None:
+    script = WRITES + BOTH + f"if rank == {failing!r}: sys.exit(3)\ntime.sleep(300)\n"
+    node_group.submit(script, resources={"nodes": 2})
+    assert node_group.run_node_group(2) == 3, node_group.output
+    result = node_group.json("result.json")
+    paths = [one["path"] for one in result["outputs"]]
+    assert paths == ["model-0.pt", "rank-1/model-1.pt", "rank-1/shard", "shard"]
+    assert result["partial"]
+    assert node_group.text("output/rank-1/model-1.pt") == "1"
+
+
+def test_failed_run_keeps_files_of_the_same_name(node_group: NodeGroupTask) -> None:
+    script = WRITES + BOTH
+    script += (
+        "if rank == '0':\n    (out / 'rank-1').mkdir()\n    (out / 'rank-1' / 'shard').touch()\n"
+        "(there / f'here-{rank}').touch()\n"
+        "while len(list(there.glob('here-*'))) < 2: time.sleep(0.02)\nsys.exit(3)\n"
     )
     node_group.submit(script, resources={"nodes": 2})
+    assert node_group.run_node_group(2) == 3, node_group.output
+    paths = [one["path"] for one in node_group.json("result.json")["outputs"]]
+    assert {"rank-1/shard", "rank-1_/shard", "rank-1_/model-1.pt"} <= set(paths)
+
+
+def test_terminated_run_keeps_what_every_rank_made(node_group: NodeGroupTask, until: Until) -> None:
+    node_group.submit(WRITES + BOTH + "time.sleep(300)\n", resources={"nodes": 2})
     primary = node_group.start_node_group(2)
-    until(lambda: ("command", "end") in [(e["stage"], e["state"]) for e in lines_of(node_group, 1)])
-    (node_group.shared / "go").touch()
-    assert primary.wait(120) == 3
-    [text] = [e["message"] for e in lines_of(node_group, 1) if e["stage"] == "notice"]
-    assert text.startswith("1 file (9 B) in $RUNNER_OUTPUT_DIR are not exported: the run did not")
+    until((node_group.shared / "there-1").exists)
+    until((node_group.shared / "there-0").exists)
+    primary.terminate()
+    primary.wait(60)
+    until(lambda: node_group.has("nodes/1/attempts/1/outputs.json"))
+    until(lambda: node_group.has("output/rank-1/model-1.pt"))
+    assert node_group.has("output/model-0.pt")
 
 
-def test_files_beside_the_script_of_a_failed_worker_are_named(node_group: NodeGroupTask) -> None:
-    node_group.submit("open('model.pt', 'w').close()\nraise SystemExit(3)", resources={"nodes": 2})
-    assert node_group.start_node_group(2).wait(120) == 3
-    texts = [e["message"] for e in lines_of(node_group, 1) if e["stage"] == "notice"]
-    assert any("1 file beside the script is not exported (model.pt)" in text for text in texts)
+def test_next_attempt_takes_over_what_every_rank_made(
+    node_group: NodeGroupTask, until: Until
+) -> None:
+    script = WRITES + "if os.environ['RUNNER_ATTEMPT'] == '1':\n    "
+    script += BOTH.strip().replace("\n", "\n    ") + "\n    time.sleep(300)\n"
+    node_group.submit(script, resources={"nodes": 2})
+    primary = node_group.start_node_group(2)
+    until((node_group.shared / "there-1").exists)
+    until((node_group.shared / "there-0").exists)
+    primary.terminate()
+    primary.wait(60)
+    until(lambda: node_group.has("nodes/1/attempts/1/outputs.json"))
+    assert node_group.run_node_group(2) == 0, node_group.output
+    kept = {one["path"]: one.get("attempt") for one in node_group.json("result.json")["outputs"]}
+    assert kept == {
+        "model-0.pt": 1, "rank-1/model-1.pt": 1, "rank-1/shard": None, "shard": None,
+    }  # fmt: skip
 
 
 def test_restored_checkpoint_folder_causes_no_warning(tmp_path: Path) -> None:
@@ -122,14 +159,9 @@ def test_restored_checkpoint_folder_causes_no_warning(tmp_path: Path) -> None:
     assert text.startswith("1 file (1 B) in $RUNNER_CHECKPOINT_DIR of this node are in no")
 
 
-def test_rank_folder_avoids_outputs_of_rank_0(tmp_path: Path) -> None:
-    own = [
-        OutputFile("rank-1", 1, ""),
-        OutputFile("rank-1_/x", 1, ""),
-        OutputFile("rank-22", 1, ""),
-    ]
+def test_rank_folder_avoids_outputs_of_rank_0() -> None:
+    own = ["rank-1", "rank-1_/x", "rank-22"]
     assert [rank_folder(rank, own) for rank in (1, 2)] == ["rank-1__/", "rank-2/"]
-    assert describe_unsaved(tmp_path, "X", "no reason") == ""
 
 
 def test_too_many_files_cause_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +172,6 @@ def test_too_many_files_cause_a_warning(tmp_path: Path, monkeypatch: pytest.Monk
             (tmp_path / name).touch()
     assert len(reported) == 1
     assert reported[0].startswith("more than ")
-    assert describe_unsaved(tmp_path, "RUNNER_OUTPUT_DIR", "why").startswith("more than ")
     with CheckpointWatch(tmp_path, reported.append):  # restored from a checkpoint of an older agent
         (tmp_path / "d").touch()
     assert len(reported) == 1
