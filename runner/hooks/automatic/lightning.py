@@ -6,12 +6,13 @@ beside its checkpoint, and batches that were trained are read again and skipped.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.hooks.automatic import place
+from runner.hooks.automatic import place, ranks
 from runner.hooks.state import (
     SaveError,
     StateFolder,
@@ -31,17 +32,31 @@ _Callback: Any = _lightning.callbacks.Checkpoint
 
 
 class LightningCheckpoint(_Callback):
-    """Saves a checkpoint of the trainer when it is due, after a batch or an epoch."""
+    """Saves a checkpoint of the trainer when it is due, after a batch or an epoch.
 
-    def __init__(self, states: StateFolder) -> None:
+    Args:
+        several: it trains on several processes, which decide together.
+    """
+
+    def __init__(self, *, several: bool = False) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType] - not installed here
-        self._states = states
-        self._found: dict[str, Any] | None = read_state(states)
+        self._states: StateFolder | None = None
+        self._found: dict[str, Any] | None = None
         self._interval = SaveInterval()
         self._epoch: dict[str, Any] = {}
         self._is_iterated = True  # before the start of an epoch, as the first one is
+        self._is_due = False  # at the next batch after which it can be saved
         self.sigterm = DeferredSigterm()
         self.is_off = False
+        self._common = ranks.CommonSaves(self._interval, self.sigterm) if several else None
+
+    def use(self, folder: Path) -> None:
+        """Set the folder of the states, and read the newest one."""
+        self._states = StateFolder(folder, kind="lightning")
+        found: dict[str, Any] | None = read_state(self._states)
+        if found is not None and self._common is not None:
+            found = found["ranks"][ranks.rank()]
+        self._found = found
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Handle SIGTERM from now on; skip the completed batches of an epoch."""
@@ -52,6 +67,7 @@ class LightningCheckpoint(_Callback):
             return
         self._found, self._epoch = None, found["epoch"]
         fetcher = trainer.fit_loop._data_fetcher
+        _set_epoch(fetcher, trainer.fit_loop.epoch_progress.current.processed)
         # Where the epoch began before its iterator was made, making it draws random numbers again.
         restore_random_states(self._epoch["randomness"])
         iter(fetcher)
@@ -79,26 +95,61 @@ class LightningCheckpoint(_Callback):
     ) -> None:
         """Save if it is due, between two steps of the optimizer."""
         del pl_module, outputs, batch
+        self._decide()
         done = batch_idx + 1
         if trainer.is_last_batch or done % trainer.accumulate_grad_batches:
             return
-        if self.sigterm.requested or self._interval.due:
-            self._save(trainer, done)
-        self.sigterm.raise_deferred()
+        if self._is_due:
+            self._save_state(trainer, done)
+            self.sigterm.raise_deferred()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Save if it is due, and at the end."""
         del pl_module
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
-        if last or self.sigterm.requested or self._interval.due:
-            self._save(trainer, 0)
-        self.sigterm.raise_deferred()
+        self._decide(now=bool(last))
+        is_due = self._is_due
+        if is_due or (last and self._common is None):
+            self._save_state(trainer, 0)
+        if is_due:
+            self.sigterm.raise_deferred()
 
-    def _save(self, trainer: Any, batches: int) -> None:
+    def _decide(self, *, now: bool = False) -> None:
+        """Set `_is_due`, the same on all ranks; not guarded, as the others wait."""
+        if self._common is None:
+            self._is_due = not self.is_off and (self.sigterm.requested or self._interval.due)
+            return
+        self._is_due = self._common.is_due(failed=self.is_off, now=now) or self._is_due
+        if self._common.has_failed:
+            self.is_off, self._is_due = True, False
+            self.sigterm.remove()
+
+    def _save_state(self, trainer: Any, batches: int) -> None:
+        self._is_due = False
+        state: dict[str, Any]
         state = {"batches": batches, "epoch": self._epoch, "randomness": random_states()}
+        if self._common is None:
+            self.save(trainer, state)
+        else:
+            state = {"ranks": ranks.gather(state)}
+            self.save_of_ranks(trainer, state)
+
+    def save(self, trainer: Any, state: dict[str, Any]) -> None:
+        """Save."""
+        self._write(state, trainer.save_checkpoint)
+
+    def save_of_ranks(self, trainer: Any, state: dict[str, Any]) -> None:
+        """Save on rank 0 what all ranks return, without waiting for each other."""
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        if ranks.rank() == 0:
+            io = trainer.strategy.checkpoint_io
+            self._write(state, lambda path: io.save_checkpoint(checkpoint, path))
+
+    def _write(self, state: dict[str, Any], save: Callable[[str], Any]) -> None:
+        assert self._states is not None  # noqa: S101
 
         def write(folder: Path) -> None:
-            trainer.save_checkpoint(str(folder / _FILE))
+            save(str(folder / _FILE))
             write_state(folder, state)
 
         with self._interval.saving():
@@ -108,34 +159,92 @@ class LightningCheckpoint(_Callback):
                 logger.warning("%s; the training continues", err)
 
 
-for _name in [name for name in LightningCheckpoint.__dict__ if name.startswith("on_")]:
+for _name in ("on_train_start", "on_train_epoch_start", "save", "save_of_ranks"):
     _guard = place.guarded(_WHAT, getattr(LightningCheckpoint, _name))
     setattr(LightningCheckpoint, _name, _guard)
 
 
+def _set_epoch(fetcher: Any, epoch: int) -> None:
+    """Tell samplers the epoch, which they shuffle by. Lightning does so after `on_train_start`."""
+    for loader in fetcher.combined_loader.flattened:
+        batches = getattr(loader, "batch_sampler", None)
+        for each in (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+            if hasattr(each, "set_epoch"):
+                each.set_epoch(epoch)
+
+
 def prepare(bound: Any) -> Callable[[], None] | None:
-    """Add the callback, and resume, unless the script does or several processes train."""
+    """Add the callback, and resume, unless the script does or processes train in another way."""
     given: dict[str, Any] = bound.arguments
     trainer: Any = given["self"]
-    if given.get("ckpt_path") or trainer.fast_dev_run or trainer.world_size > 1:
+    if given.get("ckpt_path") or trainer.fast_dev_run:
         return None
     model = given["model"]
     settings = [type(model).__name__, dict(getattr(model, "hparams", {}))]
+    if trainer.world_size > 1:
+        return _prepare_ranks(trainer, [*settings, trainer.world_size])
     folder = place.training_folder("lightning", settings)
     if folder is None:
         return None
-    states = StateFolder(folder, kind="lightning")
-    newest = states.newest()
-    callback = LightningCheckpoint(states)
+    newest = StateFolder(folder, kind="lightning").newest()
+    callback = LightningCheckpoint()
+    callback.use(folder)
     if newest is not None:
         given["ckpt_path"] = str(newest / _FILE)
         if "weights_only" in bound.signature.parameters:
             given["weights_only"] = False  # as trusted as the code of the run
     trainer.callbacks.append(callback)
     place.say_start(_WHAT, "from its newest checkpoint" if newest is not None else "")
+    return _finish(trainer, callback)
 
+
+def _finish(trainer: Any, callback: LightningCheckpoint) -> Callable[[], None]:
     def finish() -> None:
         trainer.callbacks.remove(callback)
         callback.sigterm.remove()
+
+    return finish
+
+
+def _prepare_ranks(trainer: Any, settings: Any) -> Callable[[], None] | None:
+    """Do the same on each rank; they can agree when the trainer has connected them."""
+    launcher: Any = trainer.strategy.launcher
+    is_known = type(trainer.strategy).__name__ == "DDPStrategy" and (
+        launcher is None or type(launcher).__name__ == "_SubprocessScriptLauncher"
+    )
+    if not is_known or trainer.num_nodes > 1 or place.is_on_several_nodes():
+        place.say_several()
+        return None
+    callback = LightningCheckpoint(several=True)
+    connector = trainer._checkpoint_connector
+    load = connector.resume_start
+
+    def find() -> tuple[Path, Path | None] | None:
+        folder = place.training_folder("lightning", settings, of_ranks=True)
+        if folder is None:
+            return None
+        return folder, StateFolder(folder, kind="lightning").newest()
+
+    def resume_start(path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        found = ranks.of_first("lightning", find)
+        if found is None:
+            callback.is_off = True
+            return load(path, *args, **kwargs)
+        callback.use(found[0])
+        if found[1] is not None:
+            path = str(found[1] / _FILE)
+            if "weights_only" in inspect.signature(load).parameters:
+                args, kwargs = (), {"weights_only": False}  # as trusted as the code of the run
+        if ranks.rank() == 0:
+            place.say_start(_WHAT, "from its newest checkpoint" if found[1] is not None else "")
+        return load(path, *args, **kwargs)
+
+    connector.resume_start = resume_start
+    trainer.callbacks.append(callback)
+    remove = _finish(trainer, callback)
+
+    def finish() -> None:
+        del connector.resume_start
+        remove()
 
     return finish

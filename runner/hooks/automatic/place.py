@@ -5,9 +5,9 @@ $RUNNER_CHECKPOINT_DIR/automatic/<key>-1/parallel                   several ran 
 $RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/keras-1-<settings>/...   its first call of fit
 
 A training must never start from the state of another one. Therefore the key stands for the command
-line, k counts processes of the same command line in one attempt, and the settings of the training
-are part of the name. Processes that run at the same time may come in another order in the next
-attempt, so none of these resumes.
+line and the variables that the script has set for this process, k counts processes of the same key
+in one attempt, and the settings of the training are part of the name. Processes of one key that run
+at the same time may come in another order in the next attempt, so none of these resumes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ FOLDER_VARIABLE = "RUNNER_CHECKPOINT_DIR"
 OURS = "automatic"
 SWITCH = "`checkpoints: {automatic: false}` in train.yaml switches this off"
 HOW = "save its state to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
+SCRIPT_OF = b"RUNNER_SCRIPT_OF="  # of `runner.node.script.command`
+# Variables of shells and launchers, which have other values in the next attempt.
+_VOLATILE = re.compile(
+    r"_|SHLVL|PWD|OLDPWD|MASTER_.*|TORCHELASTIC_.*|RANK|LOCAL_.*|GROUP_.*|ROLE_.*|WORLD_SIZE"
+    r"|NODE_RANK|ACCELERATE_.*|FORK_LAUNCHED|JPY_.*|COLUMNS|LINES|WINDOWID|SSH_.*"
+)
 MAX_TRAININGS = 50  # of one framework in a process, as each one's state is kept
 
 _process_folders: dict[int, Path | None] = {}  # by process, as forks share them
@@ -99,9 +105,14 @@ def checkpoint_root() -> Path | None:
 
 
 def is_distributed() -> bool:
-    """Return True in one of several processes that train together."""
-    several = os.environ.get("WORLD_SIZE", "1") != "1" or os.environ.get("RUNNER_NODES", "1") != "1"
-    return several or "TF_CONFIG" in os.environ
+    """Return True in one of several processes that train together, of which nothing is known."""
+    sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "RUNNER_NODES")
+    return any(os.environ.get(name, "1") != "1" for name in sizes) or "TF_CONFIG" in os.environ
+
+
+def is_on_several_nodes() -> bool:
+    """Return True if the folder of checkpoints is another one for some of the ranks."""
+    return os.environ.get("RUNNER_NODES", "1") != "1"
 
 
 def is_inside(path: str | os.PathLike[str]) -> bool:
@@ -110,14 +121,15 @@ def is_inside(path: str | os.PathLike[str]) -> bool:
     return f"{os.path.realpath(path)}/".startswith(f"{root}/")
 
 
-def training_folder(kind: str, settings: Any) -> Path | None:
+def training_folder(kind: str, settings: Any, *, of_ranks: bool = False) -> Path | None:
     """Return the folder of the next training of this kind in this process, or None.
 
     Args:
         kind: the framework.
         settings: values that another training may differ in, such as the optimizer's.
+        of_ranks: this is rank 0 of a training on several processes of this node.
     """
-    base = process_folder()
+    base = process_folder(of_ranks=of_ranks)
     if base is None:
         return None
     number = _counts[kind] = _counts.get(kind, 0) + 1
@@ -135,13 +147,14 @@ def training_folder(kind: str, settings: Any) -> Path | None:
     return folder
 
 
-def process_folder() -> Path | None:
+def process_folder(*, of_ranks: bool = False) -> Path | None:
     """Return the folder of this process, which no other training in this attempt uses."""
     pid = os.getpid()
     if pid not in _process_folders:
         _counts.clear()
         root = checkpoint_root()
-        if root is not None and (is_distributed() or multiprocessing.parent_process() is not None):
+        is_one_of_several = is_distributed() and not of_ranks
+        if root is not None and (is_one_of_several or multiprocessing.parent_process() is not None):
             say_several()
             root = None
         _process_folders[pid] = None if root is None else _claim(root / OURS)
@@ -152,7 +165,7 @@ def _claim(root: Path) -> Path | None:
     """Return the next folder of this command line, or None if several processes use it at once."""
     global _adopted  # noqa: PLW0603 - of this process
     name = f"claim-{os.environ.get('RUNNER_RUN_ID')}-{os.environ.get('RUNNER_ATTEMPT')}"
-    key = digest("\0".join(_portable(sys.argv)))
+    key = digest("\0".join(_portable([*sys.argv, *own_environment()])))
     _adopted = _adopt(root, key)
     parallel = root / f"{key}-1" / "parallel"  # goes with the folder if that is adopted
     for k in range(1, 10_000):
@@ -168,8 +181,8 @@ def _claim(root: Path) -> Path | None:
             parallel.touch()
         if parallel.exists():
             say(
-                "several processes with the same command line train at the same time, so none of "
-                f"them resumes after an eviction: give each its own arguments, or {HOW}"
+                "several processes with the same arguments and variables train at the same time, "
+                f"so none of them resumes after an eviction: give each its own, or {HOW}"
             )
             return None
         for old in folder.glob("claim-*"):
@@ -177,6 +190,30 @@ def _claim(root: Path) -> Path | None:
                 old.unlink(missing_ok=True)
         return folder
     raise RuntimeError("too many processes have the same command line")
+
+
+def own_environment() -> list[str]:
+    """Return what this process was started with, and the command of the run was not.
+
+    Variables such as `FOLD=1 python train.py`, and the working directory. Nothing where there is no
+    /proc, or a parent has ended.
+    """
+    try:
+        first, pid = os.getpid(), os.getppid()
+        while SCRIPT_OF in (environment := Path(f"/proc/{pid}/environ").read_bytes()):
+            first = pid
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            pid = int(stat.rpartition(")")[2].split()[1])
+        if first == os.getpid():
+            return []
+        environment = Path(f"/proc/{first}/environ").read_bytes()
+        own = Path("/proc/self/environ").read_bytes()
+        changed = sorted({*own.split(b"\0")} - {*environment.split(b"\0")})
+        folder = os.path.relpath(Path.cwd(), os.readlink(f"/proc/{first}/cwd"))  # noqa: PTH115
+    except (OSError, ValueError, IndexError):
+        return []
+    words = [os.fsdecode(each) for each in changed]
+    return [folder, *(w for w in words if not _VOLATILE.fullmatch(w.partition("=")[0]))]
 
 
 def _is_held(claim: Path) -> bool:

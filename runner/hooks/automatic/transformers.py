@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.hooks.automatic import place
+from runner.hooks.automatic import place, ranks
 from runner.hooks.state import SaveError, StateFolder, logger
 from runner.hooks.timing import DeferredSigterm, SaveInterval
 
@@ -27,6 +28,8 @@ class TrainerCheckpoint(_Callback):
         self._saved_at = -1
         self.sigterm = DeferredSigterm()
         self.is_off = False
+        several = trainer.args.world_size > 1
+        self._common = ranks.CommonSaves(self._interval, self.sigterm) if several else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Handle SIGTERM from now on."""
@@ -37,31 +40,64 @@ class TrainerCheckpoint(_Callback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Save if it is due."""
         del args, control
+        if self._common is not None:
+            self._end_step_together(state.global_step)
+            return
         if self.sigterm.requested or self._interval.due:
-            self._save(state.global_step)
-        self.sigterm.raise_deferred()
+            self.save(state.global_step)
+        if not self.is_off:
+            self.sigterm.raise_deferred()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Save the end too, as an evaluation after it can be interrupted as well."""
         del args, control
-        self._save(state.global_step)
+        if self._common is None:
+            self.save(state.global_step)
+        else:
+            self._end_step_together(state.global_step, now=True)
         self.sigterm.remove()
 
-    def _save(self, step: int) -> None:
+    def _end_step_together(self, step: int, *, now: bool = False) -> None:
+        """Do the same on all ranks; not guarded, as the others wait."""
+        assert self._common is not None  # noqa: S101
+        if self._common.is_due(failed=self.is_off, now=now):
+            others = ranks.gather(self.random_files())
+            if ranks.rank() == 0:
+                self.save(step, others)
+            else:
+                with self._interval.saving():
+                    pass
+            self.sigterm.raise_deferred()
+        elif self._common.has_failed:
+            self.is_off = True
+            self.sigterm.remove()
+
+    def random_files(self) -> dict[str, bytes]:
+        """Return the files of the random states of this rank."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._trainer._save_rng_state(folder)
+            return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+    def save(self, step: int, others: list[dict[str, bytes]] | None = None) -> None:
+        """Save, with the files of all ranks."""
         if step == self._saved_at:
             return
         with self._interval.saving():
             try:
-                self._states.save(self._write)
+                self._states.save(functools.partial(self._write, others=others or []))
             except SaveError as err:
                 logger.warning("%s; the training continues", err)
                 return
         self._saved_at = step
 
-    def _write(self, folder: Path) -> None:
+    def _write(self, folder: Path, others: list[dict[str, bytes]]) -> None:
         """Save as the Trainer does, but in this folder, and without what it does around that."""
         trainer, args = self._trainer, self._trainer.args
+        changed: dict[str, Any]
         changed = {"push_to_hub": False, "save_total_limit": None, "save_only_model": False}
+        if self._common is not None:
+            changed["save_strategy"] = "no"  # else it waits for the other ranks
+            trainer.store_flos = _nothing  # as this does
         before = {name: getattr(args, name, None) for name in changed}
         best = trainer.state.best_model_checkpoint
         trainer._get_output_dir = functools.partial(_same, str(folder))
@@ -71,6 +107,7 @@ class TrainerCheckpoint(_Callback):
             trainer._save_checkpoint(trainer.model_wrapped, trial=None)
         finally:
             del trainer._get_output_dir
+            trainer.__dict__.pop("store_flos", None)
             trainer.state.best_model_checkpoint = best
             for name, value in before.items():
                 setattr(args, name, value)
@@ -78,6 +115,9 @@ class TrainerCheckpoint(_Callback):
         for path in list(inner.iterdir()):
             shutil.move(str(path), str(folder / path.name))
         inner.rmdir()
+        for files in others:
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
 
 
 def _same(value: str, *args: Any, **kwargs: Any) -> str:
@@ -85,7 +125,11 @@ def _same(value: str, *args: Any, **kwargs: Any) -> str:
     return value
 
 
-for _name in ("on_train_begin", "on_step_end", "on_train_end"):
+def _nothing() -> None:
+    return
+
+
+for _name in ("on_train_begin", "random_files", "save"):
     _guard = place.guarded(_WHAT, getattr(TrainerCheckpoint, _name))
     setattr(TrainerCheckpoint, _name, _guard)
 
@@ -97,22 +141,32 @@ def prepare(bound: Any) -> Callable[[], None] | None:
     args = trainer.args
     if given.get("resume_from_checkpoint") or given.get("trial") is not None:
         return None
-    if args.world_size > 1 or place.is_inside(args.output_dir):
+    if place.is_inside(args.output_dir):
         return None
-    if getattr(trainer, "is_deepspeed_enabled", False) or getattr(
-        trainer, "is_fsdp_enabled", False
+    several = args.world_size > 1
+    names = ("is_deepspeed_enabled", "is_fsdp_enabled", "is_tp_enabled")
+    if any(getattr(trainer, name, False) for name in names) or (
+        several and (args.parallel_mode.value != "distributed" or place.is_on_several_nodes())
     ):
+        place.say_several()
         return None
     settings = [type(trainer.model).__name__, args.learning_rate, args.seed]
     settings += [args.per_device_train_batch_size, args.gradient_accumulation_steps]
-    folder = place.training_folder("transformers", settings)
-    if folder is None:
+    if several:
+        settings.append(args.world_size)
+
+    def find() -> tuple[Path, Path | None] | None:
+        folder = place.training_folder("transformers", settings, of_ranks=several)
+        return None if folder is None else (folder, StateFolder(folder, kind="trainer").newest())
+
+    place_and_state = ranks.of_first("transformers", find) if several else find()
+    if place_and_state is None:
         return None
-    states = StateFolder(folder, kind="trainer")
-    found = states.newest()
+    folder, found = place_and_state
     if found is not None:
         given["resume_from_checkpoint"] = str(found)
-    callback = TrainerCheckpoint(trainer, states)
+    callback = TrainerCheckpoint(trainer, StateFolder(folder, kind="trainer"))
     trainer.add_callback(callback)
-    place.say_start(_WHAT, "from its newest checkpoint" if found is not None else "")
+    if not several or ranks.rank() == 0:
+        place.say_start(_WHAT, "from its newest checkpoint" if found is not None else "")
     return lambda: trainer.remove_callback(callback)

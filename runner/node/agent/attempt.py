@@ -108,6 +108,11 @@ BARE_LOOP = (
     "the script saves no checkpoint, so an eviction restarts it from the beginning: save its state "
     "to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
 )
+SEVERAL_NODES = (
+    "on several nodes, frameworks save no checkpoints by themselves, so an eviction restarts the "
+    "script from the beginning: let rank 0 save its state to $RUNNER_CHECKPOINT_DIR, and load it "
+    "from there on all ranks"
+)
 UNHURRIED_S = 600.0  # most seconds to find files of an attempt that failed
 
 
@@ -690,6 +695,8 @@ class Attempt:
             return False
         if said.is_bare_loop and not self._node.dedicated:
             self.events.aside("notice", "progress", BARE_LOOP)
+        elif rule.automatic and self._spec.nodes > 1 and said.is_saved_by_hooks:
+            self.events.aside("notice", "progress", SEVERAL_NODES)
         # Processes on several nodes would have to agree on the times of their checkpoints.
         return rule.automatic and self._spec.nodes == 1 and not said.saves_checkpoints
 

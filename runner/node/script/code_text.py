@@ -75,7 +75,13 @@ class CodeText:
         """Return True for a training that neither it nor a framework of ours saves."""
         if self.saves_checkpoints or _TRAINS.search(self.text) is None:
             return False
-        return not any(name in self.text and what in self.text for name, what in _SAVED_FRAMEWORKS)
+        return not self.is_saved_by_hooks
+
+    @property
+    def is_saved_by_hooks(self) -> bool:
+        """Return True if a framework trains whose checkpoints hooks save, on one node."""
+        uses = any(name in self.text and what in self.text for name, what in _SAVED_FRAMEWORKS)
+        return uses and not self.saves_checkpoints
 
     def absolute_paths(self) -> Iterator[str]:
         """Return each path once: of the command and the programs first, of configuration last."""

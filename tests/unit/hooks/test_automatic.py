@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from runner.hooks.automatic import ranks
+from runner.hooks.timing import DeferredSigterm, SaveInterval
 from runner.node.script.workspace import python_path
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -139,6 +141,38 @@ def test_processes_at_the_same_time_never_resume(run: Run, tmp_path: Path) -> No
     assert len(again.stderr.splitlines()) == 1
     resumed = places(run, tmp_path, "--more", run_id="run-2")
     assert resumed == ["None"] * 3
+
+
+def test_processes_with_other_variables_never_share_a_folder(run: Run, tmp_path: Path) -> None:
+    """An eviction may come after the first of them has saved, and before the second one starts."""
+    start = "subprocess.run([sys.executable, '-c', code, sys.argv[1]], env=env, check=True)"
+    code = (
+        f"import os, subprocess, sys\ncode = {_PLACE!r}\n"
+        "for fold in sys.argv[2].split(','):\n"
+        "    env = {**os.environ, 'FOLD': fold, 'SHLVL': os.environ['RUNNER_ATTEMPT']}\n"
+        f"    {start}\n"
+    )
+    folder, more = str(tmp_path / "checkpoints"), {"RUNNER_SCRIPT_OF": "wd"}
+    first = run(code, folder, "1", **more).stdout.splitlines()
+    second = run(code, folder, "2,1", attempt=2, **more).stdout.splitlines()
+    assert "True" not in " ".join((*first, *second[:3]))
+    assert second[3:] == [line.replace("False", "True") for line in first]
+
+
+def test_ranks_save_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [
+        [(False, False, False, 3), (False, False, True, 1)],
+        [(False, False, True, 1), (False, False, False, 1)],
+        [(False, False, False, 1), (False, True, False, 1)],
+        [(False, True, True, 1), (True, True, True, 1)],
+    ]
+    asked: list[Any] = []
+    monkeypatch.setattr(ranks, "gather", lambda value: asked.append(value) or answers.pop(0))  # pyright: ignore
+    saves = ranks.CommonSaves(SaveInterval(), DeferredSigterm())
+    assert [saves.is_due(failed=False) for _ in range(5)] == [False, False, False, True, True]
+    assert (len(asked), saves.has_failed) == (3, False)
+    assert [saves.is_due(failed=False) for _ in range(3)] == [False] * 3
+    assert (len(asked), saves.has_failed) == (4, True)
 
 
 @pytest.mark.parametrize("claim", ["", "no number", "9" * 40])

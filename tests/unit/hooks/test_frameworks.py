@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,35 +60,44 @@ def test_pytorch_goes_on_to_the_bit_wherever_it_was_stopped(tmp_path: Path) -> N
     assert len(alike) == 16
 
 
-def ends(python: str, program: str, folder: Path, stops: list[str], *words: str) -> list[str]:
+def ends(
+    python: str, program: str, folder: Path, stops: list[str], *words: str, **more: str
+) -> list[str]:
     """Return the last line of each attempt of a script that has never heard of us."""
     lines: list[str] = []
-    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("checkpoints", "code"):  # Lightning writes to ./checkpoints
+        (folder / name).mkdir(parents=True)
     hooks = python_path(None, folder, folder, automatic=True)
     for attempt, stop in enumerate(stops, 1):
-        done = subprocess.run(
-            [python, HERE / "plain" / program, *words],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(hooks),
-                "KERAS_BACKEND": "jax",
-                "JAX_PLATFORMS": "cpu",
-                "RUNNER_RUN_ID": "run-1",
-                "RUNNER_ATTEMPT": str(attempt),
-                "RUNNER_CHECKPOINT_DIR": str(folder / "checkpoints"),
-                "STOP": stop,
-            },
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if "No module named" in done.stderr:
-            pytest.skip(done.stderr.splitlines()[-1])
+        with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
+            process = subprocess.Popen(
+                [*python.split(" "), HERE / "plain" / program, *words],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(hooks),
+                    "KERAS_BACKEND": "jax",
+                    "JAX_PLATFORMS": "cpu",
+                    "RUNNER_RUN_ID": "run-1",
+                    "RUNNER_ATTEMPT": str(attempt),
+                    "RUNNER_CHECKPOINT_DIR": str(folder / "checkpoints"),
+                    "STOP": stop,
+                    **more,
+                },
+                cwd=folder / "code",
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+            code = process.wait()
+            with suppress(ProcessLookupError):  # as the agent does
+                os.killpg(process.pid, signal.SIGKILL)
+        told = (folder / "stderr").read_text()
+        if "No module named" in told:
+            pytest.skip(told.splitlines()[-1])
         if not stop:
-            assert done.returncode == 0, done.stderr
-        assert ("resumes" in done.stderr.replace("resumes after an eviction", "")) == (attempt > 1)
-        lines.append((done.stdout.splitlines() or [""])[-1])
+            assert code == 0, told
+        assert ("resumes" in told.replace("resumes after an eviction", "")) == (attempt > 1)
+        lines.append(((folder / "stdout").read_text().splitlines() or [""])[-1])
     return lines
 
 
@@ -133,4 +144,27 @@ def test_plain_trainers_resume_to_the_bit(tmp_path: Path, program: str) -> None:
         pytest.skip("PyTorch is not installed here; $TORCH_PYTHON may name an interpreter with it")
     calm = ends(python, program, tmp_path / "calm", [""])
     stopped = ends(python, program, tmp_path / "stopped", ["27", "25", ""])
+    assert stopped[-1] == calm[-1]
+
+
+@pytest.mark.parametrize("number", ["15", "9"])
+@pytest.mark.parametrize(
+    ("program", "launcher"),
+    [
+        ("transformers_trainer.py", " -m torch.distributed.run --standalone --nproc-per-node 2"),
+        ("lightning_trainer.py", " -m torch.distributed.run --standalone --nproc-per-node 2"),
+        ("lightning_trainer.py", ""),
+    ],
+)
+@pytest.mark.feature(33)
+def test_trainings_on_two_processes_resume_to_the_bit(
+    tmp_path: Path, program: str, launcher: str, number: str
+) -> None:
+    python = torch_python()
+    if python is None:
+        pytest.skip("PyTorch is not installed here; $TORCH_PYTHON may name an interpreter with it")
+    more = {"RANKS": "2", "PAUSE": "0.1", "SIGNAL": number, "RUNNER_CHECKPOINT_INTERVAL": "0.3"}
+    more |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    calm = ends(python + launcher, program, tmp_path / "calm", [""], **more)
+    stopped = ends(python + launcher, program, tmp_path / "stopped", ["13", "12", ""], **more)
     assert stopped[-1] == calm[-1]

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+import time
 
 import lightning
 import torch
@@ -30,12 +31,16 @@ class Killed(lightning.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
         self.batches += 1
         if str(self.batches) == os.environ.get("STOP"):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), int(os.environ.get("SIGNAL", signal.SIGTERM)))
+        time.sleep(float(os.environ.get("PAUSE", "0")))
 
 
 points = torch.randn(400, 20)
 data = torch.utils.data.TensorDataset(points, (points.sum(1) > 0).long())
-trainer = lightning.Trainer(max_epochs=4, accelerator="cpu", logger=False, callbacks=[Killed()])
+settings = {"devices": 2, "strategy": "ddp"} if os.environ.get("RANKS") else {}
+trainer = lightning.Trainer(
+    max_epochs=4, accelerator="cpu", logger=False, callbacks=[Killed()], **settings
+)
 net = Net()
 trainer.fit(net, torch.utils.data.DataLoader(data, 20, shuffle=True))
 weights = b"".join(value.detach().numpy().tobytes() for value in net.parameters())

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+import time
 
 import torch
 from torch import nn
@@ -28,7 +29,8 @@ class Killed(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         self.steps += 1
         if str(self.steps) == os.environ.get("STOP"):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), int(os.environ.get("SIGNAL", signal.SIGTERM)))
+        time.sleep(float(os.environ.get("PAUSE", "0")))
 
 
 points = torch.randn(400, 20)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner.node.agent.attempt import BARE_LOOP
+from runner.node.agent.attempt import BARE_LOOP, SEVERAL_NODES
 from runner.node.script.workspace import START_FOLDER, python_path
 from runner.protocol.checkpoints import CheckpointBlobs
 from tests.unit.node.agent_task import RUN, Task
+from tests.unit.node.node_group_task import NodeGroupTask
 
 _SCRIPT = """
 import importlib.util, os, pkgutil
@@ -125,3 +126,11 @@ def test_nothing_is_changed_in_a_script_that_saves_checkpoints(task: Task) -> No
     assert task.run() == 0, task.text("logs/stderr.txt")
     assert "FrameworkFinder" not in task.text("logs/stdout.txt")
     assert BARE_LOOP not in notices(task)
+
+
+def test_framework_on_several_nodes_is_told_that_nothing_is_saved(
+    node_group: NodeGroupTask,
+) -> None:
+    node_group.submit("# from transformers import Trainer", resources={"nodes": 2})
+    assert node_group.run_node_group(2) == 0, node_group.output
+    assert SEVERAL_NODES in notices(node_group)
