@@ -70,6 +70,35 @@ def test_three_nodes_sum_up_what_each_has_over_the_addresses_they_are_given(
     assert [path.read_text() for path in written] == ["111"] * 3
 
 
+def test_prepare_runs_once_on_each_node_of_a_run(three: Cli, script: Callable[..., Path]) -> None:
+    folder = script(
+        "import os\nnode = os.environ['AZ_BATCH_NODE_SHARED_DIR']\n"
+        "print(os.environ['RUNNER_NODE_RANK'], open(node + '/prepared').read().split())\n"
+    )
+    script(
+        "command: python train.py\nresources: {nodes: 3}\n"
+        "prepare: 'echo yes >> $AZ_BATCH_NODE_SHARED_DIR/prepared'\n",
+        "train.yaml",
+    )
+    both = [three.json("train", folder, "--detach")["run_id"] for _ in range(2)]  # of one job
+    for run_id in both:
+        three.ok("attach", run_id)
+        logs = [three.ok("logs", run_id, "--node", rank) for rank in range(3)]
+        assert logs == [f"{rank} ['yes']\n" for rank in range(3)]
+
+
+def test_failed_prepare_of_one_node_fails_the_run(three: Cli, script: Callable[..., Path]) -> None:
+    folder = script("import time; time.sleep(300)")
+    script(
+        "command: python train.py\nresources: {nodes: 2}\nprepare: test $RUNNER_NODE_RANK != 1\n",
+        "train.yaml",
+    )
+    done = three.run("train", folder)
+    assert done.returncode == 1
+    assert "`prepare` on this node exited with code 1" in done.stderr
+    assert "rank 1 on node" in done.stderr
+
+
 @pytest.mark.feature(24)
 @pytest.mark.slow
 def test_run_goes_on_when_one_of_its_nodes_is_evicted(
