@@ -57,6 +57,7 @@ class WorkerNode:
     flushed: bool = False
     stage: str = ""
     lost: str = ""  # the reason
+    is_gone: bool = False  # its connection ended, also after the attempt
 
     @property
     def name(self) -> str:
@@ -263,7 +264,7 @@ class NodeGroup:
             limit_s = times.flush_s if own is None else times.partial_s
             limit_s = times.hurried_flush_s if urgent else limit_s
             self._wait(
-                lambda: all(w.flushed or w.lost for w in connected), limit_s, checked=not urgent
+                lambda: all(w.flushed or w.is_gone for w in connected), limit_s, checked=not urgent
             )
         for worker in connected:
             if worker.connection is not None:
@@ -362,6 +363,7 @@ class NodeGroup:
             # The event first: `lost` is read without the lock, and may end the attempt at once.
             self.events.aside("notice", "failed", f"{worker.name} was lost: {why}")
             worker.lost = why
+        worker.is_gone = True
         self._changed.notify_all()
 
     def _assign_rank(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -118,6 +119,24 @@ def test_all_start_together_and_primary_awaits_workers(party: Party) -> None:
         connection.send(**{"is": "ended"})
     party.node_group.check_results(ScriptResult(0, timed_out=False))
     assert not party.node_group.failed
+
+
+def test_failed_run_does_not_wait_for_outputs_of_a_worker_that_is_gone(party: Party) -> None:
+    party.assemble()
+
+    def go(connection: AgentConnection) -> None:
+        order = connection.receive() or {}
+        assert (order["order"], order["keep"]) == ("stop", True)
+        connection.close()
+
+    workers = [threading.Thread(target=go, args=(one,)) for one in party.connections.values()]
+    for worker in workers:
+        worker.start()
+    began = time.monotonic()
+    party.node_group.close(own=[])
+    assert time.monotonic() - began < party.node_group.timeouts.partial_s / 10
+    for worker in workers:
+        worker.join()
 
 
 def test_worker_lost_before_export_is_named_not_failed(
