@@ -28,7 +28,6 @@ from runner.node.agent.preparation import NodePreparation, boot_id
 from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import SINGLE_NODE
 from runner.node.distributed.node_group import NodeGroup
-from runner.node.distributed.rank_outputs import rank_folder
 from runner.node.environment.image_env import ImageEnvironment
 from runner.node.environment.virtual_env import EnvironmentBuilder
 from runner.node.failures import EvictedError, StageFailedError, full_disk_text
@@ -55,6 +54,7 @@ from runner.node.script.outputs import (
     check_promised,
     export_outputs,
     export_partial,
+    rank_folder,
     read_list,
     read_rank_list,
     restore_outputs,

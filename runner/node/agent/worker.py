@@ -19,7 +19,7 @@ from runner.node.agent.records import write_node_start
 from runner.node.cluster import HeartbeatConfig, free_port, node_environment, parse_cluster_spec
 from runner.node.context import WorkerContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
-from runner.node.distributed.rank_outputs import CheckpointWatch, rank_folder
+from runner.node.distributed.rank_outputs import CheckpointWatch
 from runner.node.failures import (
     EvictedError,
     StageFailedError,
@@ -27,7 +27,7 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
-from runner.node.script.outputs import export_outputs, write_list
+from runner.node.script.outputs import export_outputs, rank_folder, write_list
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.storage.http import StorageRequestError

@@ -18,10 +18,10 @@ from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import ClusterSpec, HeartbeatConfig, Hosts, free_port, node_environment
 from runner.node.context import AgentContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
-from runner.node.distributed.rank_outputs import rank_folder
 from runner.node.distributed.rendezvous import RendezvousServer
 from runner.node.failures import NodeLostError, StageFailedError, TerminatedError
 from runner.node.script.command import COMMAND_STAGE, ScriptResult
+from runner.node.script.outputs import rank_folder
 from runner.node.script.streams import EventLog, Report, throttle_repeats
 from runner.node.termination import NodeEviction
 from runner.protocol.run_spec import RunSpec

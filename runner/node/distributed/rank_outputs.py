@@ -1,4 +1,4 @@
-"""Files of scripts on worker nodes: outputs are exported, checkpoints are not.
+"""Checkpoints of scripts on worker nodes, which nobody commits.
 
 A checkpoint is one state of one folder (docs/run-format.md). Shards on several nodes are several
 folders, so a warning appears while the run can still be changed.
@@ -7,7 +7,7 @@ folders, so a warning appears while the run can still be changed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,15 +22,6 @@ from runner.protocol.encoding import format_size
 
 WATCH_INTERVAL_S = 5.0
 _MANY = f"more than {MAX_FILES:,} files"
-
-
-def rank_folder(rank: int, own: Iterable[str] = ()) -> str:
-    """Return the folder for the outputs of a rank; rank 0 has written none of `own` below it."""
-    taken = {path.partition("/")[0] for path in own}
-    folder = f"rank-{rank}"
-    while folder in taken:
-        folder += "_"
-    return f"{folder}/"
 
 
 class CheckpointWatch(threading.Thread):

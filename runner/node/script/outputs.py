@@ -6,13 +6,12 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from runner.node.distributed.rank_outputs import rank_folder
 from runner.node.failures import StageFailedError
 from runner.node.script.streams import Report
 from runner.node.script.written import CODE, Collected
@@ -204,6 +203,15 @@ def read_list(runs: ContainerClient, name: str) -> tuple[OutputFile, ...] | None
     if not isinstance(listed, list):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"{name} is not a list of files")
     return parse_outputs(listed, lambda each: logger.warning("in %s: %s", name, each))
+
+
+def rank_folder(rank: int, own: Iterable[str] = ()) -> str:
+    """Return the folder for the outputs of a rank; rank 0 has written none of `own` below it."""
+    taken = {path.partition("/")[0] for path in own}
+    folder = f"rank-{rank}"
+    while folder in taken:
+        folder += "_"
+    return f"{folder}/"
 
 
 def read_rank_list(

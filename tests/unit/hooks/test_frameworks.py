@@ -77,6 +77,7 @@ def ends(
                     "PYTHONPATH": str(hooks),
                     "KERAS_BACKEND": "jax",
                     "JAX_PLATFORMS": "cpu",
+                    "RUNNER_SCRIPT_OF": str(folder),
                     "RUNNER_RUN_ID": "run-1",
                     "RUNNER_ATTEMPT": str(attempt),
                     "RUNNER_CHECKPOINT_DIR": str(folder / "checkpoints"),

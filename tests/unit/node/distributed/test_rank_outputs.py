@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from runner.node.checkpoints import snapshot as folder_listing_module
-from runner.node.distributed.rank_outputs import CheckpointWatch, rank_folder
+from runner.node.distributed.rank_outputs import CheckpointWatch
+from runner.node.script.outputs import rank_folder
 from tests.unit.node.node_group_task import NodeGroupTask, lines_of
 
 WRITES = """
