@@ -167,8 +167,10 @@ for _name in ("on_train_start", "on_train_epoch_start", "save", "save_of_ranks")
 def _set_epoch(fetcher: Any, epoch: int) -> None:
     """Tell samplers the epoch, which they shuffle by. Lightning does so after `on_train_start`."""
     for loader in fetcher.combined_loader.flattened:
-        batches = getattr(loader, "batch_sampler", None)
-        for each in (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+        batches: Any = getattr(loader, "batch_sampler", None)
+        samplers: list[Any] = [getattr(loader, "sampler", None), batches]
+        samplers.append(getattr(batches, "sampler", None))
+        for each in samplers:
             if hasattr(each, "set_epoch"):
                 each.set_epoch(epoch)
 
