@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from azure.core.exceptions import HttpResponseError
+from azure.storage.blob import ContainerClient
 
 from runner.azure.auth.credentials import Connection
 from runner.contract import parse_stack_outputs
@@ -358,6 +360,31 @@ def test_full_disk_on_the_node_is_named(tmp_path: Path, script: Write) -> None:
             cli.run("local", "down")
 
 
+def _container(cli: Cli) -> ContainerClient:
+    paths = HomePaths(cli.home)
+    outputs, key = parse_stack_outputs(paths.local_outputs.read_text()), ensure_keys(paths)
+    credential = {"account_name": outputs.storage_account, "account_key": key["storage"]}
+    url = f"{outputs.blob_endpoint}/{outputs.container_data}"
+    return ContainerClient.from_container_url(url, credential, retry_total=0)
+
+
+def _fill_storage(container: ContainerClient, end: float) -> dict[str, bytes]:
+    """Store blobs until a time; those that were acknowledged."""
+    kept: dict[str, bytes] = {}
+    number = refused = 0
+    while time.monotonic() < end:
+        number += 1
+        name, data = f"full/{number}", os.urandom(100)
+        try:
+            container.upload_blob(name, data)
+        except HttpResponseError:
+            refused += 1
+        else:
+            kept[name] = data
+    assert refused
+    return kept
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seconds", [5, 20])
@@ -369,14 +396,20 @@ def test_disk_of_the_services_that_is_full_for_a_while_costs_no_run(
         cli = Cli(new_home(disk / "home"), tmp_path / "work")
         try:
             cli.ok("local", "up", "--slots", "1")
+            services = cli.json("local", "status")
             first, _ = running(cli, script(SLOW.replace("600", "300")))
+            stored = _container(cli)
             with filled(disk):
                 end = time.monotonic() + seconds
                 second = cli.start("train", script("print('second')"))
                 assert "R-DISK-FULL" in refused(cli, "local", "up", code=3)
-                time.sleep(max(0.0, end - time.monotonic()))
-            assert "no task is started" not in cli.ok("local", "status")
+                kept = _fill_storage(stored, end)
             cli.ok("local", "up")
+            now = cli.json("local", "status")
+            assert [now[name]["pid"] for name in ("batch", "blob")] == [
+                services[name]["pid"] for name in ("batch", "blob")
+            ]
+            assert {name: stored.download_blob(name).readall() for name in kept} == kept
             second.communicate(timeout=300)
             third = cli.json("train", script("print('third')"), "--detach")["run_id"]
             ended = {run: show_ended(cli, run) for run in (first, third)}

@@ -197,12 +197,29 @@ adapter.saveDatabase = function (file, text, callback) {
     journal.saved = text.length;
     await Promise.all(replaced.map((old) => fs.promises.unlink(old)));
   };
-  save().then(() => callback(null), callback);
+  const failed = async (err) => {
+    await fs.promises.rm(`${file}~`, { force: true });
+    callback(err);
+  };
+  // LokiJS throws the error of a save that it began by itself. The journals have all that it lacks,
+  // and the next save replaces them.
+  save()
+    .then(() => callback(null), failed)
+    .catch((err) => report(`Cannot save ${file}: ${err.message}`));
 };
 
 // On a full disk the log cannot be written either. Without a listener that error ends the process.
 for (const stream of [process.stdout, process.stderr]) {
   stream.on("error", () => {});
+}
+
+let reported = "";
+
+function report(text) {
+  if (text !== reported) {
+    reported = text; // once, not for each request
+    console.error(text);
+  }
 }
 
 const { writeHead } = http.ServerResponse.prototype;
@@ -214,7 +231,7 @@ http.ServerResponse.prototype.writeHead = function (status, ...rest) {
       journal.flush();
     }
   } catch (err) {
-    console.error(`Cannot write the journal: ${err.message}`);
+    report(`Cannot write the journal: ${err.message}`);
     this.setHeader("x-ms-error-code", "ServerBusy");
     return writeHead.call(this, 503, ...rest);
   }
