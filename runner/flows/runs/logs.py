@@ -163,7 +163,8 @@ def _attempt_range(
             why=f"attempts so far: {known}",
             fix="omit --attempt to read all of them",
         )
-    return offsets[number], offsets.get(number + 1, size)
+    later = [offset for other, offset in offsets.items() if other > number]
+    return offsets[number], min(later, default=size)
 
 
 def _task_log(connection: Connection, record: RunSpec, stream: LogStream) -> str:

@@ -87,13 +87,16 @@ from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, WORKER_LOG
 logger = logging.getLogger(__name__)
 
 PREPARE_STAGE = "prepare"
-FINISHED_FILE = "finished.json"  # in the task's working directory
+# In the task's working directory.
+FINISHED_FILE = "finished.json"
+LOCK_FILE = "agent.lock"  # held by the agent that runs the task
 # Of the agent, beside the folders of the attempt.
 OUR_FILES = (
     HOOKS_FOLDER,
     WORKER_LOG,
     FINISHED_FILE,
     "finished.part",
+    LOCK_FILE,
     SNAPSHOTS_FOLDER,
     AGENT_FILE,
     CODE_ARCHIVE,

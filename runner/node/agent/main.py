@@ -10,11 +10,11 @@ import os
 import sys
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from runner.node.agent.attempt import Attempt, FinishedScript
+from runner.node.agent.attempt import LOCK_FILE, Attempt, FinishedScript
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.agent.model_registration import register_model
 from runner.node.agent.outcome import AttemptOutcome, blocked_by, commit_blocked
@@ -38,6 +38,7 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
+from runner.node.inputs.data_cache import node_lock
 from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
@@ -103,14 +104,17 @@ def main() -> int:
             load_heartbeat_config(environment),
         )  # fmt: skip
         redactor.add(agent.nodes_token)
-        code = run_task(agent, script_environment(environment))
-        if code == 0:
-            models = load_models(environment, retry_budget)
-            register_model(access.runs, models, agent.blobs, redactor)
+        with _only_agent_of(node.work_dir, termination):
+            code = run_task(agent, script_environment(environment))
+            if code == 0:
+                models = load_models(environment, retry_budget)
+                register_model(access.runs, models, agent.blobs, redactor)
         return code
     except SettingsError as err:
         logger.error("%s", err)
         return FAILED_EXIT_CODE
+    except TerminatedError:  # while it waited for another agent
+        return TERMINATED_EXIT_CODE
     except StorageRequestError as err:
         logger.error("storage: %s", err)
         if termination.requested:
@@ -120,6 +124,31 @@ def main() -> int:
         # A bug of ours: the trace goes to the task's stdout; threads must not keep the process.
         logger.exception("the agent failed")
         return FAILED_EXIT_CODE
+
+
+@contextmanager
+def _only_agent_of(work_dir: Path, termination: Termination) -> Generator[None]:
+    """Run the block when no other agent works in the task's folder. Raise TerminatedError.
+
+    A task may be started twice on a node. The second agent waits for the end of the first, and
+    then finds the run's outcome. The kernel releases the lock when an agent is killed. The script
+    does not inherit it: the next agent kills what is left of the script (`make_dirs`).
+    """
+    with ExitStack() as stack:
+        has_said = False
+
+        def while_waiting() -> None:
+            nonlocal has_said
+            if not has_said:
+                has_said = True
+                logger.info("another agent runs this task in %s: waiting for its end", work_dir)
+            termination.check()
+
+        try:
+            stack.enter_context(node_lock(work_dir / LOCK_FILE, while_waiting))
+        except OSError as err:  # a full disk, or a file system without locks
+            logger.warning("the task's folder cannot be locked: %s", err)
+        yield
 
 
 def run_task(agent: AgentContext, inherited: Mapping[str, str]) -> int:
@@ -183,7 +212,7 @@ def _run_attempt(
     except EvictedError:
         close_node_group(others, again=True)
         outcome.terminated(events.current, attempt)
-        return _wait_for_eviction(agent)
+        return _wait_for_eviction(agent, outcome)
     except NodeLostError as err:
         close_node_group(others, again=True)
         return _after_loss(agent, outcome, attempt, err, spec.retries)
@@ -236,10 +265,13 @@ def _after_loss(
     if came is RejoinOutcome.TIMEOUT:
         return outcome.failed(err, retries, attempt)
     code = outcome.left(attempt)
-    return code if came is RejoinOutcome.TERMINATED else None
+    if came is RejoinOutcome.TERMINATED:
+        return code
+    outcome.before_next_attempt()
+    return None
 
 
-def _wait_for_eviction(agent: AgentContext) -> int | None:
+def _wait_for_eviction(agent: AgentContext, outcome: AttemptOutcome) -> int | None:
     """Outlive the notice: a task that ended by itself would not be run again elsewhere.
 
     Returns None when the node stays: the notice was withdrawn, or nothing came of it.
@@ -252,6 +284,7 @@ def _wait_for_eviction(agent: AgentContext) -> int | None:
             agent.notices.forget()
             break
         time.sleep(POLL_S)
+    outcome.before_next_attempt()
     return None
 
 

@@ -187,6 +187,11 @@ class AttemptOutcome:
         attempt.remove_temp()
         return TERMINATED_EXIT_CODE
 
+    def before_next_attempt(self) -> None:
+        """Wait until this attempt writes no more: the next one here appends to the same logs."""
+        if self._streams is not None:
+            self._streams.await_end()
+
     def _left_s(self) -> float | None:
         """Return the seconds until Batch kills the agent or evicts the node; None if unknown."""
         notice = self._agent.notices.notice if self._agent.notices else None

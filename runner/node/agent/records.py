@@ -45,10 +45,10 @@ def describe_start(
 
 
 def find_log_offsets(runs: ContainerClient, blobs: RunPaths) -> dict[str, int]:
-    """Return the sizes of the logs, by stream."""
+    """Return the sizes of the logs, by stream; earlier attempts that were killed add nothing."""
     offsets: dict[str, int] = {}
     for stream, blob in (("stdout", blobs.stdout), ("stderr", blobs.stderr)):
-        found = runs.head(blob)
+        found = runs.end_late_appends(blob)
         offsets[stream] = found.size_bytes if found else 0
     return offsets
 

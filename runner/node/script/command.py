@@ -76,14 +76,29 @@ def kill_children(but: frozenset[int]) -> None:
     _kill(lambda: children() - but)
 
 
-def kill_left_behind(work_dir: Path) -> None:
+def kill_left_behind(work_dir: Path, logs: Path) -> None:
     """Kill processes of this task's script that remained after its agent was killed.
 
-    Processes of another user, or with another environment, are not found.
+    They are known by their environment, or by their output to a file in `logs`. Processes of
+    another user are not found.
     """
     if sys.platform.startswith("linux"):
         mark = os.fsencode(f"{SCRIPT_OF}={work_dir}")
-        _kill(lambda: frozenset(pid for pid in _processes() if mark in _environment(pid)))
+        below = _root(logs)
+
+        def is_left(pid: int) -> bool:
+            return mark in _environment(pid) or _prints_below(pid, below)
+
+        _kill(lambda: frozenset(filter(is_left, _processes())))
+
+
+def _prints_below(pid: int, below: str) -> bool:
+    """Return True if stdout or stderr of a process is a file whose path starts with `below`."""
+    for number in (1, 2):
+        with suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith(below):  # noqa: PTH115
+                return True
+    return False
 
 
 def _kill(find: Callable[[], frozenset[int]]) -> None:

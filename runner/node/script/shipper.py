@@ -162,8 +162,9 @@ class LineQueue:
     def peek(self) -> bytes:
         """Return as many lines as fit into one block, the same ones until `advance`."""
         with self._changed:
-            size = sum(map(len, self._taken))
-            while self._lines and size + len(self._lines[0]) <= MAX_APPEND_BYTES:
+            size = 0
+            fill = not self._taken  # else a failed append of these lines may have been executed
+            while fill and self._lines and size + len(self._lines[0]) <= MAX_APPEND_BYTES:
                 line = self._lines.popleft()
                 size += len(line)
                 self._taken.append(line)
@@ -276,10 +277,10 @@ class Shipper(threading.Thread):
         block = self._source.peek()
         if not block:
             return
-        if self._blob.is_full:
-            self._notice_once("the log has no blocks left: the rest follows after the script")
-            return
         try:
+            if self._blob.is_full:
+                self._notice_once("the log has no blocks left: the rest follows after the script")
+                return
             self._append(block)
         except StorageRequestError as err:
             self._wait_after(err)
@@ -320,9 +321,9 @@ class Shipper(threading.Thread):
         """Write a message into the log, using the blocks that are reserved for the end."""
         notice = self._source.format_notice(text)
         if notice and (again or not self._has_noticed):
-            logger.warning("%s: %s", self._blob.name, text)
-            self._has_noticed = True
             self._blob.append(notice)
+            self._has_noticed = True
+            logger.warning("%s: %s", self._blob.name, text)
 
     def _is_complete(self) -> bool:
         """Return False if storage lost bytes, as after a crash, which are then sent again."""

@@ -158,7 +158,8 @@ class Streams:
             metric_lines, AppendBlob(runs, blobs.metrics), self._metrics_file.poll
         )
         self._events = Shipper(self.events, AppendBlob(runs, blobs.attempt_events(attempt)))
-        for shipper in (self._events, self._stdout, self._stderr, self._metrics):
+        self._shippers = (self._events, self._stdout, self._stderr, self._metrics)
+        for shipper in self._shippers:
             shipper.start()
 
     def _feed(self, data: bytes) -> None:
@@ -185,3 +186,8 @@ class Streams:
     def finish_events(self, timeout_s: float | None = None) -> None:
         """Ship the rest of the events."""
         finish_all([self._events], timeout_s)
+
+    def await_end(self) -> None:
+        """Wait for what did not end in the time of `finish_script` and `finish_events`."""
+        for shipper in self._shippers:
+            shipper.join()

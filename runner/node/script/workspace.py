@@ -241,7 +241,7 @@ def make_dirs(work_dir: Path, *, keep_written: bool = False) -> AttemptDirs:
         work_dir: the task's working directory.
         keep_written: keep what the script of the earlier attempt wrote.
     """
-    kill_left_behind(work_dir)
+    kill_left_behind(work_dir, work_dir / "logs")
     for part in work_dir.glob(f"checkpoints{RESTORE_PART}*"):
         shutil.rmtree(part, ignore_errors=True)  # of an interrupted restore
     names = ("code", "output", "checkpoints", "logs")

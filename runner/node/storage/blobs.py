@@ -9,7 +9,7 @@ import base64
 import hashlib
 import mimetypes
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -41,10 +41,22 @@ CONTENT_TYPES = {
 
 @dataclass(frozen=True)
 class BlobProperties:
-    """The size of a blob, and the number of committed blocks of an append blob."""
+    """The size of a blob, the number of committed blocks of an append blob, and the ETag."""
 
     size_bytes: int
     blocks: int
+    etag: str = ""
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The answer to an append: the blob after it, None if the blob was not as expected.
+
+    `tries` is how often the request was sent: an earlier try may have been executed.
+    """
+
+    blob: BlobProperties | None
+    tries: int
 
 
 class ContainerClient:
@@ -70,8 +82,9 @@ class ContainerClient:
             return None
         headers = _expect(answer, "HEAD", name).headers
         return BlobProperties(
-            int(headers.get("content-length", "0")),
+            int(headers["content-length"]),
             int(headers.get("x-ms-blob-committed-block-count", "0")),
+            headers.get("etag", ""),
         )
 
     def put(self, name: str, body: bytes) -> None:
@@ -168,16 +181,31 @@ class ContainerClient:
         _expect(answer, "PUT", name)
         return True
 
-    def append(self, name: str, data: bytes, position: int) -> bool:
-        """Append one block. Return False if the blob is missing or not `position` bytes long."""
-        headers = {"x-ms-blob-condition-appendpos": str(position)}
+    def append(self, name: str, data: bytes, to: BlobProperties) -> Appended:
+        """Append one block to a blob, provided that it still has this size and this ETag."""
+        headers = {"x-ms-blob-condition-appendpos": str(to.size_bytes)}
+        if to.etag:
+            headers["If-Match"] = to.etag
         answer = self.transport.send(
             "PUT", name, query={"comp": "appendblock"}, headers=headers, body=data
         )
         if answer.status == 412 or answer.code == "BlobNotFound":
-            return False
-        _expect(answer, "append", name)
-        return True
+            return Appended(None, answer.tries)
+        etag = _expect(answer, "append", name).headers.get("etag", "")
+        size, blocks = to.size_bytes + len(data), to.blocks + 1
+        return Appended(BlobProperties(size, blocks, etag), answer.tries)
+
+    def end_late_appends(self, name: str) -> BlobProperties | None:
+        """Give a blob another ETag. Return its properties, or None if it does not exist.
+
+        An append of an agent that was killed may still be on its way: it fails from now on, so that
+        the size is final. An agent that runs finds the new ETag, and appends again.
+        """
+        answer = self.transport.send("PUT", name, query={"comp": "metadata"})
+        if answer.status == 404:
+            return None
+        _expect(answer, "PUT metadata", name)
+        return self.head(name)
 
     def list_names(self, prefix: str) -> list[str]:
         """Return the names of all blobs that start with `prefix`."""
@@ -245,18 +273,32 @@ class BlobShrankError(Exception):
 
 
 class AppendBlob:
-    """Appends to one blob. Not safe for concurrent use by several threads."""
+    """Appends to one blob. Not safe for concurrent use by several threads.
+
+    Every append is conditional on the state that the blob had after the one before. After an error
+    `append` is to be called again with the same data, which may have been written.
+    """
 
     def __init__(self, container: ContainerClient, name: str) -> None:
         self._container = container
         self.name = name
-        self.position = 0
-        self.blocks = 0
+        self._blob = BlobProperties(0, 0)
+        self._may_be_written = False  # the data of the last, failed call
 
     def open(self) -> None:
         """Create the blob, or continue at its end if it exists."""
-        if not self._container.create_append(self.name):
-            self._refresh()
+        self._container.create_append(self.name)
+        self._blob = self._find()
+
+    @property
+    def position(self) -> int:
+        """The size of the blob, as far as it is known."""
+        return self._blob.size_bytes
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks of the blob, as far as it is known."""
+        return self._blob.blocks
 
     @property
     def is_full(self) -> bool:
@@ -272,28 +314,40 @@ class AppendBlob:
         """Append at most 4 MiB, exactly once. Raise StorageRequestError or BlobShrankError."""
         if len(data) > MAX_APPEND_BYTES:
             raise ValueError(f"{len(data)} bytes do not fit into one block")
-        while not self._container.append(self.name, data, self.position):
-            before = self.position
-            self.check()
-            if self._was_written(before, data):
-                return
-        self.position += len(data)
-        self.blocks += 1
+        while True:
+            may_be_written, self._may_be_written = self._may_be_written, True
+            answer = self._container.append(self.name, data, self._blob)
+            found = answer.blob
+            if found is None:
+                found = self._find()
+                self._raise_if_shorter(found)
+                if not (may_be_written or answer.tries > 1) or not self._has_after_end(data, found):
+                    # A service may compare ETags in another way than it writes them.
+                    is_same = found == self._blob
+                    self._blob = replace(found, etag="") if is_same else found
+                    self._may_be_written = False
+                    continue
+            self._blob, self._may_be_written = found, False
+            return
 
     def check(self) -> None:
         """Raise BlobShrankError if the blob is shorter than what was written."""
-        before = self.position
-        self._refresh()
-        if self.position < before:
-            raise BlobShrankError(self.name, before - self.position)
+        self._raise_if_shorter(self._find())
 
-    def _was_written(self, before: int, data: bytes) -> bool:
-        """Return True if a try whose answer was lost wrote the data at `before`."""
-        if self.position < before + len(data):
+    def _raise_if_shorter(self, found: BlobProperties) -> None:
+        lost = self._blob.size_bytes - found.size_bytes
+        if lost > 0:
+            self._blob, self._may_be_written = found, False
+            raise BlobShrankError(self.name, lost)
+
+    def _has_after_end(self, data: bytes, found: BlobProperties) -> bool:
+        """Return True if an earlier try wrote the data after the known end of the blob."""
+        start = self._blob.size_bytes
+        if found.size_bytes < start + len(data):
             return False
-        return self._container.get_range(self.name, before, len(data)) == data
+        return self._container.get_range(self.name, start, len(data)) == data
 
-    def _refresh(self) -> None:
+    def _find(self) -> BlobProperties:
         found = self._container.head(self.name)
         if found is None:
             self._container.create_append(self.name)
@@ -302,4 +356,4 @@ class AppendBlob:
             raise StorageRequestError(
                 404, "BlobNotFound", f"append {self.name}: it cannot be created"
             )
-        self.position, self.blocks = found.size_bytes, found.blocks
+        return found

@@ -188,6 +188,8 @@ class Transport:
         if etag:
             headers["If-Match"] = etag
         response = self._start("GET", name, {}, headers)
+        if _is_truncated("GET", response):
+            raise ConnectionError(f"GET {name}: an answer with truncated headers")
         if response.status in (200, 206):
             self._auth_errors.record_success()
             return response
@@ -302,8 +304,11 @@ def _chunks(body: bytes) -> Iterator[memoryview]:
 
 def _is_truncated(method: str, response: http.client.HTTPResponse) -> bool:
     """Return True if the headers ended early: the service always sends the length of a blob."""
-    is_blob = method == "GET" and response.status == http.client.OK
-    return is_blob and response.length is None and not response.chunked
+    if response.status not in (http.client.OK, http.client.PARTIAL_CONTENT):
+        return False
+    if method == "HEAD":
+        return response.getheader("Content-Length") is None
+    return method == "GET" and response.length is None and not response.chunked
 
 
 def _lowered(response: http.client.HTTPResponse) -> dict[str, str]:

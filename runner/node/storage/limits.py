@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import http.client
+import random
 import socket
 import threading
 import time
@@ -146,14 +147,17 @@ class RetryBudget:
         return None if until is None else max(until - time.monotonic(), 0.0)
 
     def tries(self) -> Iterator[int]:
-        """Yield the number of each try from 0, with exponential backoff; at least one try."""
+        """Yield the number of each try from 0, with exponential backoff; at least one try.
+
+        Half of each delay is random: nodes that lost storage together come back one by one.
+        """
         started = time.monotonic()
         delay_s = FIRST_DELAY_S
         number = 0
         while True:
             yield number
             number += 1
-            if not self._sleep(delay_s, started):
+            if not self._sleep(delay_s * random.uniform(0.5, 1.0), started):  # noqa: S311
                 return
             delay_s = min(delay_s * 2, LONGEST_DELAY_S)
 

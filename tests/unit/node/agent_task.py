@@ -97,8 +97,10 @@ class Task:
         number = len(self.processes) if again_in is None else again_in
         work_dir = self.folder / f"task-{number}" / "wd"
         work_dir.mkdir(parents=True, exist_ok=True)
-        (work_dir / "runner-agent.pyz").write_bytes(compiled_agent())
-        (work_dir / "code.tar.gz").write_bytes(self.code)
+        # In one step, as an agent that runs in the folder still reads them.
+        for name, data in (("runner-agent.pyz", compiled_agent()), ("code.tar.gz", self.code)):
+            (part := work_dir / f"{name}.part").write_bytes(data)
+            part.replace(work_dir / name)
         (work_dir.parent.parent / "mounts").mkdir(exist_ok=True)
         place = {"url": self.service.url, "sas": "sv=1&sig=secret-signature"}
         environment = {

@@ -24,12 +24,17 @@ CONTAINER = "/account/runs"
 
 @dataclass
 class Blob:
-    """One stored blob; `blocks` counts the appended ones."""
+    """One stored blob; `blocks` counts the appended ones, `changes` those of its metadata."""
 
     data: bytearray
     kind: str
     blocks: int = 0
     content_type: str = ""
+    changes: int = 0
+
+    @property
+    def etag(self) -> str:
+        return etag(self.data, self.changes)
 
 
 @dataclass
@@ -37,7 +42,8 @@ class FakeBlobs:
     """The service's memory, shared with the test.
 
     `faults` are taken one per request: a status to answer instead, "drop" (connection cut before
-    anything happens) or "lose" (the request is done, its answer is lost).
+    anything happens), "lose" (the request is done, its answer is lost), "headers" (the connection
+    ends within the headers of the answer), or "" for none.
     """
 
     blobs: dict[str, Blob] = field(default_factory=dict)
@@ -50,6 +56,7 @@ class FakeBlobs:
     refuse_append: str = ""  # the name of a blob that is not an append blob
     refuse_put: str = ""  # the name of a blob that cannot be written
     hold_put: str = ""  # the name of a blob whose write is not answered
+    hold_append: str = ""  # the same of a blob that is appended to
     held: bool = False  # a write is waiting
     forget_at: tuple[str, str] | None = None  # a write of the first blob deletes the second
     delays: random.Random | None = None  # requests take up to 20 ms, in random order
@@ -64,6 +71,7 @@ class FakeBlobs:
     away_from: int | None = None  # no answer from this request on, counted from 1
     done_when_lost: bool = False  # the first one is executed, but not answered
     page_size: int = 5000
+    etag_of_reads: str = ""  # in answers to reads, instead of the one that conditions are met with
     cut_after: int | None = None  # cut one GET after so many bytes of its body
     url: str = ""
 
@@ -86,9 +94,9 @@ class FakeBlobs:
         self.faults.extend([403] * 10_000)
 
 
-def etag(data: bytes | bytearray) -> str:
-    """Return a quoted ETag that depends on the content."""
-    return f'"0x{zlib.crc32(data):08X}"'
+def etag(data: bytes | bytearray, changes: int = 0) -> str:
+    """Return a quoted ETag that depends on the content, and on the changes of the metadata."""
+    return f'"0x{zlib.crc32(data) + (changes << 32):08X}"'
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -134,6 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             every = self.service.lose_every
             unlucky = bool(every) and len(self.service.requests) % every == 0
             self._lose_answer = fault == "lose" or unlucky or self._is_away(0)
+            self._lose_headers = fault == "headers"
             self._handle(body)
 
     def _is_away(self, more: int) -> bool:
@@ -173,7 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._read(name)
 
     def _put(self, name: str, query: dict[str, str], body: bytes) -> None:
-        while name and name == self.service.hold_put:
+        appends = query.get("comp") == "appendblock"
+        while name and name in (self.service.hold_put, appends and self.service.hold_append):
             self.service.held = True
             time.sleep(0.01)
         with self.service.lock:
@@ -194,10 +204,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif query.get("comp") == "block":
             self.service.staged[name, query["blockid"]] = self._copied() or body
             self._answer(201)
+        elif query.get("comp") == "metadata" and name in blobs:
+            blobs[name].changes += 1
+            self._answer(200)
         elif query.get("comp") == "metadata":
-            self._answer(
-                200 if name in blobs else 404, code="" if name in blobs else "BlobNotFound"
-            )
+            self._answer(404, code="BlobNotFound")
         elif query.get("comp") == "blocklist":
             ids = re.findall(r"<Latest>(.*?)</Latest>", body.decode())
             assert len({len(base64.b64decode(i)) for i in ids}) == 1
@@ -227,18 +238,21 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(409, code="InvalidBlobType")
         elif int(self.headers["x-ms-blob-condition-appendpos"]) != len(blob.data):
             self._answer(412, code="AppendPositionConditionNotMet")
+        elif self.headers.get("If-Match", blob.etag) != blob.etag:
+            self._answer(412, code="ConditionNotMet")
         else:
             assert 0 < len(body) <= 4 * 1024 * 1024
             blob.data += body
             blob.blocks += 1
-            self._answer(201)
+            self._answer(201, headers={"ETag": blob.etag})
 
     def _read(self, name: str) -> None:
         blob = self.service.blobs.get(name)
         if blob is None:
             self._answer(404, code="BlobNotFound")
             return
-        headers = {"x-ms-blob-committed-block-count": str(blob.blocks), "ETag": etag(blob.data)}
+        headers = {"x-ms-blob-committed-block-count": str(blob.blocks)}
+        headers["ETag"] = self.service.etag_of_reads or blob.etag
         headers["Last-Modified"] = formatdate(usegmt=True)
         if self.headers.get("If-Match", headers["ETag"]) != headers["ETag"]:
             self._answer(412, code="ConditionNotMet")
@@ -283,6 +297,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._cut()
             return
         self.send_response(status)
+        if getattr(self, "_lose_headers", False):
+            self.flush_headers()
+            self._cut()
+            return
         for key, value in (headers or {}).items():
             self.send_header(key, value)
         if code:

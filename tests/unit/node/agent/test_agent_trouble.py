@@ -6,12 +6,14 @@ import hashlib
 import json
 import random
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from runner.node.context import TERMINATED_EXIT_CODE
 from tests.processes import alive
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import FakeBlobs
@@ -148,14 +150,15 @@ def test_daemon_of_the_script_ends_with_it(task: Task) -> None:
 
 
 @linux
+@pytest.mark.parametrize("how", ["", ", env={}", ", stdout=subprocess.DEVNULL, stderr=2"])
 def test_daemon_of_a_script_whose_agent_was_killed_ends_with_the_next_attempt_there(
-    task: Task, until: Until
+    task: Task, until: Until, how: str
 ) -> None:
     pid = task.folder / "pid"
     task.submit(
         "import os, pathlib, subprocess, time\n"
         "if os.environ['RUNNER_ATTEMPT'] == '1':\n"
-        " daemon = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f" daemon = subprocess.Popen(['sleep', '600'], start_new_session=True{how})\n"
         f" pathlib.Path({str(pid)!r}).write_text(str(daemon.pid))\n"
         " time.sleep(600)\n"
     )
@@ -167,6 +170,53 @@ def test_daemon_of_a_script_whose_agent_was_killed_ends_with_the_next_attempt_th
     assert alive(daemon)
     assert task.run(again_in=0) == 0, task.output
     assert not alive(daemon), "it would hold the node's GPUs"
+
+
+def test_append_of_a_killed_agent_is_not_in_the_log_of_the_next_attempt(
+    task: Task, until: Until
+) -> None:
+    stdout = f"{RUN}/logs/stdout.txt"
+    task.submit(
+        "import os, time\nprint('attempt', os.environ['RUNNER_ATTEMPT'], flush=True)\n"
+        "if os.environ['RUNNER_ATTEMPT'] == '1':\n"
+        + textwrap.indent(WAIT, " ")
+        + " print('late', flush=True)\n time.sleep(600)\n"
+    )
+    killed = task.start()
+    until(lambda: task.text("logs/stdout.txt") == "attempt 1\n")
+    task.service.hold_append = stdout
+    go(task)
+    until(lambda: task.service.held)
+    killed.kill()
+    killed.wait()
+    other = task.start()
+    until(lambda: task.has("attempts/2/start.json"))
+    task.service.hold_append = ""
+    assert other.wait(120) == 0
+    start = task.json("attempts/2/start.json")["log_offsets"]["stdout"]
+    assert task.text("logs/stdout.txt")[start:] == "attempt 2\n"
+
+
+def test_second_agent_of_a_task_waits_and_leaves_with_the_outcome(task: Task, until: Until) -> None:
+    go = task.folder / "go"
+    task.submit(
+        "import os, pathlib, time\nprint('ran in', os.environ['RUNNER_ATTEMPT'], flush=True)\n"
+        f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\n"
+    )
+    first = task.start()
+    until(lambda: task.text("logs/stdout.txt"))
+    second, stopped = task.start(again_in=0), task.start(again_in=0)
+    for said in (second.stdout, stopped.stdout):
+        assert said is not None
+        until(lambda said=said: "waiting for its end" in said.readline())
+    stopped.terminate()
+    assert stopped.wait(60) == TERMINATED_EXIT_CODE
+    assert first.poll() is None
+    go.touch()
+    assert (first.wait(60), second.wait(60)) == (0, 0)
+    assert task.text("logs/stdout.txt") == "ran in 1\n"
+    assert task.json("result.json")["attempt"] == 1
+    assert not task.has("attempts/2/start.json")
 
 
 def test_script_that_removes_its_folders_fails_with_its_own_code(task: Task) -> None:

@@ -64,8 +64,12 @@ class Script:
         new.write_text(text)
         new.replace(self.folder / name)
 
+    def written(self) -> bytes:
+        self.lines.rewind(0)  # else the block of the last call is returned again
+        return self.lines.peek()
+
     def messages(self, state: str = "failed") -> list[str]:
-        events: list[dict[str, Any]] = [json.loads(line) for line in self.lines.peek().splitlines()]
+        events: list[dict[str, Any]] = [json.loads(line) for line in self.written().splitlines()]
         return [event["message"] for event in events if event["state"] == state]
 
 
@@ -315,6 +319,6 @@ def checkpoint_problem_of(script: Script) -> str | None:
     class Events:
         def read(self, name: str) -> bytes:
             assert name == "r-1/attempts/1/events.jsonl"
-            return script.lines.peek()
+            return script.written()
 
     return checkpoint_problem(cast("BlobContainer", Events()), "r-1", 1)

@@ -76,7 +76,8 @@ class Party:
         return environment
 
     def messages(self) -> list[str]:
-        lines = (self.queue.peek() or b"").splitlines()
+        self.queue.rewind(0)  # else the block of the last call is returned again
+        lines = self.queue.peek().splitlines()
         return [json.loads(line)["message"] for line in lines]
 
     def _answer(self, connection: AgentConnection) -> None:

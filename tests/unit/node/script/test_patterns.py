@@ -35,6 +35,7 @@ class Search:
 
     @property
     def found(self) -> list[tuple[str, Any, int | None]]:
+        self.queue.rewind(0)  # else the block of the last call is returned again
         lines = [json.loads(line) for line in self.queue.peek().splitlines()]
         return [(m["name"], m["value"], m["step"]) for m in lines]
 

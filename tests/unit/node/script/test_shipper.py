@@ -4,6 +4,7 @@ import json
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,10 @@ def shipper(log: Path, container: ContainerClient) -> Iterator[Shipper]:
 def append(path: Path, data: bytes) -> None:
     with path.open("ab") as out:
         out.write(data)
+
+
+def set_blocks(blob: AppendBlob, number: int) -> None:
+    blob._blob = replace(blob._blob, blocks=number)
 
 
 def test_line_above_block_size_is_dropped() -> None:
@@ -220,7 +225,7 @@ def test_full_blob_reserves_blocks_for_the_final_flush(
     blob.open()
     polls: list[bool] = []
     shipper = Shipper(FileSource(log), blob, polls.append)
-    blob.open = lambda: setattr(blob, "blocks", 49_900)  # as a year of printing leaves it
+    blob.open = lambda: set_blocks(blob, 49_900)  # as a year of printing leaves it
     append(log, b"late\n")
     shipper.start()
     until(lambda: len(polls) > 2)
@@ -236,7 +241,7 @@ def test_bytes_beyond_the_last_block_are_counted_in_the_log(
     blob = AppendBlob(container, NAME)
     blob.open()
     shipper = Shipper(FileSource(log), blob)
-    blob.open = lambda: setattr(blob, "blocks", 49_997)
+    blob.open = lambda: set_blocks(blob, 49_997)
     with log.open("wb") as out:
         out.truncate(10 * 1024 * 1024)
     shipper.start()
@@ -256,6 +261,67 @@ def test_block_of_lines_never_splits_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     assert queue.peek() == b"aaaa\nbbbb\n"
     queue.advance()
     assert queue.peek() == b"cccc\n"
+
+
+def test_block_of_lines_is_the_same_until_it_was_shipped() -> None:
+    """A failed append may have been executed: with more lines it would not be found."""
+    queue = LineQueue()
+    queue.put(b"one")
+    assert queue.peek() == b"one\n"
+    queue.put(b"two")
+    assert queue.peek() == b"one\n"
+    assert queue.is_behind
+    queue.advance()
+    assert queue.peek() == b"two\n"
+
+
+def test_lines_written_during_an_outage_are_there_once(
+    container: ContainerClient,
+    service: FakeBlobs,
+    until: Until,
+    retry_budget: RetryBudget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sync_module, "AFTER_OUTAGE_S", 0.01)
+    monkeypatch.setattr(retry_budget, "_normal_s", 0.03)
+    queue = LineQueue()
+    shipper = Shipper(queue, AppendBlob(container, NAME))
+    shipper.start()
+    until(lambda: NAME in service.blobs)
+    queue.put(b"before")
+    until(lambda: service.data(NAME) == b"before\n")
+    service.done_when_lost, service.away_from = True, len(service.requests) + 1
+    queue.put(b"written, not answered")
+    until(lambda: len(service.requests) > (service.away_from or 0) + 6)
+    queue.put(b"during")
+    service.away_from = None
+    until(lambda: b"during" in service.data(NAME))
+    shipper.finish()
+    assert service.text(NAME) == "before\nwritten, not answered\nduring\n"
+
+
+def test_outage_when_the_log_is_full_does_not_end_the_shipping(
+    container: ContainerClient,
+    service: FakeBlobs,
+    log: Path,
+    until: Until,
+    retry_budget: RetryBudget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sync_module, "AFTER_OUTAGE_S", 0.01)
+    monkeypatch.setattr(retry_budget, "_normal_s", 0.03)
+    blob = AppendBlob(container, NAME)
+    blob.open()
+    shipper = Shipper(FileSource(log), blob)
+    blob.open = lambda: set_blocks(blob, 49_900)
+    service.away.set()
+    append(log, b"late\n")
+    seen = len(service.requests)
+    shipper.start()
+    until(lambda: len(service.requests) > seen + 6)
+    service.away.clear()
+    shipper.finish()
+    assert service.text(NAME).endswith("late\n")
 
 
 def test_producer_waits_while_too_much_is_pending(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner.node.storage.blobs import (
@@ -49,6 +51,75 @@ def test_append_continues_after_another_writer(blob: AppendBlob, service: FakeBl
     service.blobs["r/logs/stdout.txt"].data += b"a lost node's line\n"
     blob.append(b"ours\n")
     assert service.text("r/logs/stdout.txt") == "a lost node's line\nours\n"
+
+
+def test_equal_text_of_another_writer_is_not_taken_for_ours(
+    blob: AppendBlob, service: FakeBlobs
+) -> None:
+    service.blobs["r/logs/stdout.txt"].data += b"epoch 1\n"
+    blob.append(b"epoch 1\n")
+    assert service.text("r/logs/stdout.txt") == "epoch 1\nepoch 1\n"
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [["lose", "", "", 400], ["lose", "", 400], ["lose", "", 400, "", "", 400], ["lose", 400]],
+)
+def test_append_repeated_after_an_error_is_written_once(
+    blob: AppendBlob, service: FakeBlobs, faults: list[int | str]
+) -> None:
+    """The first try is executed, its answer is lost, and then a request of the check fails."""
+    blob.append(b"one\n")
+    service.faults.extend(faults)
+    errors = 0
+    while True:
+        try:
+            blob.append(b"two\n")
+        except StorageRequestError:
+            errors += 1
+        else:
+            break
+    blob.append(b"three\n")
+    assert errors == faults.count(400)
+    assert service.text("r/logs/stdout.txt") == "one\ntwo\nthree\n"
+
+
+def test_late_append_of_a_killed_agent_fails(
+    blob: AppendBlob, container: ContainerClient, service: FakeBlobs
+) -> None:
+    blob.append(b"one\n")
+    sent = blob._blob
+    assert container.end_late_appends("r/logs/none.txt") is None
+    found = container.end_late_appends("r/logs/stdout.txt")
+    assert found is not None
+    assert found.size_bytes == 4
+    assert container.append("r/logs/stdout.txt", b"late\n", sent).blob is None
+    blob.append(b"of an agent that runs\n")
+    assert service.text("r/logs/stdout.txt") == "one\nof an agent that runs\n"
+
+
+def test_answer_that_ends_in_its_headers_is_no_empty_blob(
+    blob: AppendBlob, container: ContainerClient, service: FakeBlobs
+) -> None:
+    blob.append(b"one\n")
+    service.faults.append("headers")
+    blob.check()
+    for read in (container.get, lambda name: container.get_range(name, 0, 4)):
+        service.faults.append("headers")
+        assert read("r/logs/stdout.txt") == b"one\n"
+    service.faults.append("headers")
+    with pytest.raises(ConnectionError, match="truncated headers"):
+        container.transport.open("r/logs/stdout.txt")
+
+
+def test_etag_that_is_written_in_another_way_is_left_out(
+    blob: AppendBlob, service: FakeBlobs
+) -> None:
+    blob.append(b"one\n")
+    blob._blob = replace(blob._blob, etag='W/"another"')
+    service.etag_of_reads = 'W/"another"'
+    blob.append(b"two\n")
+    assert service.text("r/logs/stdout.txt") == "one\ntwo\n"
 
 
 @pytest.mark.parametrize("left", [b"one\n", b"", None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import islice, pairwise
 
 import pytest
@@ -31,7 +32,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_waits_double_up_to_the_longest(clock: Clock) -> None:
+def test_waits_double_up_to_the_longest(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _, most: most)
     times = [clock.now for _ in islice(RetryBudget(600.0).tries(), 1000)]
     waits = [after - before for before, after in pairwise(times)]
     expected = [min(FIRST_DELAY_S * 2**number, LONGEST_DELAY_S) for number in range(len(waits))]
@@ -39,6 +41,13 @@ def test_waits_double_up_to_the_longest(clock: Clock) -> None:
     assert waits[-1] == pytest.approx(LONGEST_DELAY_S)
     assert times[0] == 1000.0
     assert 600.0 - LONGEST_DELAY_S <= times[-1] - times[0] <= 600.0
+
+
+def test_half_of_each_wait_is_random(clock: Clock) -> None:
+    times = [[clock.now for _ in RetryBudget(30.0).tries()] for _ in range(2)]
+    waits = [[after - before for before, after in pairwise(each)] for each in times]
+    assert all(FIRST_DELAY_S / 2 <= first <= FIRST_DELAY_S for first, *_ in waits)
+    assert waits[0] != pytest.approx(waits[1])
 
 
 def test_tries_are_counted_and_one_is_always_made(clock: Clock) -> None:
