@@ -40,7 +40,7 @@ from runner.node.failures import (
 )
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.redaction import Redactor, log_to_stdout
-from runner.node.script.streams import EventLog, Streams
+from runner.node.script.streams import EventLog, Streams, record_attempt, ship_left_logs
 from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.settings import (
     SettingsError,
@@ -172,6 +172,8 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
         logger.info("%s", why)
         commit_blocked(agent.runs, agent.node.run_id, why)
         return FAILED_EXIT_CODE
+    if not agent.secrets.in_vaults:  # else they are not known yet, and must not be in the log
+        ship_left_logs(agent.runs, agent.blobs, agent.node.work_dir, agent.redactor)
     started = now_text()
     offsets = find_log_offsets(agent.runs, agent.blobs)
     number = claim_attempt(agent.runs, agent.blobs, agent.node, offsets)
@@ -190,6 +192,7 @@ def _run_attempt(
     finished = FinishedScript(agent.node.work_dir, spec)
     try:
         dirs = make_dirs(agent.node.work_dir, keep_written=finished.attempt is not None)
+        record_attempt(dirs.logs, number)
     except OSError as err:
         failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
         return AttemptOutcome(agent, number, started).failed(failure, spec.retries)

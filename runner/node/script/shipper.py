@@ -15,6 +15,7 @@ from runner.node.storage.blobs import (
     MAX_APPEND_BYTES,
     AppendBlob,
     BlobShrankError,
+    ContainerClient,
     append_interval_s,
 )
 from runner.node.storage.http import StorageRequestError
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 # Producers wait above this size, to bound memory while storage is unreachable.
 MAX_PENDING_BYTES = 16 * 1024 * 1024
+# So many bytes before the position show that a log is the one that was shipped so far.
+COMPARED_BYTES = 64 * 1024
 # So many bytes of shipped lines are retained: storage may lose its last seconds in a crash.
 RETAINED_BYTES = 4 * 1024 * 1024
 
@@ -104,6 +107,21 @@ class FileSource:
         while self._blocks[-1][1] > present:
             end = self._blocks.pop()[0]
         self._again = None if end is None else (end, present)
+
+    def skip(self, size: int) -> bytes | None:
+        """Continue after `size` bytes, which were shipped. Return the last of them.
+
+        Returns None if the file is shorter.
+        """
+        last = b""
+        while (shipped := self._blocks[-1][1]) < size:
+            block = self.peek()
+            if not block:
+                return None
+            last = (last + block[: size - shipped])[-COMPARED_BYTES:]
+            self.advance()
+        self.rewind(shipped - size)
+        return last
 
     @property
     def left_bytes(self) -> int:
@@ -337,6 +355,30 @@ class Shipper(threading.Thread):
     def _resend(self, err: BlobShrankError) -> None:
         logger.warning("%s: sending them again", err)
         self._source.rewind(err.lost_bytes)
+
+
+def ship_rest(source: FileSource, container: ContainerClient, name: str, start: int) -> int:
+    """Append what is missing of a file whose content begins at the byte `start` of a blob.
+
+    Nothing is appended if the end of the blob is not of this file.
+
+    Returns:
+        The number of bytes appended.
+
+    Raises:
+        StorageRequestError: storage refused a request or did not answer.
+    """
+    blob = AppendBlob(container, name)
+    blob.open()
+    before = blob.position
+    if before < start or (last := source.skip(before - start)) is None:
+        return 0
+    if last and container.get_range(name, before - len(last), len(last)) != last:
+        return 0
+    while block := source.peek():
+        blob.append(block)
+        source.advance()
+    return blob.position - before
 
 
 def finish_all(shippers: list[Shipper], timeout_s: float | None = None) -> None:

@@ -7,18 +7,21 @@ import logging
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from runner.node.failures import StageFailedError
+from runner.node.script.command import kill_left_behind
 from runner.node.script.metrics import MetricLog, MetricPatterns, MetricsFileReader
 from runner.node.script.printed import PrintedMetrics
 from runner.node.script.redaction import Redactor
-from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all
+from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all, ship_rest
 from runner.node.script.workspace import AttemptDirs
-from runner.node.storage.blobs import AppendBlob, ContainerClient
+from runner.node.storage.blobs import AppendBlob, BlobShrankError, ContainerClient
+from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import StageEvent, StageState
+from runner.protocol.results import StageEvent, StageState, parse_attempt_start
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +129,45 @@ class EventLog:
     ) -> None:
         event = StageEvent(0, now_text(), stage, state, self.clean(message))
         self._queue.put(json.dumps({**event.to_json(), **(more or {})}).encode())
+
+
+_ATTEMPT_FILE = ".attempt"  # in the folder of the logs: the number of the attempt
+
+
+def record_attempt(logs: Path, number: int) -> None:
+    """Record whose logs these are, for `ship_left_logs`. Raise OSError."""
+    (logs / _ATTEMPT_FILE).write_text(str(number), encoding="ascii")
+
+
+def ship_left_logs(
+    runs: ContainerClient, blobs: RunPaths, work_dir: Path, redactor: Redactor
+) -> None:
+    """Append what an agent that was killed in this folder did not send of its script's output.
+
+    To be called before the next attempt claims its number: the log of a later attempt must not
+    contain it. Errors are logged only.
+    """
+    logs = work_dir / "logs"
+    if not (logs / _ATTEMPT_FILE).is_file():
+        return
+    kill_left_behind(work_dir, logs)
+    try:
+        number = int((logs / _ATTEMPT_FILE).read_text(encoding="ascii"))
+        start = parse_attempt_start(runs.get(blobs.attempt_start(number)) or b"")
+        if start is None or runs.head(blobs.attempt_start(number + 1)) is not None:
+            return
+        offsets = {blobs.stdout: start.stdout_offset, blobs.stderr: start.stderr_offset}
+        for name, offset in offsets.items():
+            source = FileSource(logs / Path(name).name, redactor=redactor)
+            source.freeze()
+            try:
+                size = ship_rest(source, runs, name, offset)
+            finally:
+                source.close()
+            if size:
+                logger.info("appended %d bytes of attempt %d to %s", size, number, name)
+    except (OSError, ValueError, StorageRequestError, BlobShrankError) as err:
+        logger.warning("the log of the attempt before may be incomplete: %s", err)
 
 
 class Streams:

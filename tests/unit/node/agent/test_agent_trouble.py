@@ -197,6 +197,28 @@ def test_append_of_a_killed_agent_is_not_in_the_log_of_the_next_attempt(
     assert task.text("logs/stdout.txt")[start:] == "attempt 2\n"
 
 
+def test_output_that_a_killed_agent_had_not_sent_is_in_the_log(task: Task, until: Until) -> None:
+    printed = task.folder / "task-0" / "wd" / "logs" / "stdout.txt"
+    task.secrets = {"values": {"TOKEN": "abcdef-secret"}}
+    task.submit(
+        "import os, time\nprint('attempt', os.environ['RUNNER_ATTEMPT'], flush=True)\n"
+        "if os.environ['RUNNER_ATTEMPT'] == '1':\n"
+        + textwrap.indent(WAIT, " ")
+        + " print('not sent', os.environ['TOKEN'], flush=True)\n time.sleep(600)\n"
+    )
+    killed = task.start()
+    until(lambda: task.text("logs/stdout.txt") == "attempt 1\n")
+    task.service.away.set()
+    go(task)
+    until(lambda: printed.read_text().endswith("secret\n"))
+    killed.kill()
+    killed.wait()
+    task.service.away.clear()
+    assert task.run(again_in=0) == 0, task.output
+    assert task.text("logs/stdout.txt") == "attempt 1\nnot sent ***\nattempt 2\n"
+    assert task.json("attempts/2/start.json")["log_offsets"]["stdout"] == 23
+
+
 def test_second_agent_of_a_task_waits_and_leaves_with_the_outcome(task: Task, until: Until) -> None:
     go = task.folder / "go"
     task.submit(

@@ -11,7 +11,7 @@ import pytest
 
 from runner.node.script import shipper as lines_module
 from runner.node.script import shipper as sync_module
-from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all
+from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all, ship_rest
 from runner.node.storage.blobs import MAX_APPEND_BYTES, AppendBlob, ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget
@@ -322,6 +322,40 @@ def test_outage_when_the_log_is_full_does_not_end_the_shipping(
     service.away.clear()
     shipper.finish()
     assert service.text(NAME).endswith("late\n")
+
+
+@pytest.mark.parametrize("shipped", [0, 4, 8, 9, 14])
+def test_rest_of_a_log_is_appended_where_it_ended(
+    container: ContainerClient,
+    service: FakeBlobs,
+    log: Path,
+    shipped: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lines_module, "MAX_APPEND_BYTES", 6)
+    text = b"one\ntwo\nthree\n"
+    append(log, text)
+    blob = AppendBlob(container, NAME)
+    blob.open()
+    blob.append(b"earlier attempt\n" + text[:shipped])
+    source = FileSource(log)
+    source.freeze()
+    assert ship_rest(source, container, NAME, 16) == len(text) - shipped
+    assert service.data(NAME) == b"earlier attempt\n" + text
+
+
+@pytest.mark.parametrize(("start", "end"), [(16, b"twx\n"), (16, b"two\nthree\nfour\n"), (99, b"")])
+def test_nothing_is_appended_to_the_log_of_another_attempt(
+    container: ContainerClient, service: FakeBlobs, log: Path, start: int, end: bytes
+) -> None:
+    append(log, b"one\ntwo\nthree\n")
+    blob = AppendBlob(container, NAME)
+    blob.open()
+    blob.append(b"earlier attempt\none\n" + end)
+    source = FileSource(log)
+    source.freeze()
+    assert ship_rest(source, container, NAME, start) == 0
+    assert service.data(NAME) == b"earlier attempt\none\n" + end
 
 
 def test_producer_waits_while_too_much_is_pending(
