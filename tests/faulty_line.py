@@ -1,4 +1,4 @@
-"""A TCP line that resets connections: some requests get lost, and some answers."""
+"""A TCP line that breaks: some requests get lost, some answers, and parts of others."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from urllib.parse import urlsplit
 
 _PIECE_BYTES = 1 << 16
 
 
-def by_chance(share: float, seed: int) -> Iterator[str]:
-    """Faults for a share of the requests: half of them get lost, of the others the answers."""
+def by_chance(
+    share: float, seed: int, kinds: Sequence[str] = ("request", "answer")
+) -> Iterator[str]:
+    """Faults for a share of the requests, each kind as often as the others."""
     source = random.Random(seed)
     while True:
         value = source.random()
-        yield "" if value >= share else "request" if value < share / 2 else "answer"
+        yield "" if value >= share else kinds[int(value / share * len(kinds))]
 
 
 class FaultyLine:
     """Leads connections to a local port, and resets some.
 
     `faults` has a text for each request: "request" if it gets lost, "answer" if the service
-    executes it and its answer gets lost, or "".
+    executes it and its answer gets lost, "part" if only the beginning of the answer arrives, or "".
     """
 
     def __init__(self, port: int, faults: Iterator[str]) -> None:
@@ -67,7 +69,7 @@ class FaultyLine:
                         if fault == "request":
                             _reset(client)
                             return
-                        state.lose = fault == "answer"
+                        state.fault = fault
                     service.sendall(part)
             _reset(client)
 
@@ -75,27 +77,31 @@ class FaultyLine:
     def _answers(client: socket.socket, service: socket.socket, state: _Exchange) -> None:
         with contextlib.suppress(OSError):
             while part := service.recv(_PIECE_BYTES):
-                if state.answered():
+                fault = state.answered()
+                if fault == "answer":
                     _reset(client)
                     return
-                client.sendall(part)
+                client.sendall(part[: len(part) // 2] if fault == "part" else part)
+                if fault == "part":
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
             client.shutdown(socket.SHUT_WR)
 
 
 class _Exchange:
-    """Whether the next bytes of a client begin a request, and whether its answer is lost."""
+    """Whether the next bytes of a client begin a request, and the fault of its answer."""
 
     def __init__(self) -> None:
         self._waits = False
-        self.lose = False
+        self.fault = ""
 
     def begins(self) -> bool:
         began, self._waits = not self._waits, True
         return began
 
-    def answered(self) -> bool:
+    def answered(self) -> str:
         self._waits = False
-        return self.lose
+        return self.fault
 
 
 def _reset(connection: socket.socket) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import time
@@ -31,12 +32,14 @@ from runner.flows.runs.outputs import fetch_outputs
 from runner.flows.runs.watch import watch_run
 from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 from tests.disks import filled, small_disk
 from tests.e2e.conftest import Cli, interrupt, known_runs, new_home, show_ended, until
 from tests.e2e.plans import plan_recipe
 from tests.faulty_line import by_chance, faulty_line
 from tests.processes import alive
+from tests.proof.killing import wrong_steps
 
 Write = Callable[..., Path]
 
@@ -450,3 +453,67 @@ def test_line_that_resets_a_fifth_of_the_requests_costs_no_run(
             fetched = fetch_outputs(connection, record, tmp_path / "out", ignore_progress)
             assert (fetched.folder / "model").read_text() == "weights"
     assert line.resets > 100
+
+
+BROKEN_LINE = """
+import json, os, sys, time
+from pathlib import Path
+from runner.hooks import load_state, save_state
+attempt, output = os.environ["RUNNER_ATTEMPT"], Path(os.environ["RUNNER_OUTPUT_DIR"])
+blocks = Path(os.environ["RUNNER_INPUT_BLOCKS"]).read_bytes()
+first = (load_state() or {"step": 0})["step"] + 1
+with open(os.environ["RUNNER_METRICS_FILE"], "a", buffering=1) as metrics:
+    for step in range(first, 121):
+        print("step", step, "of attempt", attempt, flush=True)
+        metrics.write(json.dumps({"step": step, "loss": 1 / step}) + "\\n")
+        if step % 20 == 0:
+            save_state({"step": step, "filler": blocks[: 1 << 20]})
+        if step == 70 and attempt == "1":
+            sys.exit(3)
+        time.sleep(0.02)
+output.joinpath("blocks").write_bytes(blocks[::-1])
+for n in range(30):
+    output.joinpath(f"small-{n}").write_text(attempt)
+"""
+BROKEN_LINE_YAML = """
+name: broken-line
+command: [python, train.py]
+inputs: {blocks: ./blocks.bin}
+outputs: [blocks, small-29]
+checkpoints: {interval: 1s}
+retries: 1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_runs_on_a_node_whose_line_breaks_every_fifth_request_are_right(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    folder, blocks = script(BROKEN_LINE), random.Random(5).randbytes(20 << 20)
+    (folder / "blocks.bin").write_bytes(blocks)
+    (folder / "train.yaml").write_text(BROKEN_LINE_YAML)
+    paths = HomePaths(cli.home)
+    outputs, keys = parse_stack_outputs(paths.local_outputs.read_text()), ensure_keys(paths)
+    settings = load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(cli.home), "HOME": "/"})
+    direct, resets = Connection(outputs, keys), []
+    for seed in range(4):
+        faults = by_chance(0.2, seed, ("request", "answer", "part"))
+        with faulty_line(outputs.blob_endpoint, faults) as (blob, line):
+            broken = Connection(replace(outputs, blob_endpoint=blob), keys)
+            plan = plan_recipe(broken, settings, load_recipe(str(folder), cwd=tmp_path))
+            record = submit_run(broken, plan, ignore_progress)
+            *_, last = watch_run(direct, record)
+        resets.append(line.resets)
+        assert isinstance(last, RunEnded)
+        assert last.status.state is RunState.SUCCEEDED, last.status.reason
+        container = runs_container(direct)
+        assert [each.attempt for each in load_attempts(container, record.run_id)] == [1, 2]
+        logs = {n: "".join(read_log(direct, record, "stdout", attempt=n)) for n in (1, 2)}
+        assert wrong_steps(logs, last=2, steps=120) == []
+        lines = (container.read(RunPaths(record.run_id).metrics) or b"").splitlines()
+        assert len(lines) == len(set(lines)) == sum(map(str.count, logs.values(), ["step "] * 2))
+        got = fetch_outputs(direct, record, tmp_path / f"out-{seed}", ignore_progress).folder
+        assert (got / "blocks").read_bytes() == blocks[::-1]
+        assert {(got / f"small-{n}").read_text() for n in range(30)} == {"2"}
+    assert min(resets) > 20, resets

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from tests.unit.node.agent_task import RUN, Task
+from tests.unit.node.fake_blob import FakeBlobs
 
 TRAINER = Path(__file__).with_name("trainer.py")
 SCRIPT_KILLED = 128 + signal.SIGKILL
@@ -124,6 +127,46 @@ class Killer:
         return sorted(int(n.split("/")[2]) for n in names if n.endswith("/start.json"))
 
 
+def wrong_lines(service: FakeBlobs, run: str, steps: int) -> list[str]:
+    """Return what is wrong with the logs of a run's attempts, as `wrong_steps` does."""
+    starts = sorted(
+        (json.loads(blob.data) for name, blob in service.blobs.items() if _is_start(name, run)),
+        key=lambda start: start["attempt"],
+    )
+    text = service.data(f"{run}/logs/stdout.txt")
+    ends = [start["log_offsets"]["stdout"] for start in starts[1:]] + [len(text)]
+    logs = {
+        start["attempt"]: text[start["log_offsets"]["stdout"] : end].decode()
+        for start, end in zip(starts, ends, strict=True)
+    }
+    last = json.loads(service.data(f"{run}/result.json"))["attempt"]
+    return wrong_steps(logs, last, steps)
+
+
+def _is_start(name: str, run: str) -> bool:
+    return name.startswith(f"{run}/attempts/") and name.endswith("/start.json")
+
+
+def wrong_steps(logs: Mapping[int, str], last: int, steps: int) -> list[str]:
+    """Return what is wrong with the logs of attempts by number, of which `last` decided the run.
+
+    Each line is of its attempt, and each step follows the one before. The log of an attempt that
+    was killed may end early, that of the last one has all steps.
+    """
+    wrong: list[str] = []
+    for attempt, text in logs.items():
+        found = [line.split() for line in text.split("\n")[:-1] if line.startswith("step ")]
+        if others := sorted({words[4] for words in found} - {str(attempt)}):
+            wrong.append(f"the log of attempt {attempt} has lines of {', '.join(others)}")
+        numbers = [int(words[1]) for words in found]
+        if numbers != list(range(numbers[0], numbers[0] + len(numbers)) if numbers else ()):
+            jumps = [pair for pair in pairwise(numbers) if pair[1] != pair[0] + 1]
+            wrong.append(f"steps of attempt {attempt} are repeated or missing: {jumps}")
+        if attempt == last and numbers and numbers[-1] != steps:
+            wrong.append(f"the log of attempt {attempt} ends with step {numbers[-1]}")
+    return wrong
+
+
 def starts(proof: Path) -> list[tuple[int, int, str]]:
     """Return attempt, first step and node of every start of the script."""
     path = proof / "journal"
@@ -139,5 +182,6 @@ def uninterrupted(folder: Path, steps: int) -> bytes:
         [sys.executable, str(TRAINER), "hook", str(steps), "0"],
         env={"PROOF_DIR": str(folder), "RUNNER_OUTPUT_DIR": str(folder / "output")},
         check=True,
+        stdout=subprocess.DEVNULL,
     )
     return (folder / "output" / "weights").read_bytes()

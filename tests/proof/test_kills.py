@@ -1,7 +1,8 @@
 """`kill -9` of the script and the agent at 200 random points, also during writes.
 
 The final weights are identical to those of a training without kills, the script never gets a
-partial state, and every attempt is recorded. `PROOF_SEED=N make test-all` uses other points.
+partial state, every attempt is recorded, and its log has each line once. `PROOF_SEED=N make
+test-all` uses other points.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.killing import SCRIPT_KILLED, TRAINER, Killer, Moment, uninterrupted
+from tests.proof.killing import SCRIPT_KILLED, TRAINER, Killer, Moment, uninterrupted, wrong_lines
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
 
@@ -131,7 +132,7 @@ def test_run_killed_at_forty_points_has_the_same_weights(
     submit(task, proof, "hook", steps, 0.001, interval_s=0.15)
     killer = Killer(task, proof, seed)
     code = killer.run(40, any_moment)
-    broken = problems(killer, uninterrupted(tmp_path / "reference", steps))
+    broken = problems(killer, uninterrupted(tmp_path / "reference", steps), steps)
     assert (code, broken) == (0, []), f"seed {seed}: {killer.done} {killer.journal()}"
 
 
@@ -144,7 +145,7 @@ def test_file_written_in_place_is_never_restored_partially(
     submit(task, proof, "file", 12, 1.2, interval_s=0.2)
     killer = Killer(task, proof, seed)
     code = killer.run(20, any_moment_of_a_slow_writer)
-    broken = problems(killer, uninterrupted(tmp_path / "reference", 12))
+    broken = problems(killer, uninterrupted(tmp_path / "reference", 12), 12)
     assert (code, broken) == (0, []), f"seed {seed}: {killer.done} {killer.journal()}"
 
 
@@ -155,11 +156,11 @@ def test_file_written_with_a_long_pause_is_never_restored_partially(
     submit(task, proof, "pause", 6, 1.2, interval_s=0.2)
     killer = Killer(task, proof, SEED + 200)
     code = killer.run(14, lambda killer: any_moment_of_a_slow_writer(killer, writing_s=3.0))
-    broken = problems(killer, uninterrupted(tmp_path / "reference", 6))
+    broken = problems(killer, uninterrupted(tmp_path / "reference", 6), 6)
     assert (code, broken) == (0, []), f"seed {SEED + 200}: {killer.done} {killer.journal()}"
 
 
-def problems(killer: Killer, weights: bytes) -> list[str]:
+def problems(killer: Killer, weights: bytes, total: int) -> list[str]:
     """Return the claims that do not hold after these kills."""
     task, done, journal = killer.task, killer.done, killer.journal()
     result = task.json("result.json")
@@ -180,4 +181,5 @@ def problems(killer: Killer, weights: bytes) -> list[str]:
         "no attempt began before an earlier one": steps == sorted(steps),
         "it resumed from a checkpoint": steps[-1] > 0,
     }
-    return [claim for claim, true in holds.items() if not true]
+    broken = [claim for claim, true in holds.items() if not true]
+    return broken + wrong_lines(task.service, RUN, total)

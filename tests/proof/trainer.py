@@ -136,6 +136,7 @@ def main() -> None:
         if step < steps:
             train_one(weights, chance)
             step += 1
+            print("step", step, "of attempt", attempt, flush=True)  # noqa: T201
         if ended:
             break
         if CHECKPOINTS:
