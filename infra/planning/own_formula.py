@@ -210,7 +210,7 @@ def evaluate_idle(formula: str, now: datetime) -> Evaluation:
                 "$CurrentLowPriorityNodes": result.spot,
                 "$TaskSlotsPerNode": 1,
             }
-            history.take(Timestamp.of(moment).ticks, sample)
+            history.fill(Timestamp.of(moment).ticks, 1, sample)
             moment += timedelta(seconds=30)
         known = Inputs(history, moment, result.dedicated, result.spot, lambda: 0.5)
         result = evaluate(formula, known)

@@ -101,7 +101,7 @@ class Day:
             "$PreemptedNodeCount": sum(m.away for m in spot),
             "$CurrentDedicatedNodes": len(self.machines) - len(spot),
         }
-        self.history.take(Timestamp.of(self.now).ticks, metrics)
+        self.history.fill(Timestamp.of(self.now).ticks, 1, metrics)
 
     def _scale(self) -> None:
         inputs = Inputs(self.history, self.now, self.want[False], self.want[True], lambda: 0.5)

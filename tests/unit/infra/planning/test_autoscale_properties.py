@@ -88,7 +88,7 @@ def scaled(
                 "$PreemptedNodeCount": float(sample.preempted),
                 "$CurrentDedicatedNodes": float(sample.dedicated),
             }
-            history.take(Timestamp.of(now).ticks - age * PERIOD, metrics)
+            history.fill(Timestamp.of(now).ticks - age * PERIOD, 1, metrics)
     spot, dedicated = targets
     done = evaluate(text, Inputs(history, now, dedicated, spot, lambda: 0.5, dialect))
     assert done.problem is None, f"{done.problem}\n{text}"
