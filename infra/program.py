@@ -25,7 +25,6 @@ from infra.components.network import PoolNetwork
 from infra.components.observability import Observability
 from infra.components.vm_image import ImageFactory
 from infra.config.contradictions import warnings
-from infra.config.naming import Names
 from infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
 from infra.config.stack_file import parse_stack_config
 from infra.planning.pool_plan import PoolPlan, plan_pools
@@ -88,41 +87,54 @@ class _Stack:
         self._config = config
         self._deployer = deployer
         self._now = now
-        names = Names(config.stack, config.subscription_id)
+        names = config.names
         tags = {"app": "runner", "stack": config.stack, **config.tags}
         # Tells the policies that the stack has no budget on purpose.
         marks = {} if config.budget is not None else {BUDGET_TAG: "off"}
-        # Deleting the group would delete the protected storage account, so both are protected.
-        group = resources.ResourceGroup(
-            "group",
-            resource_group_name=names.resource_group,
-            location=config.location,
-            tags={**tags, **marks},
-            opts=pulumi.ResourceOptions(protect=True),
-        )
+        if config.adopted.resource_group:
+            group = resources.get_resource_group_output(
+                resource_group_name=config.adopted.resource_group
+            )
+            tags |= marks
+        else:
+            # Deleting the group would delete the protected storage account: both are protected.
+            group = resources.ResourceGroup(
+                "group",
+                resource_group_name=names.resource_group,
+                location=config.location,
+                tags={**tags, **marks},
+                opts=pulumi.ResourceOptions(protect=True),
+            )
         self._context = StackContext(names, config.location, tags, group.name, group.id)
         self._operators = _operators(config, deployer.operator)
 
     def declare(self, plans: Sequence[PoolPlan]) -> Mapping[str, pulumi.Input[Any]]:
         """Declare all components and return the exports."""
-        config, context = self._config, self._context
+        config, context, adopted = self._config, self._context, self._config.adopted
         if config.budget is not None:
             MonthlyBudget("monthly-budget", context, config.budget, self._now.date())
         network = (
             None if config.network is None else PoolNetwork("network", context, config.network)
         )
-        store = DataStore("data-store", context, config.storage, self._firewall(network))
-        identities = Identities("identities", context, store)
-        account = BatchAccountComponent("batch-account", context, store, identities)
-        if config.nodes_add_tasks:
-            identities.let_nodes_add_tasks(account.account.id)
-        Operators(
-            "operators",
+        store = DataStore(
+            "data-store",
             context,
-            self._operators,
-            (store.account.id, account.account.id),
-            files=store.share is not None,
+            config.storage,
+            self._firewall(network),
+            adopted=config.storage_account if adopted.storage_account else None,
         )
+        own = not (adopted.storage_account or adopted.batch_account)
+        identities = Identities("identities", context, store, auto_storage=own)
+        account = BatchAccountComponent(
+            "batch-account",
+            context,
+            store,
+            identities,
+            adopted=config.batch_account if adopted.batch_account else None,
+        )
+        if config.nodes_add_tasks:
+            identities.let_nodes_add_tasks(account.account_id)
+        Operators("operators", context, self._operators, store, account.account_id)
         if config.observability is not None:
             Observability("observability", context, account, config.observability)
         around = PoolSurroundings(
@@ -173,9 +185,9 @@ class _Stack:
             "contract_version": CONTRACT_VERSION,
             "location": self._config.location,
             "resource_group": self._context.resource_group_name,
-            "batch_account": around.account.account.name,
+            "batch_account": around.account.account_name,
             "batch_endpoint": around.account.endpoint,
-            "storage_account": store.account.name,
+            "storage_account": store.account_name,
             "blob_endpoint": store.blob_endpoint,
             "file_endpoint": store.file_endpoint,
             **{f"container_{c}": store.containers[c].name for c in CONTAINERS},
@@ -246,6 +258,8 @@ def _storage_warning(config: StackConfig, deployer: Deployer) -> str | None:
     """Return a warning if people who use the storage account are not admitted, or None."""
     if config.network is None or config.network.storage_from is not None:
         return None
+    if config.adopted.storage_account:
+        return "the firewall of the adopted storage account has to admit the pools' subnet"
     fix = "set network.storage_from to the ranges that need access, such as [203.0.113.0/24]"
     if deployer.address is None:
         return (

@@ -337,6 +337,8 @@ class ArmServer:
             return self._page(self._below(path[: -len("/resources")]), path, query)
         if kind in {"versions", "images", "galleries", "imagetemplates", "runoutputs"}:
             return self._page(self._directly_below(path), path, query)
+        if kind == "pools":  # there are none, unless a test handles the request
+            return self._page([], path, query)
         if kind == "batchaccounts":
             part = "/providers/microsoft.batch/batchaccounts/"
             found = [v for k, v in self.state.resources.items() if part in k.lower()]

@@ -8,6 +8,7 @@ from pulumi_azure_native import batch
 from infra.components.context import StackContext
 from infra.components.data_store import DataStore
 from infra.components.identity import Identities
+from infra.config.naming import AccountName
 
 
 class BatchAccountComponent(pulumi.ComponentResource):
@@ -15,6 +16,8 @@ class BatchAccountComponent(pulumi.ComponentResource):
 
     Since March 2026, spot nodes no longer need allocation mode UserSubscription.
     Source: github.com/Azure/Batch issue 196 and azure-docs 8aed47d (2026-04-14).
+
+    An adopted account is only read; it keeps its modes, its identity and its storage.
     """
 
     def __init__(
@@ -23,10 +26,30 @@ class BatchAccountComponent(pulumi.ComponentResource):
         context: StackContext,
         store: DataStore,
         identities: Identities,
+        adopted: AccountName | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("runner:infra:BatchAccount", name, None, opts)
-        self.account = batch.BatchAccount(
+        self.group_name: pulumi.Input[str] = (
+            adopted.group if adopted else context.resource_group_name
+        )
+        account = self._read(adopted) if adopted else self._account(context, store, identities)
+        self.account_id: pulumi.Output[str] = account.id
+        self.account_name: pulumi.Output[str] = account.name
+        self.endpoint = account.account_endpoint.apply(lambda host: f"https://{host}")
+        self.register_outputs({"account": self.account_name, "endpoint": self.endpoint})
+
+    def _read(self, adopted: AccountName) -> pulumi.Output[batch.GetBatchAccountResult]:
+        return batch.get_batch_account_output(
+            account_name=adopted.name,
+            resource_group_name=adopted.group,
+            opts=pulumi.InvokeOutputOptions(parent=self),
+        )
+
+    def _account(
+        self, context: StackContext, store: DataStore, identities: Identities
+    ) -> batch.BatchAccount:
+        return batch.BatchAccount(
             "batch",
             account_name=context.names.batch_account,
             resource_group_name=context.resource_group_name,
@@ -34,20 +57,33 @@ class BatchAccountComponent(pulumi.ComponentResource):
             pool_allocation_mode=batch.PoolAllocationMode.BATCH_SERVICE,
             allowed_authentication_modes=[batch.AuthenticationMode.AAD],
             public_network_access=batch.PublicNetworkAccessType.ENABLED,
-            identity=batch.BatchAccountIdentityArgs(
-                type=batch.ResourceIdentityType.USER_ASSIGNED,
-                user_assigned_identities=[identities.account.id],
-            ),
-            auto_storage=batch.AutoStorageBasePropertiesArgs(
-                storage_account_id=store.account.id,
-                authentication_mode=batch.AutoStorageAuthenticationMode.BATCH_ACCOUNT_MANAGED_IDENTITY,
-                node_identity_reference=batch.ComputeNodeIdentityReferenceArgs(
-                    resource_id=identities.nodes.id
-                ),
-            ),
+            identity=_identity(identities),
+            auto_storage=_auto_storage(store, identities),
             tags=dict(context.tags),
             # The account signs in to its storage with this role.
             opts=pulumi.ResourceOptions(parent=self, depends_on=identities.ready),
         )
-        self.endpoint = self.account.account_endpoint.apply(lambda host: f"https://{host}")
-        self.register_outputs({"account": self.account.name, "endpoint": self.endpoint})
+
+
+def _identity(identities: Identities) -> batch.BatchAccountIdentityArgs | None:
+    if identities.account is None:
+        return None
+    return batch.BatchAccountIdentityArgs(
+        type=batch.ResourceIdentityType.USER_ASSIGNED,
+        user_assigned_identities=[identities.account.id],
+    )
+
+
+def _auto_storage(
+    store: DataStore, identities: Identities
+) -> batch.AutoStorageBasePropertiesArgs | None:
+    """Return the storage of application packages, which runs do not need."""
+    if identities.account is None:
+        return None
+    return batch.AutoStorageBasePropertiesArgs(
+        storage_account_id=store.account_id,
+        authentication_mode=batch.AutoStorageAuthenticationMode.BATCH_ACCOUNT_MANAGED_IDENTITY,
+        node_identity_reference=batch.ComputeNodeIdentityReferenceArgs(
+            resource_id=identities.nodes.id
+        ),
+    )

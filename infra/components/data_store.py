@@ -11,6 +11,7 @@ import pulumi
 from pulumi_azure_native import storage
 
 from infra.components.context import StackContext
+from infra.config.naming import AccountName
 from infra.config.stack import CONTAINERS, StorageConfig
 
 _SOFT_DELETE_DAYS = 7
@@ -30,6 +31,9 @@ class DataStore(pulumi.ComponentResource):
 
     `account_key` is None without a file share. The account and its containers are protected:
     `pulumi destroy` keeps them, and the models in them, until the protection is removed.
+
+    An adopted account is only read. The stack adds containers with names of its own to it; soft
+    delete, lifecycle rules and firewall stay those of the account's owner.
     """
 
     def __init__(
@@ -38,38 +42,48 @@ class DataStore(pulumi.ComponentResource):
         context: StackContext,
         config: StorageConfig,
         firewall: Firewall | None = None,
+        adopted: AccountName | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        """Declare the account.
+        """Declare the account, or its containers only if it is adopted.
 
         Args:
             name: the component's name in Pulumi.
             context: the stack.
             config: the configuration of the account.
             firewall: None admits every network; blobs still need a sign-in.
+            adopted: an account that exists; `config` and `firewall` do not apply to it.
             opts: the options of the component.
         """
         super().__init__("runner:infra:DataStore", name, None, opts)
         self._context = context
         self._child = pulumi.ResourceOptions(parent=self, protect=True)
-        shared_keys = config.file_share_gib is not None
-        self.account = self._account(config, firewall, shared_keys=shared_keys)
-        service = self._service(config)
+        self.adopted = adopted is not None
+        self._group: pulumi.Input[str] = adopted.group if adopted else context.resource_group_name
+        account = self._read(adopted) if adopted else self._account(config, firewall)
+        self.account_id: pulumi.Output[str] = account.id
+        self.account_name: pulumi.Output[str] = account.name
+        service = None if adopted else self._service(config)
         self.containers = {
             container: self._container(container, service) for container in CONTAINERS
         }
-        self._lifecycle(config, service)
+        if service is not None:
+            self._lifecycle(config, service)
         self.share = None if config.file_share_gib is None else self._share(config.file_share_gib)
         self.account_key = self._key() if self.share is not None else None
-        self.blob_endpoint = self.account.primary_endpoints.blob.apply(_no_slash)
-        self.file_endpoint = (
-            self.account.primary_endpoints.file.apply(_no_slash) if self.share is not None else None
-        )
-        self.register_outputs({"account": self.account.name, "blob_endpoint": self.blob_endpoint})
+        endpoints = account.primary_endpoints
+        self.blob_endpoint = endpoints.blob.apply(_no_slash)
+        self.file_endpoint = endpoints.file.apply(_no_slash) if self.share is not None else None
+        self.register_outputs({"account": self.account_name, "blob_endpoint": self.blob_endpoint})
 
-    def _account(
-        self, config: StorageConfig, firewall: Firewall | None, *, shared_keys: bool
-    ) -> storage.StorageAccount:
+    def _read(self, adopted: AccountName) -> pulumi.Output[storage.GetStorageAccountResult]:
+        return storage.get_storage_account_output(
+            account_name=adopted.name,
+            resource_group_name=adopted.group,
+            opts=pulumi.InvokeOutputOptions(parent=self),
+        )
+
+    def _account(self, config: StorageConfig, firewall: Firewall | None) -> storage.StorageAccount:
         context = self._context
         return storage.StorageAccount(
             "storage",
@@ -83,7 +97,7 @@ class DataStore(pulumi.ComponentResource):
             allow_cross_tenant_replication=False,
             # An SMB mount needs an account key; Batch cannot mount with a managed identity
             # (azure-native 3.29 `AzureFileShareConfiguration`, seen 2026-11-20).
-            allow_shared_key_access=shared_keys,
+            allow_shared_key_access=config.file_share_gib is not None,
             default_to_o_auth_authentication=True,
             enable_https_traffic_only=True,
             minimum_tls_version=storage.MinimumTlsVersion.TLS1_2,
@@ -105,8 +119,8 @@ class DataStore(pulumi.ComponentResource):
         kept = storage.DeleteRetentionPolicyArgs(enabled=True, days=_SOFT_DELETE_DAYS)
         return storage.BlobServiceProperties(
             "blob-service",
-            account_name=self.account.name,
-            resource_group_name=self._context.resource_group_name,
+            account_name=self.account_name,
+            resource_group_name=self._group,
             blob_services_name="default",
             delete_retention_policy=kept,
             container_delete_retention_policy=kept,
@@ -120,25 +134,26 @@ class DataStore(pulumi.ComponentResource):
         )
 
     def _container(
-        self, container: str, service: storage.BlobServiceProperties
+        self, container: str, service: storage.BlobServiceProperties | None
     ) -> storage.BlobContainer:
+        """Declare a container; in an adopted account its name is not that of somebody else's."""
         return storage.BlobContainer(
             f"container-{container}",
-            account_name=self.account.name,
-            resource_group_name=self._context.resource_group_name,
-            container_name=container,
+            account_name=self.account_name,
+            resource_group_name=self._group,
+            container_name=self._context.names.of(container) if self.adopted else container,
             public_access=storage.PublicAccess.NONE,
             # The service answers 409 to concurrent changes of settings and containers.
             opts=pulumi.ResourceOptions.merge(
-                self._child, pulumi.ResourceOptions(depends_on=[service])
+                self._child, pulumi.ResourceOptions(depends_on=[service] if service else None)
             ),
         )
 
     def _lifecycle(self, config: StorageConfig, service: storage.BlobServiceProperties) -> None:
         storage.ManagementPolicy(
             "lifecycle",
-            account_name=self.account.name,
-            resource_group_name=self._context.resource_group_name,
+            account_name=self.account_name,
+            resource_group_name=self._group,
             management_policy_name="default",
             policy=storage.ManagementPolicySchemaArgs(rules=_rules(config)),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[service]),
@@ -147,8 +162,8 @@ class DataStore(pulumi.ComponentResource):
     def _share(self, size_gib: int) -> storage.FileShare:
         return storage.FileShare(
             "share",
-            account_name=self.account.name,
-            resource_group_name=self._context.resource_group_name,
+            account_name=self.account_name,
+            resource_group_name=self._group,
             share_name="shared",
             share_quota=size_gib,
             enabled_protocols=storage.EnabledProtocols.SMB,
@@ -158,8 +173,8 @@ class DataStore(pulumi.ComponentResource):
 
     def _key(self) -> pulumi.Output[str]:
         keys = storage.list_storage_account_keys_output(
-            account_name=self.account.name,
-            resource_group_name=self._context.resource_group_name,
+            account_name=self.account_name,
+            resource_group_name=self._group,
             opts=pulumi.InvokeOutputOptions(parent=self),
         )
         return pulumi.Output.secret(keys.keys.apply(lambda found: found[0].value))

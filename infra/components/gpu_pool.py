@@ -79,8 +79,8 @@ class GpuPool(pulumi.ComponentResource):
         return batch.Pool(
             name,
             pool_name=pool.id,
-            account_name=around.account.account.name,
-            resource_group_name=context.resource_group_name,
+            account_name=around.account.account_name,
+            resource_group_name=around.account.group_name,
             vm_size=pool.vm_size,
             task_slots_per_node=pool.slots,
             task_scheduling_policy=batch.TaskSchedulingPolicyArgs(
@@ -154,7 +154,7 @@ class GpuPool(pulumi.ComponentResource):
         store, nodes = self._around.store, self._around.identities.nodes
         return batch.MountConfigurationArgs(
             azure_blob_file_system_configuration=batch.AzureBlobFileSystemConfigurationArgs(
-                account_name=store.account.name,
+                account_name=store.account_name,
                 container_name=store.containers[mount.container].name,
                 relative_mount_path=mount.path,
                 blobfuse_options=blobfuse_options(read_only=mount.read_only),
@@ -168,7 +168,7 @@ class GpuPool(pulumi.ComponentResource):
             raise ValueError("a pool mounts the file share, but the stack has none")
         return batch.MountConfigurationArgs(
             azure_file_share_configuration=batch.AzureFileShareConfigurationArgs(
-                account_name=store.account.name,
+                account_name=store.account_name,
                 account_key=store.account_key,
                 azure_file_url=pulumi.Output.concat(store.file_endpoint, "/", store.share.name),
                 relative_mount_path=mount.path,

@@ -17,6 +17,8 @@ from infra.components.data_store import DataStore
 
 _BLOB_DATA_CONTRIBUTOR = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
 _BLOB_DATA_READER = "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
+# Requests the user delegation keys that SAS are signed with, and reads no data.
+_BLOB_DELEGATOR = "db58b8e5-c6ad-4a2a-8342-4190687cbf4a"
 # Azure Files over REST with a token; the SMB roles do not apply.
 _FILE_DATA_PRIVILEGED_CONTRIBUTOR = "69566ab7-960f-475b-8e7c-b3118f30c6bd"
 # Manages pools and jobs, but not the account.
@@ -38,8 +40,9 @@ class Identities(pulumi.ComponentResource):
     """Two user-assigned identities with minimal roles.
 
     `nodes` writes runs and models, and reads data and application packages. Batch uses `account`
-    to sign in to its auto-storage. The Batch account and the pools must depend on the assignments
-    in `ready`.
+    to sign in to its auto-storage; it is None, and packages are not read, if the storage or the
+    Batch account is adopted. The Batch account and the pools must depend on the assignments in
+    `ready`.
     """
 
     def __init__(
@@ -47,22 +50,39 @@ class Identities(pulumi.ComponentResource):
         name: str,
         context: StackContext,
         store: DataStore,
+        *,
+        auto_storage: bool = True,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
+        """Declare the identities and their roles.
+
+        Args:
+            name: the component's name in Pulumi.
+            context: the stack.
+            store: the storage account.
+            auto_storage: whether the store is the auto-storage of the Batch account.
+            opts: the options of the component.
+        """
         super().__init__("runner:infra:Identities", name, None, opts)
         self._context = context
         self._store = store
         self.nodes = self._identity("nodes")
-        self.account = self._identity("account")
+        self.account = self._identity("account") if auto_storage else None
         self.ready: list[pulumi.Resource] = [
             self._may("nodes-write-runs", self.nodes, _BLOB_DATA_CONTRIBUTOR, "runs"),
             self._may("nodes-write-models", self.nodes, _BLOB_DATA_CONTRIBUTOR, "models"),
             self._may("nodes-read-data", self.nodes, _BLOB_DATA_READER, "data"),
-            self._may("nodes-read-packages", self.nodes, _BLOB_DATA_READER, None, _PACKAGES_ONLY),
-            # Batch creates its own containers in the auto-storage account.
-            self._may("account-auto-storage", self.account, _BLOB_DATA_CONTRIBUTOR, None),
         ]
-        self.register_outputs({"nodes": self.nodes.id, "account": self.account.id})
+        outputs = {"nodes": self.nodes.id}
+        if self.account is not None:
+            reader, writer = _BLOB_DATA_READER, _BLOB_DATA_CONTRIBUTOR
+            self.ready += [
+                self._may("nodes-read-packages", self.nodes, reader, None, _PACKAGES_ONLY),
+                # Batch creates its own containers in the auto-storage account.
+                self._may("account-auto-storage", self.account, writer, None),
+            ]
+            outputs["account"] = self.account.id
+        self.register_outputs(outputs)
 
     def let_nodes_add_tasks(self, batch_account: pulumi.Input[str]) -> None:
         """Let nodes add tasks to any job of the account; Azure has no role for a single job."""
@@ -96,7 +116,7 @@ class Identities(pulumi.ComponentResource):
         condition: str | None = None,
     ) -> pulumi.Resource:
         scope = (
-            self._store.account.id if container is None else self._store.containers[container].id
+            self._store.account_id if container is None else self._store.containers[container].id
         )
         return assign_role(
             name,
@@ -131,9 +151,8 @@ class Operators(pulumi.ComponentResource):
         name: str,
         context: StackContext,
         operators: Sequence[Operator],
-        scopes: tuple[pulumi.Input[str], pulumi.Input[str]],
-        *,
-        files: bool,
+        store: DataStore,
+        batch_account: pulumi.Input[str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """Declare the role assignments.
@@ -142,18 +161,12 @@ class Operators(pulumi.ComponentResource):
             name: the component's name in Pulumi.
             context: the stack.
             operators: the principals.
-            scopes: the ids of the storage account and of the Batch account.
-            files: also assign access to the file share over REST, for `runner data`.
+            store: the storage; a file share is also accessed over REST, for `runner data`.
+            batch_account: the id of the Batch account.
             opts: the options of the component.
         """
         super().__init__("runner:infra:Operators", name, None, opts)
-        account, batch = scopes
-        roles = [
-            ("blobs", _BLOB_DATA_CONTRIBUTOR, account),
-            ("batch", _BATCH_DATA_CONTRIBUTOR, batch),
-        ]
-        if files:
-            roles.append(("files", _FILE_DATA_PRIVILEGED_CONTRIBUTOR, account))
+        roles = [*_storage_roles(store), ("batch", _BATCH_DATA_CONTRIBUTOR, batch_account)]
         for operator in operators:
             for kind, role, scope in roles:
                 assign_role(
@@ -166,3 +179,20 @@ class Operators(pulumi.ComponentResource):
                     opts=pulumi.ResourceOptions(parent=self),
                 )
         self.register_outputs({})
+
+
+def _storage_roles(store: DataStore) -> Sequence[tuple[str, str, pulumi.Input[str]]]:
+    """Return roles of an operator; for the stack's containers only if the account is adopted.
+
+    The operators may have roles on an adopted account, and Azure refuses to assign one again.
+    """
+    if store.adopted:
+        containers = sorted(store.containers.items())
+        return [
+            ("delegate", _BLOB_DELEGATOR, store.account_id),
+            *((f"blobs-{name}", _BLOB_DATA_CONTRIBUTOR, one.id) for name, one in containers),
+        ]
+    roles = [("blobs", _BLOB_DATA_CONTRIBUTOR, store.account_id)]
+    if store.share is not None:
+        roles.append(("files", _FILE_DATA_PRIVILEGED_CONTRIBUTOR, store.account_id))
+    return roles

@@ -44,7 +44,7 @@ class Observability(pulumi.ComponentResource):
         monitor.DiagnosticSetting(
             "diagnostics",
             name=context.names.of("diag"),
-            resource_uri=account.account.id,
+            resource_uri=account.account_id,
             workspace_id=self.workspace.id,
             logs=[monitor.DiagnosticsLogSettingsArgs(category_group="allLogs", enabled=True)],
             metrics=[monitor.DiagnosticsMetricSettingsArgs(category="AllMetrics", enabled=True)],
@@ -111,7 +111,7 @@ class Observability(pulumi.ComponentResource):
             enabled=True,
             auto_mitigate=True,
             severity=2,
-            scopes=[self._account.account.id],
+            scopes=[self._account.account_id],
             evaluation_frequency=_EVERY,
             window_size=_WINDOW,
             criteria=monitor.MetricAlertSingleResourceMultipleMetricCriteriaArgs(

@@ -121,8 +121,21 @@ def _script_problem(file: Path) -> tuple[str, str] | None:
     return None
 
 
+def _adoption_contradictions(config: StackConfig) -> Iterator[_Problem]:
+    for key in ("batch_account", "storage_account"):
+        text: str | None = getattr(config.adopted, key)
+        if text and text.split("/")[2].lower() != config.subscription_id.lower():
+            what = f"the account is in subscription {text.split('/')[2]}"
+            fix = f"use an account of subscription {config.subscription_id}, which the stack is in"
+            yield ("adopt", key), what, fix
+    if config.adopted.storage_account and config.storage.model_fields_set:
+        what = "runner:storage configures a storage account of the stack, and one is adopted"
+        yield ("storage",), what, "remove runner:storage, or adopt.storage_account"
+
+
 def _contradictions(config: StackConfig) -> Iterator[_Problem]:
     storage = config.storage
+    yield from _adoption_contradictions(config)
     if storage.account_name is not None and not _ACCOUNT_NAME.fullmatch(storage.account_name):
         yield (
             ("storage", "account_name"),
@@ -163,6 +176,9 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
 def _network_contradictions(config: StackConfig) -> Iterator[_Problem]:
     if config.network is None:
         return
+    if config.adopted.storage_account and config.network.storage_from is not None:
+        what = "the firewall of an adopted storage account is not changed"
+        yield ("network", "storage_from"), what, "remove it"
     if isinstance(config.network.storage_from, tuple):
         for number, text in enumerate(config.network.storage_from):
             yield from _storage_range_problem(number, text)

@@ -12,7 +12,27 @@ import re
 import uuid
 from dataclasses import dataclass
 
+ARM_ACCOUNT = (
+    r"/subscriptions/(?P<subscription>[0-9A-Fa-f-]{36})/resourceGroups/(?P<group>[^/\s]{1,90})"
+    r"/providers/(?P<type>[^/\s]{1,90}/[^/\s]{1,90})/(?P<name>[^/\s]{1,64})"
+)
 _ROLE_NAMES = uuid.UUID("8b1f6d3c-52d7-4f0e-9a55-0b6f2f3c9f57")
+
+
+@dataclass(frozen=True, slots=True)
+class AccountName:
+    """Where a storage or Batch account is: its resource group and its name."""
+
+    group: str
+    name: str
+
+    @classmethod
+    def of_id(cls, text: str) -> AccountName:
+        """Return the account of an ID of Resource Manager. Raise ValueError for another text."""
+        found = re.fullmatch(ARM_ACCOUNT, text, re.IGNORECASE)
+        if found is None:
+            raise ValueError(f"not the ID of an account: {text!r}")
+        return cls(found["group"], found["name"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from infra.config.naming import AccountName, Names
 from infra.config.pool import PoolConfig, Section
 from runner.core.yaml_files import TextField, shown
 
@@ -48,6 +49,39 @@ _Location = Annotated[
         "westeurope",
     ),
 ]
+
+
+def _id_of(kind: str) -> TextField:
+    return TextField(
+        "(?i)^/subscriptions/[0-9a-f-]{36}/resourceGroups/[^/\\s]{1,90}/providers/"
+        f"{kind}/[A-Za-z0-9]{{3,24}}$",
+        "the ID of an account",
+        f"the form /subscriptions/…/{kind}/NAME, as the portal shows it in JSON View",
+        f"/subscriptions/00000000-1111-2222-3333-444444444444/resourceGroups/team/providers/{kind}/ml",
+    )
+
+
+class AdoptConfig(Section):
+    """Resources that exist, which the stack uses and never changes or deletes.
+
+    `resource_group` is a name, for all resources that the stack creates; the accounts are IDs. What
+    is not named, the stack creates.
+    """
+
+    resource_group: (
+        Annotated[
+            str,
+            TextField(
+                r"^[\w().-]{0,89}[\w()-]$",
+                "the name of a resource group",
+                "letters, digits, and _ - . ( ), 90 at most, and does not end with a dot",
+                "ml-team",
+            ),
+        ]
+        | None
+    ) = None
+    batch_account: Annotated[str, _id_of("Microsoft.Batch/batchAccounts")] | None = None
+    storage_account: Annotated[str, _id_of("Microsoft.Storage/storageAccounts")] | None = None
 
 
 class StorageConfig(Section):
@@ -147,6 +181,7 @@ class StackConfig(Section):
     location: _Location
     tags: dict[str, str] = Field(default_factory=dict)
     operators: tuple[OperatorConfig, ...] = Field(default=(), strict=False)
+    adopt: AdoptConfig | None = None
     storage: StorageConfig = StorageConfig.model_construct()
     network: NetworkConfig | None = None
     image: ImageConfig | None = None
@@ -155,3 +190,33 @@ class StackConfig(Section):
     budget: BudgetConfig | None = BudgetConfig.model_construct()
     observability: ObservabilityConfig | None = ObservabilityConfig.model_construct()
     pools: tuple[PoolConfig, ...] = Field(strict=False)
+
+    @property
+    def names(self) -> Names:
+        """The names of what the stack creates."""
+        return Names(self.stack, self.subscription_id)
+
+    @property
+    def adopted(self) -> AdoptConfig:
+        """What the stack adopts; all fields are None if that is nothing."""
+        return self.adopt or AdoptConfig.model_construct()
+
+    @property
+    def resource_group(self) -> str:
+        """The resource group of what the stack creates."""
+        return self.adopted.resource_group or self.names.resource_group
+
+    @property
+    def batch_account(self) -> AccountName:
+        """The Batch account, adopted or created."""
+        if self.adopted.batch_account:
+            return AccountName.of_id(self.adopted.batch_account)
+        return AccountName(self.resource_group, self.names.batch_account)
+
+    @property
+    def storage_account(self) -> AccountName:
+        """The storage account, adopted or created."""
+        if self.adopted.storage_account:
+            return AccountName.of_id(self.adopted.storage_account)
+        name = self.storage.account_name or self.names.storage_account
+        return AccountName(self.resource_group, name)

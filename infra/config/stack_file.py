@@ -30,7 +30,7 @@ _SETTINGS = {
 }
 OUR_KEYS = frozenset(StackConfig.model_fields) - {"stack", *_SETTINGS}
 # Sections that `null` turns off. Pulumi's configuration has no null: it hands over an empty text.
-_OPTIONAL = ("budget", "image", "network", "observability")
+_OPTIONAL = ("adopt", "budget", "image", "network", "observability")
 # The keys that the provider reads and its SDK does not declare (azure-native 3.29).
 UNDECLARED_KEYS = frozenset(
     {

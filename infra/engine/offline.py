@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import pulumi
 from pulumi.runtime import mocks
@@ -85,7 +85,17 @@ class _Mocks(mocks.Mocks):
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]]]:
         if args.token.endswith(":listStorageAccountKeys"):
             return {"keys": [{"keyName": "key1", "permissions": "FULL", "value": ""}]}, []
-        return {}, []
+        arguments = cast("Mapping[str, Any]", args.args)  # pyright: ignore[reportUnknownMemberType]
+        return _adopted(arguments), []
+
+
+def _adopted(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is asked of an adopted account or group: its name, as the file has it."""
+    name = arguments.get("accountName") or arguments.get("resourceGroupName")
+    if not name:
+        return {}
+    hosts = {"blob": "https://unknown", "file": "https://unknown"}
+    return {"id": name, "name": name, "accountEndpoint": "unknown", "primaryEndpoints": hosts}
 
 
 class _Monitor(mocks.MockMonitor):

@@ -190,11 +190,13 @@ def budget_present(resources: Sequence[DeclaredResource], report: Report) -> Non
         report("the stack has pools but no budget with notifications")
 
 
+# The identities have the tag of a stack whose group is adopted.
+_MARKED = ("resources:ResourceGroup", "managedidentity:UserAssignedIdentity")
+
+
 def _without_budget(found: DeclaredResource) -> bool:
     tags = cast("Mapping[str, Any]", found.props.get("tags") or {})
-    return (
-        kind_of(found.resource_type) == "resources:ResourceGroup" and tags.get(BUDGET_TAG) == "off"
-    )
+    return kind_of(found.resource_type) in _MARKED and tags.get(BUDGET_TAG) == "off"
 
 
 def keys_only_for_the_share(resources: Sequence[DeclaredResource], report: Report) -> None:

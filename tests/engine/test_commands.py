@@ -19,6 +19,7 @@ from runner.contract import parse_stack_outputs
 from tests.arm_server import ArmServer
 from tests.engine.stage import ROOT, Stage
 from tests.unit.infra.cloud import SUBSCRIPTION
+from tests.unit.infra.stacks import ADOPTED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 Runner = Callable[..., subprocess.CompletedProcess[str]]
@@ -120,6 +121,42 @@ def test_down_keeps_what_holds_data_and_everything_leaves_nothing(
     again = runner("down", "-y")
     assert again.returncode == 0
     assert "not deployed" in again.stderr
+
+
+@pytest.mark.feature(27)
+def test_adopted_accounts_stay_as_they_are_through_up_and_down(
+    project: Path, stage: Stage, runner: Runner
+) -> None:
+    before = project / "Pulumi.dev.yaml"
+    before.write_text(f"{before.read_text()}  runner:adopt: {json.dumps(ADOPTED)}\n")
+    missing = runner("up", "-y", "--no-check")
+    assert missing.returncode != 0
+    assert "was not found" in missing.stderr
+    theirs = _team(stage)
+    outputs = printed(runner("up", "-y", "--no-check", "-o", "json"))
+    assert (outputs["batch_account"], outputs["storage_account"]) == ("teambatch", "teamdata")
+    assert printed(runner("preview", "-o", "json"))["changes"] == []
+    made = stage.azure.ids() - theirs
+    assert any(found.endswith("/batchAccounts/teambatch/pools/t4") for found in made)
+    left = printed(runner("down", "-y", "--force", "-o", "json"))
+    assert {row["type"] for row in left} == {"storage:BlobContainer"}
+    assert printed(runner("down", "-y", "--force", "--everything", "-o", "json")) == []
+    assert stage.azure.ids() == theirs
+    assert not {found for _, found in stage.azure.journal()[len(theirs) :]} & theirs
+
+
+def _team(stage: Stage) -> set[str]:
+    """A resource group with a Batch account, a storage account and a container of others."""
+    azure, group = stage.azure, {"resourceGroupName": "team", "location": "westeurope"}
+    data = {**group, "accountName": "teamdata"}
+    for kind, inputs in (
+        ("resources:ResourceGroup", group),
+        ("batch:BatchAccount", {**group, "accountName": "teambatch"}),
+        ("storage:StorageAccount", data),
+        ("storage:BlobContainer", {**data, "containerName": "runs"}),
+    ):
+        azure.create(f"azure-native:{kind}", inputs)
+    return azure.ids()
 
 
 def test_nothing_is_deployed_without_consent(stage: Stage, runner: Runner) -> None:

@@ -22,6 +22,14 @@ OTHERS: dict[str, frozenset[str]] = {
     "az account list-locations": frozenset({"-o"}),
     "az account show": frozenset({"-o", "--query"}),
     "az ad user show": frozenset({"--id"}),
+    "az batch account list": frozenset({"-o"}),
+    "az batch account show": frozenset({"--query"}),
+    "az group list": frozenset({"-o"}),
+    "az storage account list": frozenset({"-o"}),
+    "az storage account network-rule add": frozenset(
+        {"--account-name", "--resource-group", "--ip-address"}
+    ),
+    "az storage account show": frozenset({"--query"}),
     "az provider register": frozenset({"--namespace", "--wait"}),
     "az batch pool supported-images list": frozenset({"-o"}),
     "az batch pool delete": frozenset({"--pool-id", "--yes"}),

@@ -44,6 +44,7 @@ class BatchAccountInfo:
 
     `family_quotas` is None if the account does not enforce quotas per VM family; its keys are those
     of `machines.family_key`. No quota applies with allocation mode UserSubscription.
+    `sign_in` is False if the account accepts its keys only, and no tokens of Entra.
     """
 
     id: str
@@ -53,6 +54,18 @@ class BatchAccountInfo:
     spot_quota: int | None
     pool_quota: int | None
     family_quotas: Mapping[str, int] | None
+    sign_in: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StorageAccountInfo:
+    """A storage account; `hierarchical` is Data Lake, `closed` a firewall or no public endpoint."""
+
+    id: str
+    location: str
+    kind: str
+    hierarchical: bool
+    closed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +113,10 @@ def load_provider_state(management: ArmClient, namespace: str) -> str:
     return str(body.get("registrationState", "NotRegistered"))
 
 
-def load_permissions(management: ArmClient) -> tuple[Permission, ...]:
-    """Return the permissions of the signed-in identity in the subscription."""
-    path = f"{management.scope}/providers/Microsoft.Authorization/permissions"
+def load_permissions(management: ArmClient, group: str = "") -> tuple[Permission, ...]:
+    """Return the permissions of the signed-in identity in the subscription, or in a group of it."""
+    scope = f"{management.scope}/resourceGroups/{group}" if group else management.scope
+    path = f"{scope}/providers/Microsoft.Authorization/permissions"
     return tuple(
         Permission(tuple(item.get("actions") or ()), tuple(item.get("notActions") or ()))
         for item in management.pages(path, _AUTHORIZATION)
@@ -134,6 +148,41 @@ def find_batch_account(management: ArmClient, group: str, name: str) -> BatchAcc
     path = _in_group(management, group, f"Microsoft.Batch/batchAccounts/{name}")
     body = management.find(path, _BATCH)
     return None if body is None else _account(body)
+
+
+def find_storage_account(management: ArmClient, group: str, name: str) -> StorageAccountInfo | None:
+    """Return one storage account, or None if it does not exist."""
+    path = _in_group(management, group, f"Microsoft.Storage/storageAccounts/{name}")
+    body = management.find(path, _STORAGE)
+    if body is None:
+        return None
+    properties: Mapping[str, Any] = body.get("properties") or {}
+    rules: Mapping[str, Any] = properties.get("networkAcls") or {}
+    public = str(properties.get("publicNetworkAccess") or "Enabled")
+    return StorageAccountInfo(
+        id=str(body["id"]),
+        location=str(body.get("location", "")),
+        kind=str(body.get("kind", "")),
+        hierarchical=bool(properties.get("isHnsEnabled")),
+        closed=public != "Enabled" or rules.get("defaultAction") == "Deny",
+    )
+
+
+def has_group(management: ArmClient, group: str) -> bool:
+    """Return True if a resource group exists."""
+    return management.find(f"{management.scope}/resourceGroups/{group}", _RESOURCES) is not None
+
+
+def list_pool_owners(management: ArmClient, group: str, account: str) -> Mapping[str, str]:
+    """Return the stack that made each pool of a Batch account, by ID in lower case; or nothing."""
+    path = _in_group(management, group, f"Microsoft.Batch/batchAccounts/{account}/pools")
+    owners: dict[str, str] = {}
+    for item in management.pages(path, _BATCH):
+        properties: Mapping[str, Any] = item.get("properties") or {}
+        metadata: Iterable[Mapping[str, Any]] = properties.get("metadata") or ()
+        found = {str(each.get("name")): str(each.get("value")) for each in metadata}
+        owners[str(item["name"]).lower()] = found.get("runner-stack", "")
+    return owners
 
 
 def load_batch_sizes(management: ArmClient, location: str) -> Mapping[str, BatchSize]:
@@ -245,6 +294,7 @@ def _account(body: Mapping[str, Any]) -> BatchAccountInfo:
         spot_quota=_number(properties.get("lowPriorityCoreQuota")),
         pool_quota=_number(properties.get("poolQuota")),
         family_quotas=quotas if enforced else None,
+        sign_in="AAD" in (properties.get("allowedAuthenticationModes") or ["AAD"]),
     )
 
 

@@ -37,11 +37,9 @@ def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
     found: list[StackConfig] = []
 
     def read() -> str:
-        if not file.is_file():
-            raise _no_file(file)
-        from infra.config.stack_file import load_stack_config  # noqa: PLC0415  pydantic, YAML
+        from runner.flows.environment.plan import read_stack  # noqa: PLC0415  pydantic, YAML
 
-        stack = load_stack_config(file, environment=env)
+        stack = read_stack(file, env)
         found.append(stack)
         count = len(stack.pools)
         pools = f"{count} pool" if count == 1 else f"{count} pools"
@@ -128,16 +126,6 @@ def _agent_check(name: str, agent: str, today: date) -> Check:
     if (end - today).days < _SOON_DAYS:
         return warned(name, f"support for {agent} ends on {end}", "use an image of Ubuntu 24.04")
     return passed(name, f"{agent} is supported until {end}")
-
-
-def _no_file(file: Path) -> RunnerError:
-    return RunnerError(
-        "R-STACK-CONFIG-READ",
-        f"{file.name} not found in {file.parent}",
-        why="each stack has a file Pulumi.<stack>.yaml next to Pulumi.yaml",
-        fix="run `runner init` to write it, or choose another stack with --stack",
-        exit_code=ExitCode.PREFLIGHT,
-    )
 
 
 _AZURE_CHECKS = (

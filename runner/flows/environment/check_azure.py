@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING
 
 from runner.azure.arm import subscription as ask
@@ -13,6 +14,7 @@ from runner.azure.auth.credentials import connect, outputs_path
 from runner.core.checks import Check, failed, passed, run_check, skipped, warned
 from runner.core.pricing.machines import Machine, family_key, machine
 from runner.core.settings import Settings
+from runner.flows.environment.check_adopted import check_adopted, needed_actions
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -173,14 +175,6 @@ _IMAGE_PROVIDERS = (
     *("Microsoft.VirtualMachineImages", "Microsoft.KeyVault", "Microsoft.ContainerInstance"),
 )
 _WATCH_PROVIDERS = ("Microsoft.Insights", "Microsoft.OperationalInsights")
-_ACTIONS = (
-    "Microsoft.Resources/subscriptions/resourceGroups/write",
-    "Microsoft.Batch/batchAccounts/write",
-    "Microsoft.Storage/storageAccounts/write",
-    "Microsoft.Authorization/roleAssignments/write",
-)
-
-
 # Quota ids of the offers that Cost Management does not support. CSP subscriptions with an Azure
 # plan have another id and are supported.
 # https://learn.microsoft.com/azure/cost-management-billing/costs/understand-cost-mgt-data
@@ -208,9 +202,7 @@ class AzureChecks:
 
     @property
     def _name(self) -> Names:
-        from infra.config.naming import Names  # noqa: PLC0415  only here and in the program
-
-        return Names(self.stack.stack, self.stack.subscription_id)
+        return self.stack.names
 
     def subscription(self) -> Check:
         """Check that the subscription is visible and enabled."""
@@ -286,27 +278,35 @@ class AzureChecks:
 
     def permissions(self) -> Iterator[Check]:
         """Check that the signed-in identity may deploy, including role assignments."""
-        yield run_check("permissions", self._permissions)
+        for group, actions in needed_actions(self.stack).items():
+            yield run_check("permissions", partial(self._permissions, group, actions))
 
-    def _permissions(self) -> str:
-        granted = ask.load_permissions(self.management)
-        missing = [action for action in _ACTIONS if not ask.is_allowed(granted, action)]
+    def _permissions(self, group: str, actions: Sequence[str]) -> str:
+        granted = ask.load_permissions(self.management, group)
+        missing = [action for action in actions if not ask.is_allowed(granted, action)]
+        where = f"resource group {group}" if group else "the subscription"
         if missing:
             raise RunnerError(
                 DENIED,
                 "the signed-in identity may not deploy the stack",
-                why=f"not allowed in the subscription: {', '.join(missing)}",
+                why=f"not allowed in {where}: {', '.join(missing)}",
                 fix="ask an owner for the roles Contributor and Role Based Access Control "
-                "Administrator on the subscription",
+                f"Administrator on {where}",
                 exit_code=ExitCode.ACCESS,
             )
-        return "resource groups, accounts and role assignments may be created"
+        return f"what the stack needs in {where} may be created, with role assignments"
 
     def names(self) -> Iterator[Check]:
-        """Check the names of the storage account (global) and the Batch account (per region)."""
-        name = self.stack.storage.account_name or self._name.storage_account
-        yield run_check("names", lambda: self._storage_name(name))
-        yield run_check("names", self._batch_name)
+        """Check the names of the storage account (global) and the Batch account (per region).
+
+        Accounts that are adopted are checked instead.
+        """
+        yield from check_adopted(self.management, self.stack)
+        if not self.stack.adopted.storage_account:
+            name = self.stack.storage_account.name
+            yield run_check("names", lambda: self._storage_name(name))
+        if not self.stack.adopted.batch_account:
+            yield run_check("names", self._batch_name)
 
     def _storage_name(self, name: str) -> str:
         answer = ask.check_storage_name(self.management, name)
@@ -321,12 +321,12 @@ class AzureChecks:
         answer = ask.check_batch_name(self.management, self.stack.location, name)
         if answer.available:
             return f"Batch account name {name} is available"
-        if ask.find_batch_account(self.management, self._name.resource_group, name):
+        if ask.find_batch_account(self.management, self.stack.resource_group, name):
             return f"Batch account {name} belongs to the stack"
         raise _taken("Batch account", name, answer, "the stack's name")
 
     def _is_ours(self, resource: str, version: str) -> bool:
-        group = f"{self.management.scope}/resourceGroups/{self._name.resource_group}"
+        group = f"{self.management.scope}/resourceGroups/{self.stack.resource_group}"
         return self.management.find(f"{group}/providers/{resource}", version) is not None
 
     def sizes(self) -> Iterator[Check]:
@@ -424,7 +424,7 @@ class AzureChecks:
         return f"{name} {image.version} is available in {where}"
 
     def _gallery_image(self, version: str) -> str:
-        group, gallery = self._name.resource_group, self._name.gallery
+        group, gallery = self.stack.resource_group, self._name.gallery
         base = f"{self.management.scope}/resourceGroups/{group}"
         path = f"{base}/providers/Microsoft.Compute/galleries/{gallery}"
         found: list[str] = []
@@ -447,7 +447,7 @@ class AzureChecks:
 
     def quotas(self) -> Iterator[Check]:
         """Check the quotas of pools and cores, or of accounts if the stack has none yet."""
-        group, name = self._name.resource_group, self._name.batch_account
+        group, name = self.stack.batch_account.group, self.stack.batch_account.name
         if self.stack.image is not None:
             size = machine(self.stack.image.build_vm_size, self.today)
             yield run_check("quotas", lambda: self._builder_quota(size))

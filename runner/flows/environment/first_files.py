@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from runner.core.home import not_writable
 from runner.core.pricing.prices import Price, load_price_table
@@ -27,6 +27,7 @@ _AZ_TIMEOUT_S = 60.0
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _LISTED = 8
 _ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+NEW = "new"  # typed instead of an account or group to adopt
 _PROJECT_TEXT = """\
 name: runner
 description: Spot GPU training on Azure Batch
@@ -36,10 +37,17 @@ runtime: python
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the files say, as a person typed it; an empty subscription or e-mail is left out."""
+    """What the files say, as a person typed it; an empty subscription or e-mail is left out.
+
+    `batch_account` and `storage_account` are IDs of accounts to adopt, `resource_group` is a name;
+    empty, the stack creates its own.
+    """
 
     stack: str = "dev"
     subscription: str = ""
+    batch_account: str = ""
+    storage_account: str = ""
+    resource_group: str = ""
     location: str = "eastus"
     vm_size: str = "Standard_NC4as_T4_v3"
     max_nodes: str = "4"
@@ -54,6 +62,7 @@ class Question:
     field: str
     asks: str
     explains: str
+    otherwise: str = ""  # what stands for an empty value
 
 
 QUESTIONS = (
@@ -63,6 +72,27 @@ QUESTIONS = (
         "Azure bills this subscription. You need Owner, or Contributor plus Role Based Access "
         "Control Administrator. The stack creates a resource group of its own; nothing else in "
         "the subscription changes.",
+    ),
+    Question(
+        "batch_account",
+        "Batch account to adopt (number, name or ID)",
+        "The stack can use a Batch account that exists: it adds its pools, and changes and deletes "
+        "nothing else of it. `new` creates an account.",
+        NEW,
+    ),
+    Question(
+        "storage_account",
+        "Storage account to adopt (number, name or ID)",
+        "The same for storage: the stack adds three containers. The default is the account that "
+        "is linked to the Batch account.",
+        NEW,
+    ),
+    Question(
+        "resource_group",
+        "Resource group for identities, alerts and budget",
+        "`new` creates a group, for which you need rights in the subscription; in a group that "
+        "exists, rights in the group are enough.",
+        NEW,
     ),
     Question(
         "location",
@@ -116,6 +146,78 @@ def load_locations(subscription: str, env: Mapping[str, str]) -> Collection[str]
     words = ("account", "list-locations", "--subscription", subscription)
     found, _ = _ask_az(words, env)
     return {str(each["name"]) for each in found if "name" in each}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAccount:
+    """A Batch or storage account of `az`; `storage` is the ID of the storage linked to it."""
+
+    id: str
+    name: str
+    location: str
+    storage: str = ""
+
+    @property
+    def group(self) -> str:
+        """The resource group, which is a part of the ID."""
+        return self.id.split("/")[4]
+
+
+def load_accounts(
+    kind: Literal["batch", "storage"], subscription: str, env: Mapping[str, str]
+) -> Sequence[ListedAccount]:
+    """Return the accounts of a subscription, or nothing if `az` cannot list them."""
+    found, _ = _ask_az((kind, "account", "list", "--subscription", subscription), env)
+    listed: list[ListedAccount] = []
+    for each in found:
+        account = str(each.get("id"))
+        linked: Any = each.get("autoStorage") or {}
+        if account.count("/") == 8:  # the ID of an account in a resource group
+            storage = str(linked.get("storageAccountId") or "")
+            name = account.rpartition("/")[2]
+            listed.append(ListedAccount(account, name, str(each.get("location")), storage))
+    return listed
+
+
+def find_account(text: str, option: str, accounts: Sequence[ListedAccount]) -> str:
+    """Return the ID for a number of the list, a name or an ID; nothing for `new`.
+
+    Raises:
+        RunnerError: it is none of these.
+    """
+    by_name = {each.name.lower(): each.id for each in accounts}
+    numbers = {str(number): each.id for number, each in enumerate(accounts, 1)}
+    if text.lower() in ("", NEW):
+        return ""
+    if text.startswith("/"):
+        return text
+    if found := numbers.get(text) or by_name.get(text.lower()):
+        return found
+    names = ", ".join(each.name for each in accounts[:_LISTED])
+    raise RunnerError(
+        "R-INIT-VALUE",
+        f"invalid {option} {text!r}",
+        why="the Azure CLI lists no account of this name in the subscription",
+        fix=f"use one of: {names}" if names else "use its ID, which begins with /subscriptions/",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def adopt_account(answers: Answers, accounts: Sequence[ListedAccount]) -> Answers:
+    """Return the answers with region and linked storage of the Batch account, if `az` lists it."""
+    ids = {each.id.lower(): each for each in accounts}
+    account = ids.get(answers.batch_account.lower())
+    if account is None:
+        return answers
+    return replace(answers, location=account.location, storage_account=account.storage)
+
+
+def account_lines(accounts: Sequence[ListedAccount]) -> Sequence[str]:
+    """Return a line per account, with the number that stands for it."""
+    return [
+        f"{number}  {each.name}  {each.location}, resource group {each.group}"
+        for number, each in enumerate(accounts, 1)
+    ]
 
 
 def _ask_az(
@@ -255,6 +357,13 @@ def render_stack(answers: Answers) -> str:
     if answers.subscription:
         lines.append(f"  azure-native:subscriptionId: {_scalar(answers.subscription)}")
     lines.append(f"  azure-native:location: {_scalar(answers.location)}")
+    adopted = [
+        f"    {key}: {_scalar(value)}"
+        for key in ("resource_group", "batch_account", "storage_account")
+        if (value := getattr(answers, key))
+    ]
+    if adopted:
+        lines += ["  runner:adopt:  # used, and never changed or deleted", *adopted]
     if answers.budget in ("", "0"):
         lines.append("  runner:budget: null")
     else:

@@ -108,11 +108,28 @@ def plan_environment(
         RunnerError: an invalid line, with file, line and fix.
     """
     folder = find_project(cwd)
-    config = load_stack_config(folder / f"Pulumi.{settings.stack}.yaml", environment=env)
+    config = read_stack(folder / f"Pulumi.{settings.stack}.yaml", env)
     prices = load_price_table(settings.home)
     pools = plan_pools(config, prices, now.date())
     costs = [_cost(plan, config.location, prices) for plan in pools]
     return Plan(folder, config, pools, costs, prices)
+
+
+def read_stack(file: Path, env: Mapping[str, str]) -> StackConfig:
+    """Return the checked configuration of a stack.
+
+    Raises:
+        RunnerError: the file is missing, or a line is invalid.
+    """
+    if file.is_file():
+        return load_stack_config(file, environment=env)
+    raise RunnerError(
+        "R-STACK-CONFIG-READ",
+        f"{file.name} not found in {file.parent}",
+        why="each stack has a file Pulumi.<stack>.yaml next to Pulumi.yaml",
+        fix="run `runner init` to write it, or choose another stack with --stack",
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def refuse_changed(

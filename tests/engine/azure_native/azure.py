@@ -65,6 +65,13 @@ class Azure:
         return [tuple(json.loads(line)) for line in lines]
 
     # what the provider does
+    def must_be_there(self, token: str, arguments: Mapping[str, Any]) -> None:
+        """Refuse to read an account or a group that does not exist."""
+        kind = cloud.READ.get(token.rpartition(":")[2])
+        resource_id = kind and cloud.arm_id(f"azure-native:{kind}", arguments)
+        if resource_id and not self._file(resource_id).exists():
+            raise AzureError("ResourceNotFound", f"{resource_id} was not found")
+
     def create(self, token: str, inputs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """PUT what is not there yet; azure-native asks first and refuses what exists."""
         resource_id = cloud.arm_id(token, inputs)

@@ -62,8 +62,10 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
         self._config = {key.rpartition(":")[2]: value for key, value in request.variables.items()}
         return provider_pb2.ConfigureResponse(acceptSecrets=False, supportsPreview=True)
 
+    @_arm_errors
     def Invoke(self, request: Any, context: Any) -> Any:
         arguments = _dict(request.args)
+        self._azure.must_be_there(request.tok, arguments)
         # `return` is a word of Python: it goes in by name.
         response: Any = {"return": _struct(cloud.answer(request.tok, arguments))}
         return provider_pb2.InvokeResponse(**response)

@@ -54,6 +54,13 @@ PATHS: dict[str, str] = {
 }
 
 
+READ = {
+    "getBatchAccount": "batch:BatchAccount",
+    "getStorageAccount": "storage:StorageAccount",
+    "getResourceGroup": "resources:ResourceGroup",
+}
+
+
 def short_type(token: str) -> str:
     """`azure-native:batch:Pool` and `azure-native:batch/v2024:Pool` are `batch:Pool`."""
     _, module, kind = token.split(":")
@@ -103,6 +110,11 @@ def answer(token: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
             {"keyName": n, "permissions": "FULL", "value": ACCOUNT_KEY} for n in ("key1", "key2")
         ]
         return {"keys": keys}
+    if name in READ:
+        kind, inputs = READ[name], {"location": "westeurope", **arguments}
+        resource_id = arm_id(f"azure-native:{kind}", inputs)
+        computed = _computed(kind, inputs, resource_id)
+        return {"id": resource_id, "name": resource_id.rpartition("/")[2], **computed}
     raise KeyError(f"{token} with {sorted(arguments)}: nobody has said what Azure answers")
 
 

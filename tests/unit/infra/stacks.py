@@ -23,6 +23,12 @@ DEPLOYER = Deployer(
 )
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 T4 = {"id": "t4", "vm_size": "Standard_NC4as_T4_v3", "max_spot": 4, "preload": ["mnist"]}
+_TEAM = f"/subscriptions/{cloud.SUBSCRIPTION}/resourceGroups/team/providers"
+ADOPTED: Mapping[str, str] = {
+    "resource_group": "team",
+    "batch_account": f"{_TEAM}/Microsoft.Batch/batchAccounts/teambatch",
+    "storage_account": f"{_TEAM}/Microsoft.Storage/storageAccounts/teamdata",
+}
 # Everything a stack can have, once.
 EVERYTHING: Mapping[str, Any] = {
     "tags": {"team": "vision"},

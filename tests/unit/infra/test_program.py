@@ -23,6 +23,7 @@ from tests.unit.infra import cloud
 from tests.unit.infra.oracle import validate
 from tests.unit.infra.recording import Recording, Registered, record
 from tests.unit.infra.stacks import (
+    ADOPTED,
     DEPLOYER,
     EVERYTHING,
     NOW,
@@ -533,3 +534,54 @@ def test_a_key_that_nobody_knows_is_an_error_in_plain_pulumi_too(
             program(tmp_path)
     finally:
         pulumi.runtime.set_all_config({})
+
+
+def test_adopted_accounts_are_read_and_only_added_to() -> None:
+    stack = deploy(config_of(adopt=ADOPTED))
+    kinds = {found.kind for found in stack.resources}
+    assert not kinds & {
+        "resources:ResourceGroup",
+        "batch:BatchAccount",
+        "storage:StorageAccount",
+        "storage:BlobServiceProperties",
+        "storage:ManagementPolicy",
+    }
+    assert stack.one("batch:Pool").inputs["accountName"] == "teambatch"
+    containers = {
+        (found.inputs["accountName"], found.inputs["containerName"], found.protect)
+        for found in stack.of("storage:BlobContainer")
+    }
+    names = ("runs-runner-dev", "models-runner-dev", "data-runner-dev")
+    assert containers == {("teamdata", name, True) for name in names}
+    groups = {found.inputs.get("resourceGroupName", "team") for found in stack.resources}
+    assert groups == {"team"}
+    outputs = parse_stack_outputs(json.dumps(stack.exports))
+    assert (outputs.batch_account, outputs.storage_account) == ("teambatch", "teamdata")
+    assert outputs.batch_endpoint == "https://teambatch.westeurope.batch.azure.com"
+    assert outputs.blob_endpoint == "https://teamdata.blob.core.windows.net"
+    assert outputs.container_runs == "runs-runner-dev"
+
+
+def test_roles_on_adopted_storage_are_for_the_containers_of_the_stack() -> None:
+    stack = deploy(config_of(adopt=ADOPTED))
+    delegator = "db58b8e5-c6ad-4a2a-8342-4190687cbf4a"  # reads no data
+    wide = [
+        found.inputs["roleDefinitionId"].rpartition("/")[2]
+        for found in stack.of("authorization:RoleAssignment")
+        if found.inputs["scope"] == ADOPTED["storage_account"]
+    ]
+    assert wide == [delegator]
+
+
+@pytest.mark.parametrize("key", ADOPTED)
+def test_each_account_is_adopted_by_itself(key: str) -> None:
+    own = {
+        "resource_group": "resources:ResourceGroup",
+        "batch_account": "batch:BatchAccount",
+        "storage_account": "storage:StorageAccount",
+    }
+    stack = deploy(config_of(adopt={key: ADOPTED[key]}))
+    there = {name for name, kind in own.items() if stack.of(kind)}
+    assert there == {*own} - {key}
+    for account in stack.of("batch:BatchAccount"):  # which has no role on an adopted storage
+        assert ("autoStorage" in account.inputs) == (key != "storage_account")

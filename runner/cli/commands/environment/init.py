@@ -26,7 +26,12 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.core.settings import Settings
-    from runner.flows.environment.first_files import Answers, ListedSubscription, Question
+    from runner.flows.environment.first_files import (
+        Answers,
+        ListedAccount,
+        ListedSubscription,
+        Question,
+    )
     from runner.flows.environment.plan import Plan
 
 
@@ -36,9 +41,10 @@ class _Known(NamedTuple):
     subscriptions: Sequence[ListedSubscription]
     why: str
     locations: Collection[str]
+    accounts: Mapping[str, Sequence[ListedAccount]]  # by field of Answers
 
 
-_OPTIONS = {"vm_size": "--vm-size", "max_nodes": "--max-nodes"}
+_OPTIONS = {"batch_account": "--adopt"}
 _FIXES = {"budget": "use 0 for no budget, or a positive number"}
 
 
@@ -46,6 +52,20 @@ def init(
     stack: NewStackOption = None,
     subscription: Annotated[
         str | None, typer.Option(help="Subscription: its ID, or its name in `az account list`.")
+    ] = None,
+    adopt: Annotated[
+        str | None,
+        typer.Option(help="Batch account to use instead of a new one: its name or ID."),
+    ] = None,
+    storage_account: Annotated[
+        str | None,
+        typer.Option(
+            help="Storage account to use: its name or ID, or `new`.",
+            show_default="the one linked to the account of --adopt",
+        ),
+    ] = None,
+    resource_group: Annotated[
+        str | None, typer.Option(help="Resource group to use instead of a new one.")
     ] = None,
     location: Annotated[str | None, typer.Option(help="Region, such as eastus.")] = None,
     vm_size: Annotated[str | None, typer.Option(help="VM size of the spot nodes.")] = None,
@@ -67,6 +87,9 @@ def init(
 
     given = {
         "subscription": subscription,
+        "batch_account": adopt,
+        "storage_account": storage_account,
+        "resource_group": resource_group,
         "location": location,
         "vm_size": vm_size,
         "max_nodes": max_nodes,
@@ -110,18 +133,21 @@ def _ask_and_write(
     subscriptions, why = first_files.load_subscriptions(os.environ)
     answers = first_files.default_answers(settings, subscriptions, os.environ)
     answers = replace(answers, stack=stack)
-    locations: Collection[str] = ()
+    known = _Known(subscriptions, why, (), {})
     for question in first_files.QUESTIONS:
+        text = given[question.field]
         if question.field == "email" and answers.budget == "0":
             continue
-        text = given[question.field]
+        if accounts := _accounts(question.field, answers, text, asking=asking):
+            known = known._replace(accounts={**known.accounts, question.field: accounts})
         if text is not None:
-            answers = _with(answers, question.field, text, subscriptions)
-            _accept(answers, settings, question.field, locations)
-        elif asking:
-            answers = _ask(out, settings, answers, question, _Known(subscriptions, why, locations))
+            answers = _with(answers, question.field, text, known)
+            _accept(answers, settings, question.field, known.locations)
+        elif asking and _is_asked(question.field, answers, known):
+            answers = _ask(out, settings, answers, question, known)
         if question.field == "subscription" and subscriptions:
-            locations = first_files.load_locations(answers.subscription, os.environ)
+            found = first_files.load_locations(answers.subscription, os.environ)
+            known = known._replace(locations=found)
     if not (asking or answers.subscription):
         raise RunnerError(
             "R-INIT-SUBSCRIPTION",
@@ -134,6 +160,31 @@ def _ask_and_write(
         answers = replace(answers, email="")  # which has no use
     plan = first_files.plan_answers(answers, settings, os.environ)
     return answers, plan, first_files.write_files(answers, folder)
+
+
+def _accounts(
+    field: str, answers: Answers, text: str | None, *, asking: bool
+) -> Sequence[ListedAccount]:
+    """Return the accounts that a question is about, if they are needed to ask it or to find one."""
+    from runner.flows.environment.first_files import load_accounts
+
+    if not answers.subscription:
+        return ()
+    if field == "batch_account" and (asking or text):
+        return load_accounts("batch", answers.subscription, os.environ)
+    if field == "storage_account" and (text or (asking and answers.batch_account)):
+        return load_accounts("storage", answers.subscription, os.environ)
+    return ()
+
+
+def _is_asked(field: str, answers: Answers, known: _Known) -> bool:
+    """Return False for a question that earlier answers settle."""
+    if field == "batch_account":
+        return field in known.accounts
+    if field in ("storage_account", "resource_group"):
+        return bool(answers.batch_account)
+    listed = known.accounts.get("batch_account", ())
+    return field != "location" or not any(each.id == answers.batch_account for each in listed)
 
 
 def _choose_stack(
@@ -168,13 +219,25 @@ def _subscription_lines(subscriptions: Sequence[ListedSubscription], why: str) -
     ]
 
 
-def _with(
-    answers: Answers, field: str, text: str, subscriptions: Sequence[ListedSubscription]
-) -> Answers:
-    from runner.flows.environment.first_files import find_subscription
+def _with(answers: Answers, field: str, text: str, known: _Known) -> Answers:
+    from runner.flows.environment import first_files
 
-    value = find_subscription(text, subscriptions) if field == "subscription" else text.strip()
-    return replace(answers, **{field: value})
+    text = text.strip()
+    if field == "subscription":
+        text = first_files.find_subscription(text, known.subscriptions)
+    elif field in ("batch_account", "storage_account"):
+        accounts = known.accounts.get(field, ())
+        text = first_files.find_account(text, _option(field), accounts)
+    elif field == "resource_group" and text == first_files.NEW:
+        text = ""
+    answers = replace(answers, **{field: text})
+    if field == "batch_account":
+        return first_files.adopt_account(answers, known.accounts.get(field, ()))
+    return answers
+
+
+def _option(field: str) -> str:
+    return _OPTIONS.get(field, f"--{field.replace('_', '-')}")
 
 
 def _accept(answers: Answers, settings: Settings, field: str, locations: Collection[str]) -> None:
@@ -186,7 +249,7 @@ def _accept(answers: Answers, settings: Settings, field: str, locations: Collect
             check_location(answers.location, locations)
         plan_answers(answers, settings, os.environ)
     except RunnerError as err:
-        option = _OPTIONS.get(field, f"--{field}")
+        option = _option(field)
         raise RunnerError(
             "R-INIT-VALUE",
             f"invalid {option} {getattr(answers, field)!r}",
@@ -206,7 +269,7 @@ def _ask(
     known: _Known,
 ) -> Answers:
     """Ask until the answer is valid. Enter takes the default."""
-    from runner.flows.environment.first_files import region_lines, size_lines
+    from runner.flows.environment.first_files import account_lines, region_lines, size_lines
 
     out.note("")
     width = min(shutil.get_terminal_size().columns, 100)
@@ -219,12 +282,14 @@ def _ask(
         lines = region_lines(settings)
     elif question.field == "vm_size":
         lines = size_lines(settings, answers.location)
+    else:
+        lines = account_lines(known.accounts.get(question.field, ()))
     for line in lines:
         out.note(f"  {line}")
     while True:
-        text = out.ask(question.asks, getattr(answers, question.field))
+        text = out.ask(question.asks, getattr(answers, question.field) or question.otherwise)
         try:
-            found = _with(answers, question.field, text, known.subscriptions)
+            found = _with(answers, question.field, text, known)
             _accept(found, settings, question.field, known.locations)
         except RunnerError as err:
             out.note("  " + "; ".join(filter(None, (err.why, err.fix))), style="red")

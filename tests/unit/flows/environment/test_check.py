@@ -454,3 +454,105 @@ def test_a_size_without_trusted_launch_cannot_use_the_stacks_image(
     failed = [each for each in found if "trusted launch" in each["detail"]]
     assert len(failed) == failures
     assert all(each["code"] == "R-POOL-IMAGE" for each in failed)
+
+
+_TEAM = {
+    "resource_group": "team",
+    "batch_account": resource_id("team", "Microsoft.Batch/batchAccounts/teambatch"),
+    "storage_account": resource_id("team", "Microsoft.Storage/storageAccounts/teamdata"),
+}
+
+
+@pytest.fixture
+def team(project: Project) -> Project:
+    """A stack in a group, a Batch account and a storage account that exist."""
+    server = project.server
+    server.state.resources[resource_id("team", "")] = {"name": "team", "location": "eastus"}
+    server.add_batch_account("team", "teambatch", "eastus")
+    server.state.resources[_TEAM["storage_account"]] = {
+        "id": _TEAM["storage_account"],
+        "kind": "StorageV2",
+        "location": "eastus",
+        "properties": {"networkAcls": {"defaultAction": "Allow"}},
+    }
+    granted = {"value": [{"actions": ["*"], "notActions": []}]}
+    asked = "resourcegroups/team/providers/microsoft.authorization/permissions"
+    server.handle("GET", asked, lambda path, body: (200, granted, {}))
+    project.write(adopt=_TEAM)
+    return project
+
+
+@pytest.mark.feature(27)
+def test_adopted_accounts_pass_without_rights_in_the_subscription(team: Project):
+    asked = f"{SUBSCRIPTION}/providers/microsoft.authorization/permissions"
+    team.server.refuse(asked, 403, "Forbidden")
+    code, found = team.check()
+    assert code == 0, [each for each in found if each["state"] == "failed"]
+    assert [each["state"] for each in found if each["check"] == "adopt"] == ["ok"] * 3
+    (quota,) = [each["detail"] for each in found if each["check"] == "quotas"]
+    assert "spot: 16 of 64 cores" in quota
+
+
+@pytest.mark.parametrize("key", _TEAM)
+def test_missing_adopted_resource_is_named(team: Project, key: str):
+    gone = _TEAM[key].rpartition("/")[2]
+    del team.server.state.resources[_TEAM[key] if "/" in _TEAM[key] else resource_id(gone, "")]
+    (failed,) = (each for each in team.failures(3) if each["check"] == "adopt")
+    assert (failed["code"], gone in failed["detail"]) == ("R-ADOPT-MISSING", True)
+
+
+@pytest.mark.parametrize(
+    ("properties", "location", "said"),
+    [
+        ({}, "westus2", "set azure-native:location: westus2"),
+        ({"allowedAuthenticationModes": ["SharedKey"]}, "eastus", "allow Microsoft Entra ID"),
+    ],
+)
+def test_batch_account_that_runs_cannot_use_is_refused(
+    team: Project, properties: dict[str, Any], location: str, said: str
+):
+    team.server.add_batch_account("team", "teambatch", location, **properties)
+    failed = team.only_failure(3)
+    assert (failed["code"], said in failed["fix"]) == ("R-ADOPT-UNFIT", True)
+
+
+@pytest.mark.parametrize(("owner", "ok"), [("", False), ("other", False), ("dev", True)])
+def test_pool_of_somebody_else_in_an_adopted_account_is_refused(
+    team: Project, owner: str, ok: bool
+):
+    metadata = [{"name": "runner-stack", "value": owner}] if owner else []
+    body = {"value": [{"name": "T4", "properties": {"metadata": metadata}}]}
+    team.server.handle("GET", "/teambatch/pools", lambda path, _: (200, body, {}))
+    code, found = team.check()
+    failed = [each["fix"] for each in found if each["state"] == "failed"]
+    assert (code, failed) == ((0, []) if ok else (3, ["use another id in runner:pools"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "said"),
+    [
+        ({"kind": "FileStorage"}, "failed", "has no blobs"),
+        ({"location": "westus2"}, "warning", "traffic between regions is billed"),
+        ({"properties": {"isHnsEnabled": True}}, "warning", "hierarchical namespace"),
+        ({"properties": {"networkAcls": {"defaultAction": "Deny"}}}, "warning", "firewall"),
+        ({"properties": {"publicNetworkAccess": "Disabled"}}, "warning", "firewall"),
+    ],
+)
+def test_storage_account_that_does_not_fit_is_told(
+    team: Project, changes: dict[str, Any], state: str, said: str
+):
+    team.server.state.resources[_TEAM["storage_account"]] |= changes
+    _, found = team.check()
+    details = [each["detail"] for each in found if each["state"] == state]
+    assert any(said in detail for detail in details), found
+
+
+def test_account_of_another_subscription_is_not_adopted(team: Project):
+    other = _TEAM["batch_account"].replace(SUBSCRIPTION, f"0000{SUBSCRIPTION[4:]}")
+    team.write(adopt={"batch_account": other})
+    assert "is in subscription 0000" in team.only_failure(3)["detail"]
+
+
+def test_storage_settings_do_not_apply_to_an_adopted_account(team: Project):
+    team.write(adopt=_TEAM, storage={"keep_runs_days": 30})
+    assert "and one is adopted" in team.only_failure(3)["detail"]

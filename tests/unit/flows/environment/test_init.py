@@ -28,6 +28,25 @@ _ACCOUNTS = [
 _REGIONS = [{"name": "eastus"}, {"name": "westeurope"}]
 
 
+_TEAM = f"/subscriptions/{CURRENT}/resourceGroups/team/providers"
+_STORAGE = [
+    {"id": f"{_TEAM}/Microsoft.Storage/storageAccounts/{name}", "location": "westeurope"}
+    for name in ("teamdata", "teamlogs")
+]
+_BATCH = [
+    {
+        "id": f"{_TEAM}/Microsoft.Batch/batchAccounts/teambatch",
+        "location": "westeurope",
+        "autoStorage": {"storageAccountId": _STORAGE[0]["id"]},
+    },
+    {
+        "id": f"{_TEAM}/Microsoft.Batch/batchAccounts/alone",
+        "location": "eastus",
+        "autoStorage": None,
+    },
+]
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, without a terminal and without `az`."""
@@ -45,13 +64,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def az(tmp_path: Path) -> Callable[[object], None]:
-    """Write an `az` that lists these accounts; it fails if there are none to list."""
+def az(tmp_path: Path) -> Callable[..., None]:
+    """Write an `az` that lists these subscriptions; it fails if there are none to list.
 
-    def write(accounts: object) -> None:
+    `there` are a Batch account and two storage accounts.
+    """
+
+    def write(accounts: object, *, there: bool = False) -> None:
         lines = [
             "#!/bin/sh",
             f"[ $2 = list-locations ] && echo '{json.dumps(_REGIONS)}' && exit",
+            f"[ $1 = batch ] && echo '{json.dumps(_BATCH if there else [])}' && exit",
+            f"[ $1 = storage ] && echo '{json.dumps(_STORAGE if there else [])}' && exit",
             f"echo '{json.dumps(accounts)}'" if accounts is not None else "echo broken >&2; exit 1",
         ]
         file = tmp_path / "bin/az"
@@ -80,7 +104,7 @@ def config(folder: Path, stack: str = "dev") -> dict[str, object]:
 
 @pytest.mark.feature(27)
 def test_enter_to_every_question_makes_files_that_preview_accepts(
-    folder: Path, az: Callable[[object], None], ask: Ask, capsys: Capture
+    folder: Path, az: Callable[..., None], ask: Ask, capsys: Capture
 ) -> None:
     az(_ACCOUNTS)
     done = ask(answers="\n" * 6)
@@ -97,7 +121,7 @@ def test_enter_to_every_question_makes_files_that_preview_accepts(
 
 
 def test_invalid_answers_are_asked_for_again_with_the_reason(
-    folder: Path, az: Callable[[object], None], ask: Ask
+    folder: Path, az: Callable[..., None], ask: Ask
 ) -> None:
     az(_ACCOUNTS)
     typed = ["research", "westeuorpe", "westeurope", "Standard_T5", "", "lots", "2", "0"]
@@ -112,6 +136,73 @@ def test_invalid_answers_are_asked_for_again_with_the_reason(
     assert written["runner:pools"] == [
         {"id": "gpu", "vm_size": "Standard_NC4as_T4_v3", "max_spot": 2}
     ]
+
+
+def test_existing_accounts_are_listed_and_adopted_by_number(
+    folder: Path, az: Callable[..., None], ask: Ask, capsys: Capture
+) -> None:
+    az(_ACCOUNTS, there=True)
+    done = ask(answers="\n1\n\nteam\n" + "\n" * 4)  # no question for the region
+    assert done.exit_code == 0, done.output
+    assert "1  teambatch  westeurope, resource group team" in done.output
+    written = config(folder)
+    assert written["azure-native:location"] == "westeurope"
+    assert written["runner:adopt"] == {
+        "resource_group": "team",
+        "batch_account": _BATCH[0]["id"],
+        "storage_account": _STORAGE[0]["id"],
+    }
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    types = {each["type"] for each in json.loads(capsys.readouterr().out)["resources"]}
+    assert "batch:Pool" in types
+    assert not types & {"batch:BatchAccount", "storage:StorageAccount", "resources:ResourceGroup"}
+
+
+@pytest.mark.parametrize(
+    ("words", "adopted"),
+    [
+        (("--adopt", "teambatch"), (_BATCH[0]["id"], _STORAGE[0]["id"], "westeurope")),
+        (("--adopt", str(_BATCH[1]["id"])), (_BATCH[1]["id"], None, "eastus")),
+        (
+            ("--adopt", "alone", "--storage-account", "teamlogs"),
+            (_BATCH[1]["id"], _STORAGE[1]["id"], "eastus"),
+        ),
+        (
+            ("--adopt", "teambatch", "--storage-account", "new"),
+            (_BATCH[0]["id"], None, "westeurope"),
+        ),
+        (("--storage-account", "teamdata"), (None, _STORAGE[0]["id"], "eastus")),
+    ],
+)
+def test_options_adopt_accounts_by_name_or_id(
+    folder: Path, az: Callable[..., None], words: tuple[str, ...], adopted: tuple[str | None, ...]
+) -> None:
+    az(_ACCOUNTS, there=True)
+    assert main(["init", "--no-check", *words]) == 0
+    written = config(folder)
+    section = written["runner:adopt"]
+    assert isinstance(section, dict)
+    found = (section.get("batch_account"), section.get("storage_account"))
+    assert (*found, written["azure-native:location"]) == adopted
+
+
+def test_enter_adopts_nothing_where_accounts_exist(
+    folder: Path, az: Callable[..., None], ask: Ask
+) -> None:
+    az(_ACCOUNTS, there=True)
+    assert ask(answers="\n" * 7).exit_code == 0
+    assert "runner:adopt" not in config(folder)
+
+
+def test_unknown_account_is_named_with_those_there_are(
+    folder: Path, az: Callable[..., None], capsys: Capture
+) -> None:
+    az(_ACCOUNTS, there=True)
+    assert main(["init", "--adopt", "nobody"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "invalid --adopt 'nobody'" in said
+    assert "fix: use one of: teambatch, alone" in said
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("answered", range(6))
@@ -157,7 +248,7 @@ def test_without_a_terminal_existing_files_need_force(folder: Path, capsys: Capt
     ],
 )
 def test_missing_subscription_is_refused_with_the_reason(
-    folder: Path, az: Callable[[object], None], capsys: Capture, accounts: object, why: str
+    folder: Path, az: Callable[..., None], capsys: Capture, accounts: object, why: str
 ) -> None:
     if accounts != "no az":
         az(accounts)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from infra.config.stack import StackConfig
-from tests.unit.infra.stacks import T4, config_of, deploy
+from tests.unit.infra.stacks import ADOPTED, T4, config_of, deploy
 
 _DATA = {"kind": "blob", "container": "data", "path": "data"}
 _SCRIPT = Path(__file__).parents[4] / "infra" / "planning" / "node_setup.sh"  # any script will do
@@ -32,6 +32,10 @@ _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "StackConfig.location": ({}, {"location": "eastus"}),
     "StackConfig.tags": ({}, {"tags": {"team": "vision"}}),
     "StackConfig.operators": ({}, {"operators": [_OPERATOR]}),
+    "StackConfig.adopt": ({}, {"adopt": {"resource_group": "team"}}),
+    "AdoptConfig.resource_group": ({}, {"adopt": {"resource_group": "team"}}),
+    "AdoptConfig.batch_account": ({}, {"adopt": {"batch_account": ADOPTED["batch_account"]}}),
+    "AdoptConfig.storage_account": ({}, {"adopt": {"storage_account": ADOPTED["storage_account"]}}),
     "StackConfig.storage": ({}, {"storage": {"file_share_gib": 100}}),
     "StackConfig.network": ({}, {"network": {}}),
     "StackConfig.image": ({}, {"image": {}}),

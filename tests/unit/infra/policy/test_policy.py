@@ -18,7 +18,7 @@ from tests.unit.infra import cloud
 from tests.unit.infra.good_resources import FORMULA, GOOD, POOL
 from tests.unit.infra.oracle import args_class
 from tests.unit.infra.recording import Recording
-from tests.unit.infra.stacks import config_of, deploy, full_stack, plain_stack
+from tests.unit.infra.stacks import ADOPTED, config_of, deploy, full_stack, plain_stack
 from tests.unit.infra.test_oracle import DELETE, changed
 
 TODAY = date(2026, 11, 21)
@@ -260,3 +260,4 @@ def test_the_policies_accept_the_projects_own_stack_and_office_hours() -> None:
     assert _said(deploy(dev)) == []
     assert _said(deploy(config_of("office", pools=[_OFFICE_POOL]))) == []
     assert _said(deploy(config_of("free", budget=None))) == []
+    assert _said(deploy(config_of("guest", adopt=ADOPTED, budget=None))) == []

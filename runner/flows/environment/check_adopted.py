@@ -1,0 +1,140 @@
+"""Check the accounts and the resource group that a stack adopts, and the rights that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from runner.azure.arm import subscription as ask
+from runner.core.checks import Check, failed, passed, run_check, warned
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from infra.config.stack import StackConfig
+    from runner.azure.arm.client import ArmClient
+
+_ROLES = "Microsoft.Authorization/roleAssignments/write"
+_GROUP = "Microsoft.Resources/subscriptions/resourceGroups/write"
+_BATCH = "Microsoft.Batch/batchAccounts/write"
+_STORAGE = "Microsoft.Storage/storageAccounts/write"
+_IDENTITY = "Microsoft.ManagedIdentity/userAssignedIdentities/write"
+_POOL = "Microsoft.Batch/batchAccounts/pools/write"
+_CONTAINER = "Microsoft.Storage/storageAccounts/blobServices/containers/write"
+# Premium accounts of this kind have file shares only.
+# https://learn.microsoft.com/azure/storage/common/storage-account-overview (read 2026-11-23)
+_NO_BLOBS = "FileStorage"
+
+
+def needed_actions(stack: StackConfig) -> Mapping[str, Sequence[str]]:
+    """Return what who deploys has to be allowed, by resource group; "" is the subscription.
+
+    A group that exists is enough for a stack that adopts one: its owner needs no other rights.
+    """
+    adopted = stack.adopted
+    found: dict[str, list[str]] = {}
+    own = found.setdefault(adopted.resource_group or "", [])
+    own += [_IDENTITY] if adopted.resource_group else [_GROUP]
+    for account, create, add in (
+        (stack.batch_account if adopted.batch_account else None, _BATCH, _POOL),
+        (stack.storage_account if adopted.storage_account else None, _STORAGE, _CONTAINER),
+    ):
+        if account is None:
+            own.append(create)
+        else:
+            found.setdefault(account.group, []).append(add)
+    return {group: [*actions, _ROLES] for group, actions in found.items()}
+
+
+def check_adopted(management: ArmClient, stack: StackConfig) -> Iterator[Check]:
+    """Check that what the stack adopts exists, and that runs can use it."""
+    adopted = stack.adopted
+    if adopted.resource_group:
+        yield run_check("adopt", lambda: _group(management, stack.resource_group))
+    if adopted.batch_account:
+        yield run_check("adopt", lambda: _batch(management, stack))
+    if adopted.storage_account:
+        yield from _storage(management, stack)
+
+
+def _group(management: ArmClient, name: str) -> str:
+    if not ask.has_group(management, name):
+        raise _missing("resource group", name, "resource_group", "az group list -o table")
+    return f"resource group {name} exists; the stack adds to it"
+
+
+def _batch(management: ArmClient, stack: StackConfig) -> str:
+    group, name = stack.batch_account.group, stack.batch_account.name
+    found = ask.find_batch_account(management, group, name)
+    if found is None:
+        raise _missing("Batch account", name, "batch_account", "az batch account list -o table")
+    if found.location.lower() != stack.location:
+        raise _unfit(
+            f"Batch account {name} is in {found.location}, the stack in {stack.location}",
+            "the nodes of a pool are in the region of its account",
+            f"set azure-native:location: {found.location.lower()}",
+        )
+    if not found.sign_in:
+        raise _unfit(
+            f"Batch account {name} accepts keys only",
+            "runs sign in with Entra",
+            "allow Microsoft Entra ID in the portal (Batch account, Authentication mode)",
+        )
+    owners = ask.list_pool_owners(management, group, name)
+    for pool in stack.pools:
+        owner = owners.get(pool.id.lower(), stack.stack)
+        if owner != stack.stack:
+            raise _unfit(
+                f"Batch account {name} has a pool {pool.id} already",
+                f"it is of stack {owner}" if owner else "it is not of a stack",
+                "use another id in runner:pools",
+            )
+    return f"Batch account {name} exists; the stack adds its pools to it"
+
+
+def _storage(management: ArmClient, stack: StackConfig) -> Iterator[Check]:
+    group, name = stack.storage_account.group, stack.storage_account.name
+    try:
+        found = ask.find_storage_account(management, group, name)
+        if found is None:
+            listed = "az storage account list -o table"
+            raise _missing("storage account", name, "storage_account", listed)
+        if found.kind == _NO_BLOBS:
+            raise _unfit(
+                f"storage account {name} has no blobs",
+                f"its kind is {found.kind}",
+                "use an account of kind StorageV2",
+            )
+    except RunnerError as err:
+        yield failed("adopt", err)
+        return
+    yield passed("adopt", f"storage account {name} exists; the stack adds containers to it")
+    if found.location.lower() != stack.location:
+        detail = f"storage account {name} is in {found.location}, the stack in {stack.location}"
+        yield warned("adopt", f"{detail}: traffic between regions is billed", _ANOTHER)
+    if found.hierarchical:
+        detail = f"storage account {name} has a hierarchical namespace, which was not tested"
+        yield warned("adopt", detail, _ANOTHER)
+    if found.closed:
+        yield warned(
+            "adopt",
+            f"the firewall of storage account {name} admits selected networks only",
+            "admit this machine and the nodes: az storage account network-rule add "
+            f"--account-name {name} --resource-group {group} --ip-address ADDRESS",
+        )
+
+
+_ANOTHER = "adopt another account, or remove adopt.storage_account, and the stack creates one"
+
+
+def _missing(kind: str, name: str, key: str, listed: str) -> RunnerError:
+    return RunnerError(
+        "R-ADOPT-MISSING",
+        f"{kind} {name} does not exist, or may not be read",
+        why=f"adopt.{key} in the stack's file names it",
+        fix=f"correct the name; to list yours: {listed}",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _unfit(what: str, why: str, fix: str) -> RunnerError:
+    return RunnerError("R-ADOPT-UNFIT", what, why=why, fix=fix, exit_code=ExitCode.PREFLIGHT)
