@@ -26,19 +26,22 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
 
 @pytest.fixture(scope="module")
 def runs(session_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The IDs of a run that succeeded and of one that failed."""
+    """The IDs of a run that succeeded, of one that failed, and of one that a model needs."""
     folder = tmp_path_factory.mktemp("fixes")
     cli = Cli(session_home, folder)
     (folder / "train.py").write_text(_SCRIPT, encoding="utf-8")
     words = ("train", "./train.py", "--detach", "-o", "json")
     failed = json.loads(cli.ok(*words, "--", "fail"))["run_id"]
     done = json.loads(cli.ok(*words))["run_id"]
+    kept = json.loads(cli.ok(*words))["run_id"]
     assert show_ended(cli, failed)["state"] == "failed"
+    assert show_ended(cli, kept)["state"] == "succeeded"
     assert show_ended(cli, done)["state"] == "succeeded"
+    cli.ok("models", "register", kept, "needed")
     cli.ok("models", "register", done, "fixes")
     cli.ok("models", "register", done, "ours")
     cli.ok("data", "put", "train.py", "fixes/train.py")
-    return {"done": done, "failed": failed}
+    return {"done": done, "failed": failed, "kept": kept}
 
 
 def filled(words: str, runs: Mapping[str, str], case: FixCase) -> list[str]:

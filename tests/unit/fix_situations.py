@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runner.contract import StackOutputs
 from tests.unit.command_lines import commands_in, rendered
 from tests.unit.source_tree import parsed, sources
 
@@ -30,8 +31,29 @@ config:
   runner:pools: [{id: t4, vm_size: SIZE}]
 """
 _PROJECT = {"Pulumi.yaml": "name: runner\nruntime: python\n"}
+_OUTPUTS = "../home/stacks/dev.json"
+_DEPLOYED = StackOutputs(
+    location="eastus",
+    resource_group="rg-runner-dev",
+    batch_account="dev",
+    batch_endpoint="https://dev.invalid",
+    storage_account="dev",
+    blob_endpoint="https://dev.invalid",
+    file_endpoint=None,
+    container_runs="runs",
+    container_models="models",
+    container_data="data",
+    file_share=None,
+    identity_client_id=None,
+    identity_resource_id=None,
+    pools=(),
+    image_definition=None,
+)
 # Without services, by the error's code.
 ALONE: Mapping[str, FixCase] = {
+    "R-IMAGE-NONE": FixCase(
+        "image ls", {_OUTPUTS: _DEPLOYED.to_json()}, beyond=("R-PROJECT-MISSING",)
+    ),
     "R-LOCAL-EVICT": FixCase("local evict tvm --count 2", beyond=("R-LOCAL-DOWN",)),
     "R-LOCAL-RESET": FixCase("local reset"),
     "R-MACHINE-RETIRED": FixCase(
@@ -51,6 +73,12 @@ ALONE: Mapping[str, FixCase] = {
     "R-SETTING-VALUE": FixCase("ps --target nowhere"),
     "R-SHELL": FixCase("completion"),
     "R-SKUS-GPU": FixCase("skus --gpu T9"),
+    "R-STACK-CONFIG-READ": FixCase(
+        "preview --offline --stack lab", _PROJECT, beyond=("R-INIT-SUBSCRIPTION",)
+    ),
+    "R-STACK-OUTPUTS": FixCase(
+        "ps --target azure", {_OUTPUTS: "{}"}, beyond=("R-PROJECT-MISSING",)
+    ),
     "R-STACK-MISSING": FixCase("ps --target azure", beyond=("R-PROJECT-MISSING",)),
     "R-STUCK-DETACHED": FixCase(
         "train mnist --detach --fail-if-stuck 15m", beyond=("R-STACK-MISSING",)
@@ -58,7 +86,7 @@ ALONE: Mapping[str, FixCase] = {
     "R-WATCH-FORMAT": FixCase("ps -w -o json", beyond=("R-STACK-MISSING",)),
 }
 # On local services, where `done` is a run that succeeded and made version 1 of the models `fixes`
-# and `ours`, and `failed` one that failed.
+# and `ours`, `kept` one that made version 1 of `needed`, and `failed` one that failed.
 SERVED: Mapping[str, FixCase] = {
     "R-CANCEL-WHICH": FixCase("cancel"),
     "R-DATA-FOLDER-RM": FixCase("data rm fixes", beyond=("R-DATA-NOT-CONFIRMED",)),
@@ -80,6 +108,7 @@ SERVED: Mapping[str, FixCase] = {
     "R-RETRY-STATE": FixCase("retry {done}"),
     "R-RETRY-WHICH": FixCase("retry", beyond=("R-RETRY-STATE", "R-RUN-GOES-ON")),
     "R-RM-WHICH": FixCase("rm", beyond=("R-NOT-CONFIRMED",)),
+    "R-RUN-IN-USE": FixCase("rm {kept}"),
     "R-RUN-REFERENCE": FixCase("show /"),
     "R-RUN-UNKNOWN": FixCase("show nothing"),
     "R-SCHEDULE-UNKNOWN": FixCase("schedule show nothing"),
@@ -87,11 +116,11 @@ SERVED: Mapping[str, FixCase] = {
 # Why the commands of an error are parsed and not run.
 NOT_TRIED: Mapping[str, tuple[str, ...]] = {
     "needs a deployed stack, or a subscription": (
-        *("R-AZURE-CAPACITY", "R-AZURE-MISSING", "R-DOWN-ACTIVE", "R-IMAGE-DELETE", "R-IMAGE-NONE"),
+        *("R-AZURE-CAPACITY", "R-AZURE-MISSING", "R-DOWN-ACTIVE", "R-IMAGE-DELETE"),
         *("R-IMAGE-TEMPLATE", "R-IMAGE-VERSION", "R-POOL-AUTOSCALED", "R-POOL-DECLARED"),
         *("R-PULUMI-PROTECTED", "R-REACH-CLOSED", "R-REGISTRY-NONE", "R-SELFTEST-ACCESS"),
         *("R-SELFTEST-PRICE", "R-SELFTEST-TIMEOUT", "R-SHARE-NONE", "R-STACK-IDENTITY"),
-        *("R-STACK-NODES-ADD", "R-STACK-OUTPUTS", "R-STACK-READ"),
+        *("R-STACK-NODES-ADD", "R-STACK-READ"),
     ),
     "downloads prices from Azure": ("R-POOL-CAP", "R-PRICES-READ", "R-SKUS-REGION"),
     "needs local services that are stopped, broken or older": (
@@ -115,7 +144,7 @@ NOT_TRIED: Mapping[str, tuple[str, ...]] = {
             "R-MODEL-FOLDER",
             "R-MODEL-OVERWRITE",
         ),
-        *("R-MODEL-IN-USE", "R-MODEL-OTHER-FILES", "R-SCHEDULE-NODES", "R-STACK-CONFIG-READ"),
+        *("R-MODEL-IN-USE", "R-MODEL-OTHER-FILES", "R-SCHEDULE-NODES"),
     ),
     "is raised from Python only, or after a long run": (
         *("R-REPRODUCE-OUTCOME", "R-RUN-FAILED", "R-SUBMIT-SCHEDULE"),

@@ -57,6 +57,7 @@ def test_every_error_that_names_a_command_has_a_situation_or_a_reason() -> None:
 def test_printed_command_works_without_services(folder: Path, capsys: Capture, code: str) -> None:
     case: FixCase = ALONE[code]
     for name, text in case.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     err = error_of(shlex.split(case.words), capsys)
     assert err["code"] == code

@@ -180,7 +180,7 @@ def _show(out: Output, plan: RemovalPlan) -> None:
 
 def _show_kept(out: Output, kept: Sequence[KeptRun]) -> None:
     for each in kept[:_KEPT_SHOWN]:
-        anyway = "to delete it anyway: " if each.fix.startswith("runner ") else ""
+        anyway = "to delete it, first: " if each.fix.startswith("runner ") else ""
         out.note(f"kept {each.run_id}: {each.why} ({anyway}{each.fix})")
     if len(kept) > _KEPT_SHOWN:
         out.note(f"kept {len(kept) - _KEPT_SHOWN} more, see -o json")
