@@ -47,7 +47,7 @@ if rank == "0":
 
 
 def test_unreadable_output_of_worker_fails_the_run(node_group: NodeGroupTask) -> None:
-    script = WRITES + "if rank == '1': out.joinpath('\\udcff').write_text('x')\n"
+    script = WRITES + "if rank == '1': out.joinpath('bad').symlink_to('/proc/self/mem')\n"
     node_group.submit(script, resources={"nodes": 2})
     assert node_group.run_node_group(2) != 0
     result = node_group.json("result.json")

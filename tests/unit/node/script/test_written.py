@@ -19,6 +19,7 @@ from runner.hooks.written_paths import MAX_OF_FOLDER, MAX_PATHS
 from runner.node.script import written as written_module
 from runner.node.script.workspace import HOOKS_FOLDER, python_path, written_paths
 from runner.node.script.written import MAX_LISTED, Collected, WrittenFiles
+from runner.protocol.names import stored_path
 from runner.protocol.results import LeftOut, check_output_path
 from runner.protocol.run_spec import KeepRule, RunSpec
 
@@ -837,7 +838,7 @@ def test_no_string_and_no_file_makes_the_search_fail(strings: list[str], name: b
         written.begin(words)
         make_odd_tree(code, name.replace(b"/", b"_").replace(b"\0", b"_"))
         collected = written.collect()
-        assert all(check_output_path(path) for path in collected.files)
+        assert all(check_output_path(stored_path(path)) for path in collected.files)
         assert "code" not in [each.path for each in collected.left_out]
     finally:
         if (code / "locked").exists():
