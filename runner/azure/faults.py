@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from azure.core.exceptions import (
     AzureError,
@@ -28,6 +30,10 @@ PASSING = frozenset({SERVICES_DOWN, _SERVICE_BUSY})
 
 
 _CLOCK_TOLERANCE = timedelta(minutes=5)
+_THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
+_PORTS = {"http": 80, "https": 443}
+_PROBES = 3  # a line that breaks may break these requests, too
+_PROBE_TIMEOUT_S = 1.0
 
 
 class _Fault(NamedTuple):
@@ -154,12 +160,8 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
         )
     # The SDK wraps a download that breaks off in an HttpResponseError.
     broken = err.inner_exception if isinstance(err.inner_exception, AzureError) else err
-    if isinstance(broken, ServiceResponseError | IncompleteReadError):
-        fix = "try again; if it persists, check the network"
-        return _down("the connection to the services broke", doing, err, fix)
-    if isinstance(broken, ServiceRequestError):
-        fix = "run `runner local up` (local) or check the network (Azure)"
-        return _down("the services are not running or cannot be reached", doing, err, fix)
+    if isinstance(broken, ServiceResponseError | IncompleteReadError | ServiceRequestError):
+        return _down(broken, doing, err)
     return RunnerError(
         "R-SERVICE",
         f"the service rejected the request: {code or _status(err)}",
@@ -201,7 +203,15 @@ def _wrong_clock(ahead: timedelta, why: str) -> RunnerError:
     )
 
 
-def _down(what: str, doing: str, err: AzureError, fix: str) -> RunnerError:
+def _down(broken: AzureError, doing: str, err: AzureError) -> RunnerError:
+    what, fix = "the connection to the services broke", "run the same command again"
+    address = _address(broken)
+    if address is None or address[0] not in _THIS_MACHINE:
+        fix = "check the network, and run the same command again"
+        if isinstance(broken, ServiceRequestError):
+            what = "the services cannot be reached"
+    elif not _answers(address):
+        what, fix = "the local services are not running", "runner local up"
     return RunnerError(
         SERVICES_DOWN,
         what,
@@ -209,6 +219,28 @@ def _down(what: str, doing: str, err: AzureError, fix: str) -> RunnerError:
         fix=fix,
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+def _address(err: AzureError) -> tuple[str, int] | None:
+    """Return host and port of a request without an answer, or None where the SDK keeps neither."""
+    inner: Any = err.inner_exception
+    if (connection := getattr(inner, "conn", None)) is not None:  # of urllib3: was not established
+        return str(connection.host), int(connection.port)
+    if (request := getattr(inner, "request", None)) is not None:
+        url = urlsplit(str(request.url))
+        return str(url.hostname), url.port or _PORTS[url.scheme]
+    return None
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    """Return True if a service of this machine answers now, in whatever way."""
+    for _ in range(_PROBES):
+        connection = HTTPConnection(*address, timeout=_PROBE_TIMEOUT_S)
+        with suppress(OSError, HTTPException), closing(connection):
+            connection.request("GET", "/")
+            connection.getresponse()
+            return True
+    return False
 
 
 def _status(err: AzureError) -> str:

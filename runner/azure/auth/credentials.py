@@ -130,7 +130,9 @@ _COMMON: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
 
 def batch_options() -> dict[str, Any]:
     """Return options of `BatchClient`: a refused connection is reported after about 0.4 s."""
-    return {**_COMMON, "retry_total": 5, "retry_connect": 2, "retry_backoff_factor": 0.2}
+    from runner.azure.retries import BatchRetries, count_try
+
+    return {**_COMMON, "retry_policy": BatchRetries(), "raw_request_hook": count_try}
 
 
 def blob_options() -> dict[str, Any]:
@@ -138,14 +140,18 @@ def blob_options() -> dict[str, Any]:
 
     The backoff is `initial_backoff + increment_base ** n` seconds, that is 1 s between retries.
     """
+    from runner.azure.retries import RETRIES, count_try
+
     return {
         **_COMMON,
+        "raw_request_hook": count_try,
         "initial_backoff": 0,
         "increment_base": 1,
         "random_jitter_range": 0.2,
-        "retry_total": 6,
+        "retry_total": RETRIES + 1,
         "retry_connect": 1,
-        "retry_status": 5,
+        "retry_read": RETRIES,
+        "retry_status": RETRIES,
     }
 
 

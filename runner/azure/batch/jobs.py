@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from azure.batch import models
 from azure.batch.models import BatchJob
@@ -18,6 +18,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import to_job, to_task_view, wire_text
 from runner.azure.faults import error_code, service_errors, to_runner_error
+from runner.azure.retries import was_repeated
 from runner.core.states import TaskView
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -29,9 +30,6 @@ CHUNK = 100  # maximum of one request to the service
 _THREADS = 4
 _ROUNDS = 4  # how often a task is sent if the service reports a server error
 _PAUSE_S = 0.5
-# Requests that may be sent again when their answer is lost: what exists, or has ended, stays so.
-# azure-core repeats only other methods by itself.
-_REPEATED: dict[str, Any] = {"retry_on_methods": frozenset({"PATCH", "POST"})}
 _TOO_LARGE = ("RequestBodyTooLarge", "RequestEntityTooLarge")
 
 Task = models.BatchTaskCreateOptions
@@ -109,9 +107,7 @@ def _send(client: BatchClient, job_id: str, chunk: list[Task]) -> AddedTasks:
     outcome = AddedTasks()
     with service_errors(f"adding {len(chunk)} tasks to {job_id}"):
         try:
-            answer = client.create_task_collection(
-                job_id, models.BatchTaskGroup(task_values=chunk), **_REPEATED
-            )
+            answer = client.create_task_collection(job_id, models.BatchTaskGroup(task_values=chunk))
         except HttpResponseError as err:
             if error_code(err) not in _TOO_LARGE or len(chunk) == 1:
                 raise
@@ -216,7 +212,7 @@ def create_job(
     client = connection.batch_client()
     with service_errors(f"creating job {job_id}"):
         try:
-            client.create_job(to_job(job_id, pool_id, priority, max_parallel), **_REPEATED)
+            client.create_job(to_job(job_id, pool_id, priority, max_parallel))
             return
         except HttpResponseError as err:
             if error_code(err) == "JobBeingDeleted":
@@ -273,7 +269,7 @@ def close_when_done(connection: Connection, job_id: str) -> bool:
     )
     with service_errors(f"closing job {job_id}"):
         try:
-            connection.batch_client().update_job(job_id, done, **_REPEATED)
+            connection.batch_client().update_job(job_id, done)
         except HttpResponseError as err:
             if error_code(err) not in JOB_CLOSED_CODES:
                 raise
@@ -284,7 +280,11 @@ def close_when_done(connection: Connection, job_id: str) -> bool:
 def delete_job(connection: Connection, job_id: str) -> None:
     """Start to delete a job with its tasks, if it exists."""
     with service_errors(f"deleting job {job_id}"), suppress(ResourceNotFoundError):
-        connection.batch_client().begin_delete_job(job_id, polling_interval=1)
+        try:
+            connection.batch_client().begin_delete_job(job_id, polling_interval=1)
+        except HttpResponseError as err:
+            if error_code(err) != "JobBeingDeleted":
+                raise
 
 
 def delete_tasks(connection: Connection, job_id: str, task_ids: Collection[str]) -> bool:
@@ -326,7 +326,7 @@ def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOp
     """Add one task. Return False if a task with that ID exists."""
     with service_errors(f"adding task {task.id}"):
         try:
-            connection.batch_client().create_task(job_id, task, **_REPEATED)
+            connection.batch_client().create_task(job_id, task)
         except HttpResponseError as err:
             if error_code(err) == "TaskExists":
                 return False
@@ -366,12 +366,12 @@ def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
     """Terminate a task. Return False if it has ended or does not exist."""
     with service_errors(f"terminating task {task_id}"):
         try:
-            connection.batch_client().terminate_task(job_id, task_id, **_REPEATED)
-        except ResourceNotFoundError:
-            return False
+            connection.batch_client().terminate_task(job_id, task_id)
+        except ResourceNotFoundError as err:
+            return was_repeated(err)
         except HttpResponseError as err:
             if error_code(err) in ("TaskCompleted", *JOB_CLOSED_CODES):
-                return False
+                return was_repeated(err)
             raise
         return True
 

@@ -13,6 +13,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.batch.translate import wire_text
 from runner.azure.faults import error_code, service_errors
+from runner.azure.retries import was_repeated
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -85,7 +86,12 @@ def add_user(
         name=name, is_admin=True, ssh_public_key=public_key, expiry_time=expires
     )
     with service_errors(f"adding a user to node {place.node}"), _node_required(place):
-        connection.batch_client().create_node_user(place.pool, place.node, user)
+        try:
+            connection.batch_client().create_node_user(place.pool, place.node, user)
+        except HttpResponseError as err:
+            # The service does not return users; the random name of a new key is nobody else's.
+            if error_code(err) != "NodeUserExists" or not was_repeated(err):
+                raise
 
 
 def delete_user(connection: Connection, place: TaskPlace, name: str) -> None:

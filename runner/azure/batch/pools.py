@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from http import HTTPStatus
 from typing import Any
 
 from azure.batch import BatchClient, models
@@ -15,6 +15,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import wire_text
 from runner.azure.faults import error_code, service_errors
+from runner.azure.retries import was_repeated
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -101,9 +102,16 @@ def _ensure(client: BatchClient, spec: PoolSpec) -> str:
     if pool is not None and _same_nodes(pool, spec):
         return _adjust(client, pool, spec)
     if pool is not None:
-        client.begin_delete_pool(spec.id, polling_interval=1)
+        _delete(client, spec.id)
         _await_deleted(client, spec.id)
-    _create(client, spec)
+    try:
+        _create(client, spec)
+    except HttpResponseError as err:
+        if error_code(err) != "PoolExists" or not was_repeated(err):
+            raise
+        there = _get(client, spec.id)
+        if there is None or not (_same_nodes(there, spec) and _same_start(there, spec)):
+            raise
     return "created" if pool is None else "recreated"
 
 
@@ -121,15 +129,44 @@ def _adjust(client: BatchClient, pool: models.BatchPool, spec: PoolSpec) -> str:
     if pool.target_low_priority_nodes == spec.spot_nodes:
         return "kept"
     if pool.allocation_state == "resizing":
-        client.begin_stop_pool_resize(spec.id, polling_interval=1).wait(_DELETE_TIMEOUT_S)
-    client.begin_resize_pool(
-        spec.id,
-        models.BatchPoolResizeOptions(
-            target_dedicated_nodes=0, target_low_priority_nodes=spec.spot_nodes
-        ),
-        polling_interval=1,
+        _stop_resize(client, spec.id)
+    targets = models.BatchPoolResizeOptions(
+        target_dedicated_nodes=0, target_low_priority_nodes=spec.spot_nodes
     )
+    _resize(client, spec.id, targets)
     return "resized"
+
+
+def _stop_resize(client: BatchClient, pool_id: str) -> None:
+    """Stop a resize, and await a steady pool."""
+    try:
+        client.begin_stop_pool_resize(pool_id, polling_interval=1).wait(_DELETE_TIMEOUT_S)
+    except HttpResponseError:
+        # It has ended by itself, or an earlier try stopped it and its answer was lost.
+        if (pool := _get(client, pool_id)) is None or pool.allocation_state != "steady":
+            raise
+
+
+def _resize(client: BatchClient, pool_id: str, targets: models.BatchPoolResizeOptions) -> None:
+    """Start a resize; one to the same targets, begun by a lost request, is this one."""
+    try:
+        client.begin_resize_pool(pool_id, targets, polling_interval=1)
+    except HttpResponseError as err:
+        pool = _get(client, pool_id) if was_repeated(err) else None
+        if pool is None or (pool.target_dedicated_nodes, pool.target_low_priority_nodes) != (
+            targets.target_dedicated_nodes,
+            targets.target_low_priority_nodes,
+        ):
+            raise
+
+
+def _delete(client: BatchClient, pool_id: str) -> None:
+    """Start to delete a pool, unless it is being deleted or does not exist."""
+    try:
+        client.begin_delete_pool(pool_id, polling_interval=1)
+    except HttpResponseError as err:
+        if err.status_code != HTTPStatus.NOT_FOUND and error_code(err) != "PoolBeingDeleted":
+            raise
 
 
 def _same_nodes(pool: models.BatchPool, spec: PoolSpec) -> bool:
@@ -359,17 +396,13 @@ def resize_pool(connection: Connection, pool_id: str, *, spot: int, dedicated: i
         node_deallocation_option=models.BatchNodeDeallocationOption.TASK_COMPLETION,
     )
     with service_errors(f"resizing pool {pool_id!r}"):
-        connection.batch_client().begin_resize_pool(pool_id, options, polling_interval=1)
+        _resize(connection.batch_client(), pool_id, options)
 
 
 def delete_pool(connection: Connection, pool_id: str) -> None:
     """Start to delete a pool with its nodes, if it exists."""
-    with service_errors(f"deleting pool {pool_id!r}"), suppress(ResourceNotFoundError):
-        try:
-            connection.batch_client().begin_delete_pool(pool_id, polling_interval=1)
-        except HttpResponseError as err:
-            if error_code(err) != "PoolBeingDeleted":
-                raise
+    with service_errors(f"deleting pool {pool_id!r}"):
+        _delete(connection.batch_client(), pool_id)
 
 
 def evaluate_formula(connection: Connection, pool_id: str, formula: str) -> PoolAutoscale:

@@ -15,6 +15,7 @@ from azure.core.rest import HttpRequest
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import service_errors
+from runner.azure.retries import ONLY_IDEMPOTENT
 
 API_VERSION = "2025-06-01"
 _JSON = "application/json; odata=minimalmetadata"
@@ -68,7 +69,7 @@ def send_raw(
     logging.getLogger("azure.batch._utils.model_base").setLevel(logging.ERROR)
     with service_errors(f"sending {method} {urlsplit(path).path}"):
         try:
-            response = connection.batch_client().send_request(request)
+            response = connection.batch_client().send_request(request, **ONLY_IDEMPOTENT)
         except HttpResponseError as err:
             if err.response is None:
                 raise

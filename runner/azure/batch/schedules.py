@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from azure.batch import models
+from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import TASK_TOKEN, TOKENS_API_VERSION, Connection
@@ -22,6 +23,7 @@ from runner.azure.batch.translate import (
     wire_text,
 )
 from runner.azure.faults import error_code, service_errors
+from runner.azure.retries import was_repeated
 from runner.core.planning.plan import RunPlan
 from runner.core.recipe.secrets import SecretValues
 from runner.core.schedules.recurrence import Recurrence
@@ -216,7 +218,18 @@ def create_schedule(
         except HttpResponseError as err:
             if error_code(err) not in ("JobScheduleExists", "JobWithSameIdExists"):
                 raise
-            raise schedule_exists(schedule_id) from err
+            if not was_repeated(err) or _place(client, schedule_id) != place:
+                raise schedule_exists(schedule_id) from err
+
+
+def _place(client: BatchClient, schedule_id: str) -> str | None:
+    """Return the place of a schedule, or None if it does not exist or is not the runner's."""
+    try:
+        found = client.get_job_schedule(schedule_id)
+    except ResourceNotFoundError:
+        return None
+    metadata = {item.name: item.value for item in found.metadata or ()}
+    return metadata.get(_METADATA_NAME)
 
 
 def schedule_exists(schedule_id: str) -> RunnerError:
@@ -259,12 +272,17 @@ def resume_schedule(connection: Connection, schedule_id: str) -> None:
 
 def delete_schedule(connection: Connection, schedule_id: str) -> bool:
     """Delete a schedule with its jobs. Return False if it does not exist."""
+    client = connection.batch_client()
     with service_errors(f"deleting schedule {schedule_id}"):
         try:
-            client = connection.batch_client()
             client.begin_delete_job_schedule(schedule_id, polling_interval=_DELETE_POLL_S).wait()
-        except ResourceNotFoundError:
-            return False
+        except ResourceNotFoundError as err:
+            return was_repeated(err)
+        except HttpResponseError as err:
+            if error_code(err) != "JobScheduleBeingDeleted":
+                raise
+            while _place(client, schedule_id) is not None:
+                time.sleep(_DELETE_POLL_S)
     return True
 
 

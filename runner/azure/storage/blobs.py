@@ -40,6 +40,7 @@ from azure.storage.blob import (
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
+from runner.azure.retries import was_repeated
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
 from runner.protocol.names import (
     blob_name,
@@ -142,9 +143,13 @@ class BlobContainer:
                     overwrite=False,
                     content_settings=ContentSettings(content_type=content_type),
                 )
-            except _CONFLICTS:
-                return False
+            except _CONFLICTS as err:
+                return self.is_own_write(err, blob, content)
             return True
+
+    def is_own_write(self, err: HttpResponseError, blob: str, content: bytes) -> bool:
+        """Return True if a refused write of this content succeeded, and its answer was lost."""
+        return was_repeated(err) and self.read(blob) == content
 
     def put(self, blob: str, document: Mapping[str, Any]) -> None:
         """Write a JSON document, replacing an existing blob."""
@@ -199,9 +204,16 @@ class BlobContainer:
                     **condition,
                 )
             except _CONFLICTS as err:
-                raise ChangedError(blob) from err
+                if not (was_repeated(err) and self._has(blob, before.st_size, hashes.md5())):
+                    raise ChangedError(blob) from err
             if before.st_size <= BLOCK_BYTES:
                 on_bytes(before.st_size)
+
+    def _has(self, blob: str, size: int, md5: bytearray) -> bool:
+        with contextlib.suppress(ResourceNotFoundError):
+            found = self.blob(blob).get_blob_properties()
+            return (found.size, found.content_settings.content_md5) == (size, md5)
+        return False
 
     def _stage(
         self, blob: str, content: IO[bytes], size: int, hashes: _Hashes, on_bytes: OnBytes
@@ -257,8 +269,8 @@ class BlobContainer:
         with service_errors(f"deleting {blob}"):
             try:
                 self.blob(blob).delete_blob(**only)
-            except (ResourceNotFoundError, ResourceModifiedError):
-                return False
+            except (ResourceNotFoundError, ResourceModifiedError) as err:
+                return was_repeated(err) and self.size(blob) is None
             return True
 
     def delete_all(self, blobs: Iterable[str], on_deleted: Callable[[int], object]) -> None:
@@ -388,11 +400,11 @@ class BlobStore:
                     match_condition=MatchConditions.IfNotModified,
                     delete_snapshots="include",
                 )
-            except ResourceNotFoundError:
-                return False
+            except ResourceNotFoundError as err:
+                return was_repeated(err)
             except ResourceModifiedError as err:
                 if self.find(file.path) is None:  # a missing blob does not meet the condition
-                    return False
+                    return was_repeated(err)
                 raise ChangedError(file.path) from err
             return True
 

@@ -65,8 +65,8 @@ class ModelContainer:
                     content_settings=ContentSettings(content_type="application/json"),
                     **options,
                 )
-            except _CONFLICTS:
-                return False
+            except _CONFLICTS as err:
+                return self._container.is_own_write(err, name, body)
             return True
 
     def list(self, prefix: str) -> list[StoredModelBlob]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +18,18 @@ from azure.core.exceptions import (
     HttpResponseError,
     ServiceRequestError,
 )
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import NewConnectionError
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task
 from runner.azure.faults import SERVICES_DOWN, error_code, to_runner_error
+from runner.azure.retries import RETRIES
 from runner.azure.storage.blobs import BlobContainer
 from runner.protocol.errors import ExitCode, RunnerError
+from tests.faulty_line import faulty_line
 from tests.unit.core.recipe_maker import outputs
+from tests.unit.node.fake_blob import serve_fake_blobs
 
 KEY = "a2V5a2V5a2V5a2V5"
 
@@ -108,7 +114,7 @@ def test_refused_batch_connection_is_reported_quickly_with_the_fix(nobody: Conne
     with pytest.raises(RunnerError) as caught:
         get_task(nobody, "job", "task")
     assert caught.value.code == SERVICES_DOWN
-    assert "runner local up" in caught.value.fix
+    assert caught.value.fix == "runner local up"
     assert time.monotonic() - start < 30  # the SDKs' own retries take minutes
 
 
@@ -117,5 +123,38 @@ def test_refused_blob_connection_is_reported_quickly_with_the_fix(nobody: Connec
     start = time.monotonic()
     with pytest.raises(RunnerError) as caught:
         BlobContainer(service, "runs").read("x")
-    assert caught.value.code == SERVICES_DOWN
+    assert (caught.value.code, caught.value.fix) == (SERVICES_DOWN, "runner local up")
     assert time.monotonic() - start < 30  # the SDKs' own retries take minutes
+
+
+@pytest.mark.parametrize("fault", ["request", "answer"])
+def test_services_that_answer_are_not_to_be_started(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("azure.core.pipeline.transport.RequestsTransport.sleep", lambda *_: None)
+    with serve_fake_blobs() as service:
+        service.put("x", b"content")
+        once = [*repeat(fault, 1 + RETRIES), ""]  # all tries of a request, not what asks after it
+        faults = chain(once, once, repeat(""))
+        with faulty_line(service.url, faults) as (url, _):
+            line = url.partition("/account")[0]
+            stack = replace(outputs(), batch_endpoint=line, blob_endpoint=f"{line}/account")
+            broken = Connection(stack, {"batch": KEY, "storage": KEY})
+            for ask in (
+                lambda: get_task(broken, "job", "task"),
+                lambda: BlobContainer(broken.blob_service(), "runs").read("x"),
+            ):
+                with pytest.raises(RunnerError) as caught:
+                    ask()
+                assert (caught.value.code, caught.value.fix) == (
+                    SERVICES_DOWN,
+                    "run the same command again",
+                )
+            assert BlobContainer(broken.blob_service(), "runs").read("x") == b"content"
+
+
+def test_broken_connection_to_another_machine_is_not_repaired_here() -> None:
+    error = ServiceRequestError("refused", error=NewConnectionError(HTTPConnection("a.test"), "x"))
+    mapped = to_runner_error(error, "testing")
+    assert mapped.what == "the services cannot be reached"
+    assert mapped.fix == "check the network, and run the same command again"

@@ -31,6 +31,7 @@ class Blob:
     blocks: int = 0
     content_type: str = ""
     changes: int = 0
+    md5: str = ""
 
     @property
     def etag(self) -> str:
@@ -219,7 +220,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             kind = self.headers["x-ms-blob-type"]
             shown = self.headers.get("x-ms-blob-content-type", "")
-            blobs[name] = Blob(bytearray(body), kind, content_type=shown)
+            md5 = self.headers.get("x-ms-blob-content-md5", "")
+            blobs[name] = Blob(bytearray(body), kind, content_type=shown, md5=md5)
             self._answer(201)
 
     def _copied(self) -> bytes:
@@ -254,6 +256,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"x-ms-blob-committed-block-count": str(blob.blocks)}
         headers["ETag"] = self.service.etag_of_reads or blob.etag
         headers["Last-Modified"] = formatdate(usegmt=True)
+        if self.command == "HEAD" and blob.md5:
+            headers["Content-MD5"] = blob.md5
         if self.headers.get("If-Match", headers["ETag"]) != headers["ETag"]:
             self._answer(412, code="ConditionNotMet")
             return

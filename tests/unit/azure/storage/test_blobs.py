@@ -293,3 +293,35 @@ def test_blob_is_renewed_for_a_submission_only_if_it_is_old(
     monkeypatch.setattr(blobs, "RENEWED_AFTER", timedelta(seconds=-60))
     assert runs.renew(NAME) == len(CONTENT)
     assert [path for method, path, _ in service.requests if method == "PUT" and "metadata" in path]
+
+
+def test_own_write_is_recognised_when_its_answer_was_lost(service: FakeBlobs) -> None:
+    runs = runs_of(service)
+    service.faults.append("lose")
+    assert runs.create("record", {"id": 1})
+    assert not runs.create("record", {"id": 1})  # not repeated: somebody else's
+    for fault in ("lose", "drop"):
+        service.faults.append(fault)
+        assert not runs.create("record", {"id": 2})
+
+
+def test_own_upload_is_recognised_when_its_answer_was_lost(
+    service: FakeBlobs, tmp_path: Path
+) -> None:
+    service.faults.append("lose")
+    put(service, tmp_path / "mine", b"mine")
+    service.faults.append("drop")
+    with pytest.raises(ChangedError):
+        put(service, tmp_path / "other", b"other")
+    assert service.data("new") == b"mine"
+
+
+def test_delete_is_a_success_when_its_answer_was_lost(service: FakeBlobs) -> None:
+    runs, store = runs_of(service), store_at(service)
+    service.put("other", b"x")
+    service.faults.append("lose")
+    assert runs.delete(NAME)
+    assert not runs.delete(NAME)
+    service.faults.append("lose")
+    assert store.delete(listed("other", 1, etag(b"x")))
+    assert not store.delete(listed("other", 1, etag(b"x")))
