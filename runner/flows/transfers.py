@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from threading import Event, Lock
 from typing import Self
 
@@ -81,11 +81,13 @@ _SHOWN = 3
 class FileSystem:
     """The names that the file system of a folder takes, found with files in a temporary folder.
 
-    A context manager; the temporary folder is made when it is first needed.
+    A context manager; the temporary folder is made when it is first needed. No name leads out of
+    it: Windows reads `..\\x`, `\\x` and `C:x` as other places, and `a:b` as a stream of `a`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, flavour: type[PurePath] = PurePath) -> None:
         self._folder = folder
+        self._flavour = flavour
         self._made: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
@@ -113,6 +115,8 @@ class FileSystem:
 
     @contextmanager
     def _file(self, name: str) -> Generator[Path]:
+        if not self._is_plain(name):
+            raise OSError(errno.EINVAL, "Not the name of a file", name)
         if self._made is None:
             there = next(each for each in (self._folder, *self._folder.parents) if each.is_dir())
             self._made = tempfile.TemporaryDirectory(prefix=".runner-names-", dir=there)
@@ -122,6 +126,12 @@ class FileSystem:
             yield path
         finally:
             path.unlink()
+
+    def _is_plain(self, name: str) -> bool:
+        """Return True if a path has the name as its last part, on the system of `flavour`."""
+        path = self._flavour(name)
+        is_stream = ":" in name and isinstance(path, PureWindowsPath)
+        return path.name == name and name not in ("", "..") and not is_stream
 
 
 def _composed(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from pathlib import Path
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import cast
 
 import pytest
@@ -57,6 +57,33 @@ def test_ordinary_names_need_no_file_of_a_trial(tmp_path: Path) -> None:
     names = ["model.pt", "logs/a b.txt", "run-1/weights_2.tar.gz"]
     found = name_targets(tmp_path, names, cast("FileSystem", None))
     assert found == Targets({name: tmp_path / name for name in names})
+
+
+@pytest.mark.parametrize(
+    ("name", "flavour"),
+    [
+        *(
+            (name, PureWindowsPath)
+            for name in ("\\Users\\x\\file", "..\\..\\secret", "a\\b", "a\\")
+        ),
+        *(
+            (name, PureWindowsPath)
+            for name in ("C:x", "C:\\x", "C:", "a.txt:stream", "a/b", "..", "")
+        ),
+        *((name, PurePath) for name in ("../secret", "a/b", "..", ".", "")),
+    ],
+)
+def test_name_that_is_a_path_is_not_tried(
+    tmp_path: Path, name: str, flavour: type[PurePath]
+) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    before = [(path, path.stat().st_mtime_ns) for path in (tmp_path, folder.parent, folder)]
+    with FileSystem(folder, flavour) as system:
+        assert not system.takes(name)
+        assert not system.confuses(name, "x")
+        assert [(path, path.stat().st_mtime_ns) for path, _ in before] == before
+        assert system.takes("10%x3A30.jpg")
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../x", "link/x"])
