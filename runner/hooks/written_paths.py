@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MAX_PATHS = 1000  # of one process
 MAX_OF_FOLDER = 50  # then the folder is recorded, and everything new in it counts
 MORE = "more"  # the last line where there are more paths
+ARGUMENT = "argument "  # before a path that only a command has
 MAX_WORDS, MAX_TEXT, MAX_PATH = 200, 100000, 1000  # of a command, of a word, of a path in it
 # Functions that write without Python, by module: the position and name of the path, and what they
 # append to it.
@@ -58,7 +59,8 @@ def install(record: str, ignored: "list[str]") -> None:
     """Append to the file `record` each path that is opened for writing, made, or renamed to.
 
     Args:
-        record: a file, whose lines are paths with NUL for a line end, and MORE.
+        record: a file, whose lines are paths with NUL for a line end, some after ARGUMENT, and
+            MORE.
         ignored: folders of which nothing is recorded, beside those of Python itself.
     """
     if not hasattr(sys, "addaudithook"):
@@ -107,14 +109,14 @@ class WrittenPaths:
         else:
             self._note_command(args[1], args[2] if event == "subprocess.Popen" else None)
 
-    def note(self, path: object, must_be_new: bool = False) -> None:
-        """Record a path."""
+    def note(self, path: object, must_be_new: bool = False, mark: str = "") -> None:
+        """Record a path, after a mark."""
         if isinstance(path, int) or len(self._seen) > MAX_PATHS + 1:
             return
         text = os.fsdecode(path) if isinstance(path, (str, bytes)) else str(path)
         if text[:1] != "/" or ".." in text:
             text = os.path.abspath(text)  # noqa: PTH100
-        if text in self._seen or text.startswith(self._below):
+        if mark + text in self._seen or text.startswith(self._below):
             return
         if any(each in text + "/" for each in _CACHES) or (must_be_new and os.path.lexists(text)):
             return
@@ -123,8 +125,9 @@ class WrittenPaths:
         is_shared = folder in _SHARED or os.path.dirname(folder) == "/home"  # noqa: PTH120
         if self._counts[folder] > MAX_OF_FOLDER and not is_shared:
             text = folder
-            if text in self._seen:
+            if mark + text in self._seen:
                 return
+        text = mark + text
         self._seen.add(text)
         if len(self._seen) > MAX_PATHS + 1:
             text = MORE
@@ -148,7 +151,7 @@ class WrittenPaths:
                 path = os.path.expandvars(text) if "$" in text else text
                 is_path = path[:1] == "/" or (is_elsewhere and (is_shell or text is alone))
                 if is_path and path[:1] != "-" and len(path) < MAX_PATH:
-                    self.note(os.path.join(here, path))  # noqa: PTH118
+                    self.note(os.path.join(here, path), mark=ARGUMENT)  # noqa: PTH118
 
 
 class WriterFinder:

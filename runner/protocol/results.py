@@ -57,6 +57,7 @@ _LEFT_OUT = {
     "temporary": "named as a temporary file, not by the code",
     "search": "not searched to the end, for too many files or too little time",
     "unreadable": "not readable",
+    "private": "may be a key or a password; write it to $RUNNER_OUTPUT_DIR to keep it",
     "transfer": "could not be read, or storage did not take it",
     "time": "no time was left",
     "path": "a path that leaves the output folder",

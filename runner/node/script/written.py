@@ -48,6 +48,8 @@ MAX_ENTRIES = 200_000  # that are searched: below the script's folder, its home,
 MAX_ENTRIES_OF_PATH = 50_000  # of these, below one absolute path
 SEARCH_S = 60.0  # where the attempt has no deadline
 MAX_SHOWN = 800  # characters of a path in `left_out`
+_ARGUMENT = "argument "  # before a recorded path, see `runner.hooks.written_paths`
+_HEAD_BYTES = 4096  # of a file, that tell a key
 
 _CACHES = frozenset({
     "__pycache__", ".cache", ".ipynb_checkpoints", ".git", ".hg", ".svn", ".mypy_cache",
@@ -65,10 +67,11 @@ _CACHE_VARIABLES = (
 # Files of credentials, and names of files that are if only their owner may read them.
 _SECRET = re.compile(
     r"token|stored_tokens|credentials?(\.(json|ya?ml|ini))?|_netrc|netrc|kaggle\.json"
-    r"|id_(rsa|dsa|ecdsa|ed25519)"
+    r"|id_(rsa|dsa|ecdsa|ed25519)|cookies?(\.(txt|sqlite))?|(.*[_.-])?service[_-]?account.*\.json"
 )
 _PRIVATE = re.compile(
-    r"(.*[_.-])?(token|secret|credential|password)s?(\.[a-z]{1,5})?|.*\.(pem|key|p12|pfx)",
+    r"(.*[_.-])?(token|secret|credential|password|key|cookie)s?(\.[a-z]{1,5})?"
+    r"|.*\.(pem|key|p12|pfx|ppk|jks|keystore)",
     re.IGNORECASE,
 )
 # What libraries leave in the folder for temporary files, and the names that `tempfile` chooses.
@@ -120,6 +123,7 @@ class _Found:
     source: str
     size_bytes: int
     is_readable: bool = True
+    is_private: bool = False
 
     @property
     def group(self) -> str:
@@ -266,52 +270,61 @@ class WrittenFiles:
                     yield _Found(path, shown, source, state[1], may_read)
                 elif stat.S_ISLNK(state[0]):
                     yield from self._behind_link(path, shown, source)
-        for path, size in self._elsewhere():
-            yield _Found(path, f"{OUTSIDE}{path}", path, size)
+        yield from self._elsewhere()
 
-    def _elsewhere(self) -> Iterator[tuple[str, int]]:
-        """Return files of other folders that the script wrote, with their sizes.
+    def _elsewhere(self) -> Iterator[_Found]:
+        """Return files of other folders that the script wrote.
 
         An absolute path was recorded while the script wrote, or comes from the code, its
         configuration, an argument or a variable: what lies there, is ours and was changed since
         the command started, is taken for the script's. Files go first: a folder of data may hold
         more than can be searched.
         """
-        folders: dict[str, None] = {}
-        named = map(self._existing, self.said.absolute_paths())
-        hits = itertools.chain(self._recorded_paths(), itertools.chain.from_iterable(named))
-        for hit in self._limited(hits, OUTSIDE, MAX_ENTRIES):
+        folders: dict[str, bool] = {}
+        named = itertools.chain.from_iterable(map(self._existing, self.said.absolute_paths()))
+        hits = itertools.chain(self._recorded_paths(), ((path, False) for path in named))
+        for hit, is_argument in self._limited(hits, OUTSIDE, MAX_ENTRIES):
             if os.path.isdir(hit):  # noqa: PTH112 - never raises
-                folders[hit] = None
+                folders[hit] = is_argument and folders.get(hit, True)
             else:
-                yield from self._outside(hit)
-        for folder in folders:
-            yield from self._outside(folder)
+                yield from self._outside(hit, is_argument)
+        for folder, is_argument in folders.items():
+            yield from self._outside(folder, is_argument)
 
-    def _recorded_paths(self) -> Iterator[str]:
-        """Return what exists of the recorded paths, without caches and what libraries leave."""
+    def _recorded_paths(self) -> Iterator[tuple[str, bool]]:
+        """Return what exists of the recorded paths, without caches and what libraries leave.
+
+        Returns:
+            Each path, and True if only a command had it as an argument.
+        """
         if self._recorded is None:
             return
-        is_marked = functools.cache(_is_marked)
+        recorded: dict[str, bool] = {}
         with suppress(OSError), self._recorded.open("rb") as lines:
             for line in lines:
-                path = os.fsdecode(line.rstrip(b"\n").replace(b"\0", b"\n"))
-                if not path.startswith("/"):  # there are more
-                    self._unsearched.setdefault(OUTSIDE, LeftOut(OUTSIDE, 0, "search"))
-                    continue
-                parts = path.split("/")
-                is_left = any(_LEFTOVER.fullmatch(p) or _TEMPORARY.fullmatch(p) for p in parts)
-                if not os.path.lexists(path) or (is_left and not _MODEL.fullmatch(parts[-1])):
-                    continue
-                folders = _with_parents(os.path.realpath(path))[:-1]  # not "/"
-                names = {folder.rpartition("/")[2] for folder in folders}
-                if _CACHES.isdisjoint(names) and not any(map(is_marked, folders)):
-                    yield path
+                text = os.fsdecode(line.rstrip(b"\n").replace(b"\0", b"\n"))
+                path = text.removeprefix(_ARGUMENT)
+                recorded[path] = path != text and recorded.get(path, True)
+        is_marked = functools.cache(_is_marked)
+        for path, is_argument in recorded.items():
+            if not path.startswith("/"):  # there are more
+                self._unsearched.setdefault(OUTSIDE, LeftOut(OUTSIDE, 0, "search"))
+                continue
+            parts = path.split("/")
+            is_left = any(_LEFTOVER.fullmatch(p) or _TEMPORARY.fullmatch(p) for p in parts)
+            if not os.path.lexists(path) or (is_left and not _MODEL.fullmatch(parts[-1])):
+                continue
+            folders = _with_parents(os.path.realpath(path))[:-1]  # not "/"
+            names = {folder.rpartition("/")[2] for folder in folders}
+            if _CACHES.isdisjoint(names) and not any(map(is_marked, folders)):
+                yield path, is_argument
 
-    def _outside(self, path: str) -> Iterator[tuple[str, int]]:
+    def _outside(self, path: str, is_argument: bool) -> Iterator[_Found]:
         for target, _, size in self._fresh_at(path, f"{OUTSIDE}{path}"):
             if not any(_is_below(target, root) for root in self._roots):
-                yield target, size
+                is_private = _is_key(target) or (is_argument and _is_private_file(target))
+                name = f"{OUTSIDE}{target}"
+                yield _Found(target, name, target, size, is_private=is_private)
 
     def _existing(self, path: str) -> Iterator[str]:
         """Return the files and folders that a path with placeholders may mean."""
@@ -443,6 +456,8 @@ class WrittenFiles:
         for each in found:
             if not each.is_readable:
                 left_out.append(LeftOut(_shown(each.name), each.size_bytes, "unreadable"))
+            elif each.is_private:
+                left_out.append(LeftOut(_shown(each.name), each.size_bytes, "private"))
             elif each.path in insisted:
                 kept.append(each)
             else:
@@ -543,8 +558,28 @@ def _is_marked(folder: str) -> bool:
 
 def _is_secret(path: str, mode: int) -> bool:
     name = os.path.basename(path)  # noqa: PTH119 - paths are text here
-    is_private = not mode & (stat.S_IRWXG | stat.S_IRWXO)
-    return bool(_SECRET.fullmatch(name) or (is_private and _PRIVATE.fullmatch(name)))
+    return bool(_SECRET.fullmatch(name) or (_is_private(mode) and _PRIVATE.fullmatch(name)))
+
+
+def _is_private(mode: int) -> bool:
+    """Return True if only the owner may read or write."""
+    return not mode & (stat.S_IRWXG | stat.S_IRWXO)
+
+
+def _is_private_file(path: str) -> bool:
+    """Return True for a file of its owner alone that is no model."""
+    with suppress(OSError):
+        mode = os.stat(path).st_mode  # noqa: PTH116 - paths are text here
+        return _is_private(mode) and not _MODEL.fullmatch(os.path.basename(path))  # noqa: PTH119
+    return False
+
+
+def _is_key(path: str) -> bool:
+    """Return True for a file that begins as keys and certificates do, or has one in JSON."""
+    with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - paths are text here
+        head = file.read(_HEAD_BYTES)
+        return head.startswith(b"-----BEGIN") or b'"private_key"' in head
+    return False
 
 
 def _device(folder: str) -> int | None:

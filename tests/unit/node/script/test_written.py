@@ -422,7 +422,8 @@ def test_what_libraries_write_elsewhere_stays_there(folders: Folders) -> None:
     [
         "env/lib/x.py", "env/pyvenv.cfg", "pip/CACHEDIR.TAG", "pip/http/a", "node_modules/a.js",
         "hf/token", "hf/hub/models--a/blobs/b", "torch/hub/checkpoints/resnet.pth", "token",
-        "credentials", "netrc", "id_rsa", "private/site.key", "private/api_token.json",
+        "credentials", "netrc", "id_rsa", "cookies.txt", "my-service_account.json",
+        "private/deploy_key", "private/site.key", "private/api_token.json",
     ],
 )  # fmt: skip
 def test_cache_or_credential_elsewhere_is_no_output(folders: Folders, path: str) -> None:
@@ -435,6 +436,40 @@ def test_cache_or_credential_elsewhere_is_no_output(folders: Folders, path: str)
     script += f"if 'private' in {path!r}: (here / {path!r}).chmod(0o600)\n"
     variables = {"HF_HOME": f"{folders.elsewhere}/hf", "TORCH_HOME": f"{folders.elsewhere}/torch"}
     assert folders.run(script, env=variables) == Collected()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("key.txt", "-----BEGIN PRIVATE KEY-----"), ("gcp.json", '{"private_key": "x"}')],
+)
+def test_file_that_holds_a_key_is_left_out_and_named(
+    folders: Folders, name: str, text: str
+) -> None:
+    script = f"import os; open(os.environ['ELSEWHERE'] + '/{name}', 'w').write({text!r})"
+    collected = folders.run(script)
+    assert not collected.files
+    [left_out] = collected.left_out
+    assert (left_out.path, left_out.why) == (f"outside{folders.elsewhere}/{name}", "private")
+
+
+def test_private_file_of_another_program_is_left_out_unless_it_is_a_model(
+    folders: Folders,
+) -> None:
+    shell = (
+        "umask 077; mkdir -p $ELSEWHERE/keys; echo KEY > $ELSEWHERE/keys/deploy; "
+        "echo KEY > $ELSEWHERE/gcp-key.json; echo KEY > $ELSEWHERE/login; "
+        "echo model > $ELSEWHERE/m.pt; umask 022; echo 1 > $ELSEWHERE/result.csv; "
+        "echo x > $ELSEWHERE/cookies.txt"
+    )
+    script = (
+        f"import os, subprocess\nsubprocess.run(['sh', '-c', {shell!r}], check=True)\n"
+        "os.umask(0o077)\nopen(os.environ['ELSEWHERE'] + '/own', 'w').write('1')\n"
+    )
+    collected = folders.run(script)
+    here = f"outside{folders.elsewhere}"
+    assert set(collected.files) == {f"{here}/m.pt", f"{here}/result.csv", f"{here}/own"}
+    named = {one.path for one in collected.left_out if one.why == "private"}
+    assert named == {f"{here}/keys/deploy", f"{here}/login"}
 
 
 @pytest.mark.parametrize("name", ["tokens.json", "site.key", "tokenizer.json"])
