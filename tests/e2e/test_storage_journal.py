@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError
-from azure.storage.blob import BlobBlock, BlobServiceClient, BlobType, ContainerClient
+from azure.storage.blob import (
+    BlobBlock,
+    BlobServiceClient,
+    BlobType,
+    ContainerClient,
+    ExponentialRetry,
+)
 
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
@@ -41,11 +48,11 @@ class Storage:
         launch = replace(launch, log=log or launch.log)
         self.record = services.spawn(launch)
         services.wait_ready(launch, self.record, self.state, services.log_size(launch.log))
-        service = BlobServiceClient(
-            self.state.blob_endpoint,
-            {"account_name": ACCOUNT, "account_key": self.key},
-            retry_total=0,
-        )
+        return self.client(retry_total=0)
+
+    def client(self, **retries: Any) -> ContainerClient:
+        credential = {"account_name": ACCOUNT, "account_key": self.key}
+        service = BlobServiceClient(self.state.blob_endpoint, credential, **retries)
         return service.get_container_client("work")
 
     def kill(self) -> None:
@@ -152,9 +159,23 @@ def test_change_that_cannot_be_written_is_not_acknowledged(storage: Storage) -> 
     container = storage.start()
     in_the_way = storage.paths.blob_data / "__azurite_db_blob__.json.journal-1"
     in_the_way.mkdir()  # as a full disk does, it makes writing fail
-    with pytest.raises(HttpResponseError) as caught:
-        container.upload_blob("late", b"one")
-    assert caught.value.status_code == 503
+    clients = [
+        container,
+        storage.client(retry_policy=ExponentialRetry(0, 0, 2, random_jitter_range=0)),
+    ]
+    requests: list[Callable[[ContainerClient], object]] = [
+        lambda client: client.upload_blob("late", b"one"),
+        lambda client: client.create_container(),
+        lambda client: list(client.list_blob_names()),
+        lambda client: read(client, "late"),
+        lambda client: client.get_blob_client("absent").get_blob_properties(),
+    ]
+    for request in requests:
+        for client in clients:
+            with pytest.raises(HttpResponseError) as caught:
+                request(client)
+            assert caught.value.status_code == 503
+            assert "ErrorCode:ServerBusy" in str(caught.value)
     in_the_way.rmdir()
     container.upload_blob("late", b"two", overwrite=True)
     storage.kill()

@@ -233,7 +233,11 @@ http.ServerResponse.prototype.writeHead = function (status, ...rest) {
   } catch (err) {
     report(`Cannot write the journal: ${err.message}`);
     this.setHeader("x-ms-error-code", "ServerBusy");
-    return writeHead.call(this, 503, ...rest);
+    this.setHeader("retry-after", 1);
+    // The body that follows belongs to the other status. Clients prefer the code in it to the header.
+    this.setHeader("content-length", 0);
+    this._hasBody = false;
+    return writeHead.call(this, 503);
   }
   return writeHead.call(this, status, ...rest);
 };
