@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -24,8 +25,10 @@ class _Signed:
         return self._client
 
 
-def active(client: BatchClient, limit: int = 6) -> list[tuple[str, str]]:
-    return unfinished_tasks(cast("Connection", _Signed(client)), limit)
+def active(
+    client: BatchClient, limit: int = 6, pools: Sequence[str] | None = None
+) -> list[tuple[str, str]]:
+    return unfinished_tasks(cast("Connection", _Signed(client)), limit, pools)
 
 
 def test_tasks_that_wait_or_run_are_found_and_finished_ones_are_not(
@@ -41,6 +44,8 @@ def test_tasks_that_wait_or_run_are_found_and_finished_ones_are_not(
     found = [task for job, task in active(client, 1000) if job == waiting]
     assert sorted(found) == sorted(ids)
     assert len(active(client, 6)) == 6
+    assert len(active(client, 1000, ["another", "A-Pool-that-is-not-there"])) == 7
+    assert active(client, 1000, ["another"]) == []
 
     things.end_job(waiting)
     assert not [job for job, _ in active(client, 1000) if job == waiting]
@@ -54,3 +59,11 @@ def test_active_runs_are_named_with_what_to_do() -> None:
     assert caught.value.why.endswith("run-4 and more")
     assert "runner cancel" in caught.value.fix
     assert refuse_active_runs(Remains([], [], [])) is None
+
+
+def test_schedules_are_named_with_what_to_do() -> None:
+    with pytest.raises(RunnerError, match="schedules use") as caught:
+        refuse_active_runs(Remains([], [], [], [], ["nightly", "weekly"]))
+    assert caught.value.code == "R-DOWN-SCHEDULES"
+    assert caught.value.why.startswith("nightly, weekly: ")
+    assert "runner schedule rm nightly" in caught.value.fix

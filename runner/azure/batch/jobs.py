@@ -454,9 +454,10 @@ def read_task_range(
 
 
 def unfinished_tasks(
-    connection: Connection, limit: int, pool_id: str | None = None
+    connection: Connection, limit: int, pool_ids: Collection[str] | None = None
 ) -> list[tuple[str, str]]:
-    """Return job and task IDs of up to `limit` tasks of a pool, or of any, that have not ended."""
+    """Return job and task IDs of up to `limit` tasks that have not ended, of all pools if None."""
+    wanted = None if pool_ids is None else {each.lower() for each in pool_ids}
     client = connection.batch_client()
     found: list[tuple[str, str]] = []
     with service_errors("listing active tasks"):
@@ -465,7 +466,7 @@ def unfinished_tasks(
         )
         for job in jobs:
             where = str(job.pool_info.pool_id if job.pool_info else "")
-            if pool_id is not None and where.lower() != pool_id.lower():
+            if wanted is not None and where.lower() not in wanted:
                 continue
             try:
                 for task in client.list_tasks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from infra.engine import automation
 from runner.azure.auth.credentials import Connection, connect, outputs_path
 from runner.azure.auth.sign_in import provider_variables
 from runner.azure.batch.jobs import unfinished_tasks
+from runner.azure.batch.schedules import list_schedules
 from runner.azure.storage.blobs import stored_bytes
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
 from runner.core.progress import OnProgress, Progress
@@ -137,7 +138,8 @@ _FILE_USD_PER_GIB_MONTH = 0.06
 _GB = 1e9
 _STORAGE = "2023-05-01"
 _ACCOUNT, _CONTAINER = "azure-native:batch:BatchAccount", "azure-native:storage:BlobContainer"
-_SHARE = "azure-native:storage:FileShare"
+_SHARE, _POOL = "azure-native:storage:FileShare", "azure-native:batch:Pool"
+_FIRING = frozenset({"active", "disabled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +147,14 @@ class Remains:
     """What is deployed.
 
     `parts` stay after `down`: name, bytes, USD per month (None: unknown). `active` tasks wait or
-    run. `versions` are those of the VM image of the stack.
+    run. `versions` are those of the VM image of the stack. `schedules` use its pools.
     """
 
     resources: Sequence[automation.Deployed]
     parts: Sequence[tuple[str, int | None, float | None]]
     active: Sequence[str]
     versions: Sequence[str] = ()
+    schedules: Sequence[str] = ()
 
 
 def find_remains(
@@ -162,26 +165,49 @@ def find_remains(
     *,
     ask: bool,
 ) -> Remains:
-    """Read the state; with `ask`, also read active tasks and stored sizes from Azure."""
+    """Read the state; with `ask`, also read active tasks, schedules and sizes from Azure."""
     on_progress(Progress("look", "start", "reading the state"))
     resources = automation.deployed(environment)
     connection = _deployed_connection(settings, environment) if ask and resources else None
     active: Sequence[str] = ()
+    schedules: Sequence[str] = ()
     sizes: Mapping[str, int] = {}
     if connection is not None:
-        if any(found.type == _ACCOUNT for found in resources):
-            on_progress(Progress("look", "progress", "checking for active runs"))
-            active = [task for _, task in unfinished_tasks(connection, _ACTIVE_SHOWN + 1)]
+        pools = _doomed_pools(resources)
+        if pools is None or pools:
+            on_progress(Progress("look", "progress", "checking for active runs and schedules"))
+            active = [task for _, task in unfinished_tasks(connection, _ACTIVE_SHOWN + 1, pools)]
+            schedules = _schedules(connection, pools)
         on_progress(Progress("look", "progress", "reading the size of stored data"))
         sizes = _sizes(connection, resources, env)
     versions = versions_of(resources, env)
     on_progress(Progress("look", "end", f"{len(resources)} resources"))
-    return Remains(resources, _parts(resources, sizes), active, versions)
+    return Remains(resources, _parts(resources, sizes), active, versions, schedules)
+
+
+def _doomed_pools(resources: Sequence[automation.Deployed]) -> Collection[str] | None:
+    """Return the IDs of the pools that `down` deletes; None is all of an account of the stack.
+
+    An adopted account is not in the state, and has pools of other people.
+    """
+    if any(found.type == _ACCOUNT for found in resources):
+        return None
+    return [found.id.rpartition("/")[2] for found in resources if found.type == _POOL]
+
+
+def _schedules(connection: Connection, pools: Collection[str] | None) -> Sequence[str]:
+    wanted = None if pools is None else {each.lower() for each in pools}
+    return [
+        view.schedule_id
+        for view in list_schedules(connection)
+        if view.state in _FIRING and (wanted is None or view.pool.lower() in wanted)
+    ]
 
 
 def refuse_active_runs(remains: Remains) -> None:
-    """Raise RunnerError while tasks wait or run."""
+    """Raise RunnerError while tasks wait or run, or schedules use the pools."""
     if not remains.active:
+        _refuse_schedules(remains.schedules)
         return
     shown = ", ".join(remains.active[:_ACTIVE_SHOWN])
     more = " and more" if len(remains.active) > _ACTIVE_SHOWN else ""
@@ -192,6 +218,19 @@ def refuse_active_runs(remains: Remains) -> None:
         fix="`runner cancel RUN --target azure` for each, or `runner down --force` to lose them",
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+def _refuse_schedules(schedules: Sequence[str]) -> None:
+    if schedules:
+        raise RunnerError(
+            "R-DOWN-SCHEDULES",
+            "schedules use the pools of the stack",
+            why=f"{', '.join(schedules)}: an adopted account keeps them, and they continue to "
+            "create jobs, without a pool; an account of the stack loses them",
+            fix=f"`runner schedule rm {schedules[0]} --target azure` for each, or "
+            "`runner down --force` to ignore them",
+            exit_code=ExitCode.PREFLIGHT,
+        )
 
 
 def destroy(

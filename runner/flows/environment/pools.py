@@ -166,7 +166,7 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
             fix=f"remove it from `runner:pools` in {file} and run `runner up`, which deletes it",
             exit_code=ExitCode.PREFLIGHT,
         )
-    active = unfinished_tasks(connection, _ACTIVE_SHOWN + 1, pool.id)
+    active = unfinished_tasks(connection, _ACTIVE_SHOWN + 1, [pool.id])
     scheduled = [
         view.schedule_id
         for view in list_schedules(connection)

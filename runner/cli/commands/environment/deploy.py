@@ -345,10 +345,10 @@ def preview(
 def down(
     stack: NewStackOption = None,
     everything: Annotated[
-        bool, typer.Option("--everything", help="Delete the storage account and its data, too.")
+        bool, typer.Option("--everything", help="Delete the data of the stack, too.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Skip the check for active runs; they are lost.")
+        bool, typer.Option("--force", help="Skip the check for active runs and schedules.")
     ] = False,
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,

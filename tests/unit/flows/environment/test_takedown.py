@@ -1,9 +1,9 @@
-"""Whose account `runner down` asks for active runs."""
+"""Which account and pools `runner down` asks for active runs and schedules."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ import pytest
 
 from infra.engine import automation
 from runner.azure.auth.credentials import Connection
+from runner.azure.batch.schedules import ScheduleView
 from runner.core.progress import Progress
 from runner.core.settings import load_settings
 from runner.flows.environment import deploy
 from tests.unit.infra.stacks import plain_stack
 
-_ACCOUNT = "azure-native:batch:BatchAccount"
+_ACCOUNT, _POOL = "azure-native:batch:BatchAccount", "azure-native:batch:Pool"
+_TASKS = {"T4": "run-1", "a100": "of-somebody-else"}
+_SCHEDULES = {"t4": "nightly", "a100": "of-somebody-else"}
 
 
 @pytest.fixture
@@ -24,13 +27,20 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The accounts that were asked; a state with one Batch account, nothing stored."""
     found: list[str] = []
 
-    def unfinished(connection: Connection, most: int) -> list[tuple[str, str]]:
+    def unfinished(
+        connection: Connection, most: int, pools: Collection[str] | None
+    ) -> list[tuple[str, str]]:
         found.append(connection.outputs.batch_account)
-        return [("job", "run-1")]
+        return [("job", task) for pool, task in _TASKS.items() if pools is None or pool in pools]
+
+    def schedules(_: Connection) -> list[ScheduleView]:
+        ended = ScheduleView("over", "completed", None, None, "t4")
+        return [ended, *(ScheduleView(s, "active", None, None, p) for p, s in _SCHEDULES.items())]
 
     there = automation.Deployed(_ACCOUNT, "batch", "/subscriptions/s/x", protect=False)
     monkeypatch.setattr(automation, "deployed", lambda _: [there])
     monkeypatch.setattr(deploy, "unfinished_tasks", unfinished)
+    monkeypatch.setattr(deploy, "list_schedules", schedules)
     monkeypatch.setattr(deploy, "stored_bytes", lambda _: {})
     return found
 
@@ -53,7 +63,8 @@ def test_the_account_of_the_state_is_asked_whatever_is_kept_here(
     exports = plain_stack().exports
     remains = look(tmp_path / "home", monkeypatch, exports, "half a document {")
     assert asked == [exports["batch_account"]]
-    assert remains.active == ["run-1"]
+    assert remains.active == list(_TASKS.values())
+    assert remains.schedules == list(_SCHEDULES.values())
 
 
 def test_what_is_kept_here_is_asked_where_the_state_has_no_outputs(
@@ -62,3 +73,23 @@ def test_what_is_kept_here_is_asked_where_the_state_has_no_outputs(
     exports = plain_stack().exports
     look(tmp_path / "home", monkeypatch, {}, json.dumps(exports))
     assert asked == [exports["batch_account"]]
+
+
+def test_only_the_pools_of_the_stack_count_in_an_adopted_account(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = "/subscriptions/s/resourceGroups/team/providers/Microsoft.Batch/batchAccounts/team"
+    pool = automation.Deployed(_POOL, "pool", f"{account}/pools/T4", protect=False)
+    monkeypatch.setattr(automation, "deployed", lambda _: [pool])
+    remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
+    assert len(asked) == 1
+    assert (remains.active, remains.schedules) == (["run-1"], ["nightly"])
+
+
+def test_state_without_pools_asks_no_account(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = automation.Deployed("azure-native:storage:BlobContainer", "runs", "/x", protect=True)
+    monkeypatch.setattr(automation, "deployed", lambda _: [kept])
+    remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
+    assert (asked, [*remains.active, *remains.schedules]) == ([], [])
