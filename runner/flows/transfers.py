@@ -9,6 +9,7 @@ import re
 import tempfile
 import time
 import unicodedata
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -134,6 +135,10 @@ class FileSystem:
         return path.name == name and name not in ("", "..") and not is_stream
 
 
+def _alike(name: str) -> str:
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
+
+
 def _composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
@@ -150,7 +155,8 @@ def plan_targets(folder: Path, paths: Iterable[str]) -> Targets:
     """Return where stored paths lie below a folder of this machine.
 
     Linux takes all names and keeps them apart. Where another system does not, `a:b` becomes
-    `a%x3Ab`, and `a` beside `A` becomes `a~ca978112`, in every download of the same files.
+    `a%x3Ab`, and `a` beside `A` becomes `a~ca978112`, in every download of the same files. So does
+    the blob `notes.` of an older version beside `notes%x2E`, which is the file `notes.` too.
 
     Raises:
         ValueError: a path leaves the folder.
@@ -162,22 +168,28 @@ def plan_targets(folder: Path, paths: Iterable[str]) -> Targets:
 def name_targets(folder: Path, paths: Iterable[str], system: FileSystem) -> Targets:
     """Return what `plan_targets` does, by the names that a file system takes."""
     chosen: dict[tuple[Path, str], Path] = {}
-    taken: dict[tuple[Path, str], str] = {}
+    taken = defaultdict[tuple[Path, str], list[str]](list)
 
-    def choose(parent: Path, name: str) -> Path:
-        if (parent, name) not in chosen:
-            kept = name if _PORTABLE.fullmatch(name) or system.takes(name) else _portable(name)
-            alike = unicodedata.normalize("NFD", unicodedata.normalize("NFD", kept).casefold())
-            other = taken.setdefault((parent, alike), kept)
-            if other != kept and system.confuses(other, kept):
-                kept = _with_hash(kept, name)
-            chosen[parent, name] = parent / kept
-        return chosen[parent, name]
+    def in_use(parent: Path, kept: str) -> bool:
+        others = taken[parent, _alike(kept)]
+        return any(other == kept or system.confuses(other, kept) for other in others)
+
+    def choose(parent: Path, part: str) -> Path:
+        if (parent, part) not in chosen:
+            name = file_path(part)
+            start = name if _PORTABLE.fullmatch(name) or system.takes(name) else _portable(name)
+            kept, hashed = start, part
+            while in_use(parent, kept):  # by another stored path
+                kept = _with_hash(start, hashed)
+                hashed += "/"
+            taken[parent, _alike(kept)].append(kept)
+            chosen[parent, part] = parent / kept
+        return chosen[parent, part]
 
     of: dict[str, Path] = {}
     for path in sorted(paths):
         target = folder
-        for part in PurePosixPath(file_path(check_output_path(path))).parts:
+        for part in PurePosixPath(check_output_path(path)).parts:
             target = choose(target, part)
         of[path] = _checked(folder, target)
     renamed = [
@@ -188,7 +200,7 @@ def name_targets(folder: Path, paths: Iterable[str], system: FileSystem) -> Targ
     if not renamed:
         return Targets(of)
     rest = f" and {len(renamed) - _SHOWN} more" if len(renamed) > _SHOWN else ""
-    why = "; renamed, as this file system does not take the names: "
+    why = "; renamed, as this file system does not take the names, or another file has them: "
     return Targets(of, f"{why}{', '.join(renamed[:_SHOWN])}{rest}")
 
 

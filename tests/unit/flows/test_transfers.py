@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from itertools import combinations
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import cast
 
@@ -51,6 +52,34 @@ def test_name_that_a_file_system_does_not_take_is_mapped(tmp_path: Path) -> None
     assert len(set(found.values())) == len(NAMES)
     assert "10:30.jpg as 10%x3A30.jpg" in targets.note
     assert targets == name_targets(tmp_path, reversed(NAMES), OfAnotherSystem(tmp_path))
+
+
+def test_two_stored_paths_of_one_name_have_two_targets(tmp_path: Path) -> None:
+    """Older versions stored the names as they are."""
+    names = ["notes.", "notes%x2E", "d./x", "d%x2E/x", "d%x2E/y"]
+    targets = plan_targets(tmp_path, names)
+    assert len(set(targets.of.values())) == len(names)
+    assert targets.of["notes%x2E"] == tmp_path / "notes."
+    assert targets.of["notes."].name.startswith("notes.~")
+    assert targets.of["d%x2E/x"].parent == targets.of["d%x2E/y"].parent == tmp_path / "d."
+    assert f"notes. as {targets.of['notes.'].name}" in targets.note
+    assert targets == plan_targets(tmp_path, reversed(names))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a:b", "a%x3Ab", "A%x3Ab"],
+        ["A", "a", "a~ca978112", "A~CA978112"],
+        ["x" * 70 + ":", "x" * 70 + "%x3A"],
+    ],
+)
+def test_name_that_replaces_another_one_is_no_other_file(tmp_path: Path, names: list[str]) -> None:
+    system = OfAnotherSystem(tmp_path)
+    targets = name_targets(tmp_path, names, system)
+    kept = [target.name for target in targets.of.values()]
+    assert not any(system.confuses(one, other) for one, other in combinations(kept, 2))
+    assert targets.note
 
 
 def test_ordinary_names_need_no_file_of_a_trial(tmp_path: Path) -> None:
