@@ -7,7 +7,7 @@ mount, files have the names that scripts see.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from runner.protocol.errors import RunnerError
 from runner.protocol.names import as_stored, file_path, stored_path
@@ -21,14 +21,20 @@ _CONTAINER = re.compile(r"\$?[a-z0-9](?:-?[a-z0-9]){2,62}")
 # service rejects these, and removes dots at the end of a name: it would be stored as another.
 _NOT_IN_SHARE = re.compile(r'[":|<>*?]')
 _MAX_SHARE_PART = 255
+# Storage refused or changed these in the names of blobs when they were not escaped yet.
+_NEVER_IN_BLOBS = re.compile("[\x00-\x1f\x7f\\\\\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPath:
-    """A blob, a file of the share, or a folder of either; `path` has no slash at either end."""
+    """A blob, a file of the share, or a folder of either; `path` has no slash at either end.
+
+    `older` is what a version that did not escape the name would have called it, "" if the same.
+    """
 
     store: str
     path: str
+    older: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
@@ -43,7 +49,7 @@ class StoredPath:
     def below(self, path: str) -> StoredPath:
         """Return the place of a file of this machine, by its path relative to this folder."""
         name = path if self.store == SHARE else stored_path(path)
-        return replace(self, path=f"{self.path}/{name}".lstrip("/"))
+        return replace(self, path=f"{self.path}/{name}".lstrip("/"), older="")
 
     @property
     def as_input(self) -> str:
@@ -71,7 +77,10 @@ def parse_stored_path(text: str, default_store: str) -> StoredPath:
             f"{store!r} is not a valid container name",
             f"use CONTAINER:PATH or share:PATH, or {default_store}:{text} for a file of this name",
         )
-    return StoredPath(store, check_stored_name(text, path.strip("/"), store))
+    typed = path.strip("/")
+    name = check_stored_name(text, typed, store)
+    may_be_older = name != typed and not _NEVER_IN_BLOBS.search(typed)
+    return StoredPath(store, name, typed if may_be_older else "")
 
 
 def check_stored_name(text: str, name: str, store: str = "") -> str:

@@ -132,14 +132,14 @@ def place_to_remove(connection: Connection, path: str) -> StoredPath:
 
 def files_to_remove(store: FileStore, place: StoredPath, *, recursive: bool) -> list[StoredFile]:
     """Return the file, or with `recursive` all files of a folder. Raise RunnerError."""
-    files, single = find_files(store, place)
-    if not (single or recursive):
+    found = find_files(store, place)
+    if not (found.single or recursive):
         raise RunnerError(
             "R-DATA-FOLDER-RM",
-            f"{place} is a folder with {count_text(len(files))}",
+            f"{place} is a folder with {count_text(len(found.files))}",
             fix=f"runner data rm -r {place} (recursive=True)",
         )
-    return files
+    return found.files
 
 
 def stored_place(connection: Connection, path: str) -> StoredPath:

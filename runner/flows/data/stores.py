@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Event, Lock
 from typing import TypeVar
@@ -78,24 +78,51 @@ def refuse_ours(connection: Connection, place: StoredPath) -> None:
     )
 
 
-def find_files(store: FileStore, place: StoredPath) -> tuple[list[StoredFile], bool]:
-    """Return the file (and True), or all files of the folder. Raise RunnerError for none."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file (`single`), or all files of a folder; `place` has the name that storage has."""
+
+    place: StoredPath
+    files: list[StoredFile]
+    single: bool
+
+
+def find_files(store: FileStore, place: StoredPath) -> Found:
+    """Return the file or all files of the folder. Raise RunnerError for none."""
     if place.path:
         found = store.find(place.path)
         if found is not None:
-            return [found], True
+            return Found(place, [found], single=True)
     files = list(store.list(place.path))
-    if not files and place.path:
+    if files or not place.path:
+        return Found(place, files, single=False)
+    older = _find_older(store, place)
+    if older is None:
         raise _nothing_there(store, place)
-    return files, False
+    return older
+
+
+def _find_older(store: FileStore, place: StoredPath) -> Found | None:
+    """Return what an older version stored with the name as it was typed, such as `notes.`.
+
+    Only a listing tells: a service may take `notes.` in a request for `notes`.
+    """
+    if not place.older:
+        return None
+    there = replace(place, path=place.older, older="")
+    around = list(store.list(there.path.rpartition("/")[0]))
+    file = [each for each in around if each.path == there.path]
+    below = [each for each in around if each.path.startswith(f"{there.path}/")]
+    return Found(there, file or below, single=bool(file)) if file or below else None
 
 
 def list_entries(store: FileStore, place: StoredPath, *, recursive: bool) -> list[Entry]:
     """Return the entries of a folder by path, its folders summed up unless `recursive`."""
-    files, single = find_files(store, place)
-    prefix = "" if single or not place.path else f"{place.path}/"
+    found = find_files(store, place)
+    single, folder = found.single, found.place.path
+    prefix = "" if single or not folder else f"{folder}/"
     entries: dict[str, Entry] = {}
-    for file in files:
+    for file in found.files:
         head, slash, _ = file.path.removeprefix(prefix).partition("/")
         if recursive or single or not slash:
             md5 = file.md5.hex() if file.md5 else None

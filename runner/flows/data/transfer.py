@@ -16,7 +16,14 @@ from typing import Literal
 from runner.azure.storage.stores import ChangedError, FileStore, SourceChangedError, StoredFile
 from runner.core.progress import OnProgress, Progress
 from runner.core.stored_paths import SHARE, StoredPath, check_stored_name
-from runner.flows.data.stores import changed, find_files, named, side_by_side, transfers_at_once
+from runner.flows.data.stores import (
+    Found,
+    changed,
+    find_files,
+    named,
+    side_by_side,
+    transfers_at_once,
+)
 from runner.flows.transfers import BytesMoved, Targets, count_text, plan_targets
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.names import stored_path
@@ -244,9 +251,9 @@ def plan_get(
     stored name.
     """
     on_progress(Progress("compare", "start"))
-    files, single = find_files(store, place)
-    targets = _targets(files, place, local, single=single)
-    placed = [(file, targets.of[file.path]) for file in files]
+    found = find_files(store, place)
+    targets = _targets(found, local)
+    placed = [(file, targets.of[file.path]) for file in found.files]
     there = [(file, target) for file, target in placed if target.exists()]
     stop = Event()
     done = BytesMoved("compare", sum(file.size_bytes for file, _ in there), on_progress, stop)
@@ -260,7 +267,7 @@ def plan_get(
         same = target.stat().st_size == file.size_bytes and md5_of(target, done) == file.md5
         return Download(file, target, "same" if same else "different")
 
-    known = {found.target: found for found in side_by_side(compare, there, stop)}
+    known = {each.target: each for each in side_by_side(compare, there, stop)}
     downloads = [known.get(target) or Download(file, target, "new") for file, target in placed]
     on_progress(Progress("compare", "end", count_text(len(downloads)) + targets.note))
     return downloads
@@ -356,12 +363,11 @@ def _is_here(download: Download) -> bool:
     return md5_of(target) == file.md5
 
 
-def _targets(
-    files: Sequence[StoredFile], place: StoredPath, local: Path | None, *, single: bool
-) -> Targets:
+def _targets(found: Found, local: Path | None) -> Targets:
     """Return the targets by the paths in the store."""
+    files, place = found.files, found.place
     folder = local or Path(place.file_name)
-    if single:
+    if found.single:
         if local is not None and not local.is_dir():
             return Targets({files[0].path: local})
         folder, start = local or Path(), place.path.removesuffix(place.name)

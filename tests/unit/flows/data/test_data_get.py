@@ -1,17 +1,23 @@
-"""What `runner data get` does where others do the same at that moment."""
+"""What `runner data get` finds, and does where others do the same at that moment."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
 
+import pytest
+
 from runner.azure.storage.stores import FileStore, StoredFile
 from runner.core.progress import Progress, ignore_progress
-from runner.flows.data.transfer import Download, get_files
+from runner.core.stored_paths import parse_stored_path
+from runner.flows.data.commands import files_to_remove
+from runner.flows.data.stores import list_entries
+from runner.flows.data.transfer import Download, get_files, plan_get
+from runner.protocol.errors import RunnerError
 
 CONTENT = b"what is stored"
 DIGEST = hashlib.md5(CONTENT, usedforsecurity=False).digest()
@@ -79,3 +85,55 @@ def test_file_system_without_locks_is_no_hindrance(tmp_path: Path, monkeypatch: 
     store = cast("FileStore", _Contended(lambda: None))
     assert get_files(store, [download], ignore_progress) == 1
     assert download.target.read_bytes() == CONTENT
+
+
+class _Older:
+    """A store whose blobs have the names of an older version. No request takes them for others."""
+
+    def __init__(self, *paths: str) -> None:
+        self._files = [StoredFile(path, len(CONTENT), DIGEST, path, None) for path in paths]
+
+    def find(self, path: str) -> StoredFile | None:
+        assert not path.endswith(".")
+        return next((file for file in self._files if file.path == path), None)
+
+    def list(self, folder: str) -> Iterator[StoredFile]:
+        start = f"{folder}/" if folder else ""
+        return (file for file in self._files if file.path.startswith(start))
+
+
+@pytest.mark.parametrize(
+    ("typed", "stored"),
+    [
+        ("d/notes.", "d/notes."),
+        ("notes.", "notes."),
+        ("d/a\x85b", "d/a\x85b"),
+        ("d/\ue000", "d/\ue000"),
+        ("d./x", "d./x"),
+        ("d.", "d./x"),
+        ("d%x2E/notes.", "d%x2E/notes."),
+    ],
+)
+def test_blob_with_the_name_of_an_older_version_is_found(
+    tmp_path: Path, typed: str, stored: str
+) -> None:
+    store = cast("FileStore", _Older("other", "d/notes", "notes", stored))
+    place = parse_stored_path(f"work:{typed}", "data")
+    [download] = plan_get(store, place, tmp_path / "new", ignore_progress)
+    assert download.file.path == stored
+    assert [file.path for file in files_to_remove(store, place, recursive=True)] == [stored]
+    assert [entry.path for entry in list_entries(store, place, recursive=True)] == [stored]
+
+
+def test_stored_path_is_preferred_to_the_name_of_an_older_version() -> None:
+    store = cast("FileStore", _Older("notes%x2E", "notes."))
+    [file] = files_to_remove(store, parse_stored_path("notes.", "data"), recursive=False)
+    assert file.path == "notes%x2E"
+
+
+@pytest.mark.parametrize("typed", ["a\\b", "two\nlines", "bad\udcff", "notes."])
+def test_name_that_is_not_there_is_said(typed: str) -> None:
+    store = cast("FileStore", _Older("a/b", "notes"))
+    with pytest.raises(RunnerError) as refused:
+        files_to_remove(store, parse_stored_path(typed, "data"), recursive=True)
+    assert refused.value.code == "R-DATA-NONE"
