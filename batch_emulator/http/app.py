@@ -51,7 +51,11 @@ JSON_TYPE = "application/json;odata=minimalmetadata"
 # clients wait, and long enough for most to hear what happened instead of having to ask.
 _COMMITS_WITHIN_S = 30.0
 _INTERNAL = 500
-_NEEDS_NO_ROOM = ("GET", "HEAD", "DELETE")
+# What creates work. A nearly full disk accepts everything else, so that the task that fills it can
+# be ended; Pool_Resize itself refuses to grow.
+_NEEDS_ROOM = frozenset(
+    {"Pool_Add", "Job_Add", "JobSchedule_Add", "Task_Add", "Task_AddCollection"}
+)
 
 
 class App:
@@ -114,15 +118,17 @@ class App:
         raw_query = scope["query_string"].decode("ascii", "replace")
         query = selection_in_current_names(auth.query_of(raw_query))
         whole, stream, operation, is_open = b"", None, "", False
+        takes_room = False
         if raw_path.startswith(f"{admin.PREFIX}/"):
             route, params = self._find_admin(method, raw_path, headers)
-            handler, is_open = route.handler, route.open
+            handler, is_open, takes_room = route.handler, route.open, method == "PUT"
             whole, stream = (b"", body) if route.streamed else (await body.read(), None)
         else:
             whole = await body.read()
             only_job = self._authenticate(method, raw_path, raw_query, headers)
             handler, operation, params = self._find(method, raw_path, query)
-            self._require_room(method)
+            takes_room = operation in _NEEDS_ROOM
+            self._require_room(takes_room)
             if only_job is not None and key_of(params.get("jobId", "")) != only_job:
                 raise Fault("InsufficientAccountPermissions")
         path = raw_path.rstrip("/")
@@ -131,7 +137,7 @@ class App:
         call = Call(self.emulator, *request, operation, stream)
         if not is_open:
             self._write()  # a handler finds in the store what is in memory
-            self._require_room(method)
+            self._require_room(takes_room)
         try:
             result = handler(call)
             reply = await result if inspect.isawaitable(result) else result
@@ -179,13 +185,13 @@ class App:
             except TimeoutError:
                 raise err from None
 
-    def _require_room(self, method: str) -> None:
+    def _require_room(self, takes_room: bool) -> None:
         """Refuse a request before it changes what cannot be written. Raises Fault.
 
-        A nearly full disk accepts deletions, which make room.
+        A nearly full disk refuses only what takes more room.
         """
         emulator = self.emulator
-        trouble = emulator.store.blocked if method in _NEEDS_NO_ROOM else emulator.trouble
+        trouble = emulator.trouble if takes_room else emulator.store.blocked
         if trouble is not None:
             raise no_room(trouble)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.batch.models import BatchPoolResizeOptions
 from azure.core.exceptions import HttpResponseError
 
 from batch_emulator.domain.transitions import jobs, pools
@@ -27,6 +28,7 @@ from tests.contract.server import (
     eventually,
     missing,
     serving,
+    wire,
 )
 from tests.disks import Disk
 
@@ -153,12 +155,13 @@ def test_deleted_job_goes_when_there_is_room(running: Running, things: Things) -
 
 
 def test_nothing_new_begins_on_a_nearly_full_disk(
-    running: Running, things: Things, disk: Disk
+    running: Running, things: Things, disk: Disk, tmp_path: Path
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=2)
     things.wait_nodes(pool_id, 1)
     job_id = things.job(pool_id)
-    first = things.task(job_id, "/bin/sh -c 'sleep 0.3'")
+    gate = tmp_path / "gate"
+    first = things.task(job_id, f"/bin/sh -c 'while [ ! -e {gate} ]; do sleep 0.02; done'")
     things.wait_task(job_id, first, "running")
     waiting = things.task(job_id, "/bin/true", required_slots=2)
     disk.fill()
@@ -166,6 +169,7 @@ def test_nothing_new_begins_on_a_nearly_full_disk(
         things.task(job_id)
     assert (caught.value.status_code, code_of(caught.value)) == (503, "ServerBusy")
     assert "bytes free" in reason_of(caught.value)
+    gate.touch()
     things.wait_task(job_id, first)
     assert running.client.get_task(job_id, waiting).state == "active"
     disk.free()
@@ -180,6 +184,37 @@ def test_job_can_be_deleted_on_a_nearly_full_disk(
     disk.fill()
     running.client.begin_delete_job(job_id, polling_interval=POLL_S).wait()
     assert missing(lambda: running.client.get_job(job_id))
+
+
+def test_work_can_be_ended_on_a_nearly_full_disk(
+    running: Running, things: Things, disk: Disk
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(pool_id, 1)
+    job_id, other = things.job(pool_id), things.job(pool_id)
+    task_id = things.task(job_id, "/bin/sleep 600")
+    things.wait_task(job_id, task_id, "running")
+    disk.fill()
+    running.client.terminate_task(job_id, task_id)
+    assert things.wait_task(job_id, task_id).execution_info is not None
+    running.client.begin_terminate_job(
+        other, wire(terminateReason="enough"), polling_interval=POLL_S
+    ).wait()
+    resize = BatchPoolResizeOptions(target_dedicated_nodes=0)
+    running.client.begin_resize_pool(pool_id, resize, polling_interval=POLL_S).wait()
+    assert not list(running.client.list_nodes(pool_id))
+
+
+def test_pool_does_not_grow_on_a_nearly_full_disk(
+    running: Running, things: Things, disk: Disk
+) -> None:
+    pool_id = things.pool()
+    disk.fill()
+    resize = BatchPoolResizeOptions(target_low_priority_nodes=1)
+    with pytest.raises(HttpResponseError) as caught:
+        running.client.begin_resize_pool(pool_id, resize)
+    assert (caught.value.status_code, code_of(caught.value)) == (503, "ServerBusy")
+    assert running.client.get_pool(pool_id).target_low_priority_nodes == 0
 
 
 def test_nodes_boot_when_there_is_room(running: Running, things: Things, disk: Disk) -> None:

@@ -88,6 +88,12 @@ def resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
     touch(account, pool, now)
 
 
+def grows(pool: Pool, body: Json) -> bool:
+    """Return True if the targets of a body ask for more nodes of a kind than the pool's targets."""
+    dedicated, spot = body.get("targetDedicatedNodes"), body.get("targetLowPriorityNodes")
+    return (dedicated or 0) > pool.dedicated_target or (spot or 0) > pool.spot_target
+
+
 def begin_resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
     """Begin to resize the pool to the targets of a body, which has one or both."""
     dedicated, spot = body.get("targetDedicatedNodes"), body.get("targetLowPriorityNodes")

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from batch_emulator.domain.account import require_pool_quota
-from batch_emulator.domain.faults import Fault, bad_query
+from batch_emulator.domain.faults import Fault, bad_query, no_room
 from batch_emulator.domain.model import Json, Pool, cores_of, key_of, part, parts
 from batch_emulator.domain.transitions import autoscale, metering, pools
 from batch_emulator.domain.validation import machine_rules, pool_rules
@@ -160,6 +160,8 @@ def resize(call: Call) -> Reply:
     pool_rules.check_targets(body)
     if "targetDedicatedNodes" not in body and "targetLowPriorityNodes" not in body:
         raise Fault("MissingRequiredProperty", {"PropertyName": "targetDedicatedNodes"})
+    if pools.grows(pool, body) and (trouble := call.emulator.trouble) is not None:
+        raise no_room(trouble)
     pools.resize(call.emulator.account, pool, body, call.now)
     return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
 
