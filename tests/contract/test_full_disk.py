@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from azure.batch.models import BatchPoolResizeOptions
 from azure.core.exceptions import HttpResponseError
@@ -18,6 +20,9 @@ from batch_emulator.domain.transitions import jobs, pools
 from batch_emulator.executor import executor
 from batch_emulator.folders import shortage
 from batch_emulator.http import app
+from runner.flows.local.services import ServiceLaunch, wait_ready
+from runner.flows.local.state import BATCH, LocalState, ProcessRecord
+from runner.protocol.errors import RunnerError
 from tests import plain_http
 from tests.contract.server import (
     POLL_S,
@@ -307,6 +312,26 @@ def test_health_says_which_disk_is_full(running: Running, things: Things, disk: 
     assert answer.status_code == 200  # it answers, and deletes what is not needed
     assert str(running.emulator.settings.data_dir) in answer.json()["reason"]
     assert "4096 bytes free" in answer.json()["reason"]
+
+
+def test_start_of_local_services_ends_with_the_reason_for_which_nothing_is_stored(
+    running: Running, things: Things, tmp_path: Path
+) -> None:
+    port = urlsplit(running.url).port or 0
+    launch = ServiceLaunch(BATCH, [], {}, tmp_path / "batch.log", "the data")
+    record = ProcessRecord(os.getpid(), psutil.Process().create_time())
+    state = LocalState(port, port, 1, 1)
+    job_id = things.job(things.pool())
+    wait_ready(launch, record, state, 0)
+    with ThreadPoolExecutor(1) as pool:
+        with unwritable(running):
+            adding = pool.submit(things.task, job_id, LARGE)
+            eventually(lambda: running.emulator.store.blocked)
+            with pytest.raises(RunnerError) as caught:
+                wait_ready(launch, record, state, 0)
+        adding.result()
+    assert caught.value.code == "R-LOCAL-BLOCKED"
+    assert "disk is full" in caught.value.why
 
 
 @pytest.mark.parametrize(

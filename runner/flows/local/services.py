@@ -24,6 +24,7 @@ from runner.flows.local.state import (
     ProcessRecord,
     find_process,
     has_marker,
+    refusal,
     service_answers,
 )
 from runner.protocol.errors import ExitCode, RunnerError
@@ -258,13 +259,16 @@ def wait_ready(
 ) -> None:
     """Wait until the service answers. Raise RunnerError with the end of its log if it does not.
 
-    On a full disk it does not answer, and cannot even log why.
+    On a full disk it does not answer, and cannot even log why; the emulator says so if it can.
     """
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while not service_answers(launch.name, state):
         full = full_disk(launch.log)
         if full is not None:
             raise full
+        blocked = refusal(state) if launch.name == BATCH else None
+        if blocked is not None:
+            raise _blocked(launch, blocked)
         died = find_process(record, launch.marker) is None
         if died or time.monotonic() > deadline:
             raise _not_ready(launch, log_start, died=died)
@@ -277,6 +281,16 @@ def log_size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _blocked(launch: ServiceLaunch, why: str) -> RunnerError:
+    return RunnerError(
+        "R-LOCAL-BLOCKED",
+        f"{TITLES[launch.name]} cannot write to {launch.marker}",
+        why=why,
+        fix=f"free space or raise the quota there, read {launch.log}, then run the command again",
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def _not_ready(launch: ServiceLaunch, log_start: int, *, died: bool) -> RunnerError:
