@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 ATTEMPTS = 6  # within 15 s
-# Our choice for storage on this machine that does not run: it may be started later than this
-# service, and Batch never repeats a task whose files could not be downloaded.
+# Our choice for storage on this machine that does not run or is busy: it may be started later than
+# this service or lack room on the disk, and Batch never repeats a task whose files could not be
+# downloaded.
 AWAY_S = 300.0
 TIMEOUT_S = 60.0  # without a byte of progress, not for a whole transfer
 SINGLE_PUT_BYTES = 256 * 1024 * 1024  # what the blob service takes in one Put Blob
@@ -95,7 +96,7 @@ class BlobClient:
     """Downloads, lists and uploads over one shared connection pool.
 
     `sign` signs each request; without it a SAS in the URL says what is allowed. Requests wait up to
-    `away_s` for storage on this machine that does not run.
+    `away_s` for storage on this machine that does not run, or answers 503.
     """
 
     def __init__(
@@ -240,6 +241,9 @@ class BlobClient:
                     continue
             except _TransientAnswerError as err:
                 failure = BlobRequestError("other", err.detail)
+                if err.busy and err.host in _LOOPBACK and time.monotonic() < away_until:
+                    await asyncio.sleep(self._retry_delay_s)
+                    continue
             if attempt == ATTEMPTS:
                 raise failure
             await asyncio.sleep(self._retry_delay_s * 2 ** (attempt - 1))
@@ -309,9 +313,11 @@ class BlobClient:
 
 
 class _TransientAnswerError(Exception):
-    def __init__(self, detail: str) -> None:
+    def __init__(self, answer: httpx.Response, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
+        self.busy = answer.status_code == 503
+        self.host = answer.request.url.host
 
 
 async def _check(answer: httpx.Response) -> None:
@@ -322,7 +328,7 @@ async def _check(answer: httpx.Response) -> None:
     code = answer.headers.get("x-ms-error-code") or _error_code(answer.content)
     detail = f"HTTP {answer.status_code}" + (f" {code}" if code else "")
     if answer.status_code in _TRANSIENT:
-        raise _TransientAnswerError(detail)
+        raise _TransientAnswerError(answer, detail)
     if answer.status_code in _DENIED or code == "PublicAccessNotPermitted":
         raise BlobRequestError("denied", detail)
     raise BlobRequestError("missing" if answer.status_code == 404 else "other", detail)

@@ -189,6 +189,29 @@ def test_storage_that_is_started_later_is_awaited(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"A"
 
 
+def test_storage_on_this_machine_that_is_busy_is_awaited(tmp_path: Path) -> None:
+    tries, busy = 0, 2 * blob_client.ATTEMPTS
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal tries
+        await reader.readuntil(b"\r\n\r\n")
+        tries += 1
+        status = b"503 Service Unavailable" if tries <= busy else b"200 OK"
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: 1\r\nConnection: close\r\n\r\nA" % status)
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/c/a"
+            client = BlobClient(retry_delay_s=0.001, away_s=60)
+            await client.download(url, tmp_path / "a")
+            await client.close()
+
+    asyncio.run(main())
+    assert (tmp_path / "a").read_bytes() == b"A"
+    assert tries == busy + 1
+
+
 def test_server_that_is_silent_is_a_timeout(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_client, "TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
