@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.azure.arm.client import DENIED, ArmClient, arm_endpoint
+from runner.azure.arm.subscription import list_batch_accounts
 from runner.azure.faults import SIGN_IN
 from runner.contract import StackOutputs
 from runner.core.progress import OnProgress, Progress
@@ -218,9 +219,17 @@ def _latest(
 
 def _pools_by_version(management: ArmClient, home: ImageHome) -> dict[str, list[str]]:
     """Return pool names by version; the empty version stands for `latest`."""
-    account = f"{home.group_path}/providers/Microsoft.Batch/batchAccounts/{home.batch_account}"
+    # An adopted account is in another group than the image, and the outputs do not name it.
+    part = f"/providers/Microsoft.Batch/batchAccounts/{home.batch_account}"
+    listed = (each.id for each in list_batch_accounts(management))
+    accounts = [each for each in listed if each.lower().endswith(part.lower())]
     users: dict[str, list[str]] = {}
-    for pool in management.pages(f"{account}/pools", _BATCH):
+    pools = (
+        pool
+        for account in accounts or [f"{home.group_path}{part}"]
+        for pool in management.pages(f"{account}/pools", _BATCH)
+    )
+    for pool in pools:
         deployment = _dict(_dict(pool, "properties"), "deploymentConfiguration")
         machine = _dict(deployment, "virtualMachineConfiguration")
         image = str(_dict(machine, "imageReference").get("id") or "")

@@ -137,14 +137,15 @@ def add_version(server: ArmServer, name: str, state: str = "Succeeded") -> None:
     }
 
 
-def add_pools(server: ArmServer, **used: str) -> None:
+def add_pools(server: ArmServer, group: str = GROUP, **used: str) -> None:
     def pool(name: str, image: str) -> dict[str, Any]:
         reference = {"imageReference": {"id": image}} if image else {}
         deployment = {"virtualMachineConfiguration": reference}
         return {"name": name, "properties": {"deploymentConfiguration": deployment}}
 
     pools = [pool(name, image) for name, image in used.items()]
-    server.handle("GET", "/batchaccounts/account/pools", lambda *_: (200, {"value": pools}, {}))
+    account = resource_id(group, "Microsoft.Batch/batchAccounts/account").lower()
+    server.handle("GET", f"{account}/pools", lambda *_: (200, {"value": pools}, {}))
 
 
 @pytest.mark.feature(3)
@@ -343,6 +344,18 @@ def test_versions_are_listed_newest_first_with_the_pools_that_boot_them(
     assert rows[1]["node_agent"] == "batch.node.ubuntu 24.04"
     assert rows[1]["end_of_life"] == "2029-04-30"
     assert rows[1]["created"] == "2026-11-20T10:00:00+00:00"
+
+
+def test_pools_of_an_adopted_account_are_found_in_its_group(
+    server: ArmServer, capsys: pytest.CaptureFixture[str]
+):
+    del server.state.resources[resource_id(GROUP, "Microsoft.Batch/batchAccounts/account")]
+    server.add_batch_account("team", "account", "westeurope")
+    add_version(server, "1.0.2")
+    add_pools(server, group="team", t4=DEFINITION)
+    assert main(["image", "ls", "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["pools"] == ["t4 (latest)"]
 
 
 def test_the_table_shows_the_same_on_one_line_each(
