@@ -442,6 +442,7 @@ class Pool:
     remote_access: bool = False  # its nodes have an endpoint for SSH that it did not ask for
     spot_capacity: int | None = None
     traced: int = 0
+    machines: dict[int, int] = field(default_factory=dict[int, int])  # by number of the node, ever
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     used: ResourceUsage = field(default_factory=ResourceUsage)  # on nodes that are gone
     core_s: list[float] = field(default_factory=lambda: [0.0, 0.0])  # theirs, dedicated and spot

@@ -62,6 +62,11 @@ def pool_record(pool: Pool) -> Json:
         "core_s": pool.core_s,
         "spot_capacity": pool.spot_capacity,
         "traced": pool.traced,
+        **(
+            {"machines": {str(n): count for n, count in pool.machines.items()}}
+            if pool.machines
+            else {}
+        ),
         **times_of(
             created=pool.created,
             modified=pool.modified,
@@ -92,6 +97,7 @@ def pool_from(record: Json) -> Pool:
         core_s=record["core_s"],
         spot_capacity=record["spot_capacity"],
         traced=record["traced"],
+        machines={int(number): n for number, n in record.get("machines", {}).items()},
         created=time_of(record["created"]),
         modified=time_of(record["modified"]),
         state_time=time_of(record["state_time"]),

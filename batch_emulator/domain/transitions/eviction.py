@@ -172,9 +172,8 @@ def _away_s(account: Account, node: Node) -> float:
     mean = account.limits.capacity_away_s
     if mean <= 0:
         return 0.0
-    return account.draw("away", node.pool.key, str(node.number), str(node.lives)).expovariate(
-        1 / mean
-    )
+    words = ("away", node.pool.key, str(node.number), str(nodes.machine_of(node)))
+    return account.draw(*words).expovariate(1 / mean)
 
 
 def preempt(account: Account, node: Node, now: datetime, why: str) -> None:

@@ -68,12 +68,22 @@ def create(
     """Get a new machine for the node, also after it was preempted or deallocated."""
     node.allocated = now
     node.lives += 1
+    if not node.dedicated:
+        # Another node may have had this number: its draws are not repeated.
+        machines = node.pool.machines
+        machines[node.number] = machines.get(node.number, 0) + 1
+        account.save_pool(node.pool)
     if account.limits.eviction_rate > 0 and not node.dedicated:
-        draw = account.draw(node.pool.key, str(node.number), str(node.lives))
+        draw = account.draw(node.pool.key, str(node.number), str(machine_of(node)))
         seconds = draw.expovariate(account.limits.eviction_rate / 3600)
         node.evict_at = now + timedelta(seconds=min(seconds, _LONGEST_S))
         account.at(node.evict_at, node)
     boot(account, node, state, now)
+
+
+def machine_of(node: Node) -> int:
+    """Return how many machines the nodes with this number had in the pool, this one included."""
+    return node.pool.machines.get(node.number, node.lives)
 
 
 def boot(account: Account, node: Node, state: NodeState, now: datetime) -> None:

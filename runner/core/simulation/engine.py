@@ -6,7 +6,7 @@ written anew here because the emulator keeps documents of each node and task, wh
 thousand times more. `tests/unit/core/simulation/test_emulator_agrees.py` runs both side by side.
 
 Node time counts from allocation until the node is gone, without the time of a node that was
-evicted. Azure bills no more than that.
+evicted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _SAMPLE_MS = 30 * MS
 _TICKS_PER_MS = TICKS_PER_SECOND // MS
 _RESIZE_TIMEOUT_MS = 15 * 60 * MS
 _MOST_NODES = 10_000
+_MOST_EVENTS = 10_000_000
 _MOMENTS = 4096  # halved when there are more
 _PROBLEMS = 100
 _LONGEST_MS = 365 * 86_400_000
@@ -44,8 +45,8 @@ class _Node:
     """One node. `since` is when its machine was allocated, `ready` when it took its first task."""
 
     __slots__ = (
-        "free", "life", "machine", "noticed", "number", "ready", "running", "since", "spot",
-        "state",
+        "again", "free", "life", "machine", "noticed", "number", "ready", "running", "since",
+        "spot", "state",
     )  # fmt: skip
 
     def __init__(self, number: int, slots: int, *, spot: bool) -> None:
@@ -53,11 +54,12 @@ class _Node:
         self.spot = spot
         self.free = slots
         self.state = _CREATING
-        self.life = 0
+        self.life = 0  # machines of the spot nodes with this number, this one included
         self.machine = 0  # number of the machine, which no other ever has
         self.noticed = False
         self.since = 0
         self.ready = -1
+        self.again = False  # it had another machine before
         self.running: dict[int, int] = {}  # tasks and when they started
 
 
@@ -93,6 +95,7 @@ class _Simulation:
         self.arrivals, self.slots_of = work.arrivals_ms, work.slots
         self.left = list(work.durations_ms)  # work that is not done or not saved, by task
         self.attempt = [0] * len(work)
+        self.place = [0] * len(work)  # number of the node
         self.first_start: list[int] = [-1] * len(work)
         self.arrived = 0
         # Tasks that wait, by their slots: in order of arrival, after those that are repeated.
@@ -109,7 +112,9 @@ class _Simulation:
         self.most = (scenario.most_spot, scenario.most_dedicated)
         self.spent = (_Spent(), _Spent())
         self.capacity: int | None = None
-        self.returning: list[int] = []  # preempted nodes that wait for capacity
+        self.returning: set[int] = set()  # numbers of preempted nodes that wait for capacity
+        self.noticed = 0  # nodes with a notice that have not left
+        self.lives: dict[int, int] = {}
         self.resizing = False
         self.resize_ends = -1
         self.deallocation = "requeue"
@@ -145,7 +150,10 @@ class _Simulation:
             if self.next_sample <= now:  # until now nothing has changed
                 self._fill((now - self.next_sample) // _SAMPLE_MS + 1)
             self.events += 1
-            if arrival <= event:
+            if self.events > _MOST_EVENTS:
+                self._problem(f"the simulation was ended after {_MOST_EVENTS:,} events")
+                break
+            if arrival < event:
                 self._arrive()
             else:
                 _, _, kind, one, other = heapq.heappop(heap)
@@ -208,15 +216,13 @@ class _Simulation:
             self.first_start[task] = now
         end = now + self.scenario.setup_ms + self.left[task]
         self.sequence += 1
-        key = (end, self.sequence, 0, task, node.number << 20 | self.attempt[task])
-        heapq.heappush(self.heap, key)
+        self.place[task] = node.number
+        heapq.heappush(self.heap, (end, self.sequence, _TASK_ENDS, task, self.attempt[task]))
 
     def _task_ends(self, task: int, attempt: int) -> None:
-        if attempt & 0xFFFFF != self.attempt[task]:
-            return
-        node = self.nodes.get(attempt >> 20)
-        if node is None or task not in node.running:
-            return
+        if attempt != self.attempt[task]:
+            return  # the attempt was cut short
+        node = self.nodes[self.place[task]]
         slots = self.slots_of[task]
         del node.running[task]
         spent = self.spent[not node.spot]
@@ -325,7 +331,9 @@ class _Simulation:
         """Allocate a machine, also after an eviction."""
         scenario = self.scenario
         node.since, node.ready = self.now, -1
-        node.life += 1
+        if node.spot:
+            node.life = self.lives[node.number] = self.lives.get(node.number, 0) + 1
+        node.again = node.machine > 0
         self.machines += 1
         node.machine = self.machines
         self._enter(node, _CREATING)
@@ -364,6 +372,8 @@ class _Simulation:
             self._place()
 
     def _leave(self, node: _Node) -> None:
+        self._forget_notice(node)
+        self.returning.discard(node.number)
         drains = self.deallocation in ("taskcompletion", "retaineddata")
         if node.state != _PREEMPTED:
             self._book(node, whole=False)
@@ -375,6 +385,7 @@ class _Simulation:
             self._forget(node)
 
     def _forget(self, node: _Node) -> None:
+        self._forget_notice(node)
         self._book(node, whole=True)
         self.counts[node.state] -= 1
         self.leaving[not node.spot] -= node.state == _LEAVING
@@ -406,9 +417,14 @@ class _Simulation:
     def _evict(self, node: _Node, notice_ms: int) -> None:
         if notice_ms > 0:
             node.noticed = True
+            self.noticed += 1
             self._at(self.now + notice_ms, _NOTICE_ENDS, node.number, node.machine)
         else:
             self._preempt(node)
+
+    def _forget_notice(self, node: _Node) -> None:
+        self.noticed -= node.noticed
+        node.noticed = False
 
     def _notice_ends(self, number: int, machine: int) -> None:
         node = self._alive(number, machine)
@@ -419,7 +435,7 @@ class _Simulation:
         self.evictions += 1
         self._cut_short(node, again=True)
         self._book(node, whole=True)
-        node.noticed = False
+        self._forget_notice(node)
         self._enter(node, _PREEMPTED)
         wait = 0
         if self.scenario.away_ms:
@@ -436,24 +452,15 @@ class _Simulation:
         if self._room() > 0:
             self._create(node)
         else:
-            self.returning.append(number)
+            self.returning.add(number)
             self._allocate()
 
     def _room(self) -> int:
         """Return for how many more spot nodes there is capacity, negative if some must leave."""
         if self.capacity is None:
             return _MOST_NODES
-        held = sum(
-            node.spot and not node.noticed and node.state not in (_LEAVING, _PREEMPTED)
-            for node in self.nodes.values()
-        )
-        return self.capacity - held
-
-    def _waits(self) -> list[_Node]:
-        found = (self.nodes.get(number) for number in self.returning)
-        waiting = [n for n in found if n is not None and n.state == _PREEMPTED]
-        self.returning = [node.number for node in waiting]
-        return sorted(waiting, key=lambda node: node.number)
+        gone = self.leaving[0] + self.counts[_PREEMPTED] + self.noticed
+        return self.capacity - (self.of_kind[0] - gone)
 
     def _trace(self, number: int, _: int) -> None:
         change = self.scenario.changes[number]
@@ -469,10 +476,10 @@ class _Simulation:
         self._allocate()
 
     def _returns(self) -> None:
-        if self.returning and self.capacity is not None:
-            for node in self._waits()[: max(0, self._room())]:
-                self.returning.remove(node.number)
-                self._create(node)
+        room = self._room() if self.returning and self.capacity is not None else 0
+        for number in sorted(self.returning)[: max(0, room)]:
+            self.returning.remove(number)
+            self._create(self.nodes[number])
 
     # -- the formula and resizes
 
@@ -500,6 +507,9 @@ class _Simulation:
             return
         self.deallocation = found.option
         wanted = [min(found.spot, _MOST_NODES), min(found.dedicated, _MOST_NODES)]
+        if wanted != [found.spot, found.dedicated]:
+            asked = max(found.spot, found.dedicated)
+            self._problem(f"the formula asks for {asked:,} nodes; {_MOST_NODES:,} are simulated")
         if wanted != self.targets or wanted != self.of_kind:
             self._begin_resize(*wanted)
 
@@ -526,7 +536,7 @@ class _Simulation:
                     continue
                 most = self.most[kind]
                 room = max(0, most - self.of_kind[kind]) if most is not None else _MOST_NODES
-                capacity = _MOST_NODES if kind else self._room() - len(self._waits())
+                capacity = _MOST_NODES if kind else self._room() - len(self.returning)
                 count = min(missing, room, capacity)
                 waits = waits or capacity < min(missing, room)
                 if count > 0:
@@ -558,7 +568,7 @@ class _Simulation:
         self.resizing = False
         if error:
             self._problem(error)
-            young = [n for n in self.nodes.values() if n.state == _CREATING and n.life == 1]
+            young = [n for n in self.nodes.values() if n.state == _CREATING and not n.again]
             for node in young:
                 self._forget(node)
         if self.due is not None:
@@ -632,16 +642,20 @@ class _Simulation:
             "lost": (pairs[0].lost, pairs[1].lost),
             "idle": tuple(p.ready - p.setup - p.useful - p.lost for p in pairs),
         }
+        unfinished = len(self.attempt) - self.finished - self.terminated
         first = self.arrivals[0] if len(self.arrivals) else 0
         started = zip(self.first_start, self.arrivals, strict=True)
         return SimulationResult(
             finished=self.finished,
-            unfinished=len(self.attempt) - self.finished - self.terminated,
+            unfinished=unfinished,
             terminated=self.terminated,
             evictions=self.evictions,
             repeated=self.repeated,
-            makespan_ms=self.last_end - first if self.last_end >= 0 else None,
-            waits_ms=sorted(start - arrival for start, arrival in started if start >= 0),
+            makespan_ms=self.last_end - first if self.last_end >= 0 and not unfinished else None,
+            waits_ms=sorted(
+                (start if start >= 0 else max(ended, arrival)) - arrival
+                for start, arrival in started
+            ),
             spent_ms=spent,  # pyright: ignore[reportArgumentType]  pairs of int
             slots_per_node=self.scenario.slots_per_node,
             left_nodes=left,

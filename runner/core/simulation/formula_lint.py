@@ -23,8 +23,10 @@ from batch_emulator.autoscale.values import (
 
 Level = Literal["error", "warning"]
 _NOW = datetime(2026, 1, 7, 12, tzinfo=UTC)  # a Wednesday
-_MANY, _MORE = 50_000, 100_000
+_MANY = 100_000
 _LARGE = 1000
+_MOST = 1_000_000
+_ROUNDS = 96  # evaluations of a day, every 15 minutes
 _SLOTS = 4
 _NODES = 4
 
@@ -236,21 +238,28 @@ class _Lint:
             )
 
     def _bounds(self) -> Iterator[Finding]:
-        one = self._evaluate(_waiting(_MANY), spot=_NODES, dedicated=_NODES)
-        two = self._evaluate(_waiting(_MORE), spot=_NODES, dedicated=_NODES)
-        for name, first, second in (
-            (SPOT, one.spot, two.spot),
-            (DEDICATED, one.dedicated, two.dedicated),
-        ):
-            if name in self.lines and second > first and second > _LARGE:
+        spot, dedicated = self._settled(_waiting(_MANY), spot=_NODES, dedicated=_NODES)
+        for name, count in ((SPOT, spot), (DEDICATED, dedicated)):
+            if name in self.lines and count > _LARGE:
                 yield Finding(
                     "no-upper-bound",
                     "warning",
                     self.lines[name],
-                    f"{_MORE:,} waiting tasks ask for {second:,} nodes: only the quota limits the "
+                    f"{_MANY:,} waiting tasks ask for {count:,} nodes: only the quota limits the "
                     "cost",
                     f"{name} = min(10, ...);",
                 )
+
+    def _settled(
+        self, values: Mapping[str, float], *, spot: int, dedicated: int, now: datetime = _NOW
+    ) -> tuple[int, int]:
+        """Return the targets once the pool follows them, as after a day of evaluations."""
+        for _ in range(_ROUNDS):
+            found = self._evaluate(values, spot=spot, dedicated=dedicated, now=now)
+            if found.problem is not None or (found.spot, found.dedicated) == (spot, dedicated):
+                break
+            spot, dedicated = min(found.spot, _MOST), min(found.dedicated, _MOST)
+        return spot, dedicated
 
     def _stays(self) -> Iterator[Finding]:
         """Find nodes that stay although there has been no task for a day, at any hour."""
@@ -258,16 +267,16 @@ class _Lint:
             if name not in self.lines:
                 continue
             left = [
-                self._evaluate({}, spot=spot, dedicated=dedicated, now=_NOW + timedelta(hours=hour))
+                self._settled({}, spot=spot, dedicated=dedicated, now=_NOW + timedelta(hours=hour))
                 for hour in (0, 12, 24 * 3)  # noon, midnight, Saturday
             ]
-            least = min(each.spot if name == SPOT else each.dedicated for each in left)
+            least = min(each[name == DEDICATED] for each in left)
             if least:
                 yield Finding(
                     "never-zero",
                     "warning",
                     self.lines[name],
-                    f"after a day without tasks the pool keeps {least} nodes, which cost money",
+                    f"after a day without tasks the pool keeps {least:,} nodes, which cost money",
                     f"let {name} become 0 when $PendingTasks is 0",
                 )
 

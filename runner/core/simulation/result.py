@@ -41,8 +41,9 @@ class SimulationResult:
         terminated: Tasks that were ended because their node left the pool.
         evictions: Spot nodes that were evicted.
         repeated: Attempts of tasks that were cut short and repeated.
-        makespan_ms: From the first arrival to the last end of a task; None if none ended.
-        waits_ms: Time from arrival to first start of each task that started, sorted.
+        makespan_ms: From the first arrival to the last end of a task; None if a task did not end.
+        waits_ms: Time from arrival to first start of each task, sorted; until the end of the
+            simulation if it did not start.
         spent_ms: Slot time of (spot, dedicated) nodes by purpose. Divided by the slots of a node
             it is node time: the sum is the time for which Azure bills.
         left_nodes: Nodes that were still there at the end.
@@ -75,7 +76,7 @@ class SimulationResult:
         return spot / self.slots_per_node, dedicated / self.slots_per_node
 
     def wait_ms(self, percentile: float) -> int | None:
-        """Return a percentile of the waiting times by nearest rank, None if no task started."""
+        """Return a percentile of the waiting times by nearest rank, None without tasks."""
         if not self.waits_ms:
             return None
         rank = -(-len(self.waits_ms) * percentile // _PERCENT)

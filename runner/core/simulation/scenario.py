@@ -20,6 +20,7 @@ MS = 1000
 _DAY_MS = 86_400_000
 _LONGEST_MS = 3650 * _DAY_MS
 _MOST_TASKS = 5_000_000
+_MOST_BYTES = 256 << 20
 _MOST_SLOTS = 256  # of a node (docs: taskSlotsPerNode)
 _COLUMNS = ("arrival", "duration", "slots")
 
@@ -191,6 +192,8 @@ def load_workload(path: Path) -> Workload:
     """
     tasks: list[tuple[int, int, int]] = []
     try:
+        if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST_BYTES):
+            raise ScenarioError(f"{path}: expected a file of at most {_MOST_BYTES >> 20} MiB")
         for line, row in read_rows(path):
             tasks.append(_task(row, f"{path}, line {line}"))
             if len(tasks) > _MOST_TASKS:
@@ -198,7 +201,8 @@ def load_workload(path: Path) -> Workload:
     except TraceError as err:
         raise ScenarioError(str(err)) from err
     if not tasks:
-        raise ScenarioError(f"{path}: no tasks")
+        rows = "write one object per line, or CSV with the header arrival,duration,slots"
+        raise ScenarioError(f"{path}: no tasks; {rows}")
     tasks.sort(key=lambda task: task[0])
     return Workload([t[0] for t in tasks], [t[1] for t in tasks], [t[2] for t in tasks])
 
@@ -210,12 +214,19 @@ def _task(row: dict[str, Any], place: str) -> tuple[int, int, int]:
         raise ScenarioError(f"{place}: unknown {names}; it may have {', '.join(_COLUMNS)}")
     try:
         arrival, duration = _time(row, "arrival", 0), _time(row, "duration", 1)
-        slots = int(row.get("slots") or 1)
+        slots = _slots(row.get("slots"))
     except (UnitError, TypeError, ValueError, OverflowError) as err:
         raise ScenarioError(f"{place}: {err}") from err
-    if not 1 <= slots <= _MOST_SLOTS:
-        raise ScenarioError(f"{place}: 'slots' must be from 1 to {_MOST_SLOTS}")
     return arrival, duration, slots
+
+
+def _slots(value: object) -> int:
+    if value is None or value == "":
+        return 1
+    number = math.nan if isinstance(value, bool) else float(str(value))
+    if not number.is_integer() or not 1 <= number <= _MOST_SLOTS:
+        raise ScenarioError(f"'slots' must be a whole number from 1 to {_MOST_SLOTS}")
+    return int(number)
 
 
 def load_changes(path: Path) -> tuple[CapacityChange, ...]:

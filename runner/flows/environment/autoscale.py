@@ -209,7 +209,7 @@ def _simulated(candidate: Candidate, scenario: Scenario, assumed: Assumed) -> Si
             "R-SIMULATION",
             f"cannot simulate {candidate.name}",
             why=str(err),
-            fix="correct the formula, or set --slots and --task-slots",
+            fix="correct the formula, or give nodes as many --slots as a task needs",
             exit_code=ExitCode.USAGE,
         ) from err
 

@@ -250,6 +250,7 @@ def simulate(
             "--spot-price",
             metavar="USD",
             min=0,
+            max=10_000,
             help="Price of a spot node per hour.",
             show_default="of --vm-size in --region",
         ),
@@ -260,6 +261,7 @@ def simulate(
             "--dedicated-price",
             metavar="USD",
             min=0,
+            max=10_000,
             help="Price of a dedicated node per hour.",
             show_default="of --vm-size in --region",
         ),
@@ -425,25 +427,32 @@ def _show_simulation(
 
     work = scenario.workload
     slots = "1 slot" if assumed.slots == 1 else f"{assumed.slots} slots"
+    tasks = "1 task" if len(work) == 1 else f"{len(work)} tasks"
     out.note(
-        f"{len(work)} tasks, {format_duration(work.slot_ms / 1000)} of work in all; {slots} per "
-        f"node; evaluated every {format_duration(assumed.interval_s)}; {_price_line(assumed)}",
+        f"{tasks}, {format_duration(work.slot_ms / 1000)} of work in all; {slots} per node; "
+        f"evaluated every {format_duration(assumed.interval_s)}; {_price_line(assumed)}",
         style="dim",
     )
     rows = [_text_row(each, result, assumed) for each, result in results]
-    out.rows(rows, _SIMULATED, spare=("setup", "boot", "wait_p90", "node_hours", "most_nodes"))
+    if any(result.unfinished for _, result in results):
+        rows = [
+            {**row, "unfinished": each.unfinished}
+            for row, (_, each) in zip(rows, results, strict=True)
+        ]
+    columns = _SIMULATED if "unfinished" not in rows[0] else (*_SIMULATED, "unfinished")
+    out.rows(rows, columns, spare=("setup", "boot", "wait_p90", "node_hours", "most_nodes"))
     for candidate, result in results:
         if result.unfinished:
             out.warning(
-                f"{candidate.name}: {result.unfinished} tasks had not ended after "
+                f"{candidate.name}: tasks that had not ended: {result.unfinished}, after "
                 f"{format_duration(result.ended_ms / 1000)}"
             )
         if result.terminated:
             out.warning(f"{candidate.name}: {result.terminated} tasks were ended with their node")
         if result.left_nodes and not result.unfinished:
             out.warning(
-                f"{candidate.name}: {result.left_nodes} nodes were still there a day after the "
-                "last task"
+                f"{candidate.name}: nodes that were still there a day after the last task: "
+                f"{result.left_nodes}"
             )
         for each in result.problems[:3]:
             times = f", {each.count} times in a row" if each.count > 1 else ""
@@ -455,6 +464,8 @@ def _show_simulation(
 
 def _price_line(assumed: Assumed) -> str:
     if assumed.spot_usd is None and assumed.dedicated_usd is None:
+        if assumed.vm_size is not None and assumed.region is not None:
+            return f"no price for {assumed.vm_size} in {assumed.region}; see `runner skus`"
         return "no price: set --vm-size and --region, or --spot-price"
     spot, dedicated = (
         "unknown" if usd is None else f"{usd:.3f}"
@@ -473,6 +484,8 @@ def _text_row(candidate: Candidate, result: SimulationResult, assumed: Assumed) 
     def span(ms: float | None) -> str:
         return "none" if ms is None else format_duration(ms / 1000)
 
+    makespan = f"> {span(result.ended_ms)}" if result.unfinished else span(result.makespan_ms)
+
     shares = {
         name: f"{100 * sum(result.spent_ms[name]) / total:.1f} %" if total else "0 %"
         for name in ("useful", "lost", "idle", "boot", "setup")
@@ -480,7 +493,7 @@ def _text_row(candidate: Candidate, result: SimulationResult, assumed: Assumed) 
     return {
         "formula": candidate.name,
         "cost": "unknown" if cost is None else f"{sum(cost.values()) / 1e6:.2f} USD",
-        "makespan": span(result.makespan_ms),
+        "makespan": makespan,
         "wait_p50": span(result.wait_ms(50)),
         "wait_p90": span(result.wait_ms(90)),
         "most_nodes": max((each.spot + each.dedicated for each in result.timeline), default=0),

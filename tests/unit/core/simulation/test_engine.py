@@ -197,10 +197,41 @@ def result_of(formula: str, work: Workload, **settings: object) -> SimulationRes
     return simulate(dataclasses.replace(Scenario(work, formula=formula), **settings))
 
 
-def test_a_huge_scenario_ends() -> None:
-    """A formula that asks for a million nodes gets as many as Batch allows."""
-    found = result_of("$TargetLowPriorityNodes = 1000000;", tasks(3), most_spot=50)
+def test_a_formula_cannot_get_more_nodes_than_a_pool_may_have() -> None:
+    found = result_of("$TargetLowPriorityNodes = 1000000;", tasks(3), until_ms=HOUR)
     assert found.finished == 3
+    assert max(each.spot for each in found.timeline) == 10_000
+    assert "1,000,000 nodes" in found.problems[0].message
+
+
+def test_evictions_are_as_frequent_on_a_pool_that_scales() -> None:
+    """A node with the number of an earlier one is not evicted at the same age."""
+    work = tasks(200, HOUR, every_ms=4 * HOUR)
+    counts = [
+        result_of(
+            DRAINING, work, evictions_per_hour=0.5, checkpoint_ms=MINUTE, boot_ms=0, seed=seed
+        )
+        for seed in range(8)
+    ]
+    hours = sum(sum(each.node_ms) for each in counts) / HOUR
+    assert sum(each.evictions for each in counts) == pytest.approx(0.5 * hours, rel=0.15)
+
+
+def test_unfinished_tasks_have_no_makespan_and_count_as_waiting() -> None:
+    found = result_of(
+        "$TargetDedicatedNodes = 1;", tasks(10, 24 * HOUR), until_ms=48 * HOUR
+    )  # fmt: skip
+    assert (found.unfinished, found.makespan_ms) == (9, None)
+    assert found.wait_ms(99) == 48 * HOUR
+
+
+def test_a_simulation_of_endless_evictions_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.core.simulation.engine._MOST_EVENTS", 5000)
+    found = result_of(
+        "$TargetLowPriorityNodes = 9;", tasks(1, 24 * HOUR), evictions_per_hour=3600.0, boot_ms=0
+    )
+    assert found.unfinished == 1
+    assert "ended after 5,000 events" in found.problems[-1].message
 
 
 def test_random_durations_have_the_given_mean() -> None:
@@ -211,11 +242,8 @@ def test_random_durations_have_the_given_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "30", "-5m", "5m-1m", "normal(3m)", "lognormal(3m)", "lognormal(3m, 9)", "1m("]
+    "text", ["", "-5m", "5m-1m", "normal(3m)", "lognormal(3m)", "lognormal(3m, 9)", "1m("]
 )
 def test_an_invalid_distribution_is_refused(text: str) -> None:
-    if text == "30":
-        assert parse_spread(text)(random.Random()) == 30
-        return
     with pytest.raises(ScenarioError):
         parse_spread(text)

@@ -66,6 +66,19 @@ def test_a_bad_formula_is_found(rule: str, text: str) -> None:
     assert rule in rules(text)
 
 
+@pytest.mark.parametrize(
+    ("formula", "found"),
+    [
+        (f"{SPOT} = max(0, $PendingTasks.GetSample(1)) > 0 ? 1000000 : 0;", {"no-upper-bound"}),
+        (f"{SPOT} = sum($PendingTasks.GetSample(1)) > 0 ? 4 : {SPOT} / 2;", set()),
+        (f"{SPOT} = sum($PendingTasks.GetSample(1)) > 0 ? 4 : max(0, {SPOT} - 1);", set()),
+        (f"{SPOT} = {SPOT} * 2 + 1;", {"no-upper-bound", "never-zero"}),
+    ],
+)
+def test_a_formula_is_judged_by_where_it_leads(formula: str, found: set[str]) -> None:
+    assert rules(f"{formula} {END}") == found
+
+
 def test_a_node_for_each_task_is_found_on_nodes_with_several_slots() -> None:
     assert rules(SIMPLE.replace("4", "100"), slots=4) == {"tasks-not-slots"}
     divided = SIMPLE.replace("$PendingTasks.GetSample(1)", "sum($PendingTasks.GetSample(1)) / 4")

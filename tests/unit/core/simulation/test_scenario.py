@@ -38,9 +38,15 @@ def test_a_workload_is_read_in_order_of_arrival(tmp_path: Path) -> None:
         ("arrival,duration\n5,soon\n", "line 2: "),
         ("arrival,duration,color\n5,1,red\n", "line 2: unknown color"),
         ("arrival,duration,slots\n5,1,0.5\n", "line 2: "),
-        ('{"arrival": 1, "duration": 3, "slots": 900}', "line 1: 'slots' must be from 1 to 256"),
+        (
+            '{"arrival": 1, "duration": 3, "slots": 900}',
+            "line 1: 'slots' must be a whole number from 1",
+        ),
         ('{"arrival": 1}\n', "line 1: 'duration' is missing"),
         ("{arrival: 1}\n", "line 1: not JSON"),
+        ('{"arrival": 1, "duration": 3, "slots": 0}', "line 1: 'slots'"),
+        ('{"arrival": 1, "duration": 3, "slots": true}', "line 1: 'slots'"),
+        ('[{"arrival": 1, "duration": 3}]', "one object per line"),
     ],
 )
 def test_an_invalid_workload_names_the_line(tmp_path: Path, text: str, why: str) -> None:
