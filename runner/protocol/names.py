@@ -36,8 +36,12 @@ _SHORTENED = re.compile(r"(?:\A|/)%x/[0-9a-f]{64}\Z")
 
 def stored_path(path: str) -> str:
     """Return the stored path of a file of this system; `path` is relative, with slashes."""
-    text = os.fsencode(path).decode("utf-8", "surrogateescape")
-    return as_stored(_LOOKS_ESCAPED.sub("%x25", text))
+    return stored_path_of(os.fsencode(path))
+
+
+def stored_path_of(path: bytes) -> str:
+    """Return the stored path of a file of Linux, on any system."""
+    return as_stored(_LOOKS_ESCAPED.sub("%x25", path.decode("utf-8", "surrogateescape")))
 
 
 def as_stored(text: str) -> str:
@@ -46,7 +50,11 @@ def as_stored(text: str) -> str:
 
 
 def file_path(stored: str) -> str:
-    """Return the path of a file on this system by its stored path. The parts are the same ones."""
+    """Return the path of a file by its stored path. The parts are the same ones.
+
+    A byte that is not UTF-8 is a surrogate on every system, as Linux has it. The names of Windows
+    have no bytes: `os.fsdecode` refuses these there.
+    """
     return "/".join(map(_unescape, stored.split("/"))) if "%x" in stored else stored
 
 
@@ -59,7 +67,7 @@ def _escape(found: re.Match[str]) -> str:
 def _unescape(part: str) -> str:
     encoded = part.encode("utf-8", "surrogateescape")
     data = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), encoded)
-    return part if data in (encoded, b".", b"..") else os.fsdecode(data)
+    return part if data in (encoded, b".", b"..") else data.decode("utf-8", "surrogateescape")
 
 
 def blob_name(name: str) -> str:

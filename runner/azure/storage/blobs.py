@@ -47,7 +47,7 @@ from runner.protocol.names import (
     file_path,
     is_shortened,
     listed_prefix,
-    stored_path,
+    stored_path_of,
 )
 
 T = TypeVar("T")
@@ -499,14 +499,15 @@ def _stored(blob: BlobProperties) -> StoredFile:
 
 def _full_name(blob: BlobProperties) -> str:
     name = (blob.metadata or {}).get(_NAME_METADATA) if is_shortened(str(blob.name)) else None
-    return stored_path(os.fsdecode(base64.b64decode(name))) if name else str(blob.name)
+    return stored_path_of(base64.b64decode(name)) if name else str(blob.name)
 
 
 def _name_metadata(name: str) -> dict[str, str] | None:
     """Return the metadata of a blob with the full name, if storage cannot have it."""
     if blob_name(name) == name:
         return None
-    return {_NAME_METADATA: base64.b64encode(os.fsencode(file_path(name))).decode()}
+    path = file_path(name).encode("utf-8", "surrogateescape")
+    return {_NAME_METADATA: base64.b64encode(path).decode()}
 
 
 def _etag(blob: BlobProperties) -> str:

@@ -6,8 +6,17 @@ import os
 import random
 
 import pytest
+from azure.storage.blob import BlobProperties
 
-from runner.protocol.names import as_stored, blob_name, file_path, is_shortened, stored_path
+from runner.azure.storage.blobs import _full_name, _name_metadata
+from runner.protocol.names import (
+    as_stored,
+    blob_name,
+    file_path,
+    is_shortened,
+    stored_path,
+    stored_path_of,
+)
 from runner.protocol.paths import is_selected_output
 
 BYTES = bytes(byte for byte in range(1, 256) if byte != ord("/"))
@@ -43,6 +52,17 @@ def test_ordinary_name_is_stored_as_it_is(path: str) -> None:
 def test_name_that_no_blob_can_have_is_escaped(path: str, stored: str) -> None:
     assert stored_path(path) == stored
     assert file_path(stored) == path
+
+
+def test_name_that_is_not_utf_8_is_the_same_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python reads and writes names there with `surrogatepass`."""
+    monkeypatch.setattr(os, "fsdecode", lambda data: data.decode("utf-8", "surrogatepass"))
+    monkeypatch.setattr(os, "fsencode", lambda name: name.encode("utf-8", "surrogatepass"))
+    assert file_path("bad%xFF") == "bad\udcff"
+    assert stored_path_of(b"bad\xff") == "bad%xFF"
+    long = "%xFF" + "x" * 1100
+    props = BlobProperties(name=blob_name(long), metadata=_name_metadata(long))
+    assert _full_name(props) == long
 
 
 def test_every_name_has_a_stored_path_of_its_own() -> None:
