@@ -384,11 +384,11 @@ def _targets(found: Found, local: Path | None) -> Targets:
     return replace(targets, of={path: targets.of[name] for path, name in names.items()})
 
 
-def _leaves(why: str) -> RunnerError:
+def _leaves(what: str) -> RunnerError:
     return RunnerError(
         "R-DATA-LEAVES",
-        "a file would be written outside of the folder",
-        why=why,
+        what,
+        why="a file would be written outside of the folder",
         fix="choose another folder, or get the file on its own",
     )
 

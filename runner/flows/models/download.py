@@ -231,11 +231,11 @@ def _refuse_to_overwrite(taken: list[Path], version: ModelVersion) -> None:
     )
 
 
-def _leaves(why: str) -> RunnerError:
+def _leaves(what: str) -> RunnerError:
     return RunnerError(
         "R-MODEL-PATH",
-        "a file would be written outside of the folder",
-        why=why,
+        what,
+        why="a file would be written outside of the folder",
         fix="remove links from the folder, or use another one",
     )
 

@@ -201,11 +201,11 @@ def _targets(folder: Path, files: Iterable[RunFile]) -> Targets:
         raise _leaves(str(err)) from err
 
 
-def _leaves(why: str) -> RunnerError:
+def _leaves(what: str) -> RunnerError:
     return RunnerError(
         "R-OUTPUT-PATH",
-        "a file would be written outside of the output folder",
-        why=why,
+        what,
+        why="a file would be written outside of the output folder",
         fix="remove links from the output folder, or use another with --output-dir",
     )
 

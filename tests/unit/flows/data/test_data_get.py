@@ -137,3 +137,13 @@ def test_name_that_is_not_there_is_said(typed: str) -> None:
     with pytest.raises(RunnerError) as refused:
         files_to_remove(store, parse_stored_path(typed, "data"), recursive=True)
     assert refused.value.code == "R-DATA-NONE"
+
+
+def test_file_that_leaves_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path)
+    store = cast("FileStore", _Older("d/link/x"))
+    with pytest.raises(RunnerError) as refused:
+        plan_get(store, parse_stored_path("d", "data"), tmp_path / "here", ignore_progress)
+    assert refused.value.code == "R-DATA-LEAVES"
+    assert str(tmp_path / "here" / "link" / "x") in refused.value.what
