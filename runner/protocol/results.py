@@ -300,17 +300,22 @@ def _part(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def parse_outputs(
-    listed: Iterable[Mapping[str, Any]], refuse: Callable[[LeftOut], object]
+    listed: Iterable[Mapping[str, Any]],
+    refuse: Callable[[LeftOut], object],
+    *,
+    folder: str = "",
 ) -> tuple[OutputFile, ...]:
     """Read a list of exported files, without those whose path leaves the output folder.
 
     Args:
         listed: The documents of the files.
         refuse: Is called with each file whose path leaves the output folder.
+        folder: Comes before the paths of a rank, unless the list has another one.
     """
     outputs: list[OutputFile] = []
     for entry in listed:
         path, size_bytes = str(entry["path"]), int(entry["size_bytes"])
+        path = f"{entry.get('folder') or folder}{path}" if folder else path
         try:
             check_output_path(path)
         except ValueError:

@@ -191,15 +191,14 @@ def _kept_outputs(
     for rank in range(1, min(nodes, MAX_NODES)):
         with suppress(*DAMAGED):
             name = RunPaths(run_id, rank).attempt_outputs(attempt)
-            files = _listed(container, name, refuse)
-            found += [replace(file, path=f"rank-{rank}/{file.path}") for file in files]
+            found += _listed(container, name, refuse, f"rank-{rank}/")
     return tuple(found)
 
 
 def _listed(
-    container: BlobContainer, name: str, refuse: Callable[[LeftOut], object]
+    container: BlobContainer, name: str, refuse: Callable[[LeftOut], object], folder: str = ""
 ) -> tuple[OutputFile, ...]:
-    return parse_outputs(parse_json(container.read(name) or b"[]"), refuse)
+    return parse_outputs(parse_json(container.read(name) or b"[]"), refuse, folder=folder)
 
 
 def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple[AttemptStart, ...]:

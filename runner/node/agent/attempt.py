@@ -632,7 +632,7 @@ class Attempt:
             if last:
                 return
             try:
-                write_list(runs, blobs.attempt_outputs(self.number), outputs)
+                write_list(runs, blobs.attempt_outputs(self.number), outputs, folder)
             except StorageRequestError as err:
                 logger.warning("the list of the outputs is lost: %s", err)
 

@@ -210,17 +210,18 @@ def _run_attempt(
         others = open_node_group(agent, spec, number, events)
         outputs = _stages(agent, attempt, inherited, others)
     except TerminatedError:
-        close_node_group(others, urgent=True)
+        close_node_group(others, urgent=True, own=attempt.names_of_outputs())
         return outcome.terminated(events.current, attempt)
     except EvictedError:
-        close_node_group(others, again=True)
+        close_node_group(others, again=True, own=attempt.names_of_outputs())
         outcome.terminated(events.current, attempt)
         return _wait_for_eviction(agent, outcome)
     except NodeLostError as err:
-        close_node_group(others, again=True)
+        close_node_group(others, again=True, own=attempt.names_of_outputs())
         return _after_loss(agent, outcome, attempt, err, spec.retries)
     except StageFailedError as err:
-        close_node_group(others, own=attempt.names_of_outputs())
+        failed = others is not None and outcome.is_final(spec.retries)
+        close_node_group(others, failed=failed, own=attempt.names_of_outputs())
         add_node_name(others, agent.node.node, err)
         _log_failure(err, dirs, finished)
         return outcome.failed(err, spec.retries, attempt)

@@ -161,6 +161,14 @@ class AttemptOutcome:
         attempt.remove_temp()
         return self._commit(outputs, failure, attempt.left_out)
 
+    def is_final(self, retries: int) -> bool:
+        """Return True if a failure of this attempt ends the run, or that is not known."""
+        runs, blobs = self._agent.runs, self._agent.blobs
+        try:
+            return not retries or failures_before(runs, blobs, self._number) >= retries
+        except StorageRequestError:
+            return True
+
     def terminated(self, step: str, attempt: Attempt) -> int:
         """Record a termination: the run continues elsewhere, or the client decided its outcome.
 

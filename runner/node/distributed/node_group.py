@@ -234,14 +234,20 @@ class NodeGroup:
         return [worker.rank for worker in exporting if worker.exported]
 
     def close(
-        self, *, again: bool = False, urgent: bool = False, own: Iterable[str] | None = None
+        self,
+        *,
+        again: bool = False,
+        urgent: bool = False,
+        failed: bool = False,
+        own: Iterable[str] = (),
     ) -> None:
         """Stop all workers, and wait for their logs and, if it failed, for their outputs.
 
         Args:
             again: the workers should join the next attempt.
             urgent: Batch ends the task, so wait for a short time only.
-            own: names of outputs of the primary, where the attempt failed.
+            failed: the run failed, so wait until the workers have kept their outputs.
+            own: names of outputs of the primary.
         """
         with self._changed:
             if self._closed:
@@ -249,19 +255,19 @@ class NodeGroup:
             self._closed = True
         if self._server is not None:  # returning workers join the next attempt
             self._server.close()
-        names = list(own or ())
+        names = list(own)
         for worker in self.workers.values():
             self._send(
                 worker,
                 order=PrimaryOrder.STOP,
                 again=again,
-                keep=again or urgent or own is not None,
+                keep=again or urgent or failed,
                 folder=rank_folder(worker.rank, names),
             )
         connected = [worker for worker in self.workers.values() if worker.connection]
         with suppress(TerminatedError):  # Batch ends the task
             times = self.timeouts
-            limit_s = times.flush_s if own is None else times.partial_s
+            limit_s = times.partial_s if failed else times.flush_s
             limit_s = times.hurried_flush_s if urgent else limit_s
             self._wait(
                 lambda: all(w.flushed or w.is_gone for w in connected), limit_s, checked=not urgent
@@ -442,11 +448,12 @@ def close_node_group(
     *,
     again: bool = False,
     urgent: bool = False,
-    own: Iterable[str] | None = None,
+    failed: bool = False,
+    own: Iterable[str] = (),
 ) -> None:
     """Close the node group, if there is one."""
     if node_group is not None:
-        node_group.close(again=again, urgent=urgent, own=own)
+        node_group.close(again=again, urgent=urgent, failed=failed, own=own)
 
 
 def add_node_name(node_group: NodeGroup | None, node: str, err: StageFailedError) -> None:

@@ -189,20 +189,35 @@ def _sizes(output_dir: Path, collected: Collected) -> dict[str, int]:
     return sizes
 
 
-def write_list(runs: ContainerClient, name: str, outputs: Sequence[OutputFile]) -> None:
-    """Store the list of the files that a node, or an attempt that was terminated, exported."""
-    runs.put(name, json.dumps([output.to_json() for output in outputs]).encode())
+def write_list(
+    runs: ContainerClient, name: str, outputs: Sequence[OutputFile], folder: str = ""
+) -> None:
+    """Store the list of the files that a node, or an attempt that was terminated, exported.
+
+    Args:
+        runs: the container of runs.
+        name: the name of the list.
+        outputs: the files.
+        folder: where they are below the outputs of the run, if only this node knows.
+    """
+    more = {"folder": folder} if folder else {}
+    runs.put(name, json.dumps([{**output.to_json(), **more} for output in outputs]).encode())
 
 
-def read_list(runs: ContainerClient, name: str) -> tuple[OutputFile, ...] | None:
-    """Return the files that `write_list` stored, or None if there is no list. Raise ValueError."""
+def read_list(runs: ContainerClient, name: str, folder: str = "") -> tuple[OutputFile, ...] | None:
+    """Return the files that `write_list` stored, or None if there is no list. Raise ValueError.
+
+    `folder` comes before their paths, unless the list has another one.
+    """
     body = runs.get(name)
     if body is None:
         return None
     listed: list[dict[str, Any]] = parse_json(body)
     if not isinstance(listed, list):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"{name} is not a list of files")
-    return parse_outputs(listed, lambda each: logger.warning("in %s: %s", name, each))
+    return parse_outputs(
+        listed, lambda each: logger.warning("in %s: %s", name, each), folder=folder
+    )
 
 
 def rank_folder(rank: int, own: Iterable[str] = ()) -> str:
@@ -226,13 +241,12 @@ def read_rank_list(
         attempt: the attempt.
         own: names of outputs of rank 0.
     """
-    folder = rank_folder(rank, own)
+    name = RunPaths(run_id, rank).attempt_outputs(attempt)
     try:
-        listed = read_list(runs, RunPaths(run_id, rank).attempt_outputs(attempt)) or ()
+        return list(read_list(runs, name, rank_folder(rank, own)) or ())
     except (StorageRequestError, *DAMAGED) as err:
         logger.warning("the outputs of rank %d are not known: %s", rank, err)
         return []
-    return [replace(file, path=folder + file.path) for file in listed]
 
 
 def add_earlier_outputs(

@@ -134,7 +134,7 @@ def test_failed_run_does_not_wait_for_outputs_of_a_worker_that_is_gone(party: Pa
     for worker in workers:
         worker.start()
     began = time.monotonic()
-    party.node_group.close(own=[])
+    party.node_group.close(failed=True)
     assert time.monotonic() - began < party.node_group.timeouts.partial_s / 10
     for worker in workers:
         worker.join()

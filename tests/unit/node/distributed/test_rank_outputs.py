@@ -117,6 +117,14 @@ def test_failed_run_keeps_files_of_the_same_name(node_group: NodeGroupTask) -> N
     assert {"rank-1/shard", "rank-1_/shard", "rank-1_/model-1.pt"} <= set(paths)
 
 
+def test_failure_that_is_retried_does_not_wait_for_outputs_of_workers(
+    node_group: NodeGroupTask,
+) -> None:
+    node_group.submit(WRITES + BOTH + "sys.exit(3)\n", resources={"nodes": 2}, retries=1)
+    assert node_group.run_node_group(2) == 3, node_group.output
+    assert not node_group.has("nodes/1/attempts/1/outputs.json")
+
+
 def test_terminated_run_keeps_what_every_rank_made(node_group: NodeGroupTask, until: Until) -> None:
     node_group.submit(WRITES + BOTH + "time.sleep(300)\n", resources={"nodes": 2})
     primary = node_group.start_node_group(2)
@@ -127,6 +135,29 @@ def test_terminated_run_keeps_what_every_rank_made(node_group: NodeGroupTask, un
     until(lambda: node_group.has("nodes/1/attempts/1/outputs.json"))
     until(lambda: node_group.has("output/rank-1/model-1.pt"))
     assert node_group.has("output/model-0.pt")
+
+
+def test_next_attempt_takes_over_files_of_the_same_name(
+    node_group: NodeGroupTask, until: Until
+) -> None:
+    script = WRITES + (
+        "if os.environ['RUNNER_ATTEMPT'] == '1':\n"
+        "    if rank == '0':\n        (out / 'rank-1').mkdir()\n"
+        "        (out / 'rank-1' / 'model-1.pt').write_text('of rank 0')\n"
+    )
+    script += "    " + BOTH.strip().replace("\n", "\n    ") + "\n    time.sleep(300)\n"
+    node_group.submit(script, resources={"nodes": 2})
+    primary = node_group.start_node_group(2)
+    until((node_group.shared / "there-1").exists)
+    until((node_group.shared / "there-0").exists)
+    primary.terminate()
+    primary.wait(60)
+    until(lambda: node_group.has("nodes/1/attempts/1/outputs.json"))
+    assert node_group.text("output/rank-1/model-1.pt") == "of rank 0"
+    assert node_group.text("output/rank-1_/model-1.pt") == "1"
+    assert node_group.run_node_group(2) == 0, node_group.output
+    kept = {one["path"]: one.get("attempt") for one in node_group.json("result.json")["outputs"]}
+    assert (kept["rank-1/model-1.pt"], kept["rank-1_/model-1.pt"]) == (1, 1)
 
 
 def test_next_attempt_takes_over_what_every_rank_made(
