@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,10 +43,15 @@ class Storage:
         self.key = ensure_keys(self.paths)["storage"]
         self.record: ProcessRecord | None = None
 
-    def start(self, log: Path | None = None) -> ContainerClient:
+    def start(self, log: Path | None = None, journal: bool = True) -> ContainerClient:
         program = azurite.ensure_azurite(self.paths, ignore_progress)
         launch = services.blob_launch(self.paths, self.state.blob_port, self.key, program)
         launch = replace(launch, log=log or launch.log)
+        if not journal:
+            at = launch.arguments.index("--require")
+            without = [*launch.arguments[:at], *launch.arguments[at + 2 :]]
+            launch = replace(launch, arguments=without)
+        self.log = launch.log
         self.record = services.spawn(launch)
         services.wait_ready(launch, self.record, self.state, services.log_size(launch.log))
         return self.client(retry_total=0)
@@ -70,6 +76,9 @@ class Storage:
     def journal(self) -> Path:
         [found] = [path for path in self.journals() if "extent" not in path.name]
         return found
+
+    def database(self) -> Path:
+        return self.paths.blob_data / "__azurite_db_blob__.json"
 
 
 @pytest.fixture
@@ -157,7 +166,7 @@ def test_change_that_cannot_be_written_is_not_acknowledged(storage: Storage) -> 
     container.create_container()
     storage.stop()
     container = storage.start()
-    in_the_way = storage.paths.blob_data / "__azurite_db_blob__.json.journal-1"
+    in_the_way = storage.paths.blob_data / "__azurite_db_blob__.json.journal-2"
     in_the_way.mkdir()  # as a full disk does, it makes writing fail
     clients = [
         container,
@@ -190,7 +199,7 @@ def test_log_that_cannot_be_written_does_not_end_storage(storage: Storage) -> No
     assert read(container, "kept") == b"one"
 
 
-def test_journals_of_a_save_that_was_not_completed_are_applied_twice(storage: Storage) -> None:
+def test_journals_that_the_database_contains_are_not_applied_again(storage: Storage) -> None:
     container = storage.start()
     container.create_container()
     for n in range(3):
@@ -207,3 +216,63 @@ def test_journals_of_a_save_that_was_not_completed_are_applied_twice(storage: St
     assert (read(container, "log"), read(container, "counter")) == (b"012", b"2")
     append(container, "log", b"3")
     assert read(container, "log") == b"0123"
+
+
+def change_until_saved(storage: Storage, container: ContainerClient) -> None:
+    journal = storage.journal()
+    deadline = time.monotonic() + 60
+    while journal.exists():
+        assert time.monotonic() < deadline, "the database was not saved"
+        container.upload_blob("large", b"", overwrite=True, metadata={"by": 7000 * "x"})
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["database-replaced", "before"])
+def test_kill_during_a_save_loses_nothing(storage: Storage, replaced: bool) -> None:
+    container = storage.start()
+    container.create_container()
+    container.upload_blob("kept", b"one")
+    for name in ("log", "deleted"):
+        append(container, name, b"a")
+    old = storage.database().read_bytes()
+    first = storage.journal()
+    link = storage.paths.blob_data / "first"
+    link.hardlink_to(first)  # it stays complete after the save deletes the journal
+    change_until_saved(storage, container)
+    append(container, "log", b"b")
+    append(container, "deleted", b"b")
+    container.delete_blob("deleted")
+    container.delete_blob("large")
+    second = storage.journal()
+    content = second.read_bytes()
+    assert second != first
+    assert b'["grow"' in content
+    if replaced:
+        storage.stop()
+        second.write_bytes(content)
+    else:
+        storage.kill()
+        storage.database().write_bytes(old)
+        link.rename(first)
+    container = storage.start()
+    assert sorted(container.list_blob_names()) == ["kept", "log"]
+    assert (read(container, "kept"), read(container, "log")) == (b"one", b"ab")
+
+
+def test_journal_is_set_aside_if_the_database_was_saved_without_it(storage: Storage) -> None:
+    container = storage.start()
+    container.create_container()
+    storage.stop()
+    container = storage.start()
+    container.upload_blob("before", b"one")
+    storage.kill()
+    container = storage.start(journal=False)
+    container.upload_blob("between", b"two")
+    storage.stop()
+    assert storage.journals()
+    container = storage.start()
+    assert list(container.list_blob_names()) == ["between"]
+    assert "does not continue the database" in storage.log.read_text()
+    assert list(storage.paths.blob_data.glob("__azurite_db_blob__.json.unused-journal-*"))
+    container.upload_blob("after", b"three")
+    storage.kill()
+    assert sorted(storage.start().list_blob_names()) == ["after", "between"]

@@ -3,8 +3,9 @@
 //
 // Azurite keeps metadata in LokiJS, which writes a whole database to its file every five seconds.
 // Here each change is a line in a journal beside that file, written before the response is sent.
-// A start replays the journal over the file. A save begins a new journal and deletes the earlier
-// ones once it is complete. See docs/decisions/0016-azurite-with-a-journal.md.
+// A start replays the journal over the file. A save begins a new journal, whose number is in the
+// file, and deletes the earlier ones once it is complete.
+// See docs/decisions/0016-azurite-with-a-journal.md.
 
 const fs = require("fs");
 const http = require("http");
@@ -14,6 +15,9 @@ const azurite = path.dirname(process.argv[1]);
 const Loki = require(require.resolve("lokijs", { paths: [azurite] }));
 
 const BLOCKS = "committedBlocksInOrder"; // of an append blob: one more with each append
+// In the database: the number of the journal that continues it. LokiJS drops it, so that a database
+// that was saved without this script does not have it.
+const FIRST_JOURNAL = "firstJournal";
 const LEAST_REWRITTEN_BYTES = 4 << 20;
 const journals = new Map(); // by the file name of the database
 
@@ -23,7 +27,7 @@ class Journal {
     this.pending = []; // lines that are not in the file yet
     this.written = new WeakMap(); // document -> its array of blocks and how many are written
     this.saved = 0; // bytes of the database when it was last saved
-    this.number = 0;
+    this.number = Math.max(0, ...this.files().map(({ number }) => number));
     this.begin();
   }
 
@@ -104,14 +108,28 @@ class Journal {
     return replaced;
   }
 
-  // Apply the journals to a parsed database. Return false if there are none.
+  // Apply the journals that continue a parsed database. Return false if there are none.
   replay(database) {
     const files = this.files();
-    for (const { number, file } of files) {
-      this.number = Math.max(this.number, number + 1);
-      replayFile(database, file);
+    const first = database[FIRST_JOURNAL];
+    const later = files.filter(({ number }) => number >= first); // the database contains the others
+    this.number = Math.max(this.number, first ?? 0);
+    const foreign = first === undefined ? files : later;
+    if (foreign.length > 0 && foreign[0].number !== first) {
+      this.setAside(foreign);
+      return false;
     }
-    return files.length > 0;
+    later.forEach(({ file }) => replayFile(database, file));
+    return later.length > 0;
+  }
+
+  // A program without the journal has written the database since, or it was copied from elsewhere.
+  setAside(files) {
+    for (const { file } of files) {
+      const aside = `${file.replace(".journal-", ".unused-journal-")}-${Date.now()}`;
+      fs.renameSync(file, aside);
+      console.error(`${file} does not continue the database. It is not applied; it is now ${aside}`);
+    }
   }
 }
 
@@ -123,14 +141,23 @@ function replayFile(database, file) {
   }
   for (const line of fs.readFileSync(file, "utf8").split("\n").slice(0, -1)) {
     const [what, name, ...rest] = JSON.parse(line);
-    const { collection, docs } = collections.get(name);
+    const { collection, docs } = collections.get(name) ?? {};
+    if (collection === undefined) {
+      report(`${file}: lines of ${name}, which the database does not have, are not applied`);
+      continue;
+    }
     if (what === "remove") {
       docs.delete(rest[0]);
       continue;
     }
     const [doc, count, blocks] = rest;
     if (what === "grow") {
-      doc[BLOCKS] = docs.get(doc.$loki)[BLOCKS].slice(0, count).concat(blocks);
+      const before = docs.get(doc.$loki)?.[BLOCKS];
+      if (before === undefined) {
+        report(`${file}: a line that continues a missing document of ${name} is not applied`);
+        continue;
+      }
+      doc[BLOCKS] = before.slice(0, count).concat(blocks);
     }
     docs.set(doc.$loki, doc);
     collection.maxId = Math.max(collection.maxId, doc.$loki);
@@ -192,10 +219,13 @@ adapter.saveDatabase = function (file, text, callback) {
   const journal = journalOf(file);
   const save = async () => {
     const replaced = journal.rotate();
-    await fs.promises.writeFile(`${file}~`, text, { mode: 0o600, flush: true });
+    const marked = `{"${FIRST_JOURNAL}":${journal.number},${text.slice(1)}`;
+    await fs.promises.writeFile(`${file}~`, marked, { mode: 0o600, flush: true });
     await fs.promises.rename(`${file}~`, file);
     journal.saved = text.length;
-    await Promise.all(replaced.map((old) => fs.promises.unlink(old)));
+    for (const old of replaced) {
+      await fs.promises.unlink(old); // oldest first: what is left continues without a gap
+    }
   };
   const failed = async (err) => {
     await fs.promises.rm(`${file}~`, { force: true });
