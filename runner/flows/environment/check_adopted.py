@@ -52,6 +52,13 @@ def check_adopted(management: ArmClient, stack: StackConfig) -> Iterator[Check]:
         yield run_check("adopt", lambda: _group(management, stack.resource_group))
     if adopted.batch_account:
         yield run_check("adopt", lambda: _batch(management, stack))
+        if stack.budget and stack.batch_account.group.lower() != stack.resource_group.lower():
+            yield warned(
+                "adopt",
+                f"the budget is for resource group {stack.resource_group}; the nodes are billed in "
+                f"{stack.batch_account.group}, with the Batch account",
+                f"set adopt.resource_group: {stack.batch_account.group}, or create a budget there",
+            )
     if adopted.storage_account:
         yield from _storage(management, stack)
 

@@ -70,8 +70,8 @@ QUESTIONS = (
         "subscription",
         "Subscription (number, name or ID)",
         "Azure bills this subscription. You need Owner, or Contributor plus Role Based Access "
-        "Control Administrator. The stack creates a resource group of its own; nothing else in "
-        "the subscription changes.",
+        "Control Administrator, or the same in a resource group that the stack adopts. The stack "
+        "changes nothing outside its resource group and the accounts that it adopts.",
     ),
     Question(
         "batch_account",

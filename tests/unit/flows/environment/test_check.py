@@ -493,6 +493,17 @@ def test_adopted_accounts_pass_without_rights_in_the_subscription(team: Project)
     assert "spot: 16 of 64 cores" in quota
 
 
+def test_budget_that_does_not_count_the_nodes_is_told(team: Project):
+    said = "the budget is for resource group"
+    assert not [each for each in team.check()[1] if said in each["detail"]]
+    team.write(adopt={"batch_account": _TEAM["batch_account"]})
+    (found,) = (each for each in team.check()[1] if said in each["detail"])
+    assert (found["state"], found["fix"]) == (
+        "warning",
+        "set adopt.resource_group: team, or create a budget there",
+    )
+
+
 @pytest.mark.parametrize("key", _TEAM)
 def test_missing_adopted_resource_is_named(team: Project, key: str):
     gone = _TEAM[key].rpartition("/")[2]
