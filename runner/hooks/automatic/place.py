@@ -1,6 +1,7 @@
 """The folder of each training, and what is said to the user.
 
 $RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/claim-<run>-<attempt>    the pid of its process
+$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/variables                digests, to say what differs
 $RUNNER_CHECKPOINT_DIR/automatic/<key>-1/parallel                   several ran at the same time
 $RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/keras-1-<settings>/...   its first call of fit
 
@@ -21,11 +22,13 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 FOLDER_VARIABLE = "RUNNER_CHECKPOINT_DIR"
 OURS = "automatic"
+VARIABLES = "variables"  # a file with digests of the command and of each variable
 SWITCH = "`checkpoints: {automatic: false}` in train.yaml switches this off"
 HOW = "save its state to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
 SCRIPT_OF = b"RUNNER_SCRIPT_OF="  # of `runner.node.script.command`
@@ -165,11 +168,18 @@ def _claim(root: Path) -> Path | None:
     """Return the next folder of this command line, or None if several processes use it at once."""
     global _adopted  # noqa: PLW0603 - of this process
     name = f"claim-{os.environ.get('RUNNER_RUN_ID')}-{os.environ.get('RUNNER_ATTEMPT')}"
-    key = digest("\0".join(_portable([*sys.argv, *own_environment()])))
+    own = own_environment()
+    key = digest("\0".join(_portable([*sys.argv, *own])))
+    command = digest("\0".join(_portable([*sys.argv, *own[:1]])))
+    pairs = (word.partition("=") for word in _portable(own[1:]))
+    known = {VARIABLES: command, **{variable: digest(value) for variable, _, value in pairs}}
     _adopted = _adopt(root, key)
     parallel = root / f"{key}-1" / "parallel"  # goes with the folder if that is adopted
     for k in range(1, 10_000):
         folder = root / f"{key}-{k}"
+        if k == 1 and not folder.exists():
+            with suppress(OSError, ValueError, AttributeError):  # a damaged record
+                _say_what_differs(root, known, name)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             if not parallel.exists():
@@ -188,8 +198,19 @@ def _claim(root: Path) -> Path | None:
         for old in folder.glob("claim-*"):
             if old.name != name:
                 old.unlink(missing_ok=True)
+        (folder / VARIABLES).write_text(json.dumps(known))
         return folder
     raise RuntimeError("too many processes have the same command line")
+
+
+def _say_what_differs(root: Path, known: dict[str, str], claim: str) -> None:
+    """Say which variable keeps this process from the folder of an earlier attempt."""
+    for record in root.glob(f"*/{VARIABLES}"):
+        earlier: dict[str, str] = json.loads(record.read_text() or "{}")
+        if earlier.get(VARIABLES) == known[VARIABLES] and not (record.parent / claim).exists():
+            names = sorted(each for each, _ in earlier.items() ^ known.items())
+            names = [f"${each}" for each in dict.fromkeys(names)]
+            say(f"not resumed: {', '.join(names)} differs from the earlier attempt")
 
 
 def own_environment() -> list[str]:

@@ -154,8 +154,10 @@ def test_processes_with_other_variables_never_share_a_folder(run: Run, tmp_path:
     )
     folder, more = str(tmp_path / "checkpoints"), {"RUNNER_SCRIPT_OF": "wd"}
     first = run(code, folder, "1", **more).stdout.splitlines()
-    second = run(code, folder, "2,1", attempt=2, **more).stdout.splitlines()
+    again = run(code, folder, "2,1", attempt=2, **more)
+    second = again.stdout.splitlines()
     assert "True" not in " ".join((*first, *second[:3]))
+    assert again.stderr == "runner: not resumed: $FOLD differs from the earlier attempt\n"
     assert second[3:] == [line.replace("False", "True") for line in first]
 
 
