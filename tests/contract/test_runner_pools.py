@@ -16,12 +16,15 @@ from azure.batch import models
 
 from infra.config.stack_file import parse_stack_config
 from infra.planning.pool_plan import MarketplaceImage, plan_pools
+from runner.azure.auth.credentials import connect
 from runner.cli.main import main
 from runner.core.checks import Check
 from runner.core.home import HomePaths
 from runner.core.pricing.prices import load_price_table
 from runner.core.settings import load_settings
+from runner.flows.environment import autoscale
 from runner.flows.environment.check_azure import check_agents
+from runner.protocol.errors import RunnerError
 from tests import plain_http
 from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, serving
 from tests.unit.core.recipe_maker import outputs
@@ -224,6 +227,82 @@ def test_formula_is_evaluated_only_where_autoscale_is_enabled(command: Command) 
     assert (code, "R-POOL-UNNAMED" in err) == (2, True)
     code, err = command.error("autoscale", "evaluate", "nothing.txt")
     assert (code, "R-FORMULA-READ" in err) == (2, True)
+
+
+@pytest.mark.feature(7)
+def test_a_formula_is_applied_after_it_was_shown(command: Command, tmp_path: Path) -> None:
+    now = "$TargetLowPriorityNodes = 0;\n$NodeDeallocationOption = taskcompletion;"
+    pool = autoscaled(command.things, now)
+    (tmp_path / "grow.txt").write_text(now.replace("= 0", "= 2"))
+    eventually(lambda: command.row(pool)["allocation"] == "steady")
+    code, err = command.error("autoscale", "apply", "grow.txt")
+    assert (code, "R-NOT-CONFIRMED" in err) == (2, True)
+    assert command.json("show", pool)["formula"] == now
+    out, err = command.text("autoscale", "apply", "grow.txt", "--interval", "7m", "--yes")
+    assert "- $TargetLowPriorityNodes = 0;\n+ $TargetLowPriorityNodes = 2;" in out
+    assert "2 nodes, now 0" in out
+    assert f"runner pool autoscale last --pool {pool}" in err
+    row = command.json("show", pool)
+    assert (row["formula"], row["evaluation_s"]) == (now.replace("= 0", "= 2"), 420)
+    command.things.wait_nodes(pool, 2)
+    found = command.json("autoscale", "last", "--pool", pool)
+    assert (found["results"]["$TargetLowPriorityNodes"], found["error"]) == ("2", None)
+    assert (found["interval_s"], found["overdue"]) == (420, False)
+
+
+def test_a_formula_is_applied_to_a_pool_of_fixed_size(command: Command) -> None:
+    pool = command.things.pool()
+    eventually(lambda: command.row(pool)["allocation"] == "steady")
+    _, err = command.text("autoscale", "apply", GROW, "--pool", pool, "--yes")
+    assert "has no formula now" in err
+    assert command.json("show", pool)["formula"] == GROW
+    command.things.wait_nodes(pool, 3)
+
+
+@pytest.mark.parametrize(
+    ("formula", "why"),
+    [
+        ("x = 1;\n$TargetLowPriorityNodes = (1;", "line 2"),
+        ("nodes = 1;", "sets neither node count"),
+        ("$TargetLowPriorityNodes = 1 / 0;", "always fails"),
+    ],
+)
+def test_a_formula_that_cannot_work_is_not_applied(
+    command: Command, formula: str, why: str
+) -> None:
+    now = "$TargetLowPriorityNodes = 0;"
+    pool = autoscaled(command.things, now)
+    eventually(lambda: command.row(pool)["allocation"] == "steady")
+    code, err = command.error("autoscale", "apply", formula, "--yes")
+    assert (code, "R-FORMULA-INVALID" in err, why in err) == (2, True, True)
+    assert command.json("show", pool)["formula"] == now
+
+
+def test_the_formula_of_a_declared_pool_is_not_applied(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = autoscaled(command.things, "$TargetLowPriorityNodes = 0;")
+    paths = HomePaths(Path(os.environ["RUNNER_HOME"]))
+    local = load_settings({"target": "local"}, cwd=Path.cwd(), env=os.environ)
+    connection = connect(local)
+    stack = replace(connection.outputs, pools=(replace(pool_output(), id=pool),))
+    paths.local_outputs.write_text(stack.to_json(), encoding="utf-8")
+    azure = replace(local, target="azure", stack="dev")
+    monkeypatch.setattr(autoscale, "connect", lambda _: connect(local))
+    with pytest.raises(RunnerError) as caught:
+        autoscale.plan_formula(azure, pool, GROW)
+    assert caught.value.code == "R-FORMULA-DECLARED"
+    assert "Pulumi.dev.yaml" in (caught.value.fix or "")
+    assert autoscale.plan_formula(local, pool, GROW).pool.id == pool
+
+
+def test_the_last_evaluation_has_its_error(command: Command) -> None:
+    formula = "$TargetLowPriorityNodes = $PendingTasks.GetSample(1);"
+    pool = autoscaled(command.things, formula)
+    eventually(lambda: command.row(pool)["autoscale"].startswith("failed: "))
+    code = main(["pool", "autoscale", "last"])
+    shown = command.capsys.readouterr()
+    assert (code, "evaluated 20" in shown.err, "Line 1, Col" in shown.err) == (1, True, True)
 
 
 @pytest.mark.feature(7)

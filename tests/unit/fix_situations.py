@@ -117,7 +117,7 @@ SERVED: Mapping[str, FixCase] = {
 NOT_TRIED: Mapping[str, tuple[str, ...]] = {
     "needs a deployed stack, or a subscription": (
         *("R-AZURE-CAPACITY", "R-AZURE-MISSING", "R-DOWN-ACTIVE", "R-DOWN-SCHEDULES"),
-        "R-IMAGE-DELETE",
+        *("R-FORMULA-DECLARED", "R-IMAGE-DELETE"),
         *("R-IMAGE-TEMPLATE", "R-IMAGE-VERSION", "R-POOL-AUTOSCALED", "R-POOL-DECLARED"),
         *("R-PULUMI-PROTECTED", "R-REACH-CLOSED", "R-REGISTRY-NONE", "R-SELFTEST-ACCESS"),
         *("R-SELFTEST-PRICE", "R-SELFTEST-TIMEOUT", "R-SHARE-NONE", "R-STACK-IDENTITY"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
@@ -25,7 +25,7 @@ _LOG_LINES = 8
 _LOG_BYTES = 16_384
 # Which of the two names the service uses is not known: its REST documentation has one, its SDK the
 # other (read 2026-11-21).
-_FORMULA_CODES = frozenset(
+FORMULA_CODES = frozenset(
     {
         "AutoScalingFormulaSyntaxError",
         "AutoScalingFormulaTooLong",
@@ -126,7 +126,9 @@ def _adjust(client: BatchClient, pool: models.BatchPool, spec: PoolSpec) -> str:
     if not _same_start(pool, spec):
         # Running nodes keep the old start task; nodes that boot later use the new one.
         client.update_pool(spec.id, models.BatchPoolUpdateOptions(start_task=_start_task(spec)))
-    if pool.target_low_priority_nodes == spec.spot_nodes:
+    if pool.enable_auto_scale:  # the service resizes only pools without a formula
+        client.disable_pool_auto_scale(spec.id)
+    elif pool.target_low_priority_nodes == spec.spot_nodes:
         return "kept"
     if pool.allocation_state == "resizing":
         _stop_resize(client, spec.id)
@@ -415,13 +417,24 @@ def evaluate_formula(connection: Connection, pool_id: str, formula: str) -> Pool
         try:
             run = connection.batch_client().evaluate_pool_auto_scale(pool_id, options)
         except HttpResponseError as err:
-            if error_code(err) not in _FORMULA_CODES:
+            if error_code(err) not in FORMULA_CODES:
                 raise
             refused: Any = getattr(err, "model", None)
             details = [str(each.value) for each in refused.error_values or () if each.value]
             problem = PoolProblem(error_code(err), "; ".join(details) or err.message)
             return PoolAutoscale(formula, 0, None, {}, problem)
     return _autoscale_run(formula, 0, run)
+
+
+def enable_autoscale(
+    connection: Connection, pool_id: str, formula: str, interval: timedelta | None
+) -> None:
+    """Set the formula of a pool for its next evaluation; None keeps the interval."""
+    options = models.BatchPoolEnableAutoScaleOptions(
+        auto_scale_formula=formula, auto_scale_evaluation_interval=interval
+    )
+    with service_errors(f"setting the formula of pool {pool_id!r}"):
+        connection.batch_client().enable_pool_auto_scale(pool_id, options)
 
 
 def disable_autoscale(connection: Connection, pool_id: str) -> None:

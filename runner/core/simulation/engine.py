@@ -46,12 +46,13 @@ class _Node:
 
     __slots__ = (
         "again", "free", "life", "machine", "noticed", "number", "ready", "running", "since",
-        "spot", "state",
+        "spent", "spot", "state",
     )  # fmt: skip
 
-    def __init__(self, number: int, slots: int, *, spot: bool) -> None:
+    def __init__(self, number: int, slots: int, spent: _Spent, *, spot: bool) -> None:
         self.number = number
         self.spot = spot
+        self.spent = spent  # of all nodes of its kind
         self.free = slots
         self.state = _CREATING
         self.life = 0  # machines of the spot nodes with this number, this one included
@@ -93,6 +94,7 @@ class _Simulation:
         self.scenario = scenario
         work = scenario.workload
         self.arrivals, self.slots_of = work.arrivals_ms, work.slots
+        self.setup_ms = scenario.setup_ms
         self.left = list(work.durations_ms)  # work that is not done or not saved, by task
         self.attempt = [0] * len(work)
         self.place = [0] * len(work)  # number of the node
@@ -118,6 +120,7 @@ class _Simulation:
         self.resizing = False
         self.resize_ends = -1
         self.deallocation = "requeue"
+        self.alike = self.queues[work.slots[0]] if len(self.queues) == 1 else None
         self.heap: list[tuple[int, int, int, int, int]] = []
         self.sequence = 0
         self.now = 0
@@ -138,28 +141,32 @@ class _Simulation:
 
     def run(self) -> SimulationResult:
         self._begin()
-        arrivals, heap, count = self.arrivals, self.heap, len(self.arrivals)
-        horizon = self.scenario.horizon_ms
+        arrivals, heap, handlers = iter(self.arrivals), self.heap, self._handlers
+        horizon, most, pop = self.scenario.horizon_ms, _MOST_EVENTS, heapq.heappop
+        never = horizon + 1
+        arrival = next(arrivals, never)
+        scaled, events = self.scenario.formula is not None, 0
         while True:
-            arrival = arrivals[self.arrived] if self.arrived < count else horizon + 1
-            event = heap[0][0] if heap else horizon + 1
+            event = heap[0][0] if heap else never
             now = arrival if arrival <= event else event
-            if now > horizon or (self.running == self.waiting == 0 and self._over()):
+            if now > horizon or (self.running == 0 == self.waiting and self._over()):
                 break
             self.now = now
-            if self.next_sample <= now:  # until now nothing has changed
+            if scaled and self.next_sample <= now:  # until now nothing has changed
                 self._fill((now - self.next_sample) // _SAMPLE_MS + 1)
-            self.events += 1
-            if self.events > _MOST_EVENTS:
-                self._problem(f"the simulation was ended after {_MOST_EVENTS:,} events")
+            events += 1
+            if events > most:
+                self._problem(f"the simulation was ended after {most:,} events")
                 break
             if arrival < event:
                 self._arrive()
+                arrival = next(arrivals, never)
             else:
-                _, _, kind, one, other = heapq.heappop(heap)
-                self._handlers[kind](self, one, other)
+                _, _, kind, one, other = pop(heap)
+                handlers[kind](self, one, other)
             if now - self._noted >= self.spacing:
                 self._note()
+        self.events = events
         return self._result(min(horizon, self.now))
 
     def _begin(self) -> None:
@@ -205,19 +212,19 @@ class _Simulation:
             self._place()
 
     def _start(self, task: int, node: _Node) -> None:
-        now, slots = self.now, self.slots_of[task]
+        now, number = self.now, node.number
         node.running[task] = now
-        node.free -= slots
-        if node.free:
-            heapq.heappush(self.buckets[node.free], node.number)
+        node.free = free = node.free - self.slots_of[task]
+        if free:
+            heapq.heappush(self.buckets[free], number)
         self.running += 1
-        self.attempt[task] += 1
-        if self.first_start[task] < 0:
+        self.attempt[task] = attempt = self.attempt[task] + 1
+        if attempt == 1:
             self.first_start[task] = now
-        end = now + self.scenario.setup_ms + self.left[task]
-        self.sequence += 1
-        self.place[task] = node.number
-        heapq.heappush(self.heap, (end, self.sequence, _TASK_ENDS, task, self.attempt[task]))
+        self.sequence = sequence = self.sequence + 1
+        self.place[task] = number
+        end = now + self.setup_ms + self.left[task]
+        heapq.heappush(self.heap, (end, sequence, _TASK_ENDS, task, attempt))
 
     def _task_ends(self, task: int, attempt: int) -> None:
         if attempt != self.attempt[task]:
@@ -225,18 +232,19 @@ class _Simulation:
         node = self.nodes[self.place[task]]
         slots = self.slots_of[task]
         del node.running[task]
-        spent = self.spent[not node.spot]
-        spent.setup += self.scenario.setup_ms * slots
+        spent = node.spent
+        spent.setup += self.setup_ms * slots
         spent.useful += self.left[task] * slots
         self.running -= 1
         self.finished += 1
         self.last_end = self.now
-        self._released(node, slots)
-
-    def _released(self, node: _Node, slots: int) -> None:
-        """Offer the slots of a task that ended to the next one."""
         node.free += slots
         if node.state == _READY:
+            if self.waiting and self.alike is not None:
+                # No other node has room, or the task would not wait.
+                self.waiting -= 1
+                self._start(self.alike.popleft(), node)
+                return
             heapq.heappush(self.buckets[node.free], node.number)
             if self.waiting:
                 self._place()
@@ -246,8 +254,8 @@ class _Simulation:
 
     def _cut_short(self, node: _Node, *, again: bool) -> None:
         """End all tasks of a node; those that run `again` keep their checkpoints."""
-        setup, every = self.scenario.setup_ms, self.scenario.checkpoint_ms
-        spent = self.spent[not node.spot]
+        setup, every = self.setup_ms, self.scenario.checkpoint_ms
+        spent = node.spent
         for task, started in node.running.items():
             slots = self.slots_of[task]
             passed = self.now - started
@@ -271,8 +279,8 @@ class _Simulation:
 
     def _place(self) -> None:
         """Start waiting tasks, oldest first; one that fits nowhere delays those of its slots."""
-        if len(self.queues) == 1:
-            self._place_alike()
+        if self.alike is not None:
+            self._place_alike(self.alike)
             return
         heads = {slots: queue for slots, queue in self.queues.items() if queue}
         while heads:
@@ -286,9 +294,9 @@ class _Simulation:
             if not queue:
                 del heads[slots]
 
-    def _place_alike(self) -> None:
+    def _place_alike(self, queue: deque[int]) -> None:
         """Start waiting tasks that all need the same number of slots."""
-        ((slots, queue),) = self.queues.items()
+        slots = self.slots_of[0]
         while queue:
             node = self._take(slots)
             if node is None:
@@ -321,7 +329,8 @@ class _Simulation:
     def _add(self, count: int, *, spot: bool) -> None:
         first = 1 + max(self.nodes, default=0)
         for number in range(first, first + count):
-            node = _Node(number, self.scenario.slots_per_node, spot=spot)
+            spent = self.spent[not spot]
+            node = _Node(number, self.scenario.slots_per_node, spent, spot=spot)
             self.nodes[number] = node
             self.counts[node.state] += 1
             self.of_kind[not spot] += 1
@@ -396,7 +405,7 @@ class _Simulation:
         """Count the time of a machine until now; `whole` ends it."""
         if node.since < 0:
             return
-        spent, slots = self.spent[not node.spot], self.scenario.slots_per_node
+        spent, slots = node.spent, self.scenario.slots_per_node
         if node.ready < 0:
             spent.boot += (self.now - node.since) * slots
         else:
@@ -555,12 +564,15 @@ class _Simulation:
             return
 
     def _remove(self, count: int, *, spot: bool) -> None:
-        staying = [
-            node for node in self.nodes.values() if node.spot is spot and node.state != _LEAVING
+        # One number to sort by: not ready, then few tasks, then the newest.
+        ranks = [
+            (((node.state == _READY) << 9 | len(node.running)) << 40) - number
+            for number, node in self.nodes.items()
+            if node.spot is spot and node.state != _LEAVING
         ]
-        staying.sort(key=lambda n: (n.state == _READY, len(n.running), -n.number))
-        for node in staying[:count]:
-            self._leave(node)
+        first = sorted(ranks) if count > len(ranks) // 8 else heapq.nsmallest(count, ranks)
+        for rank in first[:count]:
+            self._leave(self.nodes[-rank & ((1 << 40) - 1)])
         if self.waiting:
             self._place()
 
@@ -668,7 +680,7 @@ class _Simulation:
 
     def _account_running(self, node: _Node) -> None:
         """Count the work of tasks that run when the simulation ends as useful."""
-        spent, setup = self.spent[not node.spot], self.scenario.setup_ms
+        spent, setup = node.spent, self.setup_ms
         for task, started in node.running.items():
             passed = self.now - started
             spent.setup += min(passed, setup) * self.slots_of[task]

@@ -5,10 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection, connect
-from runner.azure.batch.pools import PoolAutoscale, PoolView, evaluate_formula, list_pools
+from runner.azure.batch.pools import (
+    FORMULA_CODES,
+    PoolAutoscale,
+    PoolView,
+    enable_autoscale,
+    evaluate_formula,
+    list_pools,
+)
 from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import load_price_table
 from runner.core.settings import Settings
@@ -33,14 +41,126 @@ def evaluate(settings: Settings, pool_id: str | None, text: str) -> tuple[PoolVi
     """
     formula = read_formula(text)
     connection = connect(settings)
-    named = pool_id or settings.pool
-    if named is not None:
-        pool = found_pool(connection, named)
-        if pool.autoscale is None:
-            raise _not_autoscaled(pool, connection, settings)
-    else:
-        pool = _only_scaled(connection, settings)
+    pool, _ = _scaled_pool(connection, settings, pool_id)
     return pool, evaluate_formula(connection, pool.id, formula)
+
+
+def _scaled_pool(
+    connection: Connection, settings: Settings, pool_id: str | None
+) -> tuple[PoolView, PoolAutoscale]:
+    """Return the named pool, or the only one that has a formula, with its autoscale."""
+    named = pool_id or settings.pool
+    pool = found_pool(connection, named) if named else _only_scaled(connection, settings)
+    if pool.autoscale is None:
+        raise _not_autoscaled(pool, connection, settings)
+    return pool, pool.autoscale
+
+
+@dataclass(frozen=True, slots=True)
+class LastEvaluation:
+    """The last evaluation of a pool's formula; `overdue` if the service should have repeated it."""
+
+    pool: PoolView
+    run: PoolAutoscale
+    age_s: float | None
+    overdue: bool
+
+
+def last_evaluation(settings: Settings, pool_id: str | None) -> LastEvaluation:
+    """Return what the last evaluation of a pool's formula set, and when it was.
+
+    Raises:
+        RunnerError: no pool is chosen, or it has no formula.
+    """
+    pool, run = _scaled_pool(connect(settings), settings, pool_id)
+    if run.evaluated is None:
+        return LastEvaluation(pool, run, None, overdue=False)
+    age_s = max(0.0, (datetime.now(UTC) - run.evaluated).total_seconds())
+    return LastEvaluation(pool, run, age_s, age_s > 2 * run.interval_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FormulaChange:
+    """A formula that a pool is to get.
+
+    Attributes:
+        pool: The pool as it is, with its formula if it has one.
+        formula: The new formula.
+        interval_s: Time between two evaluations; None keeps it.
+        findings: Warnings about the formula.
+        evaluation: What the formula gives now; None for a pool without a formula, whose samples
+            the service does not collect.
+    """
+
+    pool: PoolView
+    formula: str
+    interval_s: float | None
+    findings: Sequence[Finding]
+    evaluation: PoolAutoscale | None
+
+
+def plan_formula(
+    settings: Settings, pool_id: str | None, text: str, interval_s: float | None = None
+) -> FormulaChange:
+    """Return what applying a formula to a pool would change; nothing is changed.
+
+    Args:
+        settings: The target.
+        pool_id: The pool; by default that of the settings, or the only one that has a formula.
+        text: A formula, or the path of a file with one.
+        interval_s: Time between two evaluations; None keeps it.
+
+    Raises:
+        RunnerError: R-FORMULA-DECLARED, the stack declares the pool; R-FORMULA-INVALID, the formula
+            cannot work; or no pool is chosen.
+    """
+    formula = read_formula(text)
+    connection = connect(settings)
+    named = pool_id or settings.pool
+    pool = found_pool(connection, named) if named else _only_scaled(connection, settings)
+    declared = any(each.id.lower() == pool.id.lower() for each in connection.outputs.pools)
+    if declared and settings.target != "local":
+        raise RunnerError(
+            "R-FORMULA-DECLARED",
+            f"stack {settings.stack!r} declares pool {pool.id!r}",
+            why="the pool would differ from the stack, and the next `runner up` would restore the "
+            "formula of the stack",
+            fix=f"set `scenario: formula` and `formula` of the pool in Pulumi.{settings.stack}.yaml"
+            " and run `runner up`",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    if pool.allocation != "steady":
+        raise RunnerError(
+            "R-POOL-RESIZING",
+            f"pool {pool.id!r} is {pool.allocation} at the moment",
+            why="the service changes the formula of a pool between two resizes",
+            fix=f"wait until `runner pool show {pool.id}` shows steady, then try again",
+            exit_code=ExitCode.CAPACITY,
+        )
+    now_s = pool.autoscale.interval_s if pool.autoscale else None
+    findings = lint(formula, slots=pool.slots, interval_s=interval_s or now_s)
+    wrong = next((each for each in findings if each.level == "error"), None)
+    if wrong is not None:
+        place = "" if wrong.line is None else f"line {wrong.line}: "
+        raise _invalid(pool, f"{place}{wrong.what}", wrong.better)
+    found = None
+    if pool.autoscale is not None:
+        found = evaluate_formula(connection, pool.id, formula)
+        if found.error is not None and found.error.code in FORMULA_CODES:
+            raise _invalid(pool, f"{found.error.code}: {found.error.message}", "correct the line")
+    return FormulaChange(pool, formula, interval_s, findings, found)
+
+
+def _invalid(pool: PoolView, why: str, better: str) -> RunnerError:
+    return RunnerError(
+        "R-FORMULA-INVALID", f"the formula cannot work on pool {pool.id!r}", why=why, fix=better
+    )
+
+
+def apply_formula(settings: Settings, change: FormulaChange) -> None:
+    """Give a pool the formula of a plan, which the service evaluates when an evaluation is due."""
+    interval = None if change.interval_s is None else timedelta(seconds=change.interval_s)
+    enable_autoscale(connect(settings), change.pool.id, change.formula, interval)
 
 
 def read_formula(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.options import Invocation, PoolOption, on_target
+from runner.cli.options import Invocation, PoolOption, YesOption, on_target
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from runner.core.simulation.formula_lint import Finding
     from runner.core.simulation.result import SimulationResult
     from runner.core.simulation.scenario import Scenario
-    from runner.flows.environment.autoscale import Assumed, Candidate
+    from runner.flows.environment.autoscale import Assumed, Candidate, FormulaChange
 
-app = typer.Typer(no_args_is_help=True, help="Try autoscale formulas.")
+app = typer.Typer(no_args_is_help=True, help="Try and apply autoscale formulas.")
 
 
 @app.command("evaluate")
@@ -51,7 +51,7 @@ def evaluate(
         "spot_target": found.spot_target,
         "dedicated_target": found.dedicated_target,
         "results": dict(run.results),
-        "error": {"code": problem.code, "message": problem.message} if problem else None,
+        "error": _error_document(run),
     }
     if out.as_text:
         _show_evaluation(out, found, run)
@@ -59,6 +59,10 @@ def evaluate(
         out.record(document)
     if problem is not None:
         raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _error_document(run: PoolAutoscale) -> dict[str, str] | None:
+    return {"code": run.error.code, "message": run.error.message} if run.error else None
 
 
 def _show_evaluation(out: Output, pool: PoolView, run: PoolAutoscale) -> None:
@@ -82,6 +86,125 @@ def _show_evaluation(out: Output, pool: PoolView, run: PoolAutoscale) -> None:
         out.note(f"{run.error.code}: {run.error.message}", style="red")
         for line in _position(run.formula, run.error.message):
             out.note(f"  {line}")
+
+
+@app.command("last")
+@on_target
+def last(call: Invocation, pool: PoolOption = None) -> None:
+    """Show the last evaluation of a pool's formula: when it was, its result or its error."""
+    from runner.core.units import format_duration
+    from runner.flows.environment.autoscale import last_evaluation
+
+    out = call.out
+    found = last_evaluation(call.settings(), pool)
+    run, view = found.run, found.pool
+    if not out.as_text:
+        out.record(
+            {
+                "pool": view.id,
+                "evaluated": run.evaluated.isoformat() if run.evaluated else None,
+                "interval_s": run.interval_s,
+                "overdue": found.overdue,
+                "results": dict(run.results),
+                "error": _error_document(run),
+                "allocation": view.allocation,
+            }
+        )
+    elif run.evaluated is None or found.age_s is None:
+        out.note(f"pool {view.id}: the formula was not evaluated yet")
+    else:
+        ago = f"{format_duration(found.age_s)} ago"
+        every = f"every {format_duration(run.interval_s)}"
+        when = f"{run.evaluated:%Y-%m-%d %H:%M:%S} UTC, {ago}, {every}"
+        out.note(f"evaluated {when}", style="dim")
+        _show_evaluation(out, view, run)
+        if found.overdue:
+            out.warning(
+                "the evaluation is overdue: "
+                + (
+                    "the service waits for the end of a resize"
+                    if view.allocation != "steady"
+                    else "the values do not describe the pool now"
+                )
+            )
+    if run.error is not None:
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+@app.command("apply")
+@on_target
+def apply(
+    call: Invocation,
+    formula: Annotated[
+        str, typer.Argument(metavar="FORMULA|FILE", help="Formula, or file with one.")
+    ],
+    pool: PoolOption = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            "--interval", help="Time between two evaluations, from 5m.", show_default="unchanged"
+        ),
+    ] = None,
+    yes: YesOption = False,
+) -> None:
+    """Give a pool a formula, after it was checked and evaluated.
+
+    The change is shown before you confirm it. The formula of a pool that a stack declares is
+    changed in the file of the stack.
+    """
+    from runner.flows.environment.autoscale import apply_formula, plan_formula
+
+    out, settings = call.out, call.settings()
+    every = _seconds("interval", interval, "5m", "7d") if interval else None
+    change = plan_formula(settings, pool, formula, every)
+    view = change.pool
+    if out.as_text:
+        _show_change(out, change)
+    if not yes and not out.confirm(f"Apply the formula to pool {view.id}?"):
+        raise RunnerError(
+            "R-NOT-CONFIRMED",
+            "not confirmed: the pool keeps its formula" if view.autoscale else "not confirmed",
+            fix="run the command again with --yes",
+        )
+    apply_formula(settings, change)
+    if not out.as_text:
+        run = change.evaluation
+        out.record(
+            {
+                "pool": view.id,
+                "formula": change.formula,
+                "replaced": view.autoscale.formula if view.autoscale else None,
+                "interval_s": change.interval_s
+                or (view.autoscale.interval_s if view.autoscale else 900.0),
+                "results": dict(run.results) if run else {},
+                "warnings": [each.rule for each in change.findings],
+            }
+        )
+        return
+    out.note(f"applied; to see its next evaluation: runner pool autoscale last --pool {view.id}")
+
+
+def _show_change(out: Output, change: FormulaChange) -> None:
+    import difflib
+
+    old = change.pool.autoscale.formula.splitlines() if change.pool.autoscale else []
+    lines = [*difflib.ndiff(old, change.formula.splitlines())]
+    for line in lines:
+        if not line.startswith("?"):
+            out.text(line.rstrip())
+    from runner.flows.environment.autoscale import Candidate
+
+    candidate = Candidate("formula", change.formula)
+    if change.findings:
+        _show_findings(out, [(candidate, list(change.findings))])
+    if change.evaluation is None:
+        out.note(
+            f"pool {change.pool.id} has no formula now ({change.pool.spot_target} spot, "
+            f"{change.pool.dedicated_target} dedicated nodes), so this one cannot be evaluated "
+            "before it is applied"
+        )
+    else:
+        _show_evaluation(out, change.pool, change.evaluation)
 
 
 def _position(formula: str, message: str) -> list[str]:
