@@ -7,7 +7,7 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from urllib.parse import urlsplit
 
 _PIECE_BYTES = 1 << 16
@@ -28,6 +28,7 @@ class FaultyLine:
 
     `faults` has a text for each request: "request" if it gets lost, "answer" if the service
     executes it and its answer gets lost, "part" if only the beginning of the answer arrives, or "".
+    A proxy gives another answer with "html", "empty", or "half", half of the body.
     """
 
     def __init__(self, port: int, faults: Iterator[str]) -> None:
@@ -81,6 +82,9 @@ class FaultyLine:
                 if fault == "answer":
                     _reset(client)
                     return
+                if fault in _PROXIES:
+                    client.sendall(_PROXIES[fault](part))
+                    continue
                 client.sendall(part[: len(part) // 2] if fault == "part" else part)
                 if fault == "part":
                     client.shutdown(socket.SHUT_RDWR)
@@ -102,6 +106,27 @@ class _Exchange:
     def answered(self) -> str:
         self._waits = False
         return self.fault
+
+
+def _page(answer: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: "
+    page = b"<html><body>Sign in to the network</body></html>"
+    return head + str(len(page)).encode() + b"\r\n\r\n" + page
+
+
+def _half(answer: bytes) -> bytes:
+    """Return an answer that was read in one piece with half of its body, and the right length."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length")]
+    half = body[: len(body) // 2]
+    return b"\r\n".join([*lines, b"Content-Length: %d" % len(half), b"", half])
+
+
+_PROXIES: dict[str, Callable[[bytes], bytes]] = {
+    "html": _page,
+    "empty": lambda answer: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "half": _half,
+}
 
 
 def _reset(connection: socket.socket) -> None:

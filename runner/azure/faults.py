@@ -19,6 +19,7 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
+from runner.azure.retries import InvalidAnswerError
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -160,6 +161,8 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
         )
     # The SDK wraps a download that breaks off in an HttpResponseError.
     broken = err.inner_exception if isinstance(err.inner_exception, AzureError) else err
+    if isinstance(broken, InvalidAnswerError):
+        return _invalid(broken, doing)
     if isinstance(broken, ServiceResponseError | IncompleteReadError | ServiceRequestError):
         return _down(broken, doing, err)
     return RunnerError(
@@ -217,6 +220,16 @@ def _down(broken: AzureError, doing: str, err: AzureError) -> RunnerError:
         what,
         why=f"while {doing}: {_first_line(err)}",
         fix=fix,
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _invalid(err: InvalidAnswerError, doing: str) -> RunnerError:
+    return RunnerError(
+        SERVICES_DOWN,
+        "something between this machine and Batch changes its answers",
+        why=f"while {doing}: {err.message}",
+        fix="check the proxy (HTTPS_PROXY) and the network, and run the same command again",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -11,7 +11,14 @@ import pytest
 from azure.batch import BatchClient, models
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import create_job, delete_job, get_task, terminate_task
+from runner.azure.batch.jobs import (
+    add_task,
+    create_job,
+    delete_job,
+    get_task,
+    list_tasks,
+    terminate_task,
+)
 from runner.azure.batch.node_users import TaskPlace, add_user, delete_user
 from runner.azure.batch.pools import (
     PoolSpec,
@@ -143,6 +150,28 @@ def test_request_is_tried_six_times(running: Running) -> None:
         assert (caught.value.code, line.resets) == (SERVICES_DOWN, 6)
         assert caught.value.fix == "run the same command again"
         assert find_pool(connected(url), "none") is None
+
+
+@pytest.mark.parametrize("fault", ["html", "empty", "half"])
+def test_changed_answers_are_repeated_and_named_at_last(
+    running: Running, client: BatchClient, things: Things, pool: str, fault: str
+) -> None:
+    job_id = things.id("job")
+    with faulty_line(running.url, cycle([fault, ""])) as (url, line):
+        connection = connected(url)
+        create_job(connection, job_id, pool)
+        task = models.BatchTaskCreateOptions(id="a", command_line="true")
+        add_task(connection, job_id, task)
+        assert get_task(connection, job_id, "a") is not None
+        assert list(list_tasks(connection, job_id)) == ["a"]
+        assert line.resets >= 4
+        delete_job(connection, job_id)
+    with faulty_line(running.url, repeat(fault)) as (url, line):
+        with pytest.raises(RunnerError) as caught:
+            find_pool(connected(url), pool)
+        assert (caught.value.code, line.resets) == (SERVICES_DOWN, 6)
+        assert "changes its answers" in caught.value.what
+        assert send_raw(connected(url), "GET", f"/pools/{pool}").status == 200
 
 
 def test_raw_requests_that_change_something_are_sent_once(running: Running) -> None:

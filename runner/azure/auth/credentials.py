@@ -130,9 +130,10 @@ _COMMON: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
 
 def batch_options() -> dict[str, Any]:
     """Return options of `BatchClient`: a refused connection is reported after about 0.4 s."""
-    from runner.azure.retries import BatchRetries, count_try
+    from runner.azure.retries import BatchRetries, check_answer, count_try
 
-    return {**_COMMON, "retry_policy": BatchRetries(), "raw_request_hook": count_try}
+    hooks = {"raw_request_hook": count_try, "raw_response_hook": check_answer}
+    return {**_COMMON, "retry_policy": BatchRetries(), **hooks}
 
 
 def blob_options() -> dict[str, Any]:

@@ -82,7 +82,8 @@ class JobTasks:
             chunk = [body for body in chunk if body["id"] in again]
             if not chunk:
                 return
-        raise TasksRefusedError("ServerError", f"{len(chunk)} tasks were not taken")
+        what = f"Batch did not confirm {len(chunk)} tasks within the time for retries"
+        raise TasksRefusedError("ServerError", what)
 
     def _send(self, chunk: Sequence[dict[str, Any]]) -> Iterator[str]:
         """Return the IDs of tasks that failed with a server error, to send them again."""
@@ -102,7 +103,11 @@ class JobTasks:
                 yield from self._send(chunk[half:])
                 return
             raise TasksRefusedError(code, _message(error))
-        for result in parse_json(answer.body)["value"]:
+        results = _results(answer.body)
+        if results is None:  # a proxy changed it; tasks that exist count as added
+            yield from (body["id"] for body in chunk)
+            return
+        for result in results:
             status = str(result["status"]).lower()
             error: dict[str, Any] = result.get("error") or {}
             if status == "servererror":
@@ -110,6 +115,15 @@ class JobTasks:
             elif status != "success" and error.get("code") != "TaskExists":
                 code = str(error.get("code") or status)
                 raise TasksRefusedError(code, f"task {result['taskId']}: {_message(error)}")
+
+
+def _results(body: bytes) -> list[dict[str, Any]] | None:
+    """Return the result of each task, or None if Batch cannot have sent the body."""
+    try:
+        results = parse_json(body)["value"]
+        return results if all({"status", "taskId"} <= set(result) for result in results) else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _error(body: bytes) -> dict[str, Any]:

@@ -19,13 +19,13 @@ class FakeBatch:
     """Tasks by id, as they were sent.
 
     `answers` are taken one per request: a status with its code; "lose" does the request and loses
-    the answer. `refuse` maps a task id to the code of its refusal; `busy` ones are taken the second
-    time.
+    the answer; bytes do it and are the body of the answer. `refuse` maps a task id to the code of
+    its refusal; `busy` ones are taken the second time.
     """
 
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     requests: list[tuple[str, dict[str, str], int]] = field(default_factory=list)
-    answers: deque[tuple[int, str] | str] = field(default_factory=deque)
+    answers: deque[tuple[int, str] | str | bytes] = field(default_factory=deque)
     refuse: dict[str, str] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
     url: str = ""
@@ -68,10 +68,10 @@ class _Handler(BaseHTTPRequestHandler):
         if answer == "lose":
             self.close_connection = True
             return
-        self._send(200, {"value": results})
+        self._send(200, answer if isinstance(answer, bytes) else {"value": results})
 
-    def _send(self, status: int, body: dict[str, Any]) -> None:
-        content = json.dumps(body).encode()
+    def _send(self, status: int, body: dict[str, Any] | bytes) -> None:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -226,6 +226,14 @@ def test_busy_service_lost_answers_and_large_bodies_are_waited_out(
     assert len(batch.tasks) == 10
 
 
+def test_answers_that_a_proxy_changed_are_waited_out(batch: FakeBatch, tasks: JobTasks) -> None:
+    bodies = [b"", b"<html>Sign in</html>", b'{"value": [{"sta', b"[]", b'{"value": [7]}', b"null"]
+    for body in bodies:
+        batch.answers.append(body)
+        tasks.add(numbered(2))
+    assert (sorted(batch.tasks), len(batch.requests)) == (["t0", "t1"], 2 * len(bodies))
+
+
 def test_refusal_names_the_task(batch: FakeBatch, tasks: JobTasks) -> None:
     batch.refuse = {"t1": "InvalidPropertyValue"}
     with pytest.raises(TasksRefusedError, match="InvalidPropertyValue: task t1: said"):
