@@ -24,9 +24,10 @@ from tests.contract.container_engines import (
 from tests.contract.server import Things, code_of, eventually, wire
 from tests.contract.test_restart import process
 from tests.processes import alive
+from tests.repetition import slow_after
 
 
-@pytest.fixture(params=["podman", "docker"])
+@pytest.fixture(params=slow_after(1, ["podman", "docker"]))
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
     return fake(tmp_path / "engine", request.param)
 

@@ -22,11 +22,12 @@ from tests.contract.container_engines import (
     serving_on,
 )
 from tests.contract.server import POLL_S, Running, Things, eventually, wire
+from tests.repetition import slow_after
 
 LINES = 'one\n two "quoted" $HOME #three\n\nend\n'
 
 
-@pytest.fixture(scope="module", params=["fake podman", "fake docker", "podman"])
+@pytest.fixture(scope="module", params=slow_after(2, ["fake docker", "podman", "fake podman"]))
 def machine(request: pytest.FixtureRequest) -> Generator[Machine]:
     folder = Path(tempfile.mkdtemp(prefix="engine-"))
     if request.param != "podman":

@@ -20,7 +20,7 @@ def call(machine: Machine, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("turns", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("turns", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_containers_are_listed_while_others_are_made_and_removed(
     tmp_path: Path, turns: int
 ) -> None:

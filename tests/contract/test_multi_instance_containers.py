@@ -24,11 +24,12 @@ from tests.contract.container_engines import (
 from tests.contract.server import KEY, Running, Things, eventually
 from tests.contract.test_restart import process
 from tests.processes import alive
+from tests.repetition import slow_after
 
 LEAVE = "sleep 600 </dev/null >/dev/null 2>&1 &"  # what a daemon is, to the shell that starts it
 
 
-@pytest.fixture(scope="module", params=["fake podman", "fake docker", "podman"])
+@pytest.fixture(scope="module", params=slow_after(2, ["fake docker", "podman", "fake podman"]))
 def machine(request: pytest.FixtureRequest) -> Generator[Machine]:
     folder = Path(tempfile.mkdtemp(prefix="engine-"))
     if request.param != "podman":
