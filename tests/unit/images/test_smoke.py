@@ -86,6 +86,7 @@ def test_a_gpu_is_required_only_where_the_environment_says_so(
     assert ("RUNNER_REQUIRE_GPU is set" in capsys.readouterr().err) == bool(code)
 
 
+@pytest.mark.slow
 def test_the_keras_smoke_test_trains_here() -> None:
     python = keras_python()
     if python is None:
