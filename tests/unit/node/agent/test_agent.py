@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.repetition import slow_after
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -260,7 +261,7 @@ OWN_PLACES = {
 
 
 @pytest.mark.feature(4)
-@pytest.mark.parametrize("place", OWN_PLACES)
+@pytest.mark.parametrize("place", slow_after(1, OWN_PLACES))
 def test_each_task_and_retry_has_what_prepare_left_beside_it(task: Task, place: str) -> None:
     prepare, script = OWN_PLACES[place]
     task.submit(script, prepare=prepare, batch={"job_id": "first"})

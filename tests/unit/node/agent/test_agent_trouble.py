@@ -15,6 +15,7 @@ import pytest
 
 from runner.node.context import TERMINATED_EXIT_CODE
 from tests.processes import alive
+from tests.repetition import slow_after
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -55,7 +56,7 @@ def _forget(service: FakeBlobs, name: str, chance: random.Random) -> None:
     del blob.data[chance.choice(ends) :]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_nothing_is_lost_when_storage_forgets(task: Task, until: Until, seed: int) -> None:
     task.submit(
         "import json, os, time\n"
@@ -106,7 +107,7 @@ def test_outputs_lost_before_the_outcome_are_uploaded_again(task: Task) -> None:
     assert_outputs_are_as_promised(task)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 def test_attempts_at_the_same_time_leave_one_whole_result(
     task: Task, until: Until, seed: int
 ) -> None:
@@ -150,7 +151,9 @@ def test_daemon_of_the_script_ends_with_it(task: Task) -> None:
 
 
 @linux
-@pytest.mark.parametrize("how", ["", ", env={}", ", stdout=subprocess.DEVNULL, stderr=2"])
+@pytest.mark.parametrize(
+    "how", slow_after(1, ["", ", env={}", ", stdout=subprocess.DEVNULL, stderr=2"])
+)
 def test_daemon_of_a_script_whose_agent_was_killed_ends_with_the_next_attempt_there(
     task: Task, until: Until, how: str
 ) -> None:
@@ -282,7 +285,7 @@ def test_task_log_without_room_does_not_change_the_exit_code(task: Task) -> None
     assert json.loads(task.service.data(f"{RUN}/result.json"))["status"] == "succeeded"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 def test_agent_killed_at_any_point_is_continued_by_the_next_attempt(
     task: Task, until: Until, seed: int
 ) -> None:
@@ -321,7 +324,7 @@ def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(
     assert "storage:" in output
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("status", slow_after(1, [401, 403]))
 def test_refusal_that_passes_during_export_and_commit_costs_nothing(
     task: Task, until: Until, status: int
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.protocol.encoding import parse_json
+from tests.repetition import slow_after
 from tests.unit.node.agent_task import RUN, Task
 
 DEEP = b'{"format": 1, "after": ' + b"[" * 200_000
@@ -41,7 +42,7 @@ def test_run_json_fails_the_run_and_not_the_agent(task: Task) -> None:
     assert "nested too deeply" in result["message"]
 
 
-@pytest.mark.parametrize("body", [DEEP, b"[]", b"no json", b'"text"'])
+@pytest.mark.parametrize("body", slow_after(1, [DEEP, b"[]", b"no json", b'"text"']))
 def test_predecessor_whose_outcome_cannot_be_read_blocks(task: Task, body: bytes) -> None:
     task.submit(SCRIPT, after=["a-1"])
     task.service.put("a-1/result.json", body)
@@ -51,7 +52,7 @@ def test_predecessor_whose_outcome_cannot_be_read_blocks(task: Task, body: bytes
     assert result["message"] == "blocked by a-1, which left a result that cannot be read"
 
 
-@pytest.mark.parametrize("body", [DEEP, b"[]", b'{"exit_code": []}', b"null"])
+@pytest.mark.parametrize("body", slow_after(1, [DEEP, b"[]", b'{"exit_code": []}', b"null"]))
 def test_outcome_that_cannot_be_read_is_one_still(task: Task, body: bytes) -> None:
     task.submit(SCRIPT)
     task.service.put(f"{RUN}/result.json", body)
@@ -60,7 +61,7 @@ def test_outcome_that_cannot_be_read_is_one_still(task: Task, body: bytes) -> No
     assert not task.has("attempts/1/start.json")
 
 
-@pytest.mark.parametrize("body", [DEEP, b"[]", b"no json"])
+@pytest.mark.parametrize("body", slow_after(1, [DEEP, b"[]", b"no json"]))
 def test_end_of_an_earlier_attempt_that_cannot_be_read_counts_as_no_failure(
     task: Task, body: bytes
 ) -> None:

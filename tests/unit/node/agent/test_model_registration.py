@@ -25,6 +25,7 @@ from runner.protocol.models import (
     parse_version_summary,
 )
 from runner.protocol.paths import RunPaths, is_selected_output
+from tests.repetition import slow_after
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import CONTAINER, FakeBlobs
 from tests.unit.node.races import output
@@ -48,7 +49,9 @@ def test_run_whose_agent_has_no_access_to_models_succeeds_and_says_so(task: Task
     assert task.run() == 0, "and again, as Batch may start it"
 
 
-@pytest.mark.parametrize("wrong", [{"name": "No Name"}, {"nothing": 1}, "cats", [1], 7])
+@pytest.mark.parametrize(
+    "wrong", slow_after(1, [{"name": "No Name"}, {"nothing": 1}, "cats", [1], 7])
+)
 def test_run_that_asks_for_nonsense_succeeds(task: Task, wrong: object) -> None:
     task.submit(SCRIPT, model=wrong)
     assert task.run() == 0

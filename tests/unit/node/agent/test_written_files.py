@@ -19,6 +19,7 @@ from runner.node.termination import NodeEviction
 from runner.protocol.names import blob_name
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile, parse_result
+from tests.repetition import slow_after
 from tests.unit.node.agent_task import RUN, Task
 
 Until = Callable[[Callable[[], object]], None]
@@ -44,7 +45,7 @@ def test_model_beside_the_script_is_an_output_with_its_source(task: Task) -> Non
     assert task.text("output/home/home.txt") == "home"
 
 
-@pytest.mark.parametrize("promised", ["model.h5", "*.h5", "./model.h5"])
+@pytest.mark.parametrize("promised", slow_after(1, ["*.h5", "model.h5", "./model.h5"]))
 def test_promised_output_is_found_beside_the_script(task: Task, promised: str) -> None:
     task.submit(BESIDE, outputs=[promised])
     assert task.run() == 0, task.output

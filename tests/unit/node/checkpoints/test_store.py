@@ -31,6 +31,7 @@ from runner.node.storage.limits import RetryBudget
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom
+from tests.repetition import slow_after
 from tests.unit.node.fake_blob import FakeBlobs
 
 RUN = "mnist-1"
@@ -213,7 +214,7 @@ def test_stale_attempt_does_not_affect_newer_checkpoints(make: Make, service: Fa
     assert (restored.checkpoint.attempt, third.version(), restored.skipped) == (2, "100", ())
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", slow_after(2, range(10)))
 def test_racing_attempts_leave_newest_checkpoint_complete(
     make: Make, service: FakeBlobs, seed: int
 ) -> None:
