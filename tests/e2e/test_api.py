@@ -144,6 +144,7 @@ raise SystemExit(last > 50)
 """
 
 
+@pytest.mark.slow
 def test_runs_are_repeated_as_new_runs(script: Write) -> None:
     folder = script(_COUNTS)
     (folder / "train.yaml").write_text(

@@ -81,6 +81,7 @@ def test_run_takes_place_in_its_image(boxes: Cli, script: Write, machine: Machin
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.slow
 def test_run_over_two_nodes_takes_place_in_a_container_on_each(boxes: Cli, script: Write) -> None:
     boxes.ok("local", "up", "--nodes", "2", "--slots", "1")
     folder = recipe(script, IMAGE, "import os; print(os.environ['OF_THE_IMAGE'])\n" + SUM)

@@ -178,6 +178,7 @@ def test_a_large_file_that_was_cut_short_goes_on(
     assert target.read_bytes() == source.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_killed_upload_and_download_go_on(cli: Cli, name: str) -> None:
     source = cli.cwd / "big.bin"
     source.write_bytes(os.urandom(96 * MIB))

@@ -19,6 +19,7 @@ while os.environ["RUNNER_ATTEMPT"] == "1":
 
 
 @pytest.mark.feature(31)
+@pytest.mark.slow
 def test_run_of_an_evicted_node_goes_on_in_another_attempt(
     own_cli: Cli, script: Callable[[str], Path]
 ) -> None:

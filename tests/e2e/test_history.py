@@ -166,6 +166,7 @@ def runs_of(cli: Cli) -> BlobContainer:
     return BlobContainer(connect(settings).blob_service(), "runs")
 
 
+@pytest.mark.slow
 def test_run_of_a_newer_runner_is_told_as_that_by_every_verb(own_cli: Cli, script: Write) -> None:
     folder = measured(script)
     good = own_cli.json("train", folder, "--no-download")["run_id"]

@@ -70,6 +70,7 @@ def _run_task(cli: Cli, script: str) -> str:
         return b"".join(content).decode()
 
 
+@pytest.mark.slow
 def test_run_with_data_as_another_user_leaves_its_outputs(
     cli: Cli, script: Callable[[str], Path], tmp_path: Path
 ) -> None:

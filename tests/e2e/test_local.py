@@ -135,6 +135,7 @@ def test_services_forgotten_by_the_state_are_adopted_not_doubled(own_cli: Cli) -
     ]
 
 
+@pytest.mark.slow
 def test_lost_or_damaged_state_leaves_no_second_set_behind(own_cli: Cli) -> None:
     state = own_cli.home / "local" / "state.json"
     own_cli.ok("local", "up")

@@ -149,6 +149,7 @@ def test_run_that_is_not_over_or_failed_is_refused(own_cli: Cli, script: Write) 
     assert json.loads(cli.ok("models", "ls", "-o", "json")) == []
 
 
+@pytest.mark.slow
 def test_killed_download_leaves_no_half_file_and_is_continued(cli: Cli, script: Write) -> None:
     text = "import os; f = open(os.environ['RUNNER_OUTPUT_DIR'] + '/big', 'wb')\n"
     text += f"for n in range({MEGABYTES}): f.write(bytes([n % 251]) * 1_000_000)\n"

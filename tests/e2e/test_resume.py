@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import Cli, until
 
 _SCRIPT = """
@@ -66,6 +68,7 @@ def test_evicted_script_goes_on_from_its_newest_checkpoint(
     assert {row["path"] for row in listed} == {"counter"}
 
 
+@pytest.mark.slow
 def test_noticed_eviction_loses_next_to_nothing(
     own_cli: Cli, script: Callable[[str], Path]
 ) -> None:

@@ -76,6 +76,7 @@ def test_children_that_a_script_leaves_behind_end_with_it(cli: Cli, script: Writ
     assert not alive(int(pid.read_text()))
 
 
+@pytest.mark.slow
 def test_forty_megabytes_of_log_arrive_whole(cli: Cli, script: Write) -> None:
     run_id = cli.json("train", script(TALKATIVE), "--detach")["run_id"]
     cli.ok("attach", run_id, "--tail", "3")

@@ -288,6 +288,7 @@ def test_services_that_are_not_running_are_started_by_train(own_cli: Cli, script
     assert own_cli.json("local", "status")["running"] is True
 
 
+@pytest.mark.slow
 def test_two_first_runs_at_once_start_one_set_of_services(own_cli: Cli, script: Write) -> None:
     folder = script("print('hi')")
     both = [own_cli.start("train", folder, "-o", "json") for _ in range(2)]
