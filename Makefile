@@ -35,8 +35,8 @@ train: $(READY) ## train MNIST on local services (ARGS="--set subset=8000" for a
 test: $(INFRA_READY) ## unit, contract and end-to-end tests
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: $(INFRA_READY) ## everything, the slow suites too
-	$(PYTEST) $(ARGS)
+test-all: $(INFRA_READY) ## everything, the slow suites too; `tools/framework_envs.sh` adds those of frameworks
+	eval "$$(tools/framework_envs.sh --built)"; $(PYTEST) $(ARGS)
 
 lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
 	$(BIN)/ruff check .

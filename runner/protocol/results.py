@@ -55,6 +55,7 @@ _LEFT_OUT = {
     "count": "too many files",
     "data": "taken for downloaded data",
     "temporary": "named as a temporary file, not by the code",
+    "cache": "in a cache or a hidden place; write it to $RUNNER_OUTPUT_DIR to keep it",
     "search": "not searched to the end, for too many files or too little time",
     "unreadable": "not readable",
     "private": "may be a key or a password; write it to $RUNNER_OUTPUT_DIR to keep it",

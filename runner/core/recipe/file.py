@@ -357,14 +357,13 @@ def _unknown(ref: str) -> RunnerError:
 
 def _from_file(path: Path, entry: str | None) -> Recipe:
     if path.suffix != ".py":
-        hint = "papermill runs a notebook" if path.suffix == ".ipynb" else "runner recipe new NAME"
         raise RunnerError(
             f"{_CODE}-PATH",
             f"{path} is not a Python script",
             why=f"a recipe is a folder, a {RECIPE_FILE} or a .py file",
             fix=f"run `runner submit {path.name}` if it has tasks"
             if path.suffix in (".yaml", ".yml")
-            else f"write a {RECIPE_FILE} with a command next to it: {hint}",
+            else f"{_with_command(path.name)}, and train the folder",
         )
     if entry is not None:
         raise RunnerError(
@@ -385,6 +384,19 @@ def _from_file(path: Path, entry: str | None) -> Recipe:
     return _build(
         path.parent, "script", RecipeFile.model_validate({}), script=path.name, files=tuple(files)
     )
+
+
+def _with_command(name: str) -> str:
+    """Return what to write so that a file of a folder runs that is not a Python script."""
+    quoted, packages = shlex.quote(name), ""
+    if name.endswith(".ipynb"):
+        command = f"papermill {quoted} $RUNNER_OUTPUT_DIR/{quoted}"
+        packages = ", add papermill and ipykernel to requirements.txt"
+    elif name.endswith(".sh"):
+        command = f"bash {quoted}"
+    else:
+        return f"write a {RECIPE_FILE} with its command"
+    return f"write a {RECIPE_FILE} with the line `command: {command}`{packages}"
 
 
 def imported_beside(script: Path) -> list[str]:
@@ -446,7 +458,7 @@ def _entry(folder: Path, name: str) -> str:
     known = [path.name for path in folder.glob("*.py")]
     path = PurePosixPath(name)
     if path.suffix != ".py" or path.is_absolute() or ".." in path.parts:
-        why, fix = "an entry is a .py file in the folder", f"for a program, write a {RECIPE_FILE}"
+        why, fix = "an entry is a .py file in the folder", _with_command(name)
     elif not (folder / path).is_file():
         why, fix = f"no such file in {folder}", near(name, known) or "name one of its .py files"
     else:
@@ -515,7 +527,8 @@ def _only_script(folder: Path) -> str:
     scripts = sorted(path.name for path in folder.glob("*.py"))
     if len(scripts) == 1:
         return scripts[0]
-    found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file"
+    found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file of its own"
+    modules = [f"{path.parent.name}.{path.stem}" for path in _package_scripts(folder)]
     imported = {name for script in scripts for name in imported_beside(folder / script)}
     likely = [name for name in scripts if name not in imported] or scripts
     raise RunnerError(
@@ -524,8 +537,16 @@ def _only_script(folder: Path) -> str:
         why=f"no command in a {RECIPE_FILE}, no train.py, no main.py; {found}",
         fix=f"runner train {shlex.quote(str(folder))} --entry {shlex.quote(likely[0])}"
         if likely
+        else f"write a {RECIPE_FILE} with the line `command: python -m {modules[0]}`"
+        if modules
         else f"write a {RECIPE_FILE} with a command",
     )
+
+
+def _package_scripts(folder: Path) -> list[Path]:
+    """Return the modules of packages in a folder that probably are programs."""
+    found = (path for name in ("train", "main") for path in sorted(folder.glob(f"*/{name}.py")))
+    return [path for path in found if (path.parent / "__init__.py").is_file()]
 
 
 def _build(

@@ -23,6 +23,8 @@ _OUTPUT_ARGUMENT = re.compile(
 )
 # The names that Batch AI and Azure ML give to the folders of named outputs.
 _NAMED_OUTPUT = re.compile(r"\b(AZ_BATCHAI_OUTPUT_|AZURE_ML_OUTPUT_)([A-Za-z0-9_]+)")
+# The folder of the log files of a Batch AI job (the documentation of its variables, 2026-11-23).
+_LOGS = "AZ_BATCHAI_STDOUTERR_DIR"
 # The same of named inputs.
 _NAMED_INPUT = re.compile(
     r"\b(?:AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)([A-Za-z0-9_]+)"
@@ -59,7 +61,8 @@ class CodeText:
 
     def named_outputs(self) -> Mapping[str, str]:
         """Return variables of named outputs that the code mentions, with their folders' names."""
-        return {found[0]: found[2].lower() for found in _NAMED_OUTPUT.finditer(self.text)}
+        named = {found[0]: found[2].lower() for found in _NAMED_OUTPUT.finditer(self.text)}
+        return named | ({_LOGS: "logs"} if _LOGS in self.text else {})
 
     def named_inputs(self) -> Mapping[str, str]:
         """Return variables of named inputs that the code mentions, with the names of the inputs."""

@@ -50,12 +50,15 @@ SEARCH_S = 60.0  # where the attempt has no deadline
 MAX_SHOWN = 800  # characters of a path in `left_out`
 _ARGUMENT = "argument "  # before a recorded path, see `runner.hooks.written_paths`
 _HEAD_BYTES = 4096  # of a file, that tell a key
+MAX_PASSED = 2_000  # entries of caches that are searched for models
 
 _CACHES = frozenset({
     "__pycache__", ".cache", ".ipynb_checkpoints", ".git", ".hg", ".svn", ".mypy_cache",
     ".pytest_cache", ".ruff_cache", ".tox", ".eggs", ".keras", ".torch", ".huggingface",
     ".triton", ".nv", ".conda", ".local", ".config", ".ssh", ".aws", ".azure", "node_modules",
 })  # fmt: skip
+# Of these, folders in which a model is rather a result than a part of a package or a history.
+_SEARCHED_CACHES = frozenset({".cache", ".keras", ".torch", ".local", ".ipynb_checkpoints"})
 # A folder that holds one of these is an environment or a cache (bford.info/cachedir, 2026-11-23).
 _MARKERS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
 # Variables of folders that programs keep downloads and credentials in.
@@ -184,6 +187,7 @@ class WrittenFiles:
         self._began_ns = time.time_ns()
         self._ends = math.inf
         self._unsearched: dict[str, LeftOut] = {}
+        self._passed: dict[str, str] = {}
 
     def mentions(self, word: str) -> bool:
         """Return True if the code, its configuration or the command has this text."""
@@ -237,6 +241,7 @@ class WrittenFiles:
             return Collected()
         self._ends = time.monotonic() + (SEARCH_S if left_s is None else max(left_s, 0.0))
         self._unsearched.clear()
+        self._passed.clear()
         written = list(self._written())
         named = self._insisted()
         found: dict[str, _Found] = {}
@@ -246,6 +251,7 @@ class WrittenFiles:
             if not named.isdisjoint(_with_parents(each.name)):
                 insisted.add(each.path)
         kept, left_out = self._choose(found.values(), insisted)
+        left_out.extend(self._models_in_caches())
         free_name = _Names(name for name, _ in self._scan(str(self._output), "output")).free_name
         files = {free_name(each.name): each for each in kept}
         return Collected(
@@ -396,7 +402,7 @@ class WrittenFiles:
 
     def _is_foreign(self, target: str) -> bool:
         """Return True for files of the agent, the system or other tasks, caches and secrets."""
-        if any(_is_below(target, folder) for folder in self._ours):
+        if self._is_ours(target):
             return True
         for root, source in self._roots.items():
             if _is_below(target, root):
@@ -425,9 +431,12 @@ class WrittenFiles:
                 continue
             for entry in self._limited(_entries(folder), shown, limit):
                 limit -= 1
-                if entry.name in _CACHES or (hidden and entry.name.startswith(".")):
-                    continue
                 path = f"{folder}{entry.name}"
+                if entry.name in _CACHES or (hidden and entry.name.startswith(".")):
+                    if entry.name in _SEARCHED_CACHES or entry.name not in _CACHES:
+                        name = f"{prefix}{entry.name}"
+                        self._passed[path] = name if shown == CODE else f"{shown}/{name}"
+                    continue
                 if path in skipped or (hidden and _LEFTOVER.fullmatch(entry.name)):
                     continue
                 with suppress(OSError):  # it was removed meanwhile
@@ -436,6 +445,33 @@ class WrittenFiles:
                             waiting.append(f"{prefix}{entry.name}/")
                     elif not entry.name.endswith((".pyc", ".DS_Store")):
                         yield prefix + entry.name, _state(entry.stat(follow_symlinks=False))
+
+    def _models_in_caches(self) -> Iterator[LeftOut]:
+        """Return the caches and hidden files that were passed over and have a model of the script.
+
+        Its name has the ending of a model. Outside of the folder of the script, where downloaded
+        ones lie, the code has the name, too. Folders of data are left out.
+        """
+        files = ((passed, path) for passed in self._passed for path in _files_below(passed))
+        sizes: dict[str, list[int]] = {}
+        for passed, path in itertools.islice(files, MAX_PASSED):
+            if time.monotonic() >= self._ends:
+                return
+            name = os.path.basename(path)  # noqa: PTH119 - paths are text here
+            is_said = _is_below(path, self._code) or name in self.said.text
+            if not (is_said and _MODEL.fullmatch(name)) or self._is_ours(path):
+                continue
+            if any(map(_DATA_FOLDER.fullmatch, path[len(passed) :].split("/")[:-1])):
+                continue
+            with suppress(OSError):
+                found = os.lstat(path)
+                if stat.S_ISREG(found.st_mode) and found.st_ctime_ns >= self._began_ns:
+                    sizes.setdefault(passed, []).append(found.st_size)
+        for passed, each in sizes.items():
+            yield LeftOut(_shown(self._passed[passed]), sum(each), "cache", len(each))
+
+    def _is_ours(self, path: str) -> bool:
+        return any(_is_below(path, folder) for folder in self._ours)
 
     def _limited(self, items: Iterable[_Item], shown: str, limit: int) -> Iterator[_Item]:
         """Return the items while neither the limit nor the time is exceeded; record the rest."""
@@ -545,6 +581,15 @@ def _is_vague(pattern: str) -> bool:
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
     with suppress(OSError, ValueError), os.scandir(folder) as entries:
         yield from entries
+
+
+def _files_below(path: str) -> Iterator[str]:
+    """Return a file itself, or the files below a folder, without what links lead to."""
+    if not os.path.isdir(path):  # noqa: PTH112 - never raises
+        yield path
+        return
+    for folder, _, names in os.walk(path):
+        yield from (f"{folder}/{name}" for name in names)
 
 
 def _is_below(path: str, folder: str) -> bool:

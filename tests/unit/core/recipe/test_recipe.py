@@ -274,6 +274,34 @@ def folder_with(tmp_path: Path, **scripts: str) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("run.sh", "`command: bash run.sh`"),
+        ("a b.ipynb", "`command: papermill 'a b.ipynb' $RUNNER_OUTPUT_DIR/'a b.ipynb'`"),
+    ],
+)
+def test_file_that_is_no_python_script_is_refused_with_its_command(
+    tmp_path: Path, name: str, line: str
+) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(RunnerError) as alone:
+        load_recipe(f"./{name}", cwd=tmp_path)
+    with pytest.raises(RunnerError) as entry:
+        load_recipe(".", cwd=tmp_path, entry=name)
+    assert line in (alone.value.fix or "")
+    assert line in (entry.value.fix or "")
+
+
+def test_folder_of_a_package_is_refused_with_the_command_of_its_module(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").touch()
+    (tmp_path / "package/train.py").touch()
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(".", cwd=tmp_path)
+    assert "`command: python -m package.train`" in (caught.value.fix or "")
+
+
 def test_entry_names_the_script_of_a_folder(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, run="", helpers="")
     recipe = load_recipe(str(folder), cwd=tmp_path, entry="run.py")

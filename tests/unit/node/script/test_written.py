@@ -89,6 +89,7 @@ parser.add_argument('--output_dir')
 open(os.path.join(parser.parse_args().output_dir, 'model.npz'), 'w').write('npz')
 """
 BATCH_AI = "import os; open(os.environ['AZ_BATCHAI_OUTPUT_MODEL'] + '/net.dnn', 'w').write('cntk')"
+BATCH_AI_LOG = "import os; open(os.environ['AZ_BATCHAI_STDOUTERR_DIR'] + '/a', 'w').write('1')"
 AZURE_ML = "import os; open(os.environ['AZURE_ML_OUTPUT_trained'] + '/m.pt', 'w').write('pt')"
 DATED = """
 import datetime, os
@@ -103,6 +104,7 @@ WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
         (),
         {"outputs/model.npz": "npz", "logs/log.txt": "1"},
     ),
+    "the log folder of Batch AI": (BATCH_AI_LOG, (), {"logs/a": "1"}),
     "the folder of an argument": (
         CHAINER,
         ("--output_dir", "./results/a"),
@@ -588,7 +590,7 @@ def test_sparse_file_of_five_gigabytes_is_kept(folders: Folders) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "__pycache__/a.pyc", ".cache/huggingface/model.bin", ".ipynb_checkpoints/a.ipynb",
+        "__pycache__/a.pyc", ".cache/huggingface/x.bin", ".ipynb_checkpoints/a.ipynb",
         "env/pyvenv.cfg", "env/lib/x.py", "conda/conda-meta/history", "pip/CACHEDIR.TAG",
         ".git/objects/x", "../.keras/datasets/mnist.npz", "../.netrc", "../.cache/torch/x",
     ],
@@ -632,6 +634,37 @@ def test_small_results_in_a_data_folder_are_kept(folders: Folders) -> None:
 def test_data_that_somebody_named_is_kept(folders: Folders, named: dict[str, Any]) -> None:
     collected = folders.run(BIG, **named)
     assert set(collected.sources) == {"data/MNIST/x", "data/y.csv"}
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        (".cache/model/best.pt", ".cache"),
+        ("../.cache/best.pt", "home/.cache"),
+        ("../.keras/models/best.h5", "home/.keras"),
+        ("../.runs/1/best.pt", "home/.runs"),
+        ("../.best.pt", "home/.best.pt"),
+    ],
+)
+def test_model_in_a_cache_or_hidden_folder_is_left_out_and_named(
+    folders: Folders, path: str, named: str
+) -> None:
+    script = f"import os\nos.makedirs(os.path.dirname('{path}'), exist_ok=True)\n"
+    collected = folders.run(f"{script}open('{path}', 'w').write('123')\n")
+    assert (dict(collected.files), collected.left_out) == ({}, (LeftOut(named, 3, "cache"),))
+
+
+@pytest.mark.parametrize(
+    "path", ["../.cache/hub/resnet50.pth", ".git/lfs/best.pt", "env/lib/best.pt", ".cache/a.txt"]
+)
+def test_download_and_package_in_a_cache_are_not_named(folders: Folders, path: str) -> None:
+    folder, _, name = path.rpartition("/")
+    (folders.code / "env").mkdir()
+    (folders.code / "env/pyvenv.cfg").touch()
+    stem, _, ending = name.partition(".")
+    script = f"import os\nos.makedirs('{folder}', exist_ok=True)\n"
+    script += f"open('{folder}/' + '{stem}' + '.{ending}', 'w').write('123')\n"
+    assert folders.run(script).left_out == ()
 
 
 def test_files_above_the_limit_are_left_out_largest_first(folders: Folders) -> None:
