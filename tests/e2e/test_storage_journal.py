@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,8 +28,9 @@ from runner.flows.local.state import (
     ProcessRecord,
     ensure_keys,
     find_process,
+    load_state,
 )
-from tests.e2e.conftest import new_home
+from tests.e2e.conftest import Cli, new_home
 
 FULL = Path("/dev/full")  # each write fails as on a full disk
 
@@ -50,7 +52,8 @@ class Storage:
         if not journal:
             at = launch.arguments.index("--require")
             without = [*launch.arguments[:at], *launch.arguments[at + 2 :]]
-            launch = replace(launch, arguments=without)
+            of_older = {k: v for k, v in launch.environment.items() if "JOURNAL" not in k}
+            launch = replace(launch, arguments=without, environment=of_older)
         self.log = launch.log
         self.record = services.spawn(launch)
         services.wait_ready(launch, self.record, self.state, services.log_size(launch.log))
@@ -226,6 +229,7 @@ def change_until_saved(storage: Storage, container: ContainerClient) -> None:
         container.upload_blob("large", b"", overwrite=True, metadata={"by": 7000 * "x"})
 
 
+@pytest.mark.slow  # 4 MiB of changes, while other tests keep the processors busy
 @pytest.mark.parametrize("replaced", [True, False], ids=["database-replaced", "before"])
 def test_kill_during_a_save_loses_nothing(storage: Storage, replaced: bool) -> None:
     container = storage.start()
@@ -256,6 +260,61 @@ def test_kill_during_a_save_loses_nothing(storage: Storage, replaced: bool) -> N
     container = storage.start()
     assert sorted(container.list_blob_names()) == ["kept", "log"]
     assert (read(container, "kept"), read(container, "log")) == (b"one", b"ab")
+
+
+def after_large_journal(storage: Storage, lines: int) -> tuple[list[str], bytes, int]:
+    """Continue the journal with one change that is made again in each of `lines` of 2 MB.
+
+    Return the names of the blobs, the content of the log, and how often the change is saved.
+    """
+    pad = 1_000_001 * "ä"
+    container = storage.start()
+    container.create_container()
+    append(container, "log", b"a")
+    container.upload_blob("padded", b"", metadata={"by": "test"})
+    storage.kill()
+    with storage.journal().open("r+b") as journal:
+        last = json.loads(journal.read().splitlines()[-1])
+        last[2]["pad"] = pad
+        line = json.dumps(last, ensure_ascii=False).encode() + b"\n"
+        for _ in range(lines):
+            journal.write(line)
+    container = storage.start()
+    append(container, "log", b"b")
+    names, log = sorted(container.list_blob_names()), read(container, "log")
+    storage.stop()
+    return names, log, storage.database().read_text(encoding="utf-8").count(pad)
+
+
+def test_lines_that_do_not_fit_into_a_piece_are_read(storage: Storage) -> None:
+    assert after_large_journal(storage, 3) == (["log", "padded"], b"ab", 1)
+
+
+@pytest.mark.slow
+def test_journal_that_is_longer_than_a_string_is_read(storage: Storage) -> None:
+    assert after_large_journal(storage, 300) == (["log", "padded"], b"ab", 1)
+
+
+def test_local_up_restarts_an_azurite_of_an_older_runner(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "home")
+    cli = Cli(storage.paths.home, tmp_path)
+    try:
+        storage.start(journal=False).create_container()
+        old = storage.record
+        ports = ("--blob-port", storage.state.blob_port)
+        cli.ok("local", "up", *ports)
+        state = load_state(storage.paths)
+        assert state is not None
+        assert state.blob is not None
+        assert old is not None
+        assert (state.blob.pid != old.pid, find_process(old, "")) == (True, None)
+        assert list(storage.client().list_blob_names()) == []  # its container is kept
+        cli.ok("local", "up")
+        again = load_state(storage.paths)
+        assert again is not None
+        assert again.blob == state.blob
+    finally:
+        cli.run("local", "down")
 
 
 def test_journal_is_set_aside_if_the_database_was_saved_without_it(storage: Storage) -> None:

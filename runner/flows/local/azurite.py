@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -142,6 +143,7 @@ def _nodejs_failed(why: str) -> RunnerError:
 VERSION = "3.37.0"
 _PACKAGE = Path(__file__).resolve().parent / "azurite_package"
 JOURNAL = _PACKAGE / "journal.js"  # loaded into Azurite: its metadata survives kill -9
+JOURNAL_VARIABLE = "RUNNER_AZURITE_JOURNAL"  # of a running Azurite: the journal that it has loaded
 _SCRIPT = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
 _NPM_CI = (
     "ci",
@@ -154,6 +156,11 @@ _NPM_CI = (
 )
 
 _NPM_DETAILS = frozenset({"code", "syscall", "errno", "address", "port", "path", "type"})
+
+
+def journal_version() -> str:
+    """Return the version of JOURNAL, a hash of its content."""
+    return hashlib.sha256(JOURNAL.read_bytes()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from runner.core.home import HomePaths, full_disk, not_writable
-from runner.flows.local.azurite import JOURNAL, AzuriteProgram
+from runner.flows.local.azurite import JOURNAL, JOURNAL_VARIABLE, AzuriteProgram, journal_version
 from runner.flows.local.state import (
     ACCOUNT,
     BATCH,
@@ -85,6 +85,16 @@ def find_orphan(port: int, marker: str) -> ProcessRecord | None:
     except psutil.Error:
         return None
     return None
+
+
+def is_outdated(process: psutil.Process) -> bool:
+    """Return True if a running Azurite has another journal than this runner's, or none."""
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    try:
+        return process.environ().get(JOURNAL_VARIABLE) != journal_version()
+    except psutil.Error:
+        return False
 
 
 def find_leftovers(marker: str) -> list[psutil.Process]:
@@ -248,7 +258,11 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
             *address,
             *flags,
         ],
-        environment={**environment, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"},
+        environment={
+            **environment,
+            "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}",
+            JOURNAL_VARIABLE: journal_version(),
+        },
         log=paths.logs / "azurite.log",
         marker=data,
     )

@@ -30,6 +30,7 @@ from runner.flows.local.state import (
     LocalState,
     ProcessRecord,
     ensure_keys,
+    find_process,
     find_service,
     load_isolation,
     load_state,
@@ -101,7 +102,7 @@ def start(
             raise full
     _make_folders(paths)
     keys = ensure_keys(paths)
-    state = _settle(paths, before, wanted)
+    state = _settle(paths, before, wanted, on_event)
     if state.batch is None or state.blob is None:
         on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
     # Storage first: the emulator starts tasks again at once, and they download files.
@@ -134,8 +135,10 @@ def undo(paths: HomePaths, before: LocalState | None) -> None:
         save_state(paths, restored)
 
 
-def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> LocalState:
-    """Remove records of ended processes, and stop services whose ports change."""
+def _settle(
+    paths: HomePaths, before: LocalState | None, wanted: LocalState, on_event: OnProgress
+) -> LocalState:
+    """Remove records of ended processes, and stop services that change and an outdated Azurite."""
     moving = [
         name
         for name in (BATCH, BLOB)
@@ -149,9 +152,15 @@ def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> 
     settled = wanted
     for name in (BATCH, BLOB):
         process = find_service(paths, wanted, name)
-        if process is not None and name in moving:
+        stops = name in moving
+        if process is not None and name == BLOB and services.is_outdated(process):
+            on_event(
+                Progress("services", "progress", "restarting Azurite of another runner version")
+            )
+            stops = True
+        if process is not None and stops:
             stop_process([process])
-        if process is None or name in moving:
+        if process is None or stops:
             settled = settled.with_record(name, None)
     save_state(paths, settled)
     return settled
@@ -162,7 +171,7 @@ def _started(paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: i
     log_start = services.log_size(launch.log)
     record = state.record(launch.name)
     if record is None:
-        orphan = find_orphan(port, launch.marker)
+        orphan = _adoptable(launch, port)
         record = orphan or _spawned(launch, port)
         state = state.with_record(launch.name, record)
         try:
@@ -173,6 +182,14 @@ def _started(paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: i
             raise
     services.wait_ready(launch, record, state, log_start)
     return state
+
+
+def _adoptable(launch: ServiceLaunch, port: int) -> ProcessRecord | None:
+    """Return this home's service that listens on the port, unless it must be restarted."""
+    found = find_orphan(port, launch.marker)
+    process = find_process(found, launch.marker)
+    outdated = launch.name == BLOB and process is not None and services.is_outdated(process)
+    return None if outdated else found
 
 
 def _spawned(launch: ServiceLaunch, port: int) -> ProcessRecord:

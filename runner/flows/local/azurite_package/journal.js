@@ -19,6 +19,7 @@ const BLOCKS = "committedBlocksInOrder"; // of an append blob: one more with eac
 // that was saved without this script does not have it.
 const FIRST_JOURNAL = "firstJournal";
 const LEAST_REWRITTEN_BYTES = 4 << 20;
+const PIECE_BYTES = 1 << 20;
 const journals = new Map(); // by the file name of the database
 
 class Journal {
@@ -139,7 +140,7 @@ function replayFile(database, file) {
     const docs = new Map(collection.data.map((doc) => [doc.$loki, doc]));
     collections.set(collection.name, { collection, docs });
   }
-  for (const line of fs.readFileSync(file, "utf8").split("\n").slice(0, -1)) {
+  for (const line of completeLines(file)) {
     const [what, name, ...rest] = JSON.parse(line);
     const { collection, docs } = collections.get(name) ?? {};
     if (collection === undefined) {
@@ -157,13 +158,33 @@ function replayFile(database, file) {
         report(`${file}: a line that continues a missing document of ${name} is not applied`);
         continue;
       }
-      doc[BLOCKS] = before.slice(0, count).concat(blocks);
+      before.splice(count, Infinity, ...blocks);
+      doc[BLOCKS] = before;
     }
     docs.set(doc.$loki, doc);
     collection.maxId = Math.max(collection.maxId, doc.$loki);
   }
   for (const { collection, docs } of collections.values()) {
     collection.data = [...docs.values()].sort((a, b) => a.$loki - b.$loki);
+  }
+}
+
+// A journal may be larger than a string can be (512 MB).
+function* completeLines(file) {
+  const fd = fs.openSync(file, "r");
+  try {
+    const piece = Buffer.allocUnsafe(PIECE_BYTES);
+    let begun = []; // of a line that goes on in the next piece
+    for (let size; (size = fs.readSync(fd, piece)) > 0; ) {
+      let start = 0;
+      for (let end; (end = piece.subarray(0, size).indexOf("\n", start)) >= 0; start = end + 1) {
+        yield Buffer.concat([...begun, piece.subarray(start, end)]).toString();
+        begun = [];
+      }
+      begun.push(Buffer.from(piece.subarray(start, size)));
+    }
+  } finally {
+    fs.closeSync(fd);
   }
 }
 
