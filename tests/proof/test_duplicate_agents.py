@@ -46,14 +46,17 @@ def problems(task: Task, codes: list[int], *, killed: bool) -> list[str]:
     result = task.json("result.json")
     last, outputs = result["attempt"], result["outputs"]
     prefix = f"{RUN}/{result['output']}"
+    # An agent that finds the outputs of a script that had finished exports them in its attempt.
+    steps = [line for line in task.text("logs/stdout.txt").splitlines() if line.startswith("step ")]
+    step, executed = steps[-1].split()[1::3]
     holds = {
         "it succeeded": (result["status"], codes[-1]) == ("succeeded", 0),
         "every agent that was not killed left with the outcome": killed or codes == [0, 0],
         "it was executed once": killed or last == 1,
         "all files were exported": len(outputs) == FILES,
         "all files are of one execution": {task.service.text(prefix + f["path"]) for f in outputs}
-        == {str(last)},
-        "the log is complete": f"step {LINES} of" in task.text("logs/stdout.txt"),
+        == {executed},
+        "the log is complete": step == str(LINES),
     }
     broken = [claim for claim, true in holds.items() if not true]
     return broken + wrong_lines(task.service, RUN, LINES)

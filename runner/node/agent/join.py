@@ -80,14 +80,14 @@ class _Supervisor:
 
     def run(self, work: Callable[[], int]) -> int | None:
         """Run one worker. Return its exit code, or None if it was killed without a request."""
-        ours, bind = os.getpid(), dies_with_parent()
+        bind = dies_with_parent()
         self._stopped_since = None
         self._child = os.fork()
         if not self._child:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             bind()
-            os._exit(KILLED_EXIT_CODE if os.getppid() != ours else work())
+            os._exit(work())
         if self._stop_requested:  # between two workers
             self._send(signal.SIGTERM)
         status = self._wait()

@@ -41,8 +41,14 @@ def dies_with_parent() -> Callable[[], None]:
     """
     if not sys.platform.startswith("linux"):
         return lambda: None
-    prctl = ctypes.CDLL(None).prctl
-    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def bind() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it was killed before the call, which then has no effect
+            os._exit(SIGNAL_EXIT_CODE + signal.SIGKILL)
+
+    return bind
 
 
 @contextmanager

@@ -153,6 +153,25 @@ def test_script_dies_with_a_killed_agent(tmp_path: Path, until: Until) -> None:
     assert not alive(script)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses prctl")
+def test_script_does_not_start_after_its_agent_was_killed(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    agent = f"""
+import os, time
+from runner.node.script.command import dies_with_parent
+bind, agent = dies_with_parent(), os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == agent:
+    time.sleep(0.005)
+bind()
+open({str(started)!r}, "w").close()
+"""
+    # Returns when both processes have closed their output.
+    subprocess.run([sys.executable, "-c", agent], check=True, stdout=subprocess.PIPE)
+    assert not started.exists()
+
+
 def test_orphans_are_not_adopted_after_the_script(run: Runner) -> None:
     run.python("pass")
     leave = (
