@@ -38,8 +38,16 @@ _REQUEST_ID = "request-id"  # a header of each answer (API description, headers 
 _TRIES = "runner_tries"
 
 
-class BatchRetries(RetryPolicy[Any, Any]):
-    """The retry policy of azure-core for all methods, with pauses of random length."""
+class JitteredRetries(RetryPolicy[Any, Any]):
+    """The retry policy of azure-core, with pauses of random length."""
+
+    def get_backoff_time(self, settings: dict[str, Any]) -> float:
+        """Return the pause in seconds; the first retry has none."""
+        return super().get_backoff_time(settings) * random.uniform(*_JITTER)  # noqa: S311
+
+
+class BatchRetries(JitteredRetries):
+    """The retry policy of clients of Batch, for all methods."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -54,10 +62,6 @@ class BatchRetries(RetryPolicy[Any, Any]):
         """See `RetryPolicy`; a request may exclude methods, see `ONLY_IDEMPOTENT`."""
         options.setdefault("retry_on_methods", _METHODS)
         return super().configure_retries(options)
-
-    def get_backoff_time(self, settings: dict[str, Any]) -> float:
-        """Return the pause in seconds; the first retry has none."""
-        return super().get_backoff_time(settings) * random.uniform(*_JITTER)  # noqa: S311
 
 
 class InvalidAnswerError(ServiceResponseError):

@@ -6,6 +6,7 @@ filter values are case-sensitive, a page has up to 1,000 items, `NextPageLink` i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from typing import Any, cast
@@ -16,6 +17,7 @@ from azure.core.exceptions import AzureError
 from azure.core.pipeline import policies
 from azure.core.rest import HttpRequest
 
+from runner.azure.retries import JitteredRetries
 from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import Price, PriceKey
 from runner.protocol.errors import ExitCode, RunnerError
@@ -24,31 +26,42 @@ PUBLIC = "https://prices.azure.com/api/retail/prices"
 _SOURCE = "Azure Retail Prices API"
 _SIZES_PER_REQUEST = 12  # keeps the URL below 2,000 characters
 _MAX_PAGES = 100
+_READ_TIMEOUT_S = 30.0
+_BUDGET_S = 120  # of one page, with its retries
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def fetch_prices(
-    vm_sizes: Iterable[str], location: str, *, today: date, endpoint: str = PUBLIC
+    vm_sizes: Iterable[str],
+    location: str,
+    *,
+    today: date,
+    endpoint: str = PUBLIC,
+    read_timeout_s: float = _READ_TIMEOUT_S,
 ) -> dict[PriceKey, Price]:
     """Return Linux prices of VM sizes in a region, spot and dedicated.
 
-    A size without a price is missing. Of several prices, the highest counts.
+    A size without a price is missing. Of several prices, the highest counts. Requests are repeated
+    with pauses of random length.
 
     Raises:
-        RunnerError: R-PRICES-FETCH, the service did not return prices.
+        RunnerError: R-PRICES-FETCH, the service did not return prices, or an invalid one.
     """
     sizes = sorted(set(vm_sizes))
     found: dict[PriceKey, Price] = {}
     for start in range(0, len(sizes), _SIZES_PER_REQUEST):
-        for item in _items(endpoint, sizes[start : start + _SIZES_PER_REQUEST], location):
+        some = sizes[start : start + _SIZES_PER_REQUEST]
+        for item in _items(endpoint, some, location, read_timeout_s):
             key = _key(item, location, today)
-            usd = float(item["retailPrice"]) if key else 0.0
+            usd = _usd(item) if key else 0.0
             if key and usd > 0 and (key not in found or found[key].usd_per_hour < usd):
                 found[key] = Price(usd, today, _SOURCE)
     return found
 
 
-def _items(endpoint: str, sizes: list[str], location: str) -> Iterator[Mapping[str, Any]]:
+def _items(
+    endpoint: str, sizes: list[str], location: str, read_timeout_s: float
+) -> Iterator[Mapping[str, Any]]:
     any_size = " or ".join(f"armSkuName eq '{size}'" for size in sizes)
     query = {
         "api-version": "2023-01-01-preview",
@@ -58,8 +71,10 @@ def _items(endpoint: str, sizes: list[str], location: str) -> Iterator[Mapping[s
     }
     url: str = f"{endpoint}?{urlencode(query, quote_via=quote, safe='$')}"
     for _ in range(_MAX_PAGES):
-        body = _page(endpoint, url)
-        yield from cast("list[Mapping[str, Any]]", body["Items"])
+        items = cast("list[Any]", (body := _page(endpoint, url, read_timeout_s))["Items"])
+        if not all(isinstance(item, dict) for item in items):
+            raise _failed("an item of the response is not an object")
+        yield from cast("list[Mapping[str, Any]]", items)
         url = str(body.get("NextPageLink") or "")
         if not url:
             return
@@ -68,16 +83,18 @@ def _items(endpoint: str, sizes: list[str], location: str) -> Iterator[Mapping[s
     raise _failed(f"the list has more than {_MAX_PAGES} pages")
 
 
-def _page(endpoint: str, url: str) -> Mapping[str, Any]:
+def _page(endpoint: str, url: str, read_timeout_s: float) -> Mapping[str, Any]:
     local: dict[str, Any] = (
         {"use_env_settings": False} if urlsplit(endpoint).hostname in _LOOPBACK else {}
     )
     chain: list[Any] = [
         policies.UserAgentPolicy("runner"),
-        policies.RetryPolicy(retry_total=3, retry_connect=1, retry_backoff_factor=0.2),
+        JitteredRetries(
+            retry_total=3, retry_connect=1, retry_backoff_factor=0.2, timeout=_BUDGET_S
+        ),
     ]
     client: PipelineClient[Any, Any] = PipelineClient(
-        endpoint, policies=chain, connection_timeout=10, read_timeout=60, **local
+        endpoint, policies=chain, connection_timeout=10, read_timeout=read_timeout_s, **local
     )
     try:
         with client:
@@ -94,6 +111,16 @@ def _page(endpoint: str, url: str) -> Mapping[str, Any]:
     ):
         raise _failed("the response has no Items")
     return cast("dict[str, Any]", body)
+
+
+def _usd(item: Mapping[str, Any]) -> float:
+    try:
+        usd = float(item["retailPrice"])
+    except (KeyError, TypeError, ValueError):
+        usd = math.nan
+    if not math.isfinite(usd) or usd < 0:
+        raise _failed(f"{item.get('skuName')} has the price {item.get('retailPrice')!r}")
+    return usd
 
 
 def _key(item: Mapping[str, Any], location: str, today: date) -> PriceKey | None:

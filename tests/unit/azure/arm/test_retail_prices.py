@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Generator
 from datetime import date
 from http.server import BaseHTTPRequestHandler
@@ -50,6 +51,9 @@ class PriceServer:
     def __init__(self) -> None:
         self.pages: list[Any] = [[]]
         self.status = 200
+        self.busy = 0  # requests that get HTTP 503 before the others are answered
+        self.patience = threading.Event()  # a slow server waits for it
+        self.slow = False
         self.asked: list[dict[str, str]] = []
         outer = self
 
@@ -57,8 +61,11 @@ class PriceServer:
             def do_GET(self) -> None:
                 query = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
                 outer.asked.append(query)
+                if outer.slow:
+                    outer.patience.wait(30)
                 text = outer.answer(int(query.get("$skip", "0"))).encode()
-                self.send_response(outer.status)
+                outer.busy -= 1
+                self.send_response(503 if outer.busy >= 0 else outer.status)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -106,6 +113,8 @@ def test_only_linux_prices_are_stored(server: PriceServer):
             item("NC4as T4 v3", 0.8, productName="Virtual Machines NCasT4 v3 Series Windows"),
             item("NC4as T4 v3 Spot", 0.7, productName="Virtual Machines NCasT4 v3 Series Windows"),
             item("NC4as T4 v3", 3434.0, type="Reservation"),
+            item("NC4as T4 v3", 3.0, type="DevTestConsumption"),
+            item("NC4as T4 v3", 3.0, productName="NCasT4 v3 Series Cloud Services"),
             item("NC4as T4 v3", 3.0, unitOfMeasure="1 Month"),
             item("NC4as T4 v3", 3.0, armRegionName="eastus"),
             item("NC4as T4 v3", 3.0, effectiveStartDate="2027-01-01T00:00:00Z"),
@@ -143,7 +152,7 @@ def test_query_has_the_documented_form(server: PriceServer):
     )
 
 
-@pytest.mark.parametrize("page", ["<html>", "[]", "{}", '{"Items": 3}'])
+@pytest.mark.parametrize("page", ["<html>", "[]", "{}", '{"Items": 3}', '{"Items": [3]}'])
 def test_invalid_response_with_prices_is_an_error(server: PriceServer, page: str):
     server.pages = [page]
     with pytest.raises(RunnerError) as caught:
@@ -155,6 +164,39 @@ def test_rejected_request_for_prices_is_an_error(server: PriceServer):
     server.status = 400
     with pytest.raises(RunnerError, match="no prices"):
         fetched(server)
+
+
+def test_busy_price_server_is_asked_again(server: PriceServer):
+    server.busy = 2
+    server.pages = [[item("NC4as T4 v3", 0.5)]]
+    assert fetched(server) == {False: 0.5}
+    assert len(server.asked) == 3
+
+
+def test_slow_price_server_is_given_up(server: PriceServer):
+    server.slow = True
+    try:
+        with pytest.raises(RunnerError) as caught:
+            fetch_prices([T4], "westeurope", today=TODAY, endpoint=server.url, read_timeout_s=0.1)
+    finally:
+        server.patience.set()
+    assert caught.value.code == "R-PRICES-FETCH"
+
+
+def test_price_server_that_is_down_is_an_error(server: PriceServer):
+    with listening(server.handler) as url:
+        gone = url
+    with pytest.raises(RunnerError) as caught:
+        fetch_prices([T4], "westeurope", today=TODAY, endpoint=f"{gone}/api/retail/prices")
+    assert caught.value.code == "R-PRICES-FETCH"
+
+
+@pytest.mark.parametrize("usd", [None, "free", float("nan"), -0.5])
+def test_invalid_price_is_an_error_and_not_zero(server: PriceServer, usd: Any):
+    server.pages = [[item("NC4as T4 v3", 0.5), item("NC4as T4 v3 Spot", usd)]]
+    with pytest.raises(RunnerError) as caught:
+        fetched(server)
+    assert "has the price" in caught.value.why
 
 
 def test_next_page_on_another_host_is_not_read(server: PriceServer):
