@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from pathlib import Path
 
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DISK_FULL_TEXT = "No space left on device"
+# What a script prints of ENOSPC and EDQUOT.
+_DISK_FULL_LINE = re.compile(rf"[^\n]*(?:{DISK_FULL_TEXT}|Disk quota exceeded)[^\n]*")
+_SHARED_MEMORY = ("/shm/", "/torch_", "shared memory")  # full too, but of the memory's size
+_MAX_LINE = 300
 
 FULL_BELOW_BYTES = 1 << 20
 
@@ -56,3 +61,11 @@ def full_disk_text(folder: Path) -> str | None:
     if usage.free >= FULL_BELOW_BYTES:
         return None
     return f"the node's disk is full ({usage.used >> 20} of {usage.total >> 20} MiB used)"
+
+
+def disk_full_line(text: str) -> str | None:
+    """Return the last line of a script's output that reports a full disk, or None."""
+    for line in reversed(_DISK_FULL_LINE.findall(text)):
+        if not any(name in line for name in _SHARED_MEMORY):
+            return line.strip()[:_MAX_LINE]
+    return None

@@ -30,7 +30,12 @@ from runner.node.cluster import SINGLE_NODE
 from runner.node.distributed.node_group import NodeGroup
 from runner.node.environment.image_env import ImageEnvironment
 from runner.node.environment.virtual_env import EnvironmentBuilder
-from runner.node.failures import EvictedError, StageFailedError, full_disk_text
+from runner.node.failures import (
+    EvictedError,
+    StageFailedError,
+    disk_full_line,
+    full_disk_text,
+)
 from runner.node.inputs.data_cache import DataCache, node_lock
 from runner.node.inputs.stage import (
     INPUT_VARIABLE_PREFIX,
@@ -105,6 +110,7 @@ OUR_FILES = (
 _METRICS = Path("logs", "metrics.jsonl")
 _STDOUT = Path("logs", "stdout.txt")
 TAIL_BYTES = 1024 * 1024
+STDERR_TAIL_BYTES = 4096
 LEAST_S = 0.001  # of a time limit: 0 is none
 LIST_S = 0.5  # for the list of the outputs of an attempt that is terminated
 BARE_LOOP = (
@@ -226,6 +232,15 @@ def _last_values(path: Path) -> dict[str, MetricValue]:
                 if name in values or len(values) < MAX_NAMES:
                     values[name] = json_value(value)
     return values
+
+
+def read_tail(path: Path) -> str:
+    """Return the end of a log as text, "" if there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as source:
+        source.seek(max(path.stat().st_size - STDERR_TAIL_BYTES, 0))
+        return source.read().decode("utf-8", errors="replace").rstrip()
 
 
 def _search(written: WrittenFiles, within_s: float | None) -> Collected:
@@ -675,11 +690,15 @@ class Attempt:
             how = f"{shown} was ended by signal {ended.exit_code - 128}"
         else:
             how = f"{shown} exited with code {ended.exit_code}"
+        full = full_disk_text(self._dirs.output)
         if not ended.exit_code:
+            if full:  # the script may have ignored errors of its writes
+                self.events.aside("notice", "progress", f"files may be incomplete: {full}")
             return
         how += self._checkpoints.where_from
-        # On a full disk the script's own complaint may have found no room either.
-        if full := full_disk_text(self._dirs.output):
+        # On a full disk the script's own complaint may have found no room, and a script that
+        # removes what it could not finish leaves room.
+        if full or (full := disk_full_line(read_tail(self._dirs.stderr))):
             raise StageFailedError(
                 command.COMMAND_STAGE, "DiskFull", f"{how}: {full}", ended.exit_code
             )

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from runner.node.agent.attempt import LOCK_FILE, Attempt, FinishedScript
+from runner.node.agent.attempt import LOCK_FILE, Attempt, FinishedScript, read_tail
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.agent.model_registration import register_model
 from runner.node.agent.outcome import AttemptOutcome, blocked_by, commit_blocked
@@ -80,7 +80,6 @@ logger = logging.getLogger(__name__)
 NO_ACCESS_EXIT_CODE = 122  # storage refuses: nothing but this code can tell the client
 # Batch follows SIGTERM with SIGKILL after a few seconds: what is to be written, is written by then.
 SHUTDOWN_S = 4.5
-STDERR_TAIL_BYTES = 4096
 OVERDUE_S = 60.0  # an eviction that late is none
 POLL_S = 0.1
 
@@ -195,6 +194,7 @@ def _run_attempt(
         record_attempt(dirs.logs, number)
     except OSError as err:
         failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
+        logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
         return AttemptOutcome(agent, number, started).failed(failure, spec.retries)
     streams, events = _streams(agent, spec, number, dirs)
     finished.use(streams.metrics)
@@ -223,7 +223,9 @@ def _run_attempt(
         failed = others is not None and outcome.is_final(spec.retries)
         close_node_group(others, failed=failed, own=attempt.names_of_outputs())
         add_node_name(others, agent.node.node, err)
-        _log_failure(err, dirs, finished)
+        _log_failure(err, finished)
+        if err.step == "command" and (tail := read_tail(dirs.stderr)):
+            logger.error("the end of the script's stderr:\n%s", tail)
         return outcome.failed(err, spec.retries, attempt)
     close_node_group(others)
     return outcome.succeeded(attempt, outputs)
@@ -353,23 +355,11 @@ def _secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:
         return agent.secrets.resolve(agent.retry_budget)
 
 
-def _log_failure(failure: StageFailedError, dirs: AttemptDirs, finished: FinishedScript) -> None:
+def _log_failure(failure: StageFailedError, finished: FinishedScript) -> None:
     """Log the failure to the task's stdout in Batch; only storage errors allow another export."""
     if failure.code != "StorageFailed":
         finished.forget()
     logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
-    if failure.step == "command":
-        tail = _tail(dirs.stderr)
-        if tail:
-            logger.error("the end of the script's stderr:\n%s", tail)
-
-
-def _tail(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as source:
-        source.seek(max(path.stat().st_size - STDERR_TAIL_BYTES, 0))
-        return source.read().decode("utf-8", errors="replace").rstrip()
 
 
 def exit_now(code: int) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -57,6 +58,7 @@ class Task:
         self.processes: list[subprocess.Popen[str]] = []
         self.secrets: dict[str, dict[str, str]] = {}
         self.settings: dict[str, str] = {}
+        self.before_agent: Callable[[], object] = lambda: None  # once its files are there
         install_fake_uv(self.shared)
 
     def end(self) -> None:
@@ -119,6 +121,7 @@ class Task:
         }
         if self.secrets:
             environment["RUNNER_SECRETS"] = json.dumps(self.secrets)
+        self.before_agent()
         process = subprocess.Popen(
             [sys.executable, "runner-agent.pyz"],
             cwd=work_dir,
