@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from batch_emulator.domain.applications import Certificates
+from batch_emulator.domain.eviction_trace import EVICTED_VARIABLE, planned_evictions
 from batch_emulator.domain.launch import ContainerMount, ContainerSpec, ExecutionError, LaunchSpec
 from batch_emulator.domain.model import (
     Execution,
@@ -386,6 +387,8 @@ class LaunchBuilder:
             **installed(layout),
             "BATCH_EMULATOR_NODE_IP": node.address,
         }  # ours: where a server listens
+        if execution.task is not None and planned_evictions(execution.body):
+            extra[EVICTED_VARIABLE] = str(execution.task.evicted)
         if self._imds is not None:
             extra[eviction.IMDS_VARIABLE] = self._imds(node.pool.id, node.id)
         if self._names is not None:

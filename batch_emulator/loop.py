@@ -39,7 +39,14 @@ from batch_emulator.domain.launch import (
     ended_by_request,
 )
 from batch_emulator.domain.model import Execution, ExecutionKind, Job, Json, Node, Stop
-from batch_emulator.domain.transitions import executions, jobs, nodes, task_admission, tasks
+from batch_emulator.domain.transitions import (
+    eviction,
+    executions,
+    jobs,
+    nodes,
+    task_admission,
+    tasks,
+)
 from batch_emulator.executor.blob_mounts import mounted_below
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.node_setup import Booted, NodeSetup
@@ -258,6 +265,8 @@ class Loop:
         try:
             await self._load_body_when_possible(execution)
             _require_wanted(execution)
+            eviction.rehearse(self.account, execution, self.clock.now())
+            self.wake()
             launch = self.node_setup.around(self.launches.of(execution, self.clock.now()))
             outcome = await self.executor.run(
                 launch,

@@ -80,6 +80,7 @@ AREAS: tuple[Area, ...] = (
         ("ComputeNode_Get", "ComputeNode_List", "Pool_Resize"),
         (
             (AreaKind.OURS, "A spot node gets tasks until it is evicted, also during the notice."),
+            (AreaKind.OURS, "A task can ask for evictions of its node with the environment setting `BATCH_EMULATOR_EVICTIONS`, a JSON list of `[after, notice, away]` in seconds since the start of an attempt; `BATCH_EMULATOR_EVICTED` counts them."),
             (AreaKind.OURS, "A preempted node returns at once, or after the time of `--capacity-away`."),
         ),
     ),

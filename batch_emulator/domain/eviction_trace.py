@@ -16,11 +16,15 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+EVICTIONS_VARIABLE = "BATCH_EMULATOR_EVICTIONS"
+EVICTED_VARIABLE = "BATCH_EMULATOR_EVICTED"  # how many of them came before this attempt
+_MOST_PLANNED = 1000
+_LONGEST_S = 10**9
 _COLUMNS = frozenset(["time", "pool", "evict", "capacity", "notice"])
 
 
@@ -43,12 +47,59 @@ class TraceEntry:
         return self.pool in ("*", pool_key)
 
 
-def load_trace(path: Path) -> tuple[TraceEntry, ...]:
-    """Return the entries of a trace file, in order of time. Raises TraceError."""
+@dataclass(frozen=True, slots=True)
+class PlannedEviction:
+    """An eviction that a task asks for: so long after the start of an attempt; None is default."""
+
+    after_s: float
+    notice_s: float | None = None
+    away_s: float | None = None
+
+
+def planned_evictions(body: Mapping[str, Any]) -> list[PlannedEviction]:
+    """Return the evictions that a task asks for in its environment. This variable is ours [S].
+
+    Its value is a JSON list with an entry `[after, notice, away]` in seconds for each eviction: the
+    node is evicted so long after the start of an attempt. Notice and away may be null or missing.
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    settings = body.get("environmentSettings") or ()
+    text = next((s.get("value") for s in settings if s.get("name") == EVICTIONS_VARIABLE), None)
+    try:
+        rows: Any = json.loads(text) if text else []
+    except RecursionError as err:
+        raise ValueError("too many brackets") from err
+    if not isinstance(rows, list) or len(cast("list[Any]", rows)) > _MOST_PLANNED:
+        raise ValueError(f"expected a list of at most {_MOST_PLANNED} evictions")
+    return [_planned(row) for row in cast("list[Any]", rows)]
+
+
+def _planned(row: Any) -> PlannedEviction:
+    cells = cast("list[Any]", row) if isinstance(row, list) else []
+    if not 1 <= len(cells) <= 3 or cells[0] is None or not all(map(_is_time, cells)):
+        raise ValueError(f"{row!r}: expected [after, notice, away] in seconds from 0 on")
+    return PlannedEviction(*cells)
+
+
+def _is_time(cell: Any) -> bool:
+    number = isinstance(cell, int | float) and not isinstance(cell, bool)
+    return cell is None or (number and 0 <= cell <= _LONGEST_S)
+
+
+def load_trace(path: Path, *, in_order: bool = False) -> tuple[TraceEntry, ...]:
+    """Return the entries of a trace file, in order of time; `in_order` refuses to sort them.
+
+    Raises TraceError.
+    """
     found: list[TraceEntry] = []
     for line, row in read_rows(path):
         try:
-            found.append(_entry(row))
+            entry = _entry(row)
+            if in_order and found and entry.time_s < found[-1].time_s:
+                raise ValueError(f"time {entry.time_s:g} is before {found[-1].time_s:g} above it")
+            found.append(entry)
         except (ValueError, OverflowError) as err:
             raise TraceError(f"{path}, line {line}: {err}") from err
     if not found:
@@ -120,7 +171,7 @@ def _number(row: dict[str, Any], name: str, kind: str) -> float:
         number = float(value)
     except (TypeError, ValueError) as err:
         raise ValueError(f"'{name}' is {value!r}, {kind} is expected") from err
-    if not math.isfinite(number) or not 0 <= number <= 10**9:
+    if not math.isfinite(number) or not 0 <= number <= _LONGEST_S:
         raise ValueError(f"'{name}' is {value!r}, {kind} is expected")
     return number
 

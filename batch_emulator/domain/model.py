@@ -224,6 +224,7 @@ class Task:
     retry_count: int = 0
     last_retry: datetime | None = None
     requeue_count: int = 0
+    evicted: int = 0  # evictions that its environment asked for and that were carried out
     last_requeue: datetime | None = None
     start: datetime | None = None
     end: datetime | None = None
@@ -378,6 +379,7 @@ class Node:
     users: dict[str, Json] = field(default_factory=dict[str, Json])
     lives: int = 0
     evict_at: datetime | None = None
+    rehearsal: tuple[datetime, str] | None = None  # eviction that a task asked for: time, execution
     notice: EvictionNotice | None = None
     away_s: float | None = 0.0
     recent: list[tuple[str, str, int]] = field(

@@ -188,6 +188,8 @@ def node_due(node: Node, now: datetime) -> Iterator[Action]:
         yield Preempt(node)
     elif node.evict_at is not None and node.evict_at <= now:
         yield Preempt(node, "rate")
+    elif node.rehearsal is not None and node.rehearsal[0] <= now:
+        yield Preempt(node, "rehearsal")
     if node.due is not None and node.due <= now:
         yield ComeBack(node) if node.state is NodeState.PREEMPTED else Advance(node)
 

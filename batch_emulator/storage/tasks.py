@@ -38,6 +38,8 @@ def task_record(task: Task) -> Json:
         record["place"] = task.place
     if task.blocked:
         record["blocked"] = True
+    if task.evicted:
+        record["evicted"] = task.evicted
     if task.satisfies:
         record["satisfies"] = True
     if task.wants is not None:
@@ -99,6 +101,7 @@ def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> T
         previous_time=optional_time(record.get("previousStateTransitionTime")),
         retry_count=info["retryCount"],
         requeue_count=info["requeueCount"],
+        evicted=record.get("evicted", 0),
         last_retry=optional_time(info.get("lastRetryTime")),
         last_requeue=optional_time(info.get("lastRequeueTime")),
         start=optional_time(info.get("startTime")),

@@ -263,6 +263,15 @@ FailIfStuckOption = Annotated[
         show_default=False,
     ),
 ]
+EvictOption = Annotated[
+    str | None,
+    typer.Option(
+        "--evict",
+        metavar="seed=N,mtbf=TIME|FILE",
+        help="Rehearse evictions on this machine: at random, or by a trace.",
+        show_default=False,
+    ),
+]
 RetriesOption = Annotated[
     int | None,
     typer.Option(

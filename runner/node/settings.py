@@ -140,7 +140,10 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """The node and the task. `work_dir` is the task's folder, `shared_dir` the node's."""
+    """The node and the task. `work_dir` is the task's folder, `shared_dir` the node's.
+
+    `evictions` is how many of a rehearsal came before this start of the task.
+    """
 
     run_id: str
     work_dir: Path
@@ -149,6 +152,7 @@ class NodeSettings:
     pool: str
     dedicated: bool
     host: str
+    evictions: int | None = None
 
 
 def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
@@ -156,6 +160,7 @@ def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
     run_id = _required(environment, "RUNNER_RUN_ID")
     if "/" in run_id or run_id in (".", ".."):
         raise SettingsError(f"RUNNER_RUN_ID is no run id: {run_id!r}")
+    evictions = environment.get("BATCH_EMULATOR_EVICTED", "")
     return NodeSettings(
         run_id=run_id,
         work_dir=Path(environment.get("AZ_BATCH_TASK_WORKING_DIR") or Path.cwd()),
@@ -164,6 +169,7 @@ def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
         pool=environment.get("AZ_BATCH_POOL_ID", ""),
         dedicated=environment.get("AZ_BATCH_NODE_IS_DEDICATED", "").lower() == "true",
         host=socket.gethostname(),
+        evictions=int(evictions) if evictions.isdecimal() else None,
     )
 
 

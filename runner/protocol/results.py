@@ -162,6 +162,7 @@ class AttemptStart:
         work_dir: The task's folder as the node names it; empty in older documents.
         dedicated: None in older documents.
         host: Host name.
+        evictions: Evictions of a rehearsal before it; None without a rehearsal.
     """
 
     attempt: int
@@ -174,6 +175,7 @@ class AttemptStart:
     dedicated: bool | None = None
     host: str = ""
     rank: int = 0
+    evictions: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return start.json."""
@@ -187,6 +189,7 @@ class AttemptStart:
             "work_dir": self.work_dir,
             "log_offsets": {"stdout": self.stdout_offset, "stderr": self.stderr_offset},
             **({"rank": self.rank} if self.rank else {}),
+            **({} if self.evictions is None else {"evictions": self.evictions}),
         }
 
 
@@ -265,6 +268,7 @@ def parse_attempt_start(data: bytes) -> AttemptStart | None:
             dedicated=raw.get("dedicated"),
             host=str(raw.get("host") or ""),
             rank=int(raw.get("rank") or 0),
+            evictions=None if raw.get("evictions") is None else int(raw["evictions"]),
         )
     except DAMAGED:
         return None

@@ -402,6 +402,8 @@ class RunSpec(RecipeSpec):
         inputs: Named inputs; each as docs/run-format.md describes it.
         after: Runs that must succeed before it.
         schedule: Name of the schedule that started it.
+        rehearsal: Evictions that the emulator carries out: `spec`, what the user wrote, and
+            `evictions`, a list of `[after, notice, away]` in seconds, one for each.
         raw: The document that this was read from. `to_json` retains its order and its unknown keys.
     """
 
@@ -430,6 +432,7 @@ class RunSpec(RecipeSpec):
     origin: RunOrigin | None = None
     schedule: str | None = None
     resume_from: ResumeFrom | None = None
+    rehearsal: Document | None = None
     raw: Document = field(default_factory=dict[str, Any], compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -469,6 +472,8 @@ class RunSpec(RecipeSpec):
         }
         if self.schedule is not None or "schedule" in self.raw:
             found["schedule"] = self.schedule
+        if self.rehearsal is not None or "rehearsal" in self.raw:
+            found["rehearsal"] = dict(self.rehearsal) if self.rehearsal else None
         repeated = self.origin is not None and self.origin.kind != "reproduce"
         if self.resume_from is not None or repeated or "resume_from" in self.raw:
             found["resume_from"] = asdict(self.resume_from) if self.resume_from else None
@@ -518,6 +523,7 @@ class RunSpec(RecipeSpec):
             resume_from=ResumeFrom.from_json(raw["resume_from"])
             if raw.get("resume_from") is not None
             else None,
+            rehearsal=raw.get("rehearsal"),
             raw=raw,
         )
 

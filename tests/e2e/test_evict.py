@@ -68,3 +68,31 @@ def test_evictions_that_cannot_be_say_why(own_cli: Cli) -> None:
     ):
         refused = own_cli.run("local", "evict", *words)
         assert (refused.returncode, text in refused.stderr) == (code, True), refused.stderr
+
+
+_STEPS = """
+import json, os, pathlib, time
+saved = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"], "step")
+step = int(saved.read_text()) if saved.exists() else 0
+with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
+    while step < 120:
+        time.sleep(0.1)
+        step += 1
+        print(json.dumps({"step": step, "loss": 1 / step}), file=metrics, flush=True)
+        saved.write_text(str(step))
+"""
+
+
+@pytest.mark.slow
+def test_rehearsal_evicts_at_its_times_and_reports_the_loss(
+    own_cli: Cli, script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder, trace = script(_STEPS), tmp_path / "trace.csv"
+    trace.write_text("time,evict,notice\n6,1,0\n6.1,1,0\n")
+    report = own_cli.json("train", folder, "--evict", trace)["rehearsal"]
+    assert [(each["after_s"], each["notice_s"]) for each in report["log"]] == [(6, 0), (0.1, 0)]
+    first, second = report["lost"]
+    assert (first["attempt"], second["attempt"]) == (1, None)  # no agent begins within 0.1 s
+    assert 0 < first["lost_s"] <= 6
+    assert 0 < first["lost_steps"] <= 60
+    assert [each["why"] for each in own_cli.json("show")["attempts"]] == ["lost", "succeeded"]

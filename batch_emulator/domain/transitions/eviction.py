@@ -19,10 +19,12 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from batch_emulator.domain.account import Account
-from batch_emulator.domain.eviction_trace import TraceEntry
+from batch_emulator.domain.eviction_trace import TraceEntry, planned_evictions
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import (
     EvictionNotice,
+    Execution,
+    ExecutionKind,
     Json,
     Node,
     NodeState,
@@ -208,6 +210,38 @@ def apply_due(account: Account, node: Node, why: str, now: datetime) -> None:
         account.save_node(node)
         if evictable(node):
             evict(account, node, now, why=why)
+    elif node.rehearsal is not None and node.rehearsal[0] <= now:
+        _evict_as_asked(account, node, now)
+
+
+def rehearse(account: Account, execution: Execution, now: datetime) -> None:
+    """Set the timer of the next eviction that the task of a new attempt asks for."""
+    task, planned = execution.task, planned_evictions(execution.body)
+    primary = execution.kind is ExecutionKind.TASK and execution.instance == 0
+    if primary and task is not None and task.evicted < len(planned):
+        due = now + timedelta(seconds=planned[task.evicted].after_s)
+        execution.node.rehearsal = (due, execution.key)
+        account.at(due, execution.node)
+
+
+def _evict_as_asked(account: Account, node: Node, now: datetime) -> None:
+    """Evict a node of an attempt that still runs; of several nodes, each in its turn."""
+    _, key = node.rehearsal or (now, "")
+    node.rehearsal = None
+    execution = node.executions.get(key)
+    if execution is None or execution.task is None or execution.job is None:
+        return  # it has ended
+    task = execution.task
+    rank = task.evicted % (1 if task.group is None else task.group.size)
+    members = [e for e in execution.job.executions.values() if e.task is task]
+    victim = next((e.node for e in members if e.instance == rank), node)
+    if not evictable(victim):
+        return
+    wanted = planned_evictions(execution.body)[task.evicted]
+    task.evicted += 1
+    account.save_task(task)
+    times = {"notice_s": wanted.notice_s, "away_s": wanted.away_s}
+    evict(account, victim, now, why="rehearsal", **times)
 
 
 def follow_trace(account: Account, pool: Pool, now: datetime) -> None:

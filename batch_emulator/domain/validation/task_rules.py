@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from batch_emulator.domain.eviction_trace import EVICTIONS_VARIABLE, planned_evictions
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Json, part, parts
 from batch_emulator.domain.validation.properties import (
@@ -180,6 +181,10 @@ def check_files(task: Json) -> None:
         if problem is not None:
             raise bad_property("outputFiles", output.get("filePattern", ""), problem)
     check_environment_settings(parts(task, "environmentSettings"))
+    try:
+        planned_evictions(task)
+    except ValueError as err:
+        raise bad_property("environmentSettings", EVICTIONS_VARIABLE, str(err)) from err
 
 
 def check_environment_settings(settings: list[Json]) -> None:

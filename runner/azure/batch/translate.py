@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 # `docker exec`, which may run both commands in a container, ignores entry points. Without one, both
 # are started in the same way.
 NO_ENTRY_POINT = "--entrypoint="
+EVICTIONS_VARIABLE = "BATCH_EMULATOR_EVICTIONS"  # evicts the task; Azure does not know it
 # Files for every node are in the task's shared folder, which is not the working directory.
 _COORDINATE = "-c '{start} \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
 
@@ -127,6 +128,8 @@ def to_task(
     """Return the task of a run. It has secrets in its environment: never print it."""
     lifetime = plan.access_lifetime
     settings = {"RUNNER_RUN_ID": plan.run_id, **node_group_settings(plan)}
+    if plan.rehearsal is not None:
+        settings[EVICTIONS_VARIABLE] = json.dumps(plan.rehearsal["evictions"])
     return models.BatchTaskCreateOptions(
         id=plan.task_id,
         display_name=f"{plan.recipe.name}: {plan.run_id}",

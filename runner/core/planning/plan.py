@@ -11,6 +11,7 @@ from typing import Any
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.settings import Settings
+from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import slug
 from runner.protocol.run_spec import CodeRef, DataRef, RunOrigin, RunSpec
 
@@ -40,6 +41,7 @@ class RunRequest:
     params: Mapping[str, ParamValue]
     script_args: tuple[str, ...] = ()
     experiment: str | None = None
+    rehearsal: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class RunPlan:
     depends_on: tuple[str, ...] = ()
     group: str | None = None
     warnings: tuple[str, ...] = ()
+    rehearsal: Mapping[str, Any] | None = None  # as in RunSpec
 
     @property
     def task_id(self) -> str:
@@ -112,6 +115,7 @@ class RunPlan:
             "task_id": self.task_id,
             "origin": RunOrigin(**self.origin) if self.origin else None,
             "group": self.group,
+            "rehearsal": self.rehearsal,
         }
         if self.repeats is not None:
             return replace(self.repeats, **decided)
@@ -160,6 +164,8 @@ def plan_run(
     warnings: tuple[str, ...] = (),
 ) -> RunPlan:
     """Return the plan of a run; `warnings` are those of the choice of its pool."""
+    if request.rehearsal is not None:
+        _check_rehearsal(settings.target, placement.pool)
     return RunPlan(
         run_id=identity.run_id,
         experiment=experiment_name(recipe, request.experiment),
@@ -176,7 +182,31 @@ def plan_run(
         depends_on=placement.depends_on,
         group=placement.group,
         warnings=(*warnings, *env_warnings(recipe.env)),
+        rehearsal=request.rehearsal,
     )
+
+
+def _check_rehearsal(target: str, pool: PoolOutput) -> None:
+    """Raise RunnerError unless evictions of a pool can be rehearsed.
+
+    Batch has no operation that evicts a spot node (REST API 2025-06-01); to remove or reboot one is
+    no eviction, because it gives no notice and counts as a request of the user.
+    """
+    if target != "local":
+        raise RunnerError(
+            "R-EVICT-AZURE",
+            "evictions can be rehearsed on this machine only",
+            why="Azure Batch has no operation that evicts a spot node",
+            fix="--target local",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    if not pool.spot:
+        raise RunnerError(
+            "R-EVICT-DEDICATED",
+            f"pool {pool.id!r} has dedicated nodes, which are never evicted",
+            fix="choose a pool of spot nodes: --pool POOL",
+            exit_code=ExitCode.PREFLIGHT,
+        )
 
 
 def experiment_name(recipe: Recipe, requested: str | None) -> str:

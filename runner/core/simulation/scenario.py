@@ -229,14 +229,16 @@ def _slots(value: object) -> int:
     return int(number)
 
 
-def load_changes(path: Path) -> tuple[CapacityChange, ...]:
+def load_changes(path: Path, *, in_order: bool = False) -> tuple[CapacityChange, ...]:
     """Read a trace of evictions and spot capacity, as the emulator's `--eviction-trace`.
+
+    `in_order` refuses lines that are not in order of time; else they are sorted.
 
     Raises:
         ScenarioError: the file cannot be read, or a line is invalid.
     """
     try:
-        entries = load_trace(path)
+        entries = load_trace(path, in_order=in_order)
     except TraceError as err:
         raise ScenarioError(str(err)) from err
     return tuple(

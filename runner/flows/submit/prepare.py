@@ -70,6 +70,7 @@ class TrainOptions:
     data: Path | None = None
     inputs: tuple[str, ...] = ()  # NAME=SPEC
     insisted: Resources = NO_RESOURCES
+    rehearsal: Mapping[str, Any] | None = None  # as in RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
     inputs = override_inputs(recipe.inputs, options.inputs, Path.cwd())
     values = read_secrets(recipe.secrets, os.environ)
     params = resolve_params(recipe.params, options.overrides)
-    request = RunRequest(params, options.script_args, options.experiment)
+    request = RunRequest(params, options.script_args, options.experiment, options.rehearsal)
     arguments = (*recipe.command, *to_arguments(params), *options.script_args)
     refuse_in_the_open(values, [*arguments, *recipe.env.values()])
     recipe = replace(recipe, inputs=inputs)

@@ -41,6 +41,7 @@ def describe_start(
         dedicated=node.dedicated,
         host=node.host,
         rank=rank,
+        evictions=node.evictions,
     )
 
 

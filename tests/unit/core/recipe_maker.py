@@ -19,7 +19,7 @@ from runner.core.planning.plan import (
 )
 from runner.core.planning.pool_choice import choose_pool, pools_for
 from runner.core.recipe.recipe import Param, ParamValue, Recipe, load_recipe
-from runner.core.settings import Settings
+from runner.core.settings import Settings, Target
 from runner.protocol.paths import job_id_for
 from runner.protocol.run_spec import CodeRef
 
@@ -87,6 +87,7 @@ def plan(
     inputs: RunInputs | None = None,
     wanted_pool: str | None = None,
     stack: StackOutputs | None = None,
+    target: Target = "local",
 ) -> RunPlan:
     stack = stack or outputs()
     request = request or RunRequest(params={})
@@ -94,7 +95,7 @@ def plan(
     job_id = job_id_for(experiment_name(of, request.experiment), choice.pool.id, of.priority)
     return plan_run(
         of,
-        settings(wanted_pool),
+        replace(settings(wanted_pool), target=target),
         stack,
         identity=RunIdentity(RUN_ID, CREATED),
         request=request,

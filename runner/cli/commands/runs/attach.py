@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runner.cli.ui.run_view import RunDisplay
     from runner.flows.models.register import RunModel
     from runner.flows.runs.events import RunEnded
+    from runner.flows.runs.rehearsal import RehearsalReport, RehearsedEviction
     from runner.flows.runs.watch import WatchOptions
     from runner.protocol.run_spec import RunSpec
 
@@ -123,12 +124,51 @@ def report(
     if ended.status.state is RunState.FAILED:
         print_failure(out, connection, record, ended, followed.display)
     print_summary(out, connection, record, ended, folder, view, model=followed.model)
+    document: dict[str, Any] = {}
+    if record.rehearsal is not None:
+        from runner.flows.runs.rehearsal import load_rehearsal
+
+        found = load_rehearsal(connection, record)
+        document = {"rehearsal": found.to_json()}
+        if out.as_text:
+            show_rehearsal(out, record, found)
     if not out.as_text:
-        out.record(result_document(connection, record, ended, folder, followed.model))
+        out.record(result_document(connection, record, ended, folder, followed.model) | document)
     if followed.problem:
         raise followed.problem
     if ended.status.state is not RunState.SUCCEEDED:
         raise typer.Exit(ExitCode.CAPACITY if ended.gave_up else ExitCode.RUN_FAILED)
+
+
+def _restored(each: RehearsedEviction, run_id: str) -> str:
+    if each.attempt is None:
+        return "as before"
+    return each.resumed.text(run_id) if each.resumed else "the beginning"
+
+
+def show_rehearsal(out: Output, record: RunSpec, found: RehearsalReport) -> None:
+    """Print what each eviction of a rehearsal cost."""
+    from runner.core.units import format_duration
+
+    if not found.evictions:
+        out.note("rehearsal: the run ended before its first eviction")
+        return
+    rows = [
+        {
+            "eviction": each.number,
+            "attempt": each.attempt,
+            "after": format_duration(each.after_s),
+            "lost": "unknown" if each.lost_s is None else format_duration(each.lost_s),
+            "lost_steps": each.lost_steps,
+            "resumed_from": _restored(each, record.run_id),
+        }
+        for each in found.evictions
+    ]
+    columns = ("eviction", "attempt", "after", "lost", "lost_steps", "resumed_from")
+    steps = any(each.lost_steps is not None for each in found.evictions)
+    out.rows(rows, tuple(name for name in columns if steps or name != "lost_steps"))
+    count = "1 eviction" if len(rows) == 1 else f"{len(rows)} evictions"
+    out.note(f"rehearsal {found.spec}: {count}, {format_duration(found.lost_s)} of work lost")
 
 
 def _watch(

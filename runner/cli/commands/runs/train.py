@@ -46,6 +46,7 @@ def train(
     download: options.DownloadOption = True,
     output_dir: options.OutputDirOption = None,
     fail_if_stuck: options.FailIfStuckOption = None,
+    evict: options.EvictOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Train a recipe, a folder or a script, and download its outputs."""
@@ -67,12 +68,19 @@ def train(
         data=data,
         inputs=tuple(input_ or ()),
         insisted=flags.resources,
+        rehearsal=_rehearsal(evict),
     )
     checked = check_run(recipe, request)
     if dry_run:
         _dry_run(out, checked, settings)
         return
     _train(out, checked, settings, detach=detach, download=download, fail_if_stuck_s=stuck_s)
+
+
+def _rehearsal(text: str | None) -> dict[str, Any] | None:
+    from runner.core.simulation.rehearsal import plan_rehearsal
+
+    return None if text is None else plan_rehearsal(text)
 
 
 def _load(out: Output, ref: str, entry: str | None) -> Recipe:
@@ -149,7 +157,19 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "after": ", ".join(plan.after) or "nothing",
         "priority": str(recipe.priority),
         "takes": recipe.estimate or "unknown",
+        **_evictions(plan),
     }
+
+
+def _evictions(plan: RunPlan) -> dict[str, str]:
+    from runner.core.units import format_duration
+
+    if plan.rehearsal is None:
+        return {}
+    planned = plan.rehearsal["evictions"]
+    first = ", ".join(format_duration(after) for after, *_ in planned[:3])
+    more = ", ..." if len(planned) > 3 else ""
+    return {"evictions": f"{first}{more} after the start of an attempt"}
 
 
 def _limits(recipe: Recipe) -> str:

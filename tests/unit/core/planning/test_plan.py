@@ -110,3 +110,17 @@ def test_run_json_has_exactly_the_documented_fields() -> None:
         "image", "price", "resources", "priority", "after", "group",
         "named_outputs",
     }  # fmt: skip
+
+
+def test_evictions_are_rehearsed_on_local_spot_pools_only() -> None:
+    rehearsal = {"spec": "seed=7,mtbf=10m", "evictions": [[600.5, 0, None]]}
+    request = RunRequest(params={}, rehearsal=rehearsal)
+    made = plan(request=request)
+    spec = parse_run(json.dumps(made.to_spec().to_json()).encode(), RUN_ID)
+    assert (spec.rehearsal, plan().to_spec().to_json().get("rehearsal")) == (rehearsal, None)
+    with pytest.raises(RunnerError) as caught:
+        plan(request=request, stack=outputs(pool("d", spot=False)))
+    assert caught.value.code == "R-EVICT-DEDICATED"
+    with pytest.raises(RunnerError) as caught:
+        plan(request=request, target="azure")
+    assert caught.value.code == "R-EVICT-AZURE"

@@ -19,6 +19,7 @@ from batch_emulator.domain.model import (
     TaskState,
 )
 from batch_emulator.domain.transitions import eviction, pools
+from batch_emulator.domain.validation.task_rules import check_files
 from tests.unit.emulator.world import World, states
 
 
@@ -247,3 +248,40 @@ def test_trace_error_has_place_and_reason(tmp_path: Path, text: str, word: str) 
 def test_missing_trace_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
         load_trace(tmp_path / "none")
+
+
+def asking(value: str) -> dict[str, Any]:
+    return {"environmentSettings": [{"name": "BATCH_EMULATOR_EVICTIONS", "value": value}]}
+
+
+def test_task_is_evicted_as_its_environment_asks() -> None:
+    """Each eviction comes so long after the start of the attempt that it is for."""
+    world = World(boot_s=0)
+    pool = spot(world)
+    start = world.clock.now()
+    task = world.task(world.job(), "a", **asking("[[100, 0, 50], [20, 0]]"))
+    for _ in range(40):
+        world.push(10)
+    evicted = [each for each in world.account.events.after(0) if each.kind == "node.evict"]
+    assert [each.why for each in evicted] == ["rehearsal", "rehearsal"]
+    assert [(each.time - start).total_seconds() for each in evicted] == [100, 170]
+    assert (task.state, task.evicted, states(pool)) == (TaskState.RUNNING, 2, [NodeState.RUNNING])
+
+
+def test_task_that_ended_before_its_eviction_leaves_the_node_alone() -> None:
+    world = World(boot_s=0)
+    pool = spot(world)
+    task = world.task(world.job(), "a", **asking("[[100, 0]]"))
+    world.push(50)
+    world.end(task)
+    other = world.task(world.job("other"), "b")
+    world.push(100)
+    assert (task.evicted, states(pool), other.state) == (0, [NodeState.RUNNING], TaskState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    "value", ["{}", "[[-1]]", "[[null]]", "[[1, 2, 3, 4]]", "[3]", "[", "[" * 9999]
+)
+def test_evictions_that_are_no_list_of_times_are_refused(value: str) -> None:
+    with pytest.raises(Fault, match="InvalidPropertyValue"):
+        check_files(asking(value))
