@@ -77,3 +77,14 @@ def filled(disk: Path) -> Generator[None]:
         enough.set()
         thread.join()
         (disk / "filler").unlink()
+
+
+def fill(disk: Path) -> Path:
+    """Take every byte of a disk, but none that others free later. Return the file."""
+    path = disk / "hog"
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with suppress(OSError):
+                while file.write(bytes(size)) == size:
+                    pass
+    return path

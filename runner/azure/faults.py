@@ -26,6 +26,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 SIGN_IN = "R-AZURE-SIGN-IN"
 SERVICES_DOWN = "R-SERVICES-DOWN"
 _SERVICE_BUSY = "R-SERVICE-BUSY"
+_FULL_STORAGE = "the disk of "  # how the status line of Azurite begins: journal.js
 # What callers may retry: nobody knows whether the service carried out the request.
 PASSING = frozenset({SERVICES_DOWN, _SERVICE_BUSY})
 
@@ -175,9 +176,13 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
 
 
 def _reason(err: BaseException) -> str:
-    """Return what Batch adds to a code as its reason, such as the disk of the emulator."""
+    """Return what the local services add to a code as its reason, such as which disk is full."""
     values: Any = getattr(getattr(err, "model", None), "error_values", None) or ()
-    return "".join(f", {value.value}" for value in values if value.key == "Reason")
+    reasons = [str(value.value) for value in values if value.key == "Reason"]
+    line: str = getattr(err, "reason", None) or ""
+    if line.startswith(_FULL_STORAGE):
+        reasons.append(line)
+    return "".join(f", {reason}" for reason in reasons)
 
 
 def _clock_difference(err: AzureError) -> timedelta | None:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,6 +108,7 @@ class Invocation:
     def __init__(self, target: str | None, stack: str | None, output: OutputFormat) -> None:
         self.out = Output(output)
         self._target, self._stack = target, stack
+        self.until_end = ExitStack()  # closed when the command ends
 
     @property
     def target_words(self) -> list[str]:
@@ -129,6 +131,17 @@ class Invocation:
         settings = self.settings(output_dir=output_dir)
         return settings, connect(settings)
 
+    def open_to_delete(self) -> tuple[Settings, Connection]:
+        """As `open`, for a command that ends or deletes something.
+
+        If the disk of the local services is full, it uses their reserve until its end.
+        """
+        from runner.core.home import HomePaths, disk_reserve
+
+        settings, connection = self.open()
+        self.until_end.enter_context(disk_reserve(HomePaths(settings.home)))
+        return settings, connection
+
 
 def on_target(verb: Callable[..., None]) -> Callable[..., None]:
     """Add `--target`, `--stack` and `-o` to a command, which gets an Invocation in their place."""
@@ -137,7 +150,9 @@ def on_target(verb: Callable[..., None]) -> Callable[..., None]:
     def command(
         target: str | None, stack: str | None, output: OutputFormat, **options: object
     ) -> None:
-        verb(Invocation(target, stack, output), **options)
+        call = Invocation(target, stack, output)
+        with call.until_end:
+            verb(call, **options)
 
     _, *own = inspect.signature(verb, eval_str=True).parameters.values()
     shared = (

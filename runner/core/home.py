@@ -6,7 +6,8 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runner.protocol.errors import ExitCode, RunnerError
@@ -26,6 +27,7 @@ class HomePaths:
         self.logs = self.local / "logs"
         self.batch_data = self.local / "batch"  # of the emulator: its database and its nodes
         self.blob_data = self.local / "blob"  # of Azurite
+        self.reserve = self.local / "reserve"  # given up to record deletions on a full disk
         # Held while the local services are started, stopped or changed.
         self.local_lock = home / "local.lock"
         self.cache = home / "cache"  # packages, shared by nodes and kept when they are deleted
@@ -73,6 +75,32 @@ _READ_ONLY = "is mounted read-only"
 # The limits of the emulator, which starts nothing when less is left.
 _LOW_BYTES = 1 << 20
 _LOW_INODES = 64
+
+
+# Too little for the emulator to start a task, enough to record some hundred deletions.
+_RESERVE_BYTES = _LOW_BYTES * 3 // 4
+
+
+def keep_reserve(paths: HomePaths) -> None:
+    """Write the reserve of the local services again, where their disk has room for it."""
+    try:
+        free = shutil.disk_usage(paths.local).free
+        if free >= 4 * _LOW_BYTES and not paths.reserve.exists():
+            paths.reserve.write_bytes(os.urandom(_RESERVE_BYTES))  # not to be compressed
+    except OSError:
+        return  # there are no services, or their disk is full again
+
+
+@contextmanager
+def disk_reserve(paths: HomePaths) -> Generator[None]:
+    """Give up the reserve while something is deleted or stopped, if the disk is full."""
+    if full_disk(paths.local) is not None:
+        with suppress(OSError):
+            paths.reserve.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        keep_reserve(paths)
 
 
 def not_writable(folder: Path, err: OSError) -> RunnerError:

@@ -34,7 +34,7 @@ from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
-from tests.disks import filled, small_disk
+from tests.disks import fill, filled, small_disk
 from tests.e2e.conftest import Cli, interrupt, known_runs, new_home, show_ended, until
 from tests.e2e.plans import plan_recipe
 from tests.faulty_line import by_chance, faulty_line
@@ -360,6 +360,40 @@ def test_full_disk_on_the_node_is_named(tmp_path: Path, script: Write) -> None:
             assert first.returncode == 1
             assert "the node's disk is full" in first.stderr
             assert cli.json("show", "@last")["result"]["code"] == "DiskFull"
+        finally:
+            cli.run("local", "down")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_full_disk_of_the_services_is_named_and_can_be_freed(tmp_path: Path, script: Write) -> None:
+    (tmp_path / "work").mkdir()
+    with small_disk(tmp_path / "disk") as disk:
+        cli = Cli(new_home(disk / "home"), tmp_path / "work")
+        try:
+            cli.ok("local", "up", "--slots", "1")
+            ended, other = (
+                cli.json("train", script(f"print({n})"), "--detach")["run_id"] for n in range(2)
+            )
+            show_ended(cli, ended)
+            show_ended(cli, other)
+            waiting, _ = running(cli, script(SLOW))
+            cli.ok("data", "put", script("x"), "stored")
+            with filled(disk):  # nothing is left, even when something is freed
+                text = refused(cli, "rm", other, "--yes", code=5)
+                assert f"ServerBusy, the disk of {cli.home / 'local' / 'blob'} is full" in text
+                assert "R-DISK-FULL" in refused(cli, "local", "up", code=3)
+            cli.ok("local", "up")  # which also makes the reserve again
+            hog = fill(disk)
+            assert os.statvfs(disk).f_bfree == 0
+            cli.ok("cancel", waiting)
+            cli.ok("local", "prune", "--yes")
+            cli.ok("rm", ended, "--yes")
+            cli.ok("data", "rm", "-r", "stored", "--yes")
+            cli.ok("local", "down")
+            hog.unlink()
+            cli.ok("local", "up")
+            assert {row["run_id"] for row in cli.json("ps", "-a")} == {other, waiting}
         finally:
             cli.run("local", "down")
 

@@ -144,7 +144,7 @@ def rm(
     from runner.flows.data.stores import open_store, remove_files
 
     out = call.out
-    connection = call.connect()
+    _, connection = call.open_to_delete()
     place = place_to_remove(connection, path)
     with open_store(connection, place.store) as store:
         files = files_to_remove(store, place, recursive=recursive)

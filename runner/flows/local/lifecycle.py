@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from runner.azure.auth.credentials import load_outputs
 from runner.contract import StackOutputs
-from runner.core.home import HomePaths, not_writable
+from runner.core.home import HomePaths, disk_reserve, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.export.extras import install_command
@@ -133,7 +133,7 @@ def down(settings: Settings, on_event: OnProgress) -> bool:
     _check_extra()
     if load_state(HomePaths(settings.home)) is None:
         return False
-    with _locked(settings, on_event):
+    with disk_reserve(HomePaths(settings.home)), _locked(settings, on_event):
         return _stop_all(HomePaths(settings.home), on_event)
 
 

@@ -19,7 +19,7 @@ from runner.azure.batch.jobs import (
     unfinished_tasks,
 )
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.home import HomePaths
+from runner.core.home import HomePaths, disk_reserve
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.file_lock import file_lock
@@ -84,8 +84,9 @@ def plan_prune(settings: Settings, *, everything: bool) -> PrunePlan:
 def prune(settings: Settings, plan: PrunePlan, on_progress: OnProgress) -> None:
     """Delete the items of a plan; what is gone already is no error."""
     on_progress(Progress("prune", "start", f"deleting {len(plan.items)} items"))
-    lock = HomePaths(settings.home).local_lock
-    with file_lock(lock, what="changing the local services", timeout_s=_LOCK_TIMEOUT_S):
+    paths, what = HomePaths(settings.home), "changing the local services"
+    locked = file_lock(paths.local_lock, what=what, timeout_s=_LOCK_TIMEOUT_S)
+    with disk_reserve(paths), locked:
         for number, item in enumerate(plan.items, 1):
             item.delete()
             step = Progress("prune", "progress", "", number, len(plan.items), "items")

@@ -10,7 +10,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.pools import ensure_pool
 from runner.azure.storage.blobs import ensure_containers
 from runner.azure.storage.share_store import ensure_share
-from runner.core.home import HomePaths, full_disk, not_writable
+from runner.core.home import HomePaths, full_disk, keep_reserve, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.flows.local import services
 from runner.flows.local.azurite import ensure_azurite
@@ -116,6 +116,7 @@ def start(
     cache = make_node_cache(paths, load_isolation(state))
     happened = ensure_pool(connection, pool_spec(state, keys["storage"], cache))
     write_atomically(paths.local_outputs, local_outputs(state).to_json())
+    keep_reserve(paths)
     return happened
 
 

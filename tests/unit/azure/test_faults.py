@@ -53,6 +53,14 @@ def test_reason_that_the_service_gives_is_shown() -> None:
     assert mapped.why == f"while adding tasks: ServerBusy, {full}"
 
 
+def test_disk_that_azurite_names_in_its_status_line_is_shown() -> None:
+    error = storage_error("ServerBusy")
+    error.reason = "the disk of /data is full"
+    assert to_runner_error(error, "x").why == "while x: ServerBusy, the disk of /data is full"
+    error.reason = "The server is busy."
+    assert to_runner_error(error, "x").why == "while x: ServerBusy"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "exit_code"),
     [

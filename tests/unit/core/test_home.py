@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.home import full_disk, not_writable
+from runner.core.home import HomePaths, disk_reserve, full_disk, keep_reserve, not_writable
 from tests.disks import Disk
 
 
@@ -57,3 +57,20 @@ def test_disk_that_has_room_again_is_named_by_the_error_of_the_write(tmp_path: P
 def test_folder_without_permission_is_no_full_disk(tmp_path: Path) -> None:
     error = not_writable(tmp_path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
     assert (error.code, error.why) == ("R-HOME-WRITE", "Permission denied")
+
+
+def test_reserve_is_given_up_on_a_full_disk_and_written_again(tmp_path: Path, disk: Disk) -> None:
+    paths = HomePaths(tmp_path)
+    with disk_reserve(paths):
+        assert not paths.local.exists()  # no services have been set up
+    paths.local.mkdir()
+    keep_reserve(paths)
+    size = paths.reserve.stat().st_size
+    assert 0 < size < 1 << 20
+    with disk_reserve(paths):
+        assert paths.reserve.exists()
+    disk.fill()
+    with disk_reserve(paths):
+        assert not paths.reserve.exists()
+        disk.free()
+    assert paths.reserve.stat().st_size == size

@@ -235,7 +235,7 @@ def cancel(
             fix="runner cancel @last",
         )
     out = call.out
-    connection = call.connect()
+    _, connection = call.open_to_delete()
     if run is None:
         _cancel_experiment(out, connection, experiment or "")
         return

@@ -77,7 +77,7 @@ def rm(
     from runner.flows.removal import plan_removal, remove_runs
 
     out = call.out
-    settings, connection = call.open()
+    settings, connection = call.open_to_delete()
     selection, words = _selection(settings, runs, older_than, experiment, status)
     plan = plan_removal(connection, selection)
     if out.as_text:

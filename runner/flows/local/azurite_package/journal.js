@@ -20,6 +20,7 @@ const BLOCKS = "committedBlocksInOrder"; // of an append blob: one more with eac
 const FIRST_JOURNAL = "firstJournal";
 const LEAST_REWRITTEN_BYTES = 4 << 20;
 const PIECE_BYTES = 1 << 20;
+const LEAST_FREE_BYTES = 64 << 10;
 const journals = new Map(); // by the file name of the database
 
 class Journal {
@@ -273,6 +274,27 @@ function report(text) {
   }
 }
 
+// Return the reason if the disk of the databases is full.
+function fullReason() {
+  for (const file of fs.statfsSync === undefined ? [] : journals.keys()) {
+    const { bavail, bsize } = fs.statfsSync(path.dirname(file));
+    if (bavail * bsize < LEAST_FREE_BYTES) {
+      return `the disk of ${path.dirname(file)} is full`;
+    }
+  }
+  return undefined;
+}
+
+// Answer 503 with a reason that clients show. A body would belong to the other status, and clients
+// prefer the code in it to the header.
+function refuse(response, reason) {
+  response.setHeader("x-ms-error-code", "ServerBusy");
+  response.setHeader("retry-after", 1);
+  response.setHeader("content-length", 0);
+  response._hasBody = false;
+  return writeHead.call(response, 503, reason.replace(/[^ -~]/g, "?"));
+}
+
 const { writeHead } = http.ServerResponse.prototype;
 
 // No response precedes its change, nor one that it saw. While the disk is full, clients try again.
@@ -282,13 +304,11 @@ http.ServerResponse.prototype.writeHead = function (status, ...rest) {
       journal.flush();
     }
   } catch (err) {
-    report(`Cannot write the journal: ${err.message}`);
-    this.setHeader("x-ms-error-code", "ServerBusy");
-    this.setHeader("retry-after", 1);
-    // The body that follows belongs to the other status. Clients prefer the code in it to the header.
-    this.setHeader("content-length", 0);
-    this._hasBody = false;
-    return writeHead.call(this, 503);
+    const reason = `Cannot write the journal: ${err.message}`;
+    report(reason);
+    return refuse(this, fullReason() ?? reason);
   }
-  return writeHead.call(this, status, ...rest);
+  // Azurite answers 500 if it cannot write the content of a blob.
+  const full = status === 500 ? fullReason() : undefined;
+  return full === undefined ? writeHead.call(this, status, ...rest) : refuse(this, full);
 };
