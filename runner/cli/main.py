@@ -138,6 +138,7 @@ VERBS: Mapping[str, Verb] = {
     "ps": Verb("Runs", "runs.ps", "ps"),
     "experiments": Verb("Runs", "runs.experiments", "app"),
     "show": Verb("Runs", "runs.show", "show"),
+    "why": Verb("Runs", "runs.why", "why"),
     "metrics": Verb("Runs", "runs.metrics", "metrics"),
     "logs": Verb("Runs", "runs.logs", "logs"),
     "attach": Verb("Runs", "runs.attach", "attach"),

@@ -94,7 +94,7 @@ def test_unusable_nodes_are_the_cause_with_their_error(
         headers={"Authorization": f"Bearer {KEY}"},
     ).raise_for_status()
     found = cause_of(connection, things, pool_id)
-    assert found.code == "NodesUnusable"
+    assert found.code == "ApplicationPackageFailed"
     assert f"node {node.id}: ApplicationPackageError: no space left" in found.evidence
 
 
@@ -130,7 +130,7 @@ def test_quota_is_the_cause_only_while_no_node_is_there(tmp_path: Path) -> None:
         things.wait_nodes(full, 1)
         pool_id = things.pool(target_low_priority_nodes=1)
         found = cause_of(connection, things, pool_id)
-        assert found.code == "QuotaReached"
+        assert found.code == "SpotQuotaReached"
         assert "AccountLowPriorityCoreQuotaReached" in found.evidence[0]
         none = models.BatchPoolResizeOptions(target_low_priority_nodes=0, target_dedicated_nodes=0)
         running.client.begin_resize_pool(full, none, polling_interval=POLL_S).result()

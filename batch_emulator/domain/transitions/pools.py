@@ -155,6 +155,12 @@ def end_resize(account: Account, pool: Pool, errors: list[Json], now: datetime) 
     set_allocation(account, pool, AllocationState.STEADY, now)
 
 
+def keep_resize_error(account: Account, pool: Pool, error: Json) -> None:
+    """Add an error of an earlier resize: the service keeps them until the next resize (docs)."""
+    pool.resize_errors = [*pool.resize_errors, error]
+    account.save_pool(pool)
+
+
 def delete(account: Account, pool: Pool, now: datetime) -> None:
     """Remove all nodes; running tasks are requeued (docs), jobs stay."""
     require_active(pool)

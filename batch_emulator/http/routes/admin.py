@@ -16,10 +16,11 @@ from typing import Any, cast
 from batch_emulator import __version__
 from batch_emulator.domain.faults import Fault, bad_property, bad_query
 from batch_emulator.domain.model import Json, Node
-from batch_emulator.domain.transitions import eviction, nodes
+from batch_emulator.domain.transitions import eviction, nodes, pools
 from batch_emulator.domain.values import parse_duration, time_text
 from batch_emulator.http.call import Call, Handler, Reply
 from batch_emulator.http.routes import applications
+from batch_emulator.scheduling.allocation import resize_error
 
 _LONGEST_S = 366 * 86400.0
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
@@ -103,6 +104,15 @@ def fail_node(call: Call) -> Reply:
     error: Json = {"code": code, "message": message, "errorDetails": details}
     errors = [error] if code else []
     nodes.fail(call.emulator.account, node, errors, call.now)
+    return Reply(202)
+
+
+def leave_resize_error(call: Call) -> Reply:
+    """Give a pool the error of an earlier resize, which the service keeps until the next one."""
+    pool = call.pool()
+    code = call.query.get("code") or "AllocationFailed"
+    message = call.query.get("message", "asked for")
+    pools.keep_resize_error(call.emulator.account, pool, resize_error(code, message))
     return Reply(202)
 
 
@@ -287,6 +297,12 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     ),
     AdminRoute(
         "POST", f"{PREFIX}{_NODE}/fail", "make a node unusable, `?code=DiskFull`", fail_node
+    ),
+    AdminRoute(
+        "POST",
+        f"{PREFIX}{_POOL}/resize-error",
+        "leave the error of an earlier resize on a pool, `?code=AllocationFailed`",
+        leave_resize_error,
     ),
     AdminRoute("GET", _EVENTS, "Scheduled Events of a node", get_scheduled_events, open=True),
     AdminRoute("POST", _EVENTS, "acknowledge an event", acknowledge, open=True),

@@ -195,6 +195,11 @@ class Connection:
         self.outputs = outputs
         self._keys = keys
 
+    @property
+    def uses_identity(self) -> bool:
+        """True if nodes sign in with a managed identity, False if they have SAS."""
+        return self._keys is None
+
     def batch_client(self, api_version: str | None = None) -> BatchClient:
         """Return the data-plane client of the Batch account, of the SDK's api-version if None."""
         return self._batch if api_version is None else self._batch_client(api_version=api_version)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -257,6 +258,78 @@ def is_disabled(connection: Connection, job_id: str) -> bool:
         except ResourceNotFoundError:
             return False
     return wire_text(job.state) in _PAUSED
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job; `problem` is why Batch could not start it, `prepares` if it has a preparation task."""
+
+    id: str
+    state: str
+    pool_id: str
+    since: datetime | None
+    created: datetime | None
+    problem: tuple[str, str] | None
+    prepares: bool
+
+    @property
+    def disabled(self) -> bool:
+        """True if none of its tasks starts."""
+        return self.state in _PAUSED
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPreparation:
+    """A job preparation task that failed on a node."""
+
+    node: str
+    exit_code: int | None
+    message: str
+    ended: datetime | None
+    folder: str
+
+
+def find_job_view(connection: Connection, job_id: str) -> JobView | None:
+    """Return a job, or None if it does not exist."""
+    with service_errors(f"reading job {job_id}"):
+        try:
+            job = connection.batch_client().get_job(job_id)
+        except ResourceNotFoundError:
+            return None
+    info = job.execution_info
+    error = info.scheduling_error if info else None
+    pool = job.pool_info.pool_id if job.pool_info else None
+    return JobView(
+        id=job.id,
+        state=wire_text(job.state),
+        pool_id=str((info.pool_id if info else None) or pool or ""),
+        since=job.state_transition_time,
+        created=job.creation_time,
+        problem=(str(error.code or ""), str(error.message or "")) if error else None,
+        prepares=job.job_preparation_task is not None,
+    )
+
+
+def list_failed_preparations(connection: Connection, job_id: str) -> tuple[FailedPreparation, ...]:
+    """Return the preparation tasks of a job that failed, by the time of their end."""
+    found: list[FailedPreparation] = []
+    with service_errors(f"reading the job preparation tasks of {job_id}"):
+        client = connection.batch_client()
+        for status in client.list_job_preparation_and_release_task_status(job_id):
+            info = status.job_preparation_task_execution_info
+            if info is None or wire_text(info.result) != "failure":
+                continue
+            failure = info.failure_info
+            found.append(
+                FailedPreparation(
+                    node=str(status.node_id),
+                    exit_code=info.exit_code,
+                    message=str(failure.message or failure.code or "") if failure else "",
+                    ended=info.end_time,
+                    folder=str(info.task_root_directory or ""),
+                )
+            )
+    return tuple(sorted(found, key=lambda each: each.ended or datetime.max.replace(tzinfo=UTC)))
 
 
 def close_when_done(connection: Connection, job_id: str) -> bool:

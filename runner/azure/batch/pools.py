@@ -304,6 +304,16 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeTask:
+    """One of the newest tasks of a node, as the task is now."""
+
+    job_id: str
+    task_id: str
+    ended: datetime | None
+    succeeded: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """A node; `trouble` is why it is unusable, `exit_code` the exit code of its start task."""
 
@@ -315,6 +325,9 @@ class NodeView:
     since: datetime | None
     trouble: PoolProblem | None
     exit_code: int | None
+    allocated: datetime | None = None
+    booted: datetime | None = None
+    recent: tuple[NodeTask, ...] = ()
 
     @property
     def problem(self) -> str:
@@ -536,4 +549,18 @@ def _node(node: models.BatchNode) -> NodeView:
         since=node.state_transition_time,
         trouble=errors[0] if errors else None,
         exit_code=info.exit_code if info else None,
+        allocated=node.allocation_time,
+        booted=node.last_boot_time,
+        recent=tuple(_recent(task) for task in node.recent_tasks or ()),
+    )
+
+
+def _recent(task: models.BatchTaskInfo) -> NodeTask:
+    info = task.execution_info
+    result = wire_text(info.result) if info and info.result else ""
+    return NodeTask(
+        job_id=str(task.job_id or ""),
+        task_id=str(task.task_id or ""),
+        ended=info.end_time if info else None,
+        succeeded=result == "success",
     )

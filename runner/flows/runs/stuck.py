@@ -74,7 +74,10 @@ class PoolFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeNeed:
-    """What a queued run waits for, and since when no other run holds it back."""
+    """What a queued run waits for, and since when no other run holds it back.
+
+    `run_id` is empty if a pool is asked about, for whichever run.
+    """
 
     run_id: str
     nodes: int = 1
@@ -221,6 +224,8 @@ def _no_pool(need: NodeNeed, facts: PoolFacts) -> WaitCause:
 
 def _move(need: NodeNeed) -> str:
     """Return the commands for another pool: the task of a run cannot leave its job."""
+    if not need.run_id:  # a pool is asked about
+        return "use another pool"
     return f"`runner cancel {need.run_id}`, then `runner retry {need.run_id} --pool POOL`"
 
 
@@ -249,6 +254,10 @@ def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
         code, message = "StartTaskFailed", f"the start task failed on {every} of pool {pool.id}"
         where = "`start_script` in the stack's file and run `runner up`" if facts.charged else "it"
         fix = f"correct {where}, then replace the nodes: {fix}"
+    elif kind := _same_trouble(nodes):
+        code, said = _NODE_TROUBLES[kind]
+        message = f"{said} on {every} of pool {pool.id}"
+        fix = f"correct the pool, then replace the nodes: {fix}"
     elif set(counts) <= _CLOSED:
         code, message = "NodesOffline", f"{every} of pool {pool.id} takes no tasks: {shown.state}"
         fix = f"enable scheduling on a node in the portal, or replace the nodes: {fix}"
@@ -265,7 +274,28 @@ def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
     return WaitCause(code, message, fix, tuple(evidence), shown.since)
 
 
+# Error codes of nodes, with the cause that they have here and what happened. REST docs of
+# BatchNodeError and "Batch pool and node errors" (learn.microsoft.com, read 2026-11-23).
+_NODE_TROUBLES = {
+    "MountConfigurationError": ("MountFailed", "a file system could not be mounted"),
+    "ApplicationPackageError": (
+        "ApplicationPackageFailed",
+        "an application package could not be installed",
+    ),
+    "DiskFull": ("NodeDiskFull", "the disk is full"),
+}
+
+
+def _same_trouble(nodes: Sequence[NodeView]) -> str:
+    """Return the error code that all nodes have, if its cause has a name, else ""."""
+    codes = {node.trouble.code if node.trouble else "" for node in nodes}
+    code = codes.pop() if len(codes) == 1 else ""
+    return code if code in _NODE_TROUBLES else ""
+
+
 def _replace_nodes(need: NodeNeed, pool: PoolView) -> str:
+    if pool.autoscale is not None and not need.run_id:
+        return "the formula removes nodes without tasks and gets new ones"
     if pool.autoscale is not None:
         return (
             f"`runner cancel {need.run_id}`; the formula removes nodes without tasks, "
@@ -314,11 +344,26 @@ def _no_nodes(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | N
     return None
 
 
+def explain_shortage(facts: PoolFacts) -> WaitCause | None:
+    """Return why a steady pool has fewer nodes than its targets, by its last resize, or None.
+
+    A pool that reached its targets later may still have the errors: they are of an earlier time.
+    """
+    pool = facts.pool
+    if pool is None or pool.allocation != "steady" or not pool.resize_errors:
+        return None
+    if pool.spot >= pool.spot_target and pool.dedicated >= pool.dedicated_target:
+        return None
+    return _resize_failed(NodeNeed(""), pool)
+
+
 def _resize_failed(need: NodeNeed, pool: PoolView) -> WaitCause:
     error = pool.resize_errors[0]
     evidence = tuple(f"{each.code}: {each.message}" for each in pool.resize_errors)
     if "Quota" in error.code:
-        code, message = "QuotaReached", f"a core quota is used up: {error.code}"
+        spot = "LowPriority" in error.code or "Spot" in error.code
+        code = "SpotQuotaReached" if spot else "CoreQuotaReached"
+        message = f"a core quota is used up: {error.code}"
         fix = (
             f"request more cores for {pool.vm_size} in the Azure portal (Quotas of the Batch "
             f"account), or {_move(need)}"

@@ -56,7 +56,7 @@ STUCK: Mapping[str, tuple[PoolView | None, tuple[str, ...]]] = {
     "NodesUnusable": (WANTS_TWO, ("starttaskfailed", "unusable")),
     "NodesOffline": (WANTS_TWO, ("offline", "offline")),
     "NoNodesWanted": (POOL, ()),
-    "QuotaReached": (replace(WANTS_TWO, resize_errors=QUOTA), ()),
+    "SpotQuotaReached": (replace(WANTS_TWO, resize_errors=QUOTA), ()),
     "AllocationFailed": (replace(WANTS_TWO, resize_errors=NO_CAPACITY), ()),
     "ResizeFailed": (replace(WANTS_TWO, resize_errors=(PoolProblem("ResizeStopped", ""),)), ()),
     "FormulaGivesNone": (replace(POOL, autoscale=scale("$TargetDedicatedNodes=0")), ()),
@@ -116,7 +116,7 @@ def test_resize_errors_count_only_while_nodes_are_missing(
 def test_run_on_several_nodes_is_stuck_if_quota_allows_fewer() -> None:
     failed = replace(WANTS_TWO, spot=1, resize_errors=QUOTA)
     two = replace(NEED, nodes=2)
-    assert found(failed, "idle", need=two) == ("QuotaReached", True)
+    assert found(failed, "idle", need=two) == ("SpotQuotaReached", True)
     assert found(WANTS_TWO, "idle", "starting", need=two) is None
     assert found(WANTS_TWO, "idle", "idle", need=replace(NEED, nodes=3)) == ("TooFewNodes", True)
     apart = replace(WANTS_TWO, inter_node=False)

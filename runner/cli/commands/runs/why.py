@@ -1,0 +1,54 @@
+"""`runner why`: the cause of a problem, its evidence and the next command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.autocomplete import complete_run
+from runner.cli.options import Invocation, on_target
+from runner.cli.ui.output import Output, local_time
+
+if TYPE_CHECKING:
+    from runner.core.diagnosis import Diagnosis
+
+_WhyArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|POOL|NODE",
+        help="Run ID, unique prefix, @last, or the ID of a pool, node or job.",
+        autocompletion=complete_run,
+    ),
+]
+
+
+@on_target
+def why(call: Invocation, subject: _WhyArgument = "@last") -> None:
+    """Say why a run, pool or node has a problem: cause, dated evidence and the next command."""
+    from runner.flows.runs.diagnose import diagnose
+
+    found = diagnose(call.connect(), subject)
+    if call.out.as_text:
+        _print(call.out, found)
+    else:
+        call.out.record(found.to_json())
+
+
+def _print(out: Output, found: Diagnosis) -> None:
+    record = {"state": found.state, "cause": found.cause or "none: nothing is wrong"}
+    record["message"] = found.message
+    evidence: list[str] = []
+    source = ""
+    for each in found.evidence:
+        at = f"{local_time(each.at)}  " if each.at else ""
+        if each.source != source:
+            evidence.append(f"{at}{each.source}: {each.text}")
+            source = each.source
+        else:
+            evidence.append(f"  {at}{each.text}")
+    record["evidence"] = "\n".join(evidence)
+    record["fix"] = found.fix
+    record["next"] = found.command
+    shown = {name: text for name, text in record.items() if text}
+    out.record(shown, title=f"{found.kind} {found.subject}")

@@ -1,0 +1,205 @@
+"""Name the cause of a failure from what its run left: the code of its result, and its output.
+
+Other causes come from pools and nodes, see `runner.flows.runs.stuck`. `runner why` prints both as a
+`Diagnosis`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from runner.core.states import NO_ACCESS, TaskView, advice_for_result, describe_exit, explain_task
+from runner.protocol.results import RunResult
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact with its source, such as `pool t4`; `at` is None if the source has no date."""
+
+    source: str
+    text: str
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The answer of `runner why`.
+
+    Attributes:
+        subject: ID of the run, pool, node or job.
+        kind: `run`, `pool`, `node` or `job`.
+        state: Its state in words.
+        cause: Name of the cause, such as `StartTaskFailed`; None if nothing is wrong.
+        message: One sentence: the cause, or what it does or waits for.
+        evidence: Facts that show the cause, oldest first.
+        fix: What to do, in words; empty if there is nothing to do.
+        command: The next command, which runs as it is; empty if there is none.
+    """
+
+    subject: str
+    kind: str
+    state: str
+    cause: str | None = None
+    message: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    fix: str = ""
+    command: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the diagnosis as `-o json` prints it."""
+        return {
+            "subject": self.subject,
+            "kind": self.kind,
+            "state": self.state,
+            "cause": self.cause,
+            "message": self.message,
+            "evidence": [
+                {
+                    "at": each.at.isoformat() if each.at else None,
+                    "source": each.source,
+                    "text": each.text,
+                }
+                for each in self.evidence
+            ],
+            "fix": self.fix,
+            "command": self.command,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The cause of a failed run. `lines` are the lines of its output that show it."""
+
+    cause: str
+    message: str
+    fix: str = ""
+    lines: tuple[str, ...] = ()
+
+
+_SHOWN_LINES = 12
+_ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Failure)(?::.*)?$")
+_CELL = re.compile(r"CellExecutionError|PapermillExecutionError|DeadKernelError")
+_CELL_NUMBER = re.compile(r'Exception encountered at "In \[(\d+)\]"')
+# What frameworks say if a GPU has no memory left: PyTorch, TensorFlow, JAX, CuPy and the driver.
+_GPU_MEMORY = re.compile(
+    r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|OOM when allocating tensor.*\bGPU|RESOURCE_EXHAUSTED.*(?:Out of memory|\bGPU)"
+    r"|cupy\S*OutOfMemoryError",
+    re.IGNORECASE,
+)
+_MEMORY = re.compile(
+    r"^(?:\w+\.)*_?\w*MemoryError\b|std::bad_alloc|can't allocate memory|Cannot allocate memory"
+    r"|OOM when allocating tensor|is killed by signal: Killed|java\.lang\.OutOfMemoryError"
+)
+_DISK = re.compile(r"No space left on device|Disk quota exceeded")
+
+_FIX_GPU = "use a smaller batch or model, mixed precision, or a VM size with more GPU memory"
+_FIX_MEMORY = "load less at once, use fewer data loader processes, or choose a larger VM size"
+_FIX_DISK = advice_for_result("DiskFull")
+_SIGKILL_CODES = frozenset({137, -9})
+
+
+def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = "") -> Failure:
+    """Return why a script failed, from the end of its output.
+
+    The last exception decides: a script may have caught and printed others before.
+
+    Args:
+        what: What the agent says, such as `python train.py exited with code 1`.
+        exit_code: The exit code of the script, 128 + N if signal N ended it.
+        stderr: The end of its standard error.
+        stdout: The end of its standard output, which decides if nothing is on standard error.
+    """
+    text = stderr if stderr.strip() else stdout
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    shown = tuple(lines[-_SHOWN_LINES:])
+    last = next((n for n in reversed(range(len(lines))) if _ERROR_LINE.match(lines[n])), None)
+    # Without an exception (a program in another language), the last lines of stderr decide.
+    ends = lines[-_SHOWN_LINES:] if stderr.strip() else []
+    final = "\n".join(ends if last is None else lines[last:][:_SHOWN_LINES])
+    cell = _find_cell(lines)
+    if cell is not None and last is not None:
+        number, source = cell
+        where = f"cell {number} of the notebook" if number else "a cell of the notebook"
+        return Failure(
+            "NotebookCellFailed", f"{where} failed: {lines[last]}", "correct the cell",
+            (*source, lines[last]),
+        )  # fmt: skip
+    shown_error = f"{what}: {lines[last]}" if last is not None else what
+    if _GPU_MEMORY.search(final):
+        return Failure("GpuOutOfMemory", "the GPU has no memory left", _FIX_GPU, shown)
+    if _MEMORY.search(final):
+        return Failure("OutOfMemory", "the script has no memory left", _FIX_MEMORY, shown)
+    if _DISK.search(final):
+        return Failure("DiskFull", "the disk of the node is full", _FIX_DISK, shown)
+    if exit_code in _SIGKILL_CODES:
+        message = f"{what}; the kernel sends SIGKILL if the memory of the node is used up"
+        return Failure("Killed", message, _FIX_MEMORY, shown)
+    return Failure("ScriptError", shown_error, "correct the script", shown)
+
+
+def _find_cell(lines: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Return number (or "") and source of the cell that a notebook's runner names, if one does."""
+    if not any(_CELL.search(line) for line in lines):
+        return None
+    number = next((m[1] for line in reversed(lines) if (m := _CELL_NUMBER.search(line))), "")
+    rules = [n for n, line in enumerate(lines) if re.fullmatch(r"-{10,}", line.strip())]
+    # nbclient prints the source of the cell between the first two rules.
+    source = tuple(lines[rules[0] + 1 : rules[1]][:_SHOWN_LINES]) if len(rules) > 1 else ()
+    return number, source if not number else ()
+
+
+# Codes of results whose cause has another name: that of the command line, or one for several codes.
+_CAUSES = {
+    "Timeout": "TimeLimit",
+    "Blocked": "BlockedDependency",
+}
+
+
+def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Failure | None:
+    """Return the cause of a result, None for a run that succeeded or was cancelled by somebody."""
+    message = result.message or ""
+    if result.status == "succeeded":
+        return None
+    if result.status == "cancelled":
+        if result.code != "Blocked":
+            return None
+        return Failure("BlockedDependency", message, "correct the run before it, then retry both")
+    if result.code in (None, "CommandFailed"):
+        what = message or f"the script ended with {describe_exit(result.exit_code or 1)}"
+        return explain_output(what, result.exit_code, stderr, stdout)
+    cause = _CAUSES.get(result.code, result.code)
+    lines = [line.rstrip() for line in stderr.splitlines() if line.strip()][-_SHOWN_LINES:]
+    own = result.code in ("EnvironmentFailed", "PreparationFailed", "Timeout", "OutOfMemory")
+    fix = advice_for_result(result.code)
+    return Failure(cause, message, fix, tuple(lines) if own else ())
+
+
+_TASK_CAUSES = {
+    "BlobNotFound": "CodeMissing",
+    "ContainerInvalidImage": "ImageNotPulled",
+    "ContainerInvalidRegistry": "RegistryDenied",
+    "DiskFull": "DiskFull",
+    "TaskEnded": "TimeLimit",
+}
+# Of an identity without a role, and of a SAS without the permission.
+_NO_PERMISSION = "AuthorizationPermissionMismatch"
+
+
+def explain_task_end(task: TaskView, output: str = "", *, identity: bool = False) -> Failure:
+    """Return why a task ended without a result, from its codes and the end of its own output.
+
+    With `identity`, the node signs in to storage as a managed identity instead of with a SAS.
+    """
+    message, fix = explain_task(task)
+    lines = tuple(line for line in output.splitlines() if line.strip())[-_SHOWN_LINES:]
+    cause = _TASK_CAUSES.get(task.failure_code or "", "TaskFailed")
+    if task.failure_code == "BlobAccessDenied" or task.exit_code == NO_ACCESS:
+        no_role = identity or _NO_PERMISSION in output
+        cause = "IdentityWithoutRole" if no_role else "SasExpired"
+    return Failure(cause, message, fix, lines)

@@ -1,0 +1,485 @@
+"""Find out why a run, a pool, a node or a job does not do what it should: `runner why`.
+
+The facts come from the documents of the run and from Batch, in a few requests. Causes of pools are
+those of `stuck`, causes of failures those of `runner.core.diagnosis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import (
+    JobView,
+    find_job_view,
+    list_failed_preparations,
+    list_tasks,
+    read_task_file,
+)
+from runner.azure.batch.pools import (
+    BROKEN_STATES,
+    NodeView,
+    PoolView,
+    list_pool_nodes,
+    list_pools,
+    list_supported_images,
+    read_node_file,
+    start_task_log,
+)
+from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.diagnosis import (
+    Diagnosis,
+    Evidence,
+    Failure,
+    explain_result,
+    explain_task_end,
+)
+from runner.core.states import RunState, TaskView, WaitCause
+from runner.flows.runs.attempts import list_checkpoints
+from runner.flows.runs.documents import find_run, load_attempt_ends, load_result, runs_container
+from runner.flows.runs.stuck import (
+    NodeNeed,
+    PoolFacts,
+    explain_shortage,
+    explain_wait,
+    load_pool_facts,
+)
+from runner.flows.runs.watch import RunView, load_view
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import RunPaths, is_run_id
+from runner.protocol.results import AttemptStart
+from runner.protocol.run_spec import RunSpec
+
+_TAIL_BYTES = 32_768
+_OUTPUT_CAUSES = ("CommandFailed", "EnvironmentFailed", "PreparationFailed", "Timeout")
+
+
+def diagnose(connection: Connection, reference: str) -> Diagnosis:
+    """Return what is wrong with a run, a pool, a node or a job, and the next command.
+
+    Args:
+        connection: The services.
+        reference: A run as in all commands, or the ID of a pool, a node or a job.
+
+    Raises:
+        RunnerError: nothing has this name.
+    """
+    if reference.startswith("@") or is_run_id(reference):
+        return diagnose_run(connection, find_run(connection, reference))
+    if (facts := _pool_facts(connection, reference)) is not None:
+        return diagnose_pool(connection, facts)
+    if reference.startswith("tvm"):
+        found = _find_node(connection, reference)
+        if found is not None:
+            return diagnose_node(connection, *found)
+    if (job := find_job_view(connection, reference)) is not None:
+        return diagnose_job(connection, job)
+    try:
+        return diagnose_run(connection, find_run(connection, reference))
+    except RunnerError as err:
+        if err.code != "R-RUN-UNKNOWN":
+            raise
+        what = f"no run, pool, node or job is called {reference!r}"
+        raise RunnerError(err.code, what, why=err.why, fix=err.fix) from err
+
+
+def _pool_facts(connection: Connection, pool_id: str) -> PoolFacts | None:
+    known = pool_id in {pool.id for pool in connection.outputs.pools}
+    facts = load_pool_facts(connection, pool_id)
+    return facts if facts.pool or known else None
+
+
+# -- runs
+
+
+def diagnose_run(connection: Connection, record: RunSpec) -> Diagnosis:
+    """Return why a run waits or has failed; without a cause if it only waits, or runs."""
+    view = load_view(connection, record)
+    status = view.status
+    blank = Diagnosis(record.run_id, "run", status.state.value, message=status.reason)
+    if status.state is RunState.QUEUED:
+        return _queued(connection, view, blank)
+    if status.state is RunState.FAILED or (view.result and view.result.code == "Blocked"):
+        return _failed(connection, view, blank)
+    if status.state is RunState.LOST:
+        found = Evidence("job", f"{record.job_id} has no task {record.task_id}")
+        return replace(
+            blank, cause="TaskMissing", evidence=(found,), fix="submit it again",
+            command=f"runner retry {record.run_id}",
+        )  # fmt: skip
+    return blank
+
+
+def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
+    record, cause = view.record, view.status.cause
+    job = find_job_view(connection, record.job_id)
+    if cause is not None and cause.code == "JobDisabled":
+        found = (Evidence(f"job {record.job_id}", cause.message, job.since if job else None),)
+        return replace(
+            blank, cause=cause.code, message=cause.message, evidence=found, fix=cause.fix,
+            command=cause.fix,
+        )  # fmt: skip
+    if cause is None and record.after and not view.attempts:
+        return _behind(connection, record, blank)
+    prepared = _failed_preparation(connection, job)
+    if prepared is not None and not (cause and cause.stuck):
+        return replace(
+            blank, cause="JobPreparationFailed", message=prepared[0].text, evidence=prepared,
+            fix="correct the job preparation task of the job, then submit the run again",
+            command=f"runner cancel {record.run_id}",
+        )  # fmt: skip
+    facts = load_pool_facts(connection, record.pool)
+    diagnosis = _with_cause(connection, blank, cause, facts, record)
+    if diagnosis.cause is None and view.attempts:
+        return _evicted(connection, view, diagnosis)
+    return diagnosis
+
+
+def _behind(connection: Connection, record: RunSpec, blank: Diagnosis) -> Diagnosis:
+    """Explain a run that waits for others: only one that failed is a cause."""
+    container = runs_container(connection)
+    results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
+    for run_id, result in zip(record.after, results, strict=True):
+        if result is not None and result.status != "succeeded":
+            found = Evidence(f"run {run_id}", f"{result.status}: {result.message}", result.ended)
+            return replace(
+                blank, cause="BlockedDependency", evidence=(found,),
+                fix="correct the run before it, then retry both", command=f"runner why {run_id}",
+            )  # fmt: skip
+    return blank
+
+
+def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
+    """Explain a run whose last attempt was lost with its node, and that waits for another."""
+    last = view.attempts[-1]
+    ends = load_attempt_ends(runs_container(connection), view.record.run_id)
+    end = next((each for each in ends if each.attempt == last.attempt), None)
+    if end is not None and end.why == "failed":
+        return blank  # it is retried
+    where = f"attempt {last.attempt} on node {last.node}"
+    found = [Evidence(where, "started", _moment(last.started))]
+    if end is not None:
+        found.append(Evidence(where, f"{end.why} in {end.step}", _moment(end.ended)))
+    since = view.task.since if view.task else None
+    found.append(Evidence("task", "requeued, because its node was lost", since))
+    return replace(
+        blank, cause="Evicted", message=f"its node {last.node} was evicted; it waits for another",
+        evidence=tuple(found), fix="nothing to do: it continues from its newest checkpoint",
+        command=f"runner attach {view.record.run_id}",
+    )  # fmt: skip
+
+
+def _failed(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
+    record, result = view.record, view.result
+    if result is None:
+        task = view.task or TaskView("completed")  # it has failed with its task
+        output = _task_output(connection, record)
+        failure = explain_task_end(task, output, identity=connection.uses_identity)
+        found = [Evidence("task", blank.message, task.since)]
+        found += [Evidence("output of the task", line) for line in failure.lines]
+        return _with_failure(blank, failure, found, _after_failure(connection, failure, record))
+    stderr = stdout = ""
+    if result.code is None or result.code in _OUTPUT_CAUSES:
+        stderr, stdout = _tails(connection, record, view.attempts, result.rank)
+    failure = explain_result(result, stderr, stdout)
+    if failure is None:
+        return blank
+    found = [Evidence("result.json", result.message or result.status, result.ended)]
+    where = "stderr" if stderr.strip() else "stdout"
+    named = f"{where} of rank {result.rank}" if result.rank else where
+    found += [Evidence(named, line) for line in failure.lines]
+    return _with_failure(blank, failure, found, _after_failure(connection, failure, record))
+
+
+def _with_failure(
+    blank: Diagnosis, failure: Failure, found: Sequence[Evidence], command: str
+) -> Diagnosis:
+    return replace(
+        blank, cause=failure.cause, message=failure.message, evidence=tuple(found),
+        fix=failure.fix, command=command,
+    )  # fmt: skip
+
+
+_RETRIED = frozenset({"SasExpired", "CodeMissing", "StorageFailed", "NodeLost"})
+_SHOWN = frozenset({"DataMissing", "InputMissing"})  # the run says which data and inputs it has
+
+
+def _after_failure(connection: Connection, failure: Failure, record: RunSpec) -> str:
+    """Return the command after a failure: retry where that may help, else look at the output."""
+    run_id, cause = record.run_id, failure.cause
+    if cause == "BlockedDependency" and record.after:
+        return f"runner why {record.after[0]}"
+    if cause == "IdentityWithoutRole":
+        return "runner check"
+    if cause in ("ImageNotPulled", "RegistryDenied"):
+        return f"runner pool show {record.pool}"
+    if cause in _SHOWN:
+        return f"runner show {run_id}"
+    if cause == "TimeLimit" and list_checkpoints(runs_container(connection), run_id):
+        return f"runner resume {run_id}"
+    return f"runner {'retry' if cause in _RETRIED else 'logs'} {run_id}" + (
+        "" if cause in _RETRIED else " --stderr --tail 50"
+    )
+
+
+def _tails(
+    connection: Connection, record: RunSpec, attempts: Sequence[AttemptStart], rank: int
+) -> tuple[str, str]:
+    """Return the ends of stderr and stdout of the last attempt."""
+    container = runs_container(connection)
+    paths = RunPaths(record.run_id, rank)
+    last = attempts[-1] if attempts and not rank else None
+    starts = (last.stderr_offset, last.stdout_offset) if last else (0, 0)
+    streams = tuple(zip((paths.stderr, paths.stdout), starts, strict=True))
+    stderr, stdout = in_parallel(lambda one: _tail(container, *one), streams)
+    return stderr, stdout
+
+
+def _tail(container: BlobContainer, blob: str, start: int) -> str:
+    size = container.size(blob) or 0
+    begin = max(start, size - _TAIL_BYTES)
+    if begin >= size:
+        return ""
+    return (container.read_range(blob, begin, size - begin) or b"").decode("utf-8", "replace")
+
+
+def _task_output(connection: Connection, record: RunSpec) -> str:
+    for name in ("stderr.txt", "stdout.txt"):
+        found = read_task_file(connection, record.job_id, record.task_id, name)
+        if found and found.strip():
+            return found.decode("utf-8", "replace")[-_TAIL_BYTES:]
+    return ""
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+# -- pools
+
+
+def diagnose_pool(connection: Connection, facts: PoolFacts) -> Diagnosis:
+    """Return why a pool gives no node to a task, or has fewer nodes than it should."""
+    pool = facts.pool
+    state = "missing" if pool is None else pool.state
+    if pool is not None and pool.allocation != "steady":
+        state = f"{state}, {pool.allocation}"
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(facts.counts.items()))
+    blank = Diagnosis(facts.id, "pool", state, message=counts and f"nodes: {counts}")
+    # A pool at rest has no nodes on purpose; only a formula that can never give one is a problem.
+    need = NodeNeed("", since=None)
+    cause = explain_wait(need, facts, datetime.now(UTC))
+    if cause is not None and cause.code == "NoNodesWanted":
+        return replace(blank, message=cause.message)
+    if cause is None or not (cause.stuck or cause.code == "Preempted"):
+        cause = explain_shortage(facts) or cause
+    return _with_cause(connection, blank, cause, facts)
+
+
+_LOST_NODES = frozenset({"AllocationFailed", "ResizeFailed", "NodesUnusable"})
+_OF_NODES = frozenset(
+    {
+        *("StartTaskFailed", "MountFailed", "ApplicationPackageFailed", "NodeDiskFull"),
+        *("NodesUnusable", "ImageEndOfLife"),
+    }
+)
+
+
+def _with_cause(
+    connection: Connection,
+    blank: Diagnosis,
+    cause: WaitCause | None,
+    facts: PoolFacts,
+    record: RunSpec | None = None,
+) -> Diagnosis:
+    """Return the diagnosis of a cause of the pool; one that only has to wait is none."""
+    if cause is None:
+        return blank
+    cause = _at_cap(cause, facts) or cause
+    if cause.code in _LOST_NODES:
+        cause = _end_of_life(connection, cause, facts) or cause
+    if not cause.stuck and cause.code not in ("Preempted", "PoolAtSizeCap"):
+        return replace(blank, message=blank.message or cause.message)
+    name = "Evicted" if cause.code == "Preempted" else cause.code
+    source = f"pool {facts.id}"
+    dated = [Evidence(source, cause.message, cause.since or _changed(facts))]
+    dated += [Evidence(source, line.strip()) for line in cause.evidence]
+    return replace(
+        blank, cause=name, message=cause.message, evidence=tuple(dated), fix=cause.fix,
+        command=_pool_command(name, facts, record),
+    )  # fmt: skip
+
+
+def _changed(facts: PoolFacts) -> datetime | None:
+    return facts.pool.since if facts.pool else None
+
+
+def _at_cap(cause: WaitCause, facts: PoolFacts) -> WaitCause | None:
+    """Return the cause of a wait in a pool whose formula cannot add a node to its busy ones."""
+    pool, most = facts.pool, facts.most_nodes
+    if cause.code == "TooFewNodes":
+        return replace(cause, code="PoolAtSizeCap")
+    if cause.code != "Busy" or pool is None or pool.autoscale is None or most is None:
+        return None
+    if pool.spot + pool.dedicated < most:
+        return None
+    message = f"all {most} nodes of pool {pool.id} are busy, and it has no more"
+    fix = "raise `max_nodes` of the pool in the stack's file and run `runner up`, or wait"
+    return WaitCause("PoolAtSizeCap", message, fix, stuck=False)
+
+
+def _end_of_life(connection: Connection, cause: WaitCause, facts: PoolFacts) -> WaitCause | None:
+    """Return the end of support of the image of a pool that gets no nodes, if it has passed."""
+    pool = facts.pool
+    if pool is None:
+        return None
+    words = (*pool.image.lower().split(":"), "", "", "")
+    if not words[2]:  # an image of a gallery
+        return None
+    images = list_supported_images(connection)
+    key = (words[0], words[1], words[2], pool.node_agent.lower())
+    end = images.get(key)
+    if key in images and (end is None or end > datetime.now(UTC).date()):
+        return None
+    until = f"only until {end}" if end else "no longer"
+    message = f"Azure Batch supports the image of pool {pool.id} {until}"
+    fix = "set a newer image for the pool in the stack's file and run `runner up`"
+    evidence = (f"image {pool.image}, {pool.node_agent}", cause.message, *cause.evidence)
+    return WaitCause("ImageEndOfLife", message, fix, evidence, cause.since)
+
+
+_OF_ALL_POOLS = frozenset(
+    {"SlotsTooMany", "NoInterNode", "PoolMissing", "SpotQuotaReached", "CoreQuotaReached"}
+)
+
+
+def _pool_command(cause: str, facts: PoolFacts, record: RunSpec | None) -> str:
+    """Return the command that is the next step, for every cause of a pool."""
+    pool = facts.pool
+    if pool is None or cause in _OF_ALL_POOLS:
+        return "runner pool ls"
+    if cause in ("FormulaFailed", "FormulaGivesNone"):
+        return f"runner pool autoscale lint --pool {pool.id}"
+    if pool.autoscale is None and (size := _new_size(cause, pool, record)) is not None:
+        dedicated = f" --dedicated {size[1]}" if pool.dedicated_target else ""
+        return f"runner pool resize {pool.id} {size[0]}{dedicated}"
+    return f"runner pool {'nodes' if facts.nodes else 'show'} {pool.id}"
+
+
+def _new_size(cause: str, pool: PoolView, record: RunSpec | None) -> tuple[int, int] | None:
+    """Return the spot and dedicated nodes of the resize that helps, or None."""
+    if cause in _OF_NODES:
+        return 0, 0
+    if cause in ("NoNodesWanted", "PoolAtSizeCap"):
+        return (record.nodes if record else 1), pool.dedicated_target
+    if cause in ("AllocationFailed", "ResizeFailed"):
+        return pool.spot_target, pool.dedicated_target
+    return None
+
+
+# -- nodes
+
+
+def _find_node(connection: Connection, node_id: str) -> tuple[PoolFacts, NodeView] | None:
+    pools = list_pools(connection)
+    found = in_parallel(lambda pool: list_pool_nodes(connection, pool.id), pools)
+    for pool, nodes in zip(pools, found, strict=True):
+        for node in nodes:
+            if node.id == node_id:
+                charged = connection.outputs.location != "local"
+                return PoolFacts(pool.id, pool, (node,), charged=charged), node
+    return None
+
+
+def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> Diagnosis:
+    """Return why a node takes no tasks."""
+    blank = Diagnosis(node.id, "node", node.state, message=f"{node.running_tasks} running tasks")
+    if node.state == "preempted":
+        since = Evidence(f"node {node.id}", "evicted", node.since)
+        return replace(
+            blank, cause="Evicted", message=f"Azure has taken the spot node {node.id} back",
+            evidence=(since,), fix="nothing to do: the pool gets another node when Azure has one",
+            command=f"runner pool nodes {facts.id}",
+        )  # fmt: skip
+    if node.state not in BROKEN_STATES | {"offline"}:
+        return blank
+    whole = load_pool_facts(connection, facts.id)
+    alone = replace(whole, nodes=(node,))
+    if node.state == "starttaskfailed" and not alone.log:
+        alone = replace(alone, log=_start_log(connection, facts.id, node))
+    cause = explain_wait(NodeNeed(""), alone, datetime.now(UTC))
+    found = _with_cause(connection, blank, cause, alone)
+    return replace(found, command=f"runner pool nodes {facts.id}") if found.cause else found
+
+
+def _start_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[str, ...]:
+    try:
+        return start_task_log(connection, pool_id, node)
+    except RunnerError:  # the cause is known without it
+        return ()
+
+
+# -- jobs
+
+
+def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
+    """Return why the tasks of a job do not start."""
+    blank = Diagnosis(job.id, "job", job.state, message=f"pool {job.pool_id}")
+    source = f"job {job.id}"
+    if job.problem is not None:
+        code, said = job.problem
+        quota = "Quota" in code
+        message = f"Batch could not create the pool of the job: {said or code}"
+        return replace(
+            blank, cause="PoolQuotaReached" if quota else "AutoPoolFailed", message=message,
+            evidence=(Evidence(source, f"{code}: {said}", job.since),),
+            fix="delete a pool that is not needed, or request a higher quota for pools"
+            if quota
+            else "correct the pool of the job",
+            command="runner pool ls",
+        )  # fmt: skip
+    if job.disabled:
+        enable = connection.for_this_account(f"az batch job enable --job-id {job.id}")
+        return replace(
+            blank, cause="JobDisabled", message=f"job {job.id} is disabled",
+            evidence=(Evidence(source, job.state, job.since),), fix=enable, command=enable,
+        )  # fmt: skip
+    if (prepared := _failed_preparation(connection, job)) is not None:
+        return replace(
+            blank, cause="JobPreparationFailed", message=prepared[0].text, evidence=prepared,
+            fix="correct the job preparation task of the job, then submit it again",
+            command=f"runner pool nodes {job.pool_id}",
+        )  # fmt: skip
+    tasks = list_tasks(connection, job.id).values() if job.state == "active" else ()
+    waiting = next((task for task in tasks if task.phase == "active"), None)
+    facts = load_pool_facts(connection, job.pool_id) if job.state == "active" else None
+    if facts is None or not (waiting or facts.pool is None):
+        return blank
+    need = NodeNeed("", slots=waiting.slots if waiting else 1, since=waiting and waiting.since)
+    return _with_cause(connection, blank, explain_wait(need, facts, datetime.now(UTC)), facts)
+
+
+def _failed_preparation(connection: Connection, job: JobView | None) -> tuple[Evidence, ...] | None:
+    """Return the failures of a job preparation task with the end of its output, or None."""
+    if job is None or not job.prepares:
+        return None
+    failed = list_failed_preparations(connection, job.id)
+    if not failed:
+        return None
+    last = failed[-1]
+    ended = f"exited with {last.exit_code}" if last.exit_code is not None else last.message
+    where = f"{len(failed)} nodes" if len(failed) > 1 else "a node"
+    text = f"the job preparation task of {job.id} failed on {where}: {ended}"
+    found = [Evidence(f"node {last.node}", text, last.ended)]
+    for name in ("stderr.txt", "stdout.txt"):
+        log = read_node_file(connection, job.pool_id, last.node, f"{last.folder}/{name}")
+        if log and log.strip():
+            lines = log.decode("utf-8", "replace").rstrip().splitlines()[-8:]
+            found += [Evidence(name, line) for line in lines]
+            break
+    return tuple(found)

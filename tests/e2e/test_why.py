@@ -1,0 +1,269 @@
+"""`runner why` of runs: each cause is made with the real agent and labelled, and none otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.credentials import AzureNamedKeyCredential
+
+from runner.azure.auth import credentials
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.storage.blobs import BlobContainer
+from runner.contract import parse_stack_outputs
+from runner.core.home import HomePaths
+from runner.core.planning.plan import RunPlan
+from runner.core.progress import ignore_progress
+from runner.core.recipe.file import load_recipe
+from runner.core.settings import load_settings
+from runner.flows.submit.submit_run import submit_run
+from tests.e2e.conftest import Cli, new_home, until
+from tests.e2e.plans import plan_recipe
+
+Write = Callable[..., Path]
+LATER = "later"  # a pool without nodes, for runs whose surroundings change before they start
+
+
+@dataclass(frozen=True)
+class Place:
+    """Local services of this module, and a client of their Batch account."""
+
+    home: Path
+    batch: BatchClient
+
+    def cli(self, cwd: Path) -> Cli:
+        return Cli(self.home, cwd)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
+    folder = tmp_path_factory.mktemp("why")
+    cli = Cli(new_home(folder / "home"), folder)
+    cli.ok("local", "up", "--nodes", "2")
+    paths = HomePaths(cli.home)
+    outputs = parse_stack_outputs(paths.local_outputs.read_text())
+    key = json.loads(paths.keys.read_text())["batch"]
+    batch = BatchClient(outputs.batch_endpoint, AzureNamedKeyCredential(outputs.batch_account, key))
+    batch.create_pool(
+        models.BatchPoolCreateOptions(
+            id=LATER,
+            vm_size="Standard_D2s_v3",
+            virtual_machine_configuration=batch.get_pool("local").virtual_machine_configuration,
+            target_low_priority_nodes=0,
+            start_task=batch.get_pool("local").start_task,
+        )
+    )
+    known = dataclasses.replace(outputs.pools[0], id=LATER, max_nodes=2)
+    changed = dataclasses.replace(outputs, pools=(*outputs.pools, known))
+    paths.local_outputs.write_text(changed.to_json())
+    yield Place(cli.home, batch)
+    cli.ok("local", "down")
+
+
+@pytest.fixture
+def cli(place: Place, tmp_path: Path) -> Cli:
+    return place.cli(tmp_path)
+
+
+def why(cli: Cli, run_id: str) -> dict[str, Any]:
+    """Ask, and check what every answer with a cause has: dated evidence, and a command that runs.
+
+    A command that starts a run or watches one is only asked for its plan or for its help.
+    """
+    found = cli.json("why", run_id)
+    if found["cause"] is None:
+        assert not found["command"]
+        return found
+    assert any(each["at"] for each in found["evidence"]), found
+    program, *words = shlex.split(found["command"])
+    if program == "runner":
+        watching = words[0] in ("attach", "events")
+        starting = words[0] in ("retry", "resume")
+        asked = [*words, *(["--help"] if watching else ["--detach"] if starting else [])]
+        done = cli.run(*asked)
+        assert done.returncode == 0, (found["command"], done.stderr)
+    return found
+
+
+def failed(cli: Cli, *words: object) -> dict[str, Any]:
+    done = cli.run("train", *words, "-o", "json")
+    assert done.returncode == 1, done.stderr
+    return why(cli, json.loads(done.stdout)["run_id"])
+
+
+SCRIPTS = {
+    "ScriptError": ("raise ValueError('shapes (3,) and (4,) differ')", "shapes (3,) and (4,)"),
+    "OutOfMemory": (
+        """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))
+held = bytearray(1 << 31)
+""",
+        "MemoryError",
+    ),
+    # As PyTorch 2.9 prints it.
+    "GpuOutOfMemory": (
+        """
+class OutOfMemoryError(RuntimeError): pass
+OutOfMemoryError.__module__ = "torch"
+raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total "
+    "capacity of 15.77 GiB of which 9.44 GiB is free.")
+""",
+        "Tried to allocate 20.00 GiB",
+    ),
+    "DiskFull": (
+        "import errno, os\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'model.pt')\n",
+        "No space left on device",
+    ),
+    "Killed": ("import os\nos.kill(os.getpid(), 9)\n", "signal 9"),
+}
+
+
+@pytest.mark.feature(10)
+@pytest.mark.parametrize("cause", SCRIPTS)
+def test_failure_of_a_script_is_named_with_its_last_lines(
+    cause: str, cli: Cli, script: Write
+) -> None:
+    text, evidence = SCRIPTS[cause]
+    caught = "try:\n    raise MemoryError\nexcept MemoryError as err:\n    print(repr(err))\n"
+    found = failed(cli, script(caught + text))
+    assert found["cause"] == cause
+    assert any(evidence in each["text"] for each in found["evidence"]), found
+
+
+def test_answer_for_people_has_cause_evidence_fix_and_next_command(cli: Cli, script: Write) -> None:
+    assert failed(cli, script("print('epoch 1')\nprint(1 / 0)"))["cause"] == "ScriptError"
+    shown = cli.ok("why", "@last")
+    for line in ("ScriptError", "ZeroDivisionError: division by zero", "next", "runner logs"):
+        assert line in shown
+
+
+def test_failed_environment_is_named(cli: Cli, script: Write) -> None:
+    folder = script("print(1)")
+    (folder / "requirements.txt").write_text("./no-such-package\n")
+    assert failed(cli, folder)["cause"] == "EnvironmentFailed"
+
+
+def test_time_limit_is_named(cli: Cli, script: Write) -> None:
+    found = failed(cli, script("import time\ntime.sleep(600)"), "--max-time", "1s")
+    assert found["cause"] == "TimeLimit"
+    assert found["command"].startswith("runner logs")  # it has no checkpoint to resume from
+
+
+def test_blocked_run_names_the_run_before_it(cli: Cli, script: Write) -> None:
+    folder = script("raise SystemExit(3)")
+    before = failed(cli, folder)["subject"]
+    done = cli.run("train", folder, "--after", before, "--detach", "-o", "json")
+    if done.returncode:  # refused at once, as the run before it has failed
+        waiting = cli.json("train", script("import time; time.sleep(2); exit(3)"), "--detach")
+        before = waiting["run_id"]
+        run_id = cli.json("train", folder, "--after", before, "--detach")["run_id"]
+        cli.run("attach", run_id)
+    else:
+        run_id = json.loads(done.stdout)["run_id"]
+        cli.run("attach", run_id)
+    found = why(cli, run_id)
+    assert (found["cause"], found["command"]) == ("BlockedDependency", f"runner why {before}")
+
+
+def in_process(cli: Cli) -> tuple[Any, Connection]:
+    settings = load_settings({}, cwd=cli.cwd, env=cli.env)
+    return settings, connect(settings)
+
+
+def submitted(cli: Cli, folder: Path) -> str:
+    settings, connection = in_process(cli)
+    plan = plan_recipe(connection, settings, load_recipe(str(folder), cwd=cli.cwd))
+    return submit_run(connection, plan, ignore_progress).run_id
+
+
+def test_expired_access_is_named(cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunPlan, "access_lifetime", property(lambda _: timedelta(minutes=-5)))
+    run_id = submitted(cli, script("print(1)"))
+    cli.run("attach", run_id)
+    assert why(cli, run_id)["cause"] == "SasExpired"
+
+
+def test_missing_permission_is_named(
+    cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_only = dict.fromkeys(credentials._NODE_RIGHTS, "rl")  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(credentials, "_NODE_RIGHTS", read_only)
+    run_id = submitted(cli, script("print(1)"))
+    cli.run("attach", run_id)
+    found = cli.json("why", run_id)
+    assert (found["cause"], found["command"]) == ("IdentityWithoutRole", "runner check")
+
+
+def test_evicted_run_that_waits_is_named(cli: Cli, script: Write) -> None:
+    folder = script("import time\nprint('on', flush=True)\ntime.sleep(600)")
+    run_id = cli.json("train", folder, "--detach")["run_id"]
+    until(lambda: cli.json("show", run_id)["state"] == "running")
+    assert cli.json("why", run_id)["cause"] is None
+    cli.ok("local", "evict", "--all", "--notice", "0s", "--away", "20s")
+    until(lambda: cli.json("show", run_id)["state"] == "queued")
+    found = why(cli, run_id)
+    assert found["cause"] == "Evicted"
+    cli.ok("cancel", run_id)
+    assert why(cli, run_id)["cause"] is None  # somebody wanted it
+    until(lambda: cli.json("why", "local")["cause"] is None)  # the nodes are back
+
+
+def test_missing_data_and_a_disabled_job_are_named(
+    cli: Cli, place: Place, script: Write, tmp_path: Path
+) -> None:
+    folder = script("print(1)")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "numbers.csv").write_text("1,2\n")
+    words = ("--data", tmp_path / "set", "--pool", LATER, "-e", "gone", "--detach")
+    run_id = cli.json("train", folder, *words)["run_id"]
+    found = cli.json("why", run_id)
+    assert (found["cause"], found["command"]) == ("NoNodesWanted", f"runner pool resize {LATER} 1")
+    _, connection = in_process(cli)
+    data = BlobContainer(connection.blob_service(), connection.outputs.container_data)
+    for blob in list(data.list("")):
+        data.delete(blob.name)
+    job_id = cli.json("show", run_id)["run"]["batch"]["job_id"]
+    options = models.BatchJobDisableOptions(disable_tasks="requeue")
+    every: Any = 0.05
+    place.batch.begin_disable_job(job_id, options, polling_interval=every).result()
+    assert why(cli, run_id)["cause"] == "JobDisabled"
+    place.batch.begin_enable_job(job_id, polling_interval=every).result()
+    cli.ok("pool", "resize", LATER, "1")
+    cli.run("attach", run_id)
+    assert why(cli, run_id)["cause"] == "DataMissing"
+    cli.ok("pool", "resize", LATER, "0")
+
+
+def test_failed_job_preparation_of_a_run_is_named(cli: Cli, place: Place, script: Write) -> None:
+    place.batch.create_job(
+        models.BatchJobCreateOptions(
+            id="prepared_local",
+            pool_info=models.BatchPoolInfo(pool_id="local"),
+            uses_task_dependencies=True,
+            job_preparation_task=models.BatchJobPreparationTask(
+                command_line="/bin/sh -c 'echo no such mirror >&2; exit 4'",
+                constraints=models.BatchTaskConstraints(max_task_retry_count=0),
+            ),
+        )
+    )
+    run_id = cli.json("train", script("print(1)"), "-e", "prepared", "--detach")["run_id"]
+    until(lambda: cli.json("why", run_id)["cause"])
+    found = cli.json("why", run_id)
+    assert found["cause"] == "JobPreparationFailed"
+    assert any("no such mirror" in each["text"] for each in found["evidence"])
+    cli.ok(*shlex.split(found["command"])[1:])
+
+
+def test_unknown_name_is_an_error(cli: Cli) -> None:
+    done = cli.run("why", "nothing-of-this-name")
+    assert done.returncode == 2
+    assert "no run, pool, node or job is called 'nothing-of-this-name'" in done.stderr
