@@ -9,7 +9,6 @@ import re
 import tempfile
 import time
 import unicodedata
-from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from threading import Event, Lock
 from typing import Self
 
 from runner.core.progress import OnProgress, Progress
-from runner.protocol.names import file_path
+from runner.protocol.names import file_path, file_paths, with_hash
 from runner.protocol.results import check_output_path
 
 _EVERY_S = 0.05  # limits the progress events of many small files
@@ -75,7 +74,7 @@ _PORTABLE = re.compile(
 )
 _NOT_PORTABLE = re.compile(r"[^\w .+@=,#-]|[ .]\Z", re.ASCII)
 _OTHER_REASONS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
-_KEPT_CHARS = 60  # of a name that another one replaces
+_MAX_START = 60  # characters
 _SHOWN = 3
 
 
@@ -167,31 +166,16 @@ def plan_targets(folder: Path, paths: Iterable[str]) -> Targets:
 
 def name_targets(folder: Path, paths: Iterable[str], system: FileSystem) -> Targets:
     """Return what `plan_targets` does, by the names that a file system takes."""
-    chosen: dict[tuple[Path, str], Path] = {}
-    taken = defaultdict[tuple[Path, str], list[str]](list)
 
-    def in_use(parent: Path, kept: str) -> bool:
-        others = taken[parent, _alike(kept)]
-        return any(other == kept or system.confuses(other, kept) for other in others)
+    def possible(name: str) -> str:
+        return name if _PORTABLE.fullmatch(name) or system.takes(name) else _portable(name)
 
-    def choose(parent: Path, part: str) -> Path:
-        if (parent, part) not in chosen:
-            name = file_path(part)
-            start = name if _PORTABLE.fullmatch(name) or system.takes(name) else _portable(name)
-            kept, hashed = start, part
-            while in_use(parent, kept):  # by another stored path
-                kept = _with_hash(start, hashed)
-                hashed += "/"
-            taken[parent, _alike(kept)].append(kept)
-            chosen[parent, part] = parent / kept
-        return chosen[parent, part]
+    def same(one: str, other: str) -> bool:
+        return system.confuses(one, other)
 
-    of: dict[str, Path] = {}
-    for path in sorted(paths):
-        target = folder
-        for part in PurePosixPath(check_output_path(path)).parts:
-            target = choose(target, part)
-        of[path] = _checked(folder, target)
+    names = {path: str(PurePosixPath(check_output_path(path))) for path in sorted(paths)}
+    found = file_paths(names.values(), possible, _alike, same)
+    of = {path: _checked(folder, folder / found[name]) for path, name in names.items()}
     renamed = [
         f"{path} as {target.relative_to(folder)}"
         for path, target in of.items()
@@ -209,12 +193,8 @@ def _portable(name: str) -> str:
     escaped = _NOT_PORTABLE.sub(
         lambda found: "".join(f"%x{byte:02X}" for byte in os.fsencode(found[0])), name
     )
-    is_short = len(escaped) <= 2 * _KEPT_CHARS and escaped != name
-    return escaped if is_short else _with_hash(escaped, name)
-
-
-def _with_hash(start: str, name: str) -> str:
-    return f"{start[:_KEPT_CHARS]}~{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}"
+    is_short = len(escaped) <= 2 * _MAX_START and escaped != name
+    return escaped if is_short else with_hash(escaped, name)
 
 
 def has_content(target: Path, size_bytes: int, sha256: str) -> bool:

@@ -13,8 +13,11 @@ for a blob is complete in documents; its blob is named after the start of it and
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 
 _PLANES = range(0x1FFFE, 0xF0000, 0x10000)  # each ends with two code points that are no characters
 # Control characters, the backslash, bytes that are not UTF-8 (surrogates), private use (`\uE000` in
@@ -30,6 +33,7 @@ _LOOKS_ESCAPED = re.compile("%(?=x[0-9A-F]{2})")
 _ESCAPED = re.compile(rb"%x(0[1-9A-F]|1[0-9A-F]|5C|7F|[89A-F][0-9A-F]|25(?=x[0-9A-F]{2})|2E\Z)")
 _MAX_CHARACTERS, _MAX_PARTS = 1024, 254
 _KEPT_CHARACTERS, _KEPT_PARTS = 500, 200  # of a name that is too long
+_KEPT_OF_NAME = 60  # characters of a name that another one replaces
 _SHORT = 2 * _MAX_PARTS - 1  # characters, which are not too many parts either
 _SHORTENED = re.compile(r"(?:\A|/)%x/[0-9a-f]{64}\Z")
 
@@ -56,6 +60,61 @@ def file_path(stored: str) -> str:
     have no bytes: `os.fsdecode` refuses these there.
     """
     return "/".join(map(_unescape, stored.split("/"))) if "%x" in stored else stored
+
+
+def file_paths(
+    stored: Iterable[str],
+    possible: Callable[[str], str] = str,
+    alike: Callable[[str], str] = str,
+    same: Callable[[str, str], bool] = operator.eq,
+) -> dict[str, str]:
+    """Return the paths of files by their stored paths; no two files have the same path.
+
+    The blob `notes.` of an older version beside `notes%x2E` is `notes.` too, and the blob `a` may
+    lie beside `a/b`. The other one then has a name with a hash, the same one wherever these files
+    are downloaded.
+
+    Args:
+        stored: plain relative paths, in any order.
+        possible: returns the name that a file system takes for a name.
+        alike: returns a text that is equal for all names that may be those of one file.
+        same: returns True if the file system does not keep two such names apart.
+    """
+    names = sorted(set(stored))
+    folders = {"/".join(parts[:end]) for parts in (name.split("/") for name in names)
+               for end in range(1, len(parts))}  # fmt: skip
+    chosen: dict[tuple[str, str, bool], str] = {}
+    taken = defaultdict[tuple[str, str], list[str]](list)
+
+    def in_use(parent: str, kept: str) -> bool:
+        others = taken[parent, alike(kept)]
+        return any(other == kept or same(other, kept) for other in others)
+
+    def choose(parent: str, part: str, *, is_folder: bool) -> str:
+        if (parent, part, is_folder) not in chosen:
+            start = kept = possible(file_path(part))
+            hashed = part
+            while in_use(parent, kept):  # by another stored path
+                kept = with_hash(start, hashed)
+                hashed += "/"
+            taken[parent, alike(kept)].append(kept)
+            chosen[parent, part, is_folder] = f"{parent}{kept}"
+        return chosen[parent, part, is_folder]
+
+    found: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (name in folders, name)):
+        *above, last = name.split("/")
+        parent = ""
+        for part in above:
+            parent = f"{choose(parent, part, is_folder=True)}/"
+        found[name] = choose(parent, last, is_folder=False)
+    return found
+
+
+def with_hash(start: str, name: str) -> str:
+    """Return a name that begins like `start` and has a hash of `name`."""
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{start[:_KEPT_OF_NAME]}~{digest[:8]}"
 
 
 def _escape(found: re.Match[str]) -> str:

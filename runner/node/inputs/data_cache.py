@@ -11,7 +11,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -21,7 +21,7 @@ from runner.node.failures import StageFailedError, disk_full, is_disk_full
 from runner.node.script.streams import Report
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget, read_some, retry_transfer, run_watched
-from runner.protocol.names import file_path
+from runner.protocol.names import file_paths
 from runner.protocol.run_spec import DataFile
 
 LOCK_POLL_S = 0.1
@@ -104,16 +104,15 @@ class DataCache:
             StageFailedError: a file is missing, damaged or too large, or the disk is full.
         """
         folder = self._root / _safe((key or prefix).rstrip("/"))
-        for file in files:
-            _safe(file_path(file.name))
+        paths = file_paths(file.name for file in files)
+        for path in paths.values():
+            _safe(path)
         folder.mkdir(parents=True, exist_ok=True)
         with node_lock(folder.with_name(folder.name + ".lock"), self._while_waiting):
             _remove_parts(folder)
-            missing = [
-                file for file in files if not _is_cached(folder / file_path(file.name), file)
-            ]
+            missing = [file for file in files if not _is_cached(folder / paths[file.name], file)]
             if missing:
-                self._fetch_all(prefix.rstrip("/"), missing, folder)
+                self._fetch_all(prefix.rstrip("/"), missing, folder, paths)
             else:
                 self._report("data is cached")
         return folder
@@ -122,11 +121,13 @@ class DataCache:
         self._report("another task of this node is downloading the same data")
         self._check()
 
-    def _fetch_all(self, prefix: str, files: Sequence[DataFile], folder: Path) -> None:
+    def _fetch_all(
+        self, prefix: str, files: Sequence[DataFile], folder: Path, paths: Mapping[str, str]
+    ) -> None:
         self._done_bytes = 0
         self._total_bytes = sum(file.size_bytes or 0 for file in files)
         start = f"{prefix}/" if prefix else ""
-        fetch = partial(self._fetch, start, folder)
+        fetch = partial(self._fetch, start, folder, paths)
         try:
             run_watched(fetch, files, self._check_progress, threads=THREADS, name="download")
         finally:
@@ -136,8 +137,8 @@ class DataCache:
         self._check()
         self._report("downloading", self._done_bytes, self._total_bytes or None, "bytes")
 
-    def _fetch(self, start: str, folder: Path, file: DataFile) -> None:
-        blob, target = start + file.name, folder / file_path(file.name)
+    def _fetch(self, start: str, folder: Path, paths: Mapping[str, str], file: DataFile) -> None:
+        blob, target = start + file.name, folder / paths[file.name]
         part = part_path(target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

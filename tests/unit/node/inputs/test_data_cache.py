@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.flows.transfers import plan_targets
 from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.inputs import data_cache as data_module
 from runner.node.inputs.data_cache import DataCache, part_path
@@ -50,6 +51,22 @@ def test_data_is_fetched_once_per_node(
     asked = len(stored.requests)
     make_cache().ensure(PREFIX, files(CONTENT))
     assert len(stored.requests) == asked
+
+
+def test_two_blobs_of_one_name_are_two_files(
+    make_cache: Callable[..., DataCache], service: FakeBlobs, tmp_path: Path
+) -> None:
+    """Older versions stored `notes.` as it is; a blob may have the name of a folder."""
+    content = {"notes.": b"old", "notes%x2E": b"newer", "a": b"file", "a/b": b"in a folder"}
+    for name, data in content.items():
+        service.put(PREFIX + name, data)
+    folder = make_cache().ensure(PREFIX, files(content))
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    planned = plan_targets(tmp_path / "client", content).of
+    relative = {name: str(path.relative_to(tmp_path / "client")) for name, path in planned.items()}
+    assert found == {relative[name]: data for name, data in content.items()}
+    assert relative["a/b"] == "a/b"
+    assert relative["notes%x2E"] == "notes."
 
 
 def test_shared_files_cannot_be_overwritten_by_a_script(
