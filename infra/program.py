@@ -27,6 +27,7 @@ from infra.components.vm_image import ImageFactory
 from infra.config.contradictions import warnings
 from infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
 from infra.config.stack_file import parse_stack_config
+from infra.planning.autoscale_formula import release_minutes
 from infra.planning.pool_plan import PoolPlan, plan_pools
 from runner.contract import CONTRACT_VERSION, PoolOutput
 from runner.core.home import runner_home
@@ -212,6 +213,7 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
         max_nodes=plan.caps.spot + plan.caps.dedicated,
         containers=plan.containers,
         task_nodes=_task_nodes(plan),
+        release_minutes=release_minutes(plan.pool),
     )
 
 

@@ -33,6 +33,7 @@ class PoolOutput:
         None  # True: every task needs an image; False: none may; None: unknown
     )
     task_nodes: int | None = None  # maximum of one task; None: unknown
+    release_minutes: int | None = None  # until nodes without tasks are gone; None: unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ __all__ = [
     "formula_text",
     "idle_nodes",
     "node_caps",
+    "release_minutes",
 ]
 
 _SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
@@ -24,6 +25,8 @@ _SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
 _KEEP_MINUTES = 5
 # How long tasks must wait without spot capacity before dedicated nodes are added.
 FALLBACK_WAIT_MINUTES = 15
+# Samples are taken every 30 s and arrive a minute late; the other minutes are the node's, to leave.
+_LEAVE_MINUTES = 10
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES = 24 * 60
 
@@ -233,6 +236,19 @@ def _kept(hours: OfficeHours) -> Sequence[str]:
         f"today = {days};",
         f"kept = today && minutes < {(closes - opens) % _DAY_MINUTES} ? {hours.nodes} : 0;",
     ]
+
+
+def release_minutes(pool: PoolConfig) -> int | None:
+    """Return after how many minutes without tasks the nodes that tasks have started are gone.
+
+    It is 0 for a pool of fixed size, whose nodes no task starts, and None for a formula of the
+    user, which may keep them.
+    """
+    if pool.scenario == "fixed":
+        return 0
+    if pool.scenario == "formula":
+        return None
+    return pool.evaluation_minutes + _KEEP_MINUTES + _LEAVE_MINUTES
 
 
 def _minutes(moment: time) -> int:

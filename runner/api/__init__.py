@@ -81,6 +81,7 @@ def train(
     after: Iterable[Run | str] = (),
     timeout: str | int | None = None,
     retries: int | None = None,
+    max_cost: float | None = None,
     pool: str | None = None,
     target: str | None = None,
     stack: str | None = None,
@@ -100,13 +101,14 @@ def train(
         data: file or folder with the data set.
         inputs: SPEC by NAME, as in train.yaml.
         experiment: experiment of the run; by default the recipe's name.
-        gpus: minimum number of GPUs. `gpus` ... `retries` override the recipe.
+        gpus: minimum number of GPUs. `gpus` ... `max_cost` override the recipe.
         nodes: number of nodes that run it together.
         capacity: "spot", "dedicated" or "spot-then-dedicated".
         priority: from -1000 to 1000; higher runs first.
         after: runs that have to succeed first.
         timeout: time limit, such as "2h", or in seconds.
         retries: maximum number of attempts after a failure.
+        max_cost: cap of the costs of the nodes in USD; the job ends before they exceed it.
         pool: pool to run on.
         target: "local" or "azure".
         stack: Pulumi stack of the target.
@@ -121,7 +123,7 @@ def train(
 
     where = where_flags(
         gpus=gpus, nodes=nodes, capacity=capacity, priority=priority, after=after,
-        timeout=timeout, retries=retries,
+        timeout=timeout, retries=retries, max_cost=max_cost,
     )  # fmt: skip
     options = TrainOptions(
         overrides=overrides_of(set),

@@ -126,6 +126,7 @@ def submit(
     set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
     experiment: str | None = None,
     priority: int | None = None,
+    max_cost: float | None = None,
     pool: str | None = None,
     target: str | None = None,
     stack: str | None = None,
@@ -134,6 +135,8 @@ def submit(
     on_progress: OnUpdate | None = None,
 ) -> Group:
     """Submit the tasks of a file, each after those it waits for; `set` is by `"task.param"`.
+
+    `max_cost` is the cap of the costs of all tasks in USD; the job ends before they exceed it.
 
     `wait=True` returns when all have ended, `check=True` waits too, and raises unless all succeed.
     """
@@ -150,7 +153,9 @@ def submit(
             f"{path.name} has a schedule: it is not submitted at once",
             fix=f"`runner schedule create {path}`, or runner.create_schedule({str(path)!r})",
         )
-    checked = check_file(parsed, path, GroupRequest(overrides_of(set), experiment, priority))
+    cap = None if max_cost is None else str(max_cost)
+    request = GroupRequest(overrides_of(set), experiment, priority, cap)
+    checked = check_file(parsed, path, request)
     with live(on_progress) as view:
         session, document = start_group(checked, settings, view.on_progress, view.on_warning)
         group = Group(session, document)

@@ -69,6 +69,7 @@ def where_flags(
     after: Iterable[Run | str],
     timeout: str | int | None,
     retries: int | None,
+    max_cost: float | None = None,
 ) -> RecipeFlags:
     """Return the flags of `--gpu`, `--nodes` and so on."""
     from runner.core.recipe.overrides import RecipeFlags
@@ -76,8 +77,9 @@ def where_flags(
     ids = tuple(each if isinstance(each, str) else each.id for each in after)
     limit = None if timeout is None else str(timeout)
     return RecipeFlags(
-        whole(gpus), capacity, whole(priority), ids, limit, whole(retries), nodes=whole(nodes)
-    )
+        whole(gpus), capacity, whole(priority), ids, limit, whole(retries), nodes=whole(nodes),
+        max_cost=None if max_cost is None else str(max_cost),
+    )  # fmt: skip
 
 
 def whole(value: int | None) -> int | None:

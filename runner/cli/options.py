@@ -293,6 +293,15 @@ RetriesOption = Annotated[
         "--retries", help="Maximum number of attempts after a failure.", show_default=False
     ),
 ]
+MaxCostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-cost",
+        metavar="USD",
+        help="Cap of the costs of the nodes; the job ends before they exceed it.",
+        show_default=False,
+    ),
+]
 KeepOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -335,11 +344,13 @@ def to_flags(
     max_time: str | None,
     retries: int | None,
     keep: list[str] | None,
+    max_cost: str | None,
 ) -> RecipeFlags:
     """Return the options as the planner expects them."""
     from runner.core.recipe.overrides import RecipeFlags
 
     capacity = None if spot is None else "spot" if spot else "dedicated"
     return RecipeFlags(
-        gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes, tuple(keep or ())
-    )
+        gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes, tuple(keep or ()),
+        max_cost,
+    )  # fmt: skip

@@ -145,6 +145,7 @@ class RecipeSpec:
         keep: None keeps `$RUNNER_OUTPUT_DIR` only.
         image: Reference of the container image that the script runs in.
         prepare: Shell commands before the script, once per node and job where that is enough.
+        max_cost_micros: Cap of the costs of its job in micro-dollars.
     """
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -165,6 +166,7 @@ class RecipeSpec:
     priority: int = 0
     image: str | None = None
     prepare: str | None = None
+    max_cost_micros: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of run.json that the recipe decides."""
@@ -185,6 +187,7 @@ class RecipeSpec:
             "checkpoints": asdict(self.checkpoints) if self.checkpoints else None,
             **self._keep_json(),
             **({"prepare": self.prepare} if self.prepare else {}),
+            **({"max_cost_micros": self.max_cost_micros} if self.max_cost_micros else {}),
             "timeout_s": self.timeout_s,
             "retries": self.retries,
             "resources": self.resources.to_json(),
@@ -228,6 +231,7 @@ class RecipeSpec:
             priority=int(raw.get("priority") or 0),
             image=_part(raw, "image").get("name"),
             prepare=raw.get("prepare"),
+            max_cost_micros=raw.get("max_cost_micros"),
         )
 
     @property

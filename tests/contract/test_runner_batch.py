@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
 from itertools import cycle
 from pathlib import Path
@@ -22,6 +23,7 @@ from runner.azure.batch.jobs import (
     delete_tasks,
     find_open_job,
     get_task,
+    has_ended,
     list_tasks,
     read_task_file,
     terminate_task,
@@ -57,6 +59,20 @@ def test_job_is_made_once_and_found_again(
     wanted = things.id("job")
     assert ensure_job(connection, wanted, pool) == wanted
     assert ensure_job(connection, wanted, pool) == wanted
+
+
+def test_job_with_a_limit_ends_with_its_tasks(
+    connection: Connection, things: Things, pool: str
+) -> None:
+    job_id = things.id("job")
+    create_job(connection, job_id, pool, limit=timedelta(seconds=1))
+    assert not has_ended(connection, job_id)
+    add_task(connection, job_id, task("long", "/bin/sleep 600"))
+    close_when_done(connection, job_id)  # which leaves the limit as it is
+    job = things.wait_job(job_id)
+    assert job.execution_info is not None
+    assert job.execution_info.termination_reason == "MaxWallClockTimeExpiry"
+    assert has_ended(connection, job_id)
 
 
 def test_submission_repeats_requests_whose_answers_are_lost(

@@ -116,14 +116,17 @@ SERVED: Mapping[str, FixCase] = {
 # Why the commands of an error are parsed and not run.
 NOT_TRIED: Mapping[str, tuple[str, ...]] = {
     "needs a deployed stack, or a subscription": (
-        *("R-AZURE-CAPACITY", "R-AZURE-MISSING", "R-DOWN-ACTIVE", "R-DOWN-SCHEDULES"),
+        *("R-AZURE-CAPACITY", "R-AZURE-MISSING", "R-COST-POOL", "R-DOWN-ACTIVE"),
+        "R-DOWN-SCHEDULES",
         *("R-FORMULA-DECLARED", "R-IMAGE-DELETE"),
         *("R-IMAGE-TEMPLATE", "R-IMAGE-VERSION", "R-POOL-AUTOSCALED", "R-POOL-DECLARED"),
         *("R-PULUMI-PROTECTED", "R-REACH-CLOSED", "R-REGISTRY-NONE", "R-SELFTEST-ACCESS"),
         *("R-SELFTEST-PRICE", "R-SELFTEST-TIMEOUT", "R-SHARE-NONE", "R-STACK-IDENTITY"),
         *("R-STACK-NODES-ADD", "R-STACK-READ"),
     ),
-    "downloads prices from Azure": ("R-POOL-CAP", "R-PRICES-READ", "R-SKUS-REGION"),
+    "downloads prices from Azure": (
+        *("R-COST-UNKNOWN", "R-POOL-CAP", "R-PRICES-READ", "R-SKUS-REGION"),
+    ),
     "needs local services that are stopped, broken or older": (
         *("R-ACCESS-DENIED", "R-CONTAINER-MISSING", "R-LOCAL-DOWN", "R-LOCAL-KEYS", "R-LOCAL-PORT"),
         *("R-RUN-NONE", "R-SELFTEST-EMULATOR", "R-SERVICE"),
@@ -139,6 +142,7 @@ NOT_TRIED: Mapping[str, tuple[str, ...]] = {
     ),
     "names a command and leaves its arguments, or the folder, to the reader": (
         *(
+            "R-AFTER-JOB",
             "R-DATA-MISSING",
             "R-INIT-PROJECT",
             "R-MODEL-FILES",

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -204,8 +204,11 @@ def create_job(
     pool_id: str,
     priority: int = 0,
     max_parallel: int | None = None,
+    limit: timedelta | None = None,
 ) -> None:
     """Create a job; an open one of that name on the pool, created meanwhile, is used.
+
+    The service ends it with its tasks when `limit` has passed since then.
 
     Raises:
         JobClosedError: the name belongs to a job that takes no tasks.
@@ -213,7 +216,7 @@ def create_job(
     client = connection.batch_client()
     with service_errors(f"creating job {job_id}"):
         try:
-            client.create_job(to_job(job_id, pool_id, priority, max_parallel))
+            client.create_job(to_job(job_id, pool_id, priority, max_parallel, limit))
             return
         except HttpResponseError as err:
             if error_code(err) == "JobBeingDeleted":
@@ -330,6 +333,16 @@ def list_failed_preparations(connection: Connection, job_id: str) -> tuple[Faile
                 )
             )
     return tuple(sorted(found, key=lambda each: each.ended or datetime.max.replace(tzinfo=UTC)))
+
+
+def has_ended(connection: Connection, job_id: str) -> bool:
+    """Return True if the job has ended: its tasks that wait for a node never start."""
+    with service_errors(f"reading job {job_id}"):
+        try:
+            job = connection.batch_client().get_job(job_id, select=["id", "state"])
+        except ResourceNotFoundError:
+            return False
+    return wire_text(job.state) in _CLOSED
 
 
 def close_when_done(connection: Connection, job_id: str) -> bool:

@@ -109,13 +109,18 @@ _PHASES: Mapping[str, TaskPhase] = {
 
 
 def to_job(
-    job_id: str, pool_id: str, priority: int = 0, max_parallel: int | None = None
+    job_id: str,
+    pool_id: str,
+    priority: int = 0,
+    max_parallel: int | None = None,
+    limit: timedelta | None = None,
 ) -> models.BatchJobCreateOptions:
-    """Return the job of an experiment, which stays open for the next run."""
+    """Return the job of an experiment, which stays open for the next run, or until `limit`."""
     return models.BatchJobCreateOptions(
         id=job_id,
         priority=priority,
         max_parallel_tasks=max_parallel,
+        constraints=models.BatchJobConstraints(max_wall_clock_time=limit) if limit else None,
         uses_task_dependencies=True,
         pool_info=models.BatchPoolInfo(pool_id=pool_id),
         all_tasks_complete_mode=models.BatchAllTasksCompleteMode.NO_ACTION,

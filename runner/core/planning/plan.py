@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
+from runner.core.pricing.cost import Work, expected_seconds
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.settings import Settings
 from runner.protocol.errors import ExitCode, RunnerError
@@ -57,7 +58,8 @@ class Placement:
     """Where a run goes, and what it waits for.
 
     `after` are the runs that must succeed before it, `depends_on` the tasks of the same job that
-    Batch waits for. The template of a schedule has no job: `job_id` is empty.
+    Batch waits for. The template of a schedule has no job: `job_id` is empty. `job_limit_s` is the
+    time limit of a job with a cost cap.
     """
 
     pool: PoolOutput
@@ -65,6 +67,7 @@ class Placement:
     after: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     group: str | None = None
+    job_limit_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class RunPlan:
     group: str | None = None
     warnings: tuple[str, ...] = ()
     rehearsal: Mapping[str, Any] | None = None  # as in RunSpec
+    job_limit_s: int | None = None
 
     @property
     def task_id(self) -> str:
@@ -139,10 +143,7 @@ class RunPlan:
 
         On several nodes one task may be two attempts, when an agent was lost and came back.
         """
-        if self.recipe.timeout_s is None:
-            return None
-        attempts = 1 if self.recipe.resources.nodes == 1 else 2
-        return attempts * (timedelta(seconds=self.recipe.timeout_s) + _WALL_CLOCK_MARGIN)
+        return _wall_clock(self.recipe, self.job_limit_s)
 
     @property
     def access_lifetime(self) -> timedelta:
@@ -150,6 +151,28 @@ class RunPlan:
         attempts = self.recipe.retries + 1
         waiting = _QUEUE_ALLOWANCE + (_AFTER_ALLOWANCE if self.depends_on else timedelta())
         return waiting + attempts * (self.wall_clock or timedelta(days=7))
+
+
+def _wall_clock(recipe: Recipe, job_limit_s: int | None) -> timedelta | None:
+    limits: list[timedelta] = []
+    if recipe.timeout_s is not None:
+        attempts = 1 if recipe.resources.nodes == 1 else 2
+        limits.append(attempts * (timedelta(seconds=recipe.timeout_s) + _WALL_CLOCK_MARGIN))
+    if job_limit_s is not None:
+        limits.append(timedelta(seconds=job_limit_s))
+    return min(limits, default=None)
+
+
+def to_work(recipe: Recipe, *, waits: bool) -> Work:
+    """Return what the task of a recipe occupies, for `plan_cost`."""
+    limit = _wall_clock(recipe, None)
+    return Work(
+        recipe.resources.nodes,
+        recipe.retries + 1,
+        None if limit is None else int(limit.total_seconds()),
+        expected_seconds(recipe.estimate),
+        waits,
+    )
 
 
 def plan_run(
@@ -183,6 +206,7 @@ def plan_run(
         group=placement.group,
         warnings=(*warnings, *env_warnings(recipe.env)),
         rehearsal=request.rehearsal,
+        job_limit_s=placement.job_limit_s,
     )
 
 

@@ -90,6 +90,7 @@ def plan_again(
         origin=origin,
         after=placement.after,
         depends_on=placement.depends_on,
+        job_limit_s=placement.job_limit_s,
     )
 
 

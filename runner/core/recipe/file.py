@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from runner.core.pricing.cost import to_micros
 from runner.core.recipe import keys
 from runner.core.recipe.recipe import (
     BUILTIN_FOLDER,
@@ -286,6 +287,14 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     keep: keys.Keep = Field(
         default_factory=keys.KeepFile,
         description="What else the script writes and is kept; false keeps $RUNNER_OUTPUT_DIR only.",
+    )
+    max_cost: float | None = Field(
+        None,
+        gt=0,
+        le=1_000_000,
+        strict=False,
+        description="Cap of the costs of its nodes in US dollars; its job ends before they exceed "
+        "it.",
     )
     estimate: str | None = Field(None, description="How long it takes, told before it starts.")
     resources: keys.ResourcesFile | None = None
@@ -590,6 +599,7 @@ def _build(
         after=tuple(parsed.after),
         image=parsed.image,
         prepare=parsed.prepare,
+        max_cost_micros=None if parsed.max_cost is None else to_micros(parsed.max_cost),
     )
 
 

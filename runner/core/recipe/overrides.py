@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from runner.core.pricing.cost import to_micros
 from runner.core.recipe.recipe import MOST_NODES, PRIORITIES, Param, ParamValue, Recipe
 from runner.core.units import parse_duration_flag
 from runner.protocol.errors import RunnerError
@@ -121,6 +122,7 @@ class RecipeFlags:
     retries: int | None = None
     nodes: int | None = None
     keep: tuple[str, ...] = ()
+    max_cost: str | None = None
 
     @property
     def resources(self) -> Resources:
@@ -147,6 +149,9 @@ def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
         keep=_with_paths(recipe.keep, flags.keep),
         timeout_s=recipe.timeout_s if flags.max_time is None else _max_time_s(flags.max_time),
         retries=_within("retries", flags.retries, recipe.retries, range(_MOST_RETRIES + 1)) or 0,
+        max_cost_micros=recipe.max_cost_micros
+        if flags.max_cost is None
+        else to_micros(flags.max_cost),
     )
 
 

@@ -143,6 +143,13 @@ class SubmitFile(StrictModel, title="file of runner submit"):
     pool: str | None = Field(None, description="Pool of all tasks; else the first that fits all.")
     schedule: ScheduleFile | None = Field(None, description="Times at which the tasks run.")
     job: JobFile = Field(JobFile.model_validate({}))
+    max_cost: float | None = Field(
+        None,
+        gt=0,
+        le=1_000_000,
+        strict=False,
+        description="Cap of the costs of all tasks in US dollars.",
+    )
 
 
 def load_submit_file(path: Path) -> tuple[SubmitFile, Document]:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Lock
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import is_disabled
+from runner.azure.batch.jobs import has_ended, is_disabled
 from runner.azure.batch.pools import (
     BROKEN_STATES,
     NodeView,
@@ -163,6 +163,9 @@ def explain_queue_reason(
         fix = connection.for_this_account(f"az batch job enable --job-id {record.job_id}")
         cause = WaitCause("JobDisabled", f"its job {record.job_id} is disabled", fix)
         return replace(status, reason=f"{cause.message}: {cause.fix}", cause=cause)
+    if record.max_cost_micros is not None and has_ended(connection, record.job_id):
+        why = f"its job {record.job_id} reached the time limit of its cost cap"
+        return RunStatus(RunState.FAILED, why, fix=f"use `runner retry {record.run_id}`")
     since = task.since if task and task.since else record.created
     if record.after and not attempts:
         reason, over = _await_others(connection, record)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.contract import PoolOutput
+from runner.core.pricing.cost import to_micros
 from runner.core.recipe.file import missing_script
 from runner.core.recipe.keys import to_inputs
 from runner.core.recipe.recipe import Param, Recipe, load_recipe
@@ -29,6 +30,7 @@ class GroupRequest:
     overrides: tuple[str, ...] = ()
     experiment: str | None = None
     priority: int | None = None
+    max_cost: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,25 @@ def check_file(file: SubmitFile, path: Path, request: GroupRequest) -> CheckedFi
     name = slug(file.name or path.stem)
     experiment = request.experiment or file.experiment or name
     priority = file.priority if request.priority is None else request.priority
+    caps = _caps(request.max_cost or file.max_cost, recipes)
     runs: dict[str, CheckedRun] = {}
     for task in in_order(edges(file)):
         options = _options(file.tasks[task], path.parent, overrides[task], experiment)
         with of_task(task):
-            runs[task] = check_run(replace(recipes[task], priority=priority), options)
+            recipe = replace(recipes[task], priority=priority, max_cost_micros=caps[task])
+            runs[task] = check_run(recipe, options)
     return CheckedFile(file, name, priority, runs)
+
+
+def _caps(total: object | None, recipes: Mapping[str, Recipe]) -> dict[str, int | None]:
+    """Return the share of each task in the cap: an equal one of `total`, else its recipe's.
+
+    One job has one limit, so the cap of the job is their sum.
+    """
+    if total is None:
+        return {name: recipe.max_cost_micros for name, recipe in recipes.items()}
+    micros, count = to_micros(total), len(recipes)
+    return {name: (micros + number) // count for number, name in enumerate(recipes)}
 
 
 def load_tasks(file: SubmitFile, base: Path) -> dict[str, Recipe]:

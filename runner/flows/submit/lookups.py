@@ -18,6 +18,7 @@ from runner.azure.batch.jobs import get_task, takes_dependent_tasks
 from runner.azure.faults import SERVICES_DOWN, SIGN_IN
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.contract import PoolOutput, StackOutputs
+from runner.core.planning.plan import Placement
 from runner.core.planning.pool_choice import pools_for
 from runner.core.recipe.inputs import InputSpec
 from runner.core.recipe.recipe import Recipe
@@ -334,10 +335,27 @@ def _common_job(connection: Connection, run: WaitingRun, waiting: Sequence[RunSp
     if run.priority not in (0, first.priority):
         why = f"{first.run_id} has priority {first.priority}, this run {run.priority}"
         raise _cannot_wait(run, first, why, f"--priority {first.priority}")
+    if first.max_cost_micros is not None:
+        why = f"job {first.job_id} of {first.run_id} has a cost cap for its own tasks"
+        raise _cannot_wait(run, first, why)
     if not takes_dependent_tasks(connection, first.job_id):
         why = f"job {first.job_id} of {first.run_id} does not accept tasks with dependencies"
         raise _cannot_wait(run, first, why)
     return first.job_id
+
+
+def refuse_waiting(placement: Placement) -> None:
+    """Raise RunnerError if a run with a cost cap, which has a job of its own, waits for others."""
+    if not placement.depends_on:
+        return
+    first = placement.depends_on[0]
+    raise RunnerError(
+        "R-AFTER-JOB",
+        "Batch cannot make this run wait: a task can only depend on tasks of its job",
+        why=f"a run with a cost cap has a job of its own, and {first} is in job {placement.job_id}",
+        fix=f"wait on this machine: runner attach {first}, then the same command; or submit both "
+        "in one file with `max_cost`",
+    )
 
 
 def _pool_option(run: WaitingRun, pool_id: str) -> str:

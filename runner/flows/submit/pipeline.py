@@ -18,7 +18,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.jobs import check_pool, find_open_job
 from runner.azure.batch.translate import to_task
 from runner.contract import StackOutputs
+from runner.core.home import runner_home
 from runner.core.planning.plan import (
     Placement,
     RunIdentity,
@@ -33,6 +34,7 @@ from runner.core.planning.plan import (
     RunPlan,
     experiment_name,
     plan_run,
+    to_work,
 )
 from runner.core.planning.pool_choice import (
     PoolChoice,
@@ -43,6 +45,8 @@ from runner.core.planning.pool_choice import (
     pools_for_all,
 )
 from runner.core.planning.repeat import Repetition, change_params, choose_same_pool, plan_again
+from runner.core.pricing.cost import CostCap, SubmissionCost, Work, plan_cost
+from runner.core.pricing.prices import load_price_table
 from runner.core.progress import OnProgress
 from runner.core.recipe.secrets import (
     SecretValues,
@@ -56,7 +60,13 @@ from runner.flows.local.lifecycle import ensure_running, expected_outputs, is_re
 from runner.flows.local.state import is_made_on_demand, with_container_pool
 from runner.flows.submit.agent_archive import build_agent
 from runner.flows.submit.group import CheckedFile, new_group, of_task, resolve_task_input
-from runner.flows.submit.lookups import Lookups, Waiting, WaitingRun, resolve_after
+from runner.flows.submit.lookups import (
+    Lookups,
+    Waiting,
+    WaitingRun,
+    refuse_waiting,
+    resolve_after,
+)
 from runner.flows.submit.prepare import (
     CheckedRun,
     Memo,
@@ -136,7 +146,8 @@ class PlannedRun:
 class JobPlan:
     """The Batch job of a submission; that of a schedule has no ID.
 
-    `completes` is True if the job is known to end with its last task.
+    `completes` is True if the job is known to end with its last task. `limit` ends a job with a
+    cost cap, and its tasks.
     """
 
     job_id: str
@@ -145,13 +156,15 @@ class JobPlan:
     priority: int = 0
     max_parallel: int | None = None
     completes: bool = False
+    limit: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionPlan:
     """Everything that a submission writes; `runs` are in an order in which they may run.
 
-    `home` is set if the local pool for containers must be created first.
+    `home` is set if the local pool for containers must be created first. `cost` is None for nodes
+    of this machine.
     """
 
     runs: Mapping[str, PlannedRun]
@@ -161,6 +174,7 @@ class SubmissionPlan:
     notes: tuple[str, ...] = ()
     unanswered: tuple[tuple[str, str], ...] = ()  # (what, why), of a preview
     preview: bool = False
+    cost: SubmissionCost | None = None
 
     @property
     def run(self) -> PlannedRun:
@@ -179,7 +193,7 @@ class SubmissionPlan:
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings of all runs, each once, and the notes of the lookups."""
         texts = (text for run in self.runs.values() for text in run.warnings)
-        return (*dict.fromkeys(texts), *self.notes)
+        return (*dict.fromkeys(texts), *self.notes, *(self.cost.warnings if self.cost else ()))
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """Return run.json of every run; data that is not downloaded yet has only its name."""
@@ -241,9 +255,14 @@ def plan_submission(
     for what, check in checks:
         lookups.ask(what, check, None)
     drafts = {name: _look_up(draft, name, group, target, lookups) for name, draft in drafts.items()}
+    cost = _price(tuple(drafts.values()), target, in_group=group is not None, scheduled=scheduled)
+    cap = cost.cap if cost else None
+    if cap is not None:
+        drafts = {name: _limited(draft, cap, group is not None) for name, draft in drafts.items()}
     first = next(iter(drafts.values()))
     job = _find_job(first, target, lookups, in_group=group is not None, scheduled=scheduled)
-    job = replace(job, max_parallel=max_parallel)
+    limit = timedelta(seconds=cap.job_s) if cap else None
+    job = replace(job, max_parallel=max_parallel, limit=limit)
     if not target.preview:
         drafts = {name: _fetch(draft, target, memo, on_progress) for name, draft in drafts.items()}
     runs = {name: _plan(draft, job.job_id, target) for name, draft in drafts.items()}
@@ -257,6 +276,59 @@ def plan_submission(
         tuple(lookups.notes),
         tuple(dict.fromkeys(lookups.unknown)),
         target.preview,
+        cost,
+    )
+
+
+def _price(
+    drafts: Sequence[_Draft], target: Target, *, in_group: bool, scheduled: bool
+) -> SubmissionCost | None:
+    """Return the costs of the drafts, with the limits that enforce their cap."""
+    caps = [draft.run.recipe.max_cost_micros for draft in drafts]
+    capped = [cap for cap in caps if cap is not None]
+    if capped and len(capped) < len(caps):
+        uncapped = next(draft for draft in drafts if draft.run.recipe.max_cost_micros is None)
+        raise RunnerError(
+            "R-COST-GROUP",
+            "some tasks of the file have a cost cap, others have none",
+            why=f"{uncapped.run.recipe.name} has none, and one limit ends the job of all tasks",
+            fix="set `max_cost` of the file, or use --max-cost",
+        )
+    if capped and scheduled:
+        raise RunnerError(
+            "R-COST-SCHEDULE",
+            "a schedule cannot have a cost cap",
+            why="its limits would be computed with the prices of today for all of its runs",
+            fix="remove `max_cost`, and set `timeout` and `spend_cap_usd_per_hour` of the pool",
+        )
+    work = [
+        to_work(draft.run.recipe, waits=in_group and bool(draft.placement.depends_on))
+        for draft in drafts
+    ]
+    return plan_cost(
+        drafts[0].placement.pool,
+        target.outputs.location,
+        work,
+        load_price_table(target.settings.home),
+        cap_micros=sum(capped) if capped else None,
+        today=datetime.now(UTC).date(),
+    )
+
+
+def _limited(draft: _Draft, cap: CostCap, in_group: bool) -> _Draft:
+    """Return the draft with the limits of its cap, in a job of its own."""
+    if not in_group:
+        refuse_waiting(draft.placement)
+    recipe, placement = draft.run.recipe, draft.placement
+    limit_s = min(recipe.timeout_s or cap.script_s, cap.script_s)
+    return replace(
+        draft,
+        run=replace(draft.run, recipe=replace(recipe, timeout_s=limit_s)),
+        placement=replace(
+            placement,
+            job_id=placement.job_id if in_group else draft.identity.run_id,
+            job_limit_s=cap.job_s,
+        ),
     )
 
 
@@ -443,15 +515,30 @@ def plan_repetition(
     lookups = Lookups(connection)
     for what, check in checks:
         lookups.ask(what, check, None)
+    cost = plan_cost(
+        pool,
+        outputs.location,
+        [Work(asked.nodes or record.nodes, record.retries + 1, None)],
+        load_price_table(runner_home(os.environ)),
+        cap_micros=record.max_cost_micros,
+        today=datetime.now(UTC).date(),
+    )
     placement = Placement(pool, job_id_for(record.experiment, pool.id, record.priority))
     if asked.awaited:
         command = f"{asked.kind} {record.run_id}"
         run = WaitingRun(pool, record.priority, record.image, outputs, command)
         placement = _waiting(placement, resolve_after(connection, asked.awaited, run))
-    job = find_job(connection, placement, record.priority)
     created = datetime.now(UTC)
     name = request.schedule_id or record.recipe
     identity = RunIdentity(make_run_id(name, created, run_id_suffix()), created)
+    if cost is not None and cost.cap is not None:
+        refuse_waiting(placement)
+        placement = replace(placement, job_id=identity.run_id, job_limit_s=cost.cap.job_s)
+        limit_s = min(record.timeout_s or cost.cap.script_s, cost.cap.script_s)
+        record = replace(record, timeout_s=limit_s)
+    job = find_job(connection, placement, record.priority)
+    if placement.job_limit_s is not None:
+        job = replace(job, limit=timedelta(seconds=placement.job_limit_s))
 
     def plan_in_job(job_id: str) -> RunPlan:
         return plan_again(
@@ -466,4 +553,4 @@ def plan_repetition(
 
     planned = PlannedRun(plan_in_job(job.job_id), RunFiles(None, agent), secrets, plan_in_job)
     refuse_in_the_open(secrets, planned.plan.command)
-    return SubmissionPlan({record.recipe: planned}, job)
+    return SubmissionPlan({record.recipe: planned}, job, cost=cost)

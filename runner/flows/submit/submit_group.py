@@ -44,7 +44,7 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
     on_progress(Progress("submit", "start"))
     documents = [run.plan.to_spec().to_json() for run in plan.runs.values()]
     with submitting(connection, group.group_id):
-        create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel)
+        create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel, job.limit)
         place_group(
             connection,
             job.job_id,

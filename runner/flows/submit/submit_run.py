@@ -9,7 +9,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
@@ -99,7 +99,10 @@ def _submit_new(
             if not replans_left:
                 raise
         name = job_id_for(plan.experiment, job.pool_id, job.priority)
-        job = find_job(connection, Placement(plan.pool, name), job.priority)
+        if job.limit is not None:  # a job of its own, which ended before it had a task
+            name = plan.run_id
+        found = find_job(connection, Placement(plan.pool, name), job.priority)
+        job = replace(found, limit=job.limit)
         plan = planned.plan_in_job(job.job_id)
     raise AssertionError("unreachable")
 
@@ -109,7 +112,7 @@ def _submit_in_job(
 ) -> RunSpec:
     path, document = RunPaths(plan.run_id).run, plan.to_spec().to_json()
     if not job.exists:
-        create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel)
+        create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel, job.limit)
     try:
         runs.create(path, document)
         _add_with_retries(connection, plan, secrets, plan.job_id)

@@ -467,6 +467,20 @@ def test_a_task_may_span_the_nodes_of_a_pool_that_reach_one_another() -> None:
     }  # fmt: skip
 
 
+def test_stack_exports_when_a_pool_releases_its_nodes() -> None:
+    own = {"scenario": "formula", "formula": "$TargetLowPriorityNodes = 1;"}
+    pools = [
+        T4,
+        {**T4, "id": "slow", "evaluation_minutes": 15},
+        {**T4, "id": "fixed", "scenario": "fixed"},
+        {**T4, "id": "own", **own},
+    ]
+    found = deploy(config_of("x", pools=pools)).exports["pools"]
+    assert {pool["id"]: pool["release_minutes"] for pool in found} == {
+        "t4": 20, "slow": 30, "fixed": 0, "own": None,
+    }  # fmt: skip
+
+
 def machine_of(pool: Registered) -> Any:
     return pool.inputs["deploymentConfiguration"]["virtualMachineConfiguration"]
 

@@ -191,6 +191,7 @@ OTHER_VALUES: dict[str, Any] = {
     "checkpoints": CheckpointRule(1.5, 2, 3),
     "keep": KeepRule(7, ("data/**",)),
     "prepare": "make data",
+    "max_cost_micros": 5_000_000,
     "timeout_s": 90,
     "retries": 3,
     "resources": Resources(1, 2, ("a",), 3, "spot"),

@@ -33,6 +33,7 @@ def submit(
         typer.Option("--experiment", "-e", help="Experiment name.", show_default="the file's name"),
     ] = None,
     priority: options.PriorityOption = None,
+    max_cost: options.MaxCostOption = None,
     target: options.TargetOption = None,
     stack: options.StackOption = None,
     detach: options.DetachOption = False,
@@ -47,7 +48,8 @@ def submit(
     settings = options.open_settings(target, stack, pool=pool)
     path = file.expanduser().absolute()
     parsed, _ = load_submit_file(path)
-    checked = check_file(parsed, path, GroupRequest(tuple(set_ or ()), experiment, priority))
+    request = GroupRequest(tuple(set_ or ()), experiment, priority, max_cost)
+    checked = check_file(parsed, path, request)
     if dry_run:
         _dry_run(out, checked, settings)
         return
@@ -82,6 +84,7 @@ def _make_schedule(out: Output, checked: CheckedFile, settings: Settings) -> Non
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     import shlex
 
+    from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
     from runner.core.schedules.submit_file import draw
     from runner.flows.schedules.create import file_schedule, plan_schedule
@@ -98,7 +101,11 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
         out.warning(text)
     group = plan.members
     if not out.as_text:
-        more = {"priority": plan.job.priority, "not_looked_up": plan.unanswered_json()}
+        more = {
+            "priority": plan.job.priority,
+            "cost": plan.cost.to_json() if plan.cost else None,
+            "not_looked_up": plan.unanswered_json(),
+        }
         schedule = {"schedule": request.to_json()} if request else {}
         out.record({**group.to_json(), **more, **schedule, "runs": plan.documents()})
         return
@@ -106,6 +113,8 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     for line in draw(group.after, notes):
         out.text(line)
     out.note(f"{len(plan.runs)} tasks in job {group.job_id} on pool {group.pool}")
+    for name, text in cost_lines(plan.cost).items():
+        out.note(f"{name}: {text}")
     if request is not None:
         out.note(f"schedule {request.schedule_id}: {request.text()}")
     if unknown := plan.unanswered_text():
@@ -116,11 +125,14 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
 def _submit(
     view: StageView, checked: CheckedFile, settings: Settings
 ) -> tuple[Connection, RunGroup]:
+    from runner.cli.ui.costs import cost_summary
     from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.submit_group import submit_group
 
     try:
         connection, plan = open_and_plan(checked, settings, view.on_progress, view.warning)
+        if summary := cost_summary(plan.cost):
+            view.log(summary, error=True)
         return connection, submit_group(connection, plan, view.on_progress)
     except KeyboardInterrupt:
         view.log("interrupted: the group was not submitted", error=True)

@@ -37,6 +37,7 @@ def train(
     priority: options.PriorityOption = None,
     after: options.AfterOption = None,
     max_time: options.MaxTimeOption = None,
+    max_cost: options.MaxCostOption = None,
     retries: options.RetriesOption = None,
     keep: options.KeepOption = None,
     target: options.TargetOption = None,
@@ -58,7 +59,7 @@ def train(
     stuck_s = options.to_stuck_limit_s(fail_if_stuck, detach=detach)
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
-        retries=retries, keep=keep,
+        retries=retries, keep=keep, max_cost=max_cost,
     )  # fmt: skip
     recipe = with_flags(_load(out, ref, entry), flags)
     request = TrainOptions(
@@ -112,6 +113,7 @@ def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
 
 
 def _dry_run(out: Output, checked: CheckedRun, settings: Settings) -> None:
+    from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
     from runner.flows.submit.pipeline import plan_submission, preview_target
 
@@ -120,9 +122,10 @@ def _dry_run(out: Output, checked: CheckedRun, settings: Settings) -> None:
         out.warning(text)
     [document] = plan.documents().values()
     if not out.as_text:
-        out.record({**document, "not_looked_up": plan.unanswered_json()})
+        cost = plan.cost.to_json() if plan.cost else None
+        out.record({**document, "cost": cost, "not_looked_up": plan.unanswered_json()})
         return
-    shown = _plan_text(plan.run.plan, document["data"])
+    shown = {**_plan_text(plan.run.plan, document["data"]), **cost_lines(plan.cost)}
     if unknown := plan.unanswered_text():
         shown["not looked up"] = unknown
     out.record(shown, title=f"{checked.recipe.name}: the plan")
@@ -190,11 +193,14 @@ def _train(
 ) -> None:
     from runner.cli.commands.runs.attach import follow, report
     from runner.cli.commands.runs.repeat import show_submitted
+    from runner.cli.ui.costs import cost_summary
     from runner.flows.submit.submit_run import submit_run
 
     _announce(out, checked.recipe, settings)
     with out.stages() as view:
         connection, plan = _plan(view, checked, settings)
+        if summary := cost_summary(plan.cost):
+            view.log(summary, error=True)
         try:
             record = submit_run(connection, plan, view.on_progress)
             followed = None

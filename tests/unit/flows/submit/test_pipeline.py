@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import runner
+from runner.core.planning.plan import Placement
 from runner.core.progress import ignore_progress
 from runner.core.schedules.submit_file import load_submit_file
 from runner.flows.submit.group import GroupRequest, check_file
+from runner.flows.submit.lookups import refuse_waiting
 from runner.flows.submit.pipeline import Target, plan_submission
 from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.flows.submit.submit_run import upload_runs
@@ -116,3 +120,82 @@ def test_command_with_variables_that_nodes_set_is_accepted(
 ) -> None:
     checked = check_run(load_text(tmp_path / "a", text), TrainOptions(script_args=typed))
     assert checked.request.script_args == typed
+
+
+def _azure(tmp_path: Path, **changes: Any) -> Target:
+    t4 = pool("t4", vm_size="Standard_NC4as_T4_v3", max_nodes=4, release_minutes=20, **changes)
+    stack = replace(outputs(t4), location="westus2")
+    where = replace(settings(), target="azure", home=tmp_path / "home")
+    return Target(where, stack, None, preview=True)
+
+
+@pytest.mark.feature(53)
+def test_capped_run_has_a_job_of_its_own_with_limits(tmp_path: Path) -> None:
+    checked = check_run(load_text(tmp_path / "a", "max_cost: 5\nretries: 2\n"), TrainOptions())
+    plan = plan_submission(checked, _azure(tmp_path), ignore_progress)
+    assert plan.cost is not None
+    cap, run = plan.cost.cap, plan.run.plan
+    assert cap is not None
+    assert plan.job.job_id == run.job_id == run.run_id
+    assert plan.job.limit == timedelta(seconds=cap.job_s)
+    assert run.wall_clock == timedelta(seconds=cap.job_s)
+    assert run.recipe.timeout_s == cap.script_s
+    assert run.to_spec().to_json()["max_cost_micros"] == 5_000_000
+    shown = plan.cost.to_json()["cap"]
+    assert shown["bound_micros"] <= shown["cap_micros"] == 5_000_000
+
+
+def test_time_limit_below_the_cap_is_kept(tmp_path: Path) -> None:
+    checked = check_run(load_text(tmp_path / "a", "max_cost: 5\ntimeout: 10m\n"), TrainOptions())
+    run = plan_submission(checked, _azure(tmp_path), ignore_progress).run.plan
+    assert run.recipe.timeout_s == 600
+    assert run.wall_clock == timedelta(minutes=40)
+
+
+def test_run_without_a_cap_shows_its_costs_and_keeps_its_job(tmp_path: Path) -> None:
+    checked = check_run(
+        load_text(tmp_path / "a", "timeout: 1h\nestimate: 30 min\n"), TrainOptions()
+    )
+    plan = plan_submission(checked, _azure(tmp_path), ignore_progress)
+    assert plan.cost is not None
+    assert (plan.job.job_id, plan.job.limit) == ("a_t4", None)
+    assert plan.cost.dedicated.expected_micros == 526_000
+    assert plan.cost.spot.price is None
+
+
+def test_cap_of_a_file_covers_all_of_its_tasks(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    (tmp_path / "train.py").touch()
+    path.write_text(
+        "max_cost: 7\ntasks:\n  a: {command: python train.py}\n"
+        "  b: {command: python train.py, after: [a]}\n",
+        encoding="utf-8",
+    )
+    checked = check_file(load_submit_file(path)[0], path, GroupRequest(max_cost="5.000001"))
+    plan = plan_submission(checked, _azure(tmp_path), ignore_progress)
+    assert plan.cost is not None
+    assert plan.cost.cap is not None
+    assert plan.cost.cap.cap_micros == 5_000_001
+    assert plan.cost.cap.nodes == 3
+    assert plan.job.job_id == plan.members.group_id
+    shares = [run.plan.to_spec().max_cost_micros for run in plan.runs.values()]
+    assert sorted(each or 0 for each in shares) == [2_500_000, 2_500_001]
+    with pytest.raises(RunnerError, match="a schedule cannot have a cost cap"):
+        plan_submission(checked, _azure(tmp_path), ignore_progress, scheduled=True)
+
+
+def test_cap_of_some_tasks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    load_text(tmp_path / "capped", "max_cost: 1\n")
+    load_text(tmp_path / "free", "{}")
+    path.write_text("tasks: {a: {recipe: ./capped}, b: {recipe: ./free}}\n", encoding="utf-8")
+    checked = check_file(load_submit_file(path)[0], path, GroupRequest())
+    with pytest.raises(RunnerError, match="some tasks of the file have a cost cap"):
+        plan_submission(checked, _azure(tmp_path), ignore_progress)
+
+
+def test_run_that_waits_cannot_have_a_cap_in_a_job_of_others() -> None:
+    with pytest.raises(RunnerError) as caught:
+        refuse_waiting(Placement(pool(), "cats_t4", depends_on=("cats-1",)))
+    assert caught.value.code == "R-AFTER-JOB"
+    assert "cost cap" in caught.value.why

@@ -1,0 +1,54 @@
+"""What a submission costs, as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.core.pricing.cost import KindCost, SubmissionCost
+
+_NO_LIMIT = {True: "no limit, as evicted tasks start again", False: "no limit without `timeout`"}
+
+
+def cost_lines(cost: SubmissionCost | None) -> dict[str, str]:
+    """Return the lines of a plan about its costs; none for nodes of this machine."""
+    from runner.core.pricing.cost import usd_text
+    from runner.core.units import format_duration
+
+    if cost is None:
+        return {}
+    lines = {
+        "costs on spot": _kind_text(cost.spot, spot=True),
+        "costs on dedicated": _kind_text(cost.dedicated, spot=False),
+    }
+    if cost.cap is not None:
+        nodes = "1 node" if cost.cap.nodes == 1 else f"{cost.cap.nodes} nodes"
+        lines["cost cap"] = (
+            f"{usd_text(cost.cap.cap_micros)}: at most {nodes}, and the job ends after "
+            f"{format_duration(cost.cap.job_s)}"
+        )
+    return lines
+
+
+def _kind_text(cost: KindCost, *, spot: bool) -> str:
+    from runner.core.pricing.cost import usd_text
+
+    if cost.price is None:
+        return "unknown: the price is not in the table"
+    known = cost.expected_micros is not None
+    expected = f"{usd_text(cost.expected_micros)} expected" if known else "no `estimate`"
+    most = (
+        _NO_LIMIT[spot] if cost.worst_micros is None else f"at most {usd_text(cost.worst_micros)}"
+    )
+    per_hour = f"{cost.price.usd_per_hour:g} USD per node and hour, {cost.price.as_of}"
+    return f"{expected}, {most} ({per_hour})"
+
+
+def cost_summary(cost: SubmissionCost | None) -> str:
+    """Return one line about the nodes that the pool starts first; empty for this machine."""
+    if cost is None:
+        return ""
+    lines = cost_lines(cost)
+    kind = "spot" if cost.uses_spot else "dedicated"
+    cap = f"; cost cap {lines['cost cap']}" if cost.cap else ""
+    return f"costs on {kind} nodes: {lines[f'costs on {kind}']}{cap}"

@@ -1,0 +1,313 @@
+"""What a submission costs: the expected costs, the worst case, and the limits that enforce a cap.
+
+Money is in micro-dollars: integers, rounded up for costs and down for what a cap pays for. The
+reasons of the bound, and what it leaves out, are in docs/decisions/0019-a-cap-is-a-job-limit.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from typing import Any
+
+from runner.contract import PoolOutput
+from runner.core.pricing.prices import Price, PriceTable
+from runner.core.units import format_duration
+from runner.protocol.errors import ExitCode, RunnerError
+
+MICROS = 1_000_000  # of a dollar
+UNBILLED_SIZE = "local"  # the VM size of the nodes of this machine
+BOOT_S = 600  # of a node with its start task, our estimate; in a bound, boots are part of the job
+LIMIT_DELAY_S = 300  # how late the service may end a job, our choice
+SHORTEST_JOB_S = BOOT_S + 300
+_EXPORT_S = 300  # left for the outputs after the time limit of the script
+_LONGEST_JOB_S = 180 * 86400  # Batch ends tasks after 180 days
+_OLD_DAYS = 90
+_MAX_USD = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One task: nodes at once, attempts after failures, seconds of one attempt.
+
+    `limit_s` and `expected_s` are None if unknown. A task that `waits` starts after others.
+    """
+
+    nodes: int = 1
+    attempts: int = 1
+    limit_s: int | None = None
+    expected_s: int | None = None
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KindCost:
+    """The costs on spot or on dedicated nodes; None is unknown, or without a limit."""
+
+    price: Price | None
+    expected_micros: int | None
+    worst_micros: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the costs for programs."""
+        price = self.price
+        return {
+            "usd_per_hour": price.usd_per_hour if price else None,
+            "as_of": price.as_of.isoformat() if price else None,
+            "expected_micros": self.expected_micros,
+            "worst_micros": self.worst_micros,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CostCap:
+    """A cap, and the limits that enforce it.
+
+    Attributes:
+        cap_micros: The cap as given.
+        bound_micros: The most that the limits allow, at most `cap_micros`.
+        nodes: Maximum number of nodes at once.
+        job_s: Time limit of the job, from its creation.
+        script_s: Time limit of each script, so that it can export its outputs.
+    """
+
+    cap_micros: int
+    bound_micros: int
+    nodes: int
+    job_s: int
+    script_s: int
+
+    def to_json(self) -> dict[str, int]:
+        """Return the limits for programs."""
+        return {
+            "cap_micros": self.cap_micros,
+            "bound_micros": self.bound_micros,
+            "nodes": self.nodes,
+            "job_s": self.job_s,
+            "script_s": self.script_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionCost:
+    """The costs of a submission on a pool; `uses_spot` are the nodes that the pool has first."""
+
+    region: str
+    vm_size: str
+    nodes: int
+    uses_spot: bool
+    spot: KindCost
+    dedicated: KindCost
+    cap: CostCap | None = None
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the costs for programs, in micro-dollars."""
+        return {
+            "region": self.region,
+            "vm_size": self.vm_size,
+            "nodes": self.nodes,
+            "kind": "spot" if self.uses_spot else "dedicated",
+            "spot": self.spot.to_json(),
+            "dedicated": self.dedicated.to_json(),
+            "cap": self.cap.to_json() if self.cap else None,
+        }
+
+
+def to_micros(amount: object, name: str = "max-cost") -> int:
+    """Return the micro-dollars of an amount such as `5`, `0.25` or `$5`.
+
+    Raises:
+        RunnerError: R-FLAG-VALUE, not an amount above zero.
+    """
+    text = str(amount).strip().removeprefix("$").removesuffix("USD").strip()
+    try:
+        micros = int(Decimal(text) * MICROS) if re.fullmatch(r"[0-9.]+", text) else 0
+    except InvalidOperation:
+        micros = 0
+    if 0 < micros <= _MAX_USD * MICROS:
+        return micros
+    raise RunnerError(
+        "R-FLAG-VALUE",
+        f"--{name} {amount} is refused",
+        why=f"an amount is a number of US dollars above 0, at most {_MAX_USD:,}",
+        fix=f"--{name} 5",
+    )
+
+
+def usd_text(micros: int | None, unknown: str = "unknown") -> str:
+    """Return `4.97 USD`, with more digits below one cent, or `unknown`."""
+    if micros is None:
+        return unknown
+    return f"{micros / MICROS:.4f} USD" if 0 < micros < 10_000 else f"{micros / MICROS:.2f} USD"
+
+
+def rate_micros(price: Price) -> int:
+    """Return micro-dollars per node and hour, rounded up."""
+    exact = Decimal(str(price.usd_per_hour)) * MICROS
+    return int(exact.to_integral_value(rounding=ROUND_CEILING))
+
+
+def most_nodes(pool: PoolOutput, work: Sequence[Work]) -> int:
+    """Return how many nodes can be billed at once because of these tasks.
+
+    A task occupies its nodes, or waits and makes the pool start them; with a fallback, a dedicated
+    node may run beside each spot node. A task that waits for others may start new nodes while those
+    of earlier tasks still leave the pool.
+    """
+    wanted = sum(each.nodes for each in work)
+    later = sum(each.nodes for each in work if each.waits)
+    kinds = 2 if pool.capacity == "spot-then-dedicated" else 1
+    most = max(pool.max_nodes, 1)
+    return min(most, kinds * wanted) + min(most, kinds * later)
+
+
+def expected_seconds(estimate: str | None) -> int | None:
+    """Return the first duration in an estimate such as `about 2 minutes on a GPU`, or None."""
+    found = re.search(
+        r"(\d+(?:\.\d+)?)\s*(s|sec(?:ond)?s?|m|min(?:ute)?s?|h|hours?|d|days?)\b", estimate or ""
+    )
+    if found is None:
+        return None
+    return int(Decimal(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2][0]])
+
+
+def plan_cost(
+    pool: PoolOutput,
+    region: str,
+    work: Sequence[Work],
+    prices: PriceTable,
+    *,
+    cap_micros: int | None,
+    today: date,
+) -> SubmissionCost | None:
+    """Return the costs of tasks on a pool, or None for nodes that nobody bills.
+
+    Raises:
+        RunnerError: R-COST-UNKNOWN, the cap depends on an unknown price; R-COST-POOL, nobody knows
+            when the pool releases its nodes; R-COST-CAP, the cap is too low. Exit code 6.
+    """
+    if pool.vm_size == UNBILLED_SIZE:
+        return None
+    spot = prices.find(pool.vm_size, region, spot=True)
+    dedicated = prices.find(pool.vm_size, region, spot=False)
+    cap = None if cap_micros is None else _cap(pool, region, work, (spot, dedicated), cap_micros)
+    release_s = _release_s(pool)
+    nodes = most_nodes(pool, work)
+    used = [price for price in (spot, dedicated) if price is not None]
+    return SubmissionCost(
+        region,
+        pool.vm_size,
+        nodes,
+        pool.spot,
+        # Evictions are not limited, so only a cap limits what spot nodes cost.
+        KindCost(spot, _expected(spot, work, release_s), cap.bound_micros if cap else None),
+        KindCost(
+            dedicated,
+            _expected(dedicated, work, release_s),
+            cap.bound_micros if cap else _worst(dedicated, work, release_s),
+        ),
+        cap,
+        (*_cut_short(cap, work), *_old(used if cap else [], region, today)),
+    )
+
+
+def _release_s(pool: PoolOutput) -> int | None:
+    return None if pool.release_minutes is None else 60 * pool.release_minutes
+
+
+def _expected(price: Price | None, work: Sequence[Work], release_s: int | None) -> int | None:
+    """Return the costs if every task takes its expected time once, each on nodes of its own."""
+    if price is None or any(each.expected_s is None for each in work):
+        return None
+    around_s = BOOT_S + (release_s or 0)
+    node_s = sum(each.nodes * ((each.expected_s or 0) + around_s) for each in work)
+    return _cost(rate_micros(price), node_s)
+
+
+def _worst(price: Price | None, work: Sequence[Work], release_s: int | None) -> int | None:
+    """Return the costs if every attempt takes all of its time, without evictions."""
+    if price is None or release_s is None or any(each.limit_s is None for each in work):
+        return None
+    node_s = sum(
+        each.nodes * (each.attempts * (each.limit_s or 0) + BOOT_S + release_s) for each in work
+    )
+    return _cost(rate_micros(price), node_s)
+
+
+def _cost(rate: int, node_s: int) -> int:
+    return -(-rate * node_s // 3600)
+
+
+def _cap(
+    pool: PoolOutput,
+    region: str,
+    work: Sequence[Work],
+    prices: tuple[Price | None, Price | None],
+    cap_micros: int,
+) -> CostCap:
+    spot, dedicated = prices
+    if dedicated is None:
+        raise _unknown(pool, region, spot)
+    release_s = _release_s(pool)
+    if release_s is None:
+        raise RunnerError(
+            "R-COST-POOL",
+            f"--max-cost cannot limit what pool {pool.id} costs",
+            why="it is unknown when the pool releases its nodes: its formula is not the runner's, "
+            "or the stack was deployed by an older version",
+            fix="deploy the stack again with `runner up`, or use a pool without a formula of yours",
+            exit_code=ExitCode.COST_CAP,
+        )
+    # A spot node costs at most as much as a dedicated one; its price may change at any time.
+    rate = max(rate_micros(price) for price in (spot, dedicated) if price is not None)
+    nodes = most_nodes(pool, work)
+    after_s = LIMIT_DELAY_S + release_s
+    job_s = min(cap_micros * 3600 // (nodes * rate) - after_s, _LONGEST_JOB_S)
+    if job_s < SHORTEST_JOB_S:
+        least = _cost(rate, nodes * (SHORTEST_JOB_S + after_s))
+        raise RunnerError(
+            "R-COST-CAP",
+            f"a cap of {usd_text(cap_micros)} is too low for pool {pool.id}",
+            why=f"{nodes} node{'s' * (nodes > 1)} of {pool.vm_size} at {usd_text(rate)} per hour "
+            f"cost {usd_text(least)} until they have started, worked for "
+            f"{format_duration(SHORTEST_JOB_S - BOOT_S)} and left the pool",
+            fix=f"--max-cost {_cents_up(least)}",
+            exit_code=ExitCode.COST_CAP,
+        )
+    script_s = job_s - BOOT_S - _EXPORT_S if job_s > 2 * SHORTEST_JOB_S else job_s
+    return CostCap(cap_micros, _cost(rate, nodes * (job_s + after_s)), nodes, job_s, script_s)
+
+
+def _cents_up(micros: int) -> str:
+    return f"{-(-micros // 10_000) / 100:.2f}"
+
+
+def _unknown(pool: PoolOutput, region: str, spot: Price | None) -> RunnerError:
+    because = " and bounds that of a spot node, which changes" if spot else ""
+    return RunnerError(
+        "R-COST-UNKNOWN",
+        f"the price of {pool.vm_size} in {region} is unknown",
+        why=f"--max-cost depends on it: the price of a dedicated node is not in the table{because}",
+        fix=f"runner skus --refresh --region {region}, or remove the cap",
+        exit_code=ExitCode.COST_CAP,
+    )
+
+
+def _cut_short(cap: CostCap | None, work: Sequence[Work]) -> list[str]:
+    longest = max((each.limit_s or 0 for each in work), default=0)
+    if cap is None or longest <= cap.job_s:
+        return []
+    ends, limit = format_duration(cap.job_s), format_duration(longest)
+    return [f"the cap ends the job after {ends}, before the time limit of {limit}"]
+
+
+def _old(prices: Sequence[Price], region: str, today: date) -> list[str]:
+    oldest = min((price.as_of for price in prices), default=today)
+    if (today - oldest).days <= _OLD_DAYS:
+        return []
+    refresh = f"`runner skus --refresh --region {region}`"
+    return [f"the cap is computed with prices of {oldest}: run {refresh} for current ones"]

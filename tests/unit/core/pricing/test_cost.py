@@ -1,0 +1,408 @@
+"""Costs before a submission, and a cap that holds whatever the service does."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from datetime import date
+
+import pytest
+
+from runner.contract import PoolOutput
+from runner.core.pricing.cost import (
+    LIMIT_DELAY_S,
+    SHORTEST_JOB_S,
+    CostCap,
+    SubmissionCost,
+    Work,
+    expected_seconds,
+    plan_cost,
+    rate_micros,
+    to_micros,
+    usd_text,
+)
+from runner.core.pricing.prices import Price, PriceKey, PriceTable
+from runner.protocol.errors import ExitCode, RunnerError
+
+TODAY = date(2026, 11, 23)
+T4 = "Standard_NC4as_T4_v3"
+POOL = PoolOutput("t4", T4, 1, 4, True, 4, "spot", False, 1, release_minutes=20)
+HOUR = Work(limit_s=3600, expected_s=1800)
+
+
+def table(
+    spot: float | None = 0.2, dedicated: float | None = 0.6, as_of: date = TODAY
+) -> PriceTable:
+    known = {True: spot, False: dedicated}
+    return PriceTable(
+        {
+            PriceKey(T4.lower(), "westeurope", kind): Price(usd, as_of, "test")
+            for kind, usd in known.items()
+            if usd is not None
+        }
+    )
+
+
+def cost(
+    *work: Work, cap: float | None = None, pool: PoolOutput = POOL, prices: PriceTable | None = None
+) -> SubmissionCost:
+    found = plan_cost(
+        pool,
+        "westeurope",
+        work or (HOUR,),
+        table() if prices is None else prices,
+        cap_micros=None if cap is None else to_micros(cap),
+        today=TODAY,
+    )
+    assert found is not None
+    return found
+
+
+def the_cap(*work: Work, cap: float = 5, pool: PoolOutput = POOL) -> CostCap:
+    found = cost(*work, cap=cap, pool=pool).cap
+    assert found is not None
+    return found
+
+
+def refused(**options: object) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        cost(**{"cap": 5, **options})  # type: ignore[arg-type]
+    assert caught.value.exit_code is ExitCode.COST_CAP
+    return caught.value
+
+
+def test_expected_costs_include_boot_and_release() -> None:
+    found = cost()
+    # 30 minutes of work, 10 of boot, 20 until the node is gone: one hour.
+    assert (found.spot.expected_micros, found.dedicated.expected_micros) == (200_000, 600_000)
+
+
+def test_worst_case_counts_retries_and_knows_no_limit_of_evictions() -> None:
+    found = cost(replace(HOUR, attempts=3))
+    assert found.dedicated.worst_micros == 600_000 * 3 + 300_000
+    assert found.spot.worst_micros is None
+
+
+def test_unknown_price_is_unknown_and_not_zero() -> None:
+    found = cost(prices=table(spot=None))
+    assert (found.spot.price, found.spot.expected_micros) == (None, None)
+    assert found.dedicated.expected_micros == 600_000
+    assert cost(Work()).dedicated.worst_micros is None
+
+
+def test_node_of_this_machine_has_no_costs() -> None:
+    local = replace(POOL, vm_size="local")
+    assert plan_cost(local, "local", [HOUR], table(), cap_micros=1, today=TODAY) is None
+
+
+@pytest.mark.feature(53)
+def test_cap_is_compiled_into_the_limit_of_the_job() -> None:
+    cap = the_cap(cap=5)
+    # 5 USD pay for 30,000 s of a dedicated node, the most that a spot node costs.
+    assert cap.job_s == 30_000 - LIMIT_DELAY_S - 20 * 60
+    assert cap.script_s < cap.job_s
+    assert cap.bound_micros == 5_000_000
+
+
+def test_nodes_are_those_of_the_tasks_and_at_most_those_of_the_pool() -> None:
+    assert the_cap(HOUR, HOUR).nodes == 2
+    assert the_cap(*[HOUR] * 9).nodes == 4
+    assert the_cap(replace(HOUR, nodes=3)).nodes == 3
+    assert the_cap(HOUR, pool=replace(POOL, capacity="spot-then-dedicated")).nodes == 2
+    assert the_cap(HOUR, replace(HOUR, waits=True)).nodes == 3
+
+
+def test_limit_is_shorter_for_more_nodes() -> None:
+    one, two = the_cap(HOUR), the_cap(HOUR, HOUR)
+    assert one.job_s + LIMIT_DELAY_S + 1200 == 2 * (two.job_s + LIMIT_DELAY_S + 1200)
+
+
+def test_cap_that_depends_on_an_unknown_price_is_refused() -> None:
+    err = refused(prices=table(dedicated=None))
+    assert err.code == "R-COST-UNKNOWN"
+    assert "runner skus --refresh --region westeurope" in err.fix
+    assert refused(prices=PriceTable()).code == "R-COST-UNKNOWN"
+
+
+def test_cap_of_a_pool_that_may_keep_its_nodes_is_refused() -> None:
+    assert refused(pool=replace(POOL, release_minutes=None)).code == "R-COST-POOL"
+
+
+def test_cap_too_low_names_one_that_is_accepted() -> None:
+    err = refused(cap=0.1)
+    assert err.code == "R-COST-CAP"
+    least = float(err.fix.removeprefix("--max-cost "))
+    assert the_cap(cap=least).job_s >= SHORTEST_JOB_S
+    assert refused(cap=least - 0.02).code == "R-COST-CAP"
+
+
+def test_cap_that_ends_a_run_early_or_has_old_prices_warns() -> None:
+    assert cost(cap=5).warnings == ()
+    [early] = cost(replace(HOUR, limit_s=86400), cap=5).warnings
+    assert "before the time limit of 24 h" in early
+    [old] = cost(cap=5, prices=table(as_of=date(2024, 8, 27))).warnings
+    assert "2024-08-27" in old
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"), [("5", 5_000_000), ("0.25", 250_000), ("$5", 5_000_000), (5, 5_000_000)]
+)
+def test_amounts_are_read_as_micro_dollars(text: object, micros: int) -> None:
+    assert to_micros(text) == micros
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e9", "much", "", "1.2.3", "0.0000001"])
+def test_invalid_amount_is_refused(text: str) -> None:
+    with pytest.raises(RunnerError, match="is refused"):
+        to_micros(text)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "seconds"),
+    [
+        ("about 1 minute on 2 CPU cores", 60),
+        ("2h on a T4", 7200),
+        ("1.5 hours", 5400),
+        ("90 s", 90),
+        ("a few seconds", None),
+        (None, None),
+    ],
+)
+def test_estimate_in_words_gives_the_expected_time(
+    estimate: str | None, seconds: int | None
+) -> None:
+    assert expected_seconds(estimate) == seconds
+
+
+def test_small_amounts_keep_their_digits() -> None:
+    assert [usd_text(each) for each in (4_970_000, 1_234, 0, None)] == [
+        "4.97 USD", "0.0012 USD", "0.00 USD", "unknown",
+    ]  # fmt: skip
+
+
+# A simulation of what the service may do at worst. It shares no code with `plan_cost`. Times are
+# seconds since the job was created, by the clock of the service; money is in micro-dollars times
+# seconds per hour, so that all sums are exact.
+
+
+@dataclass(slots=True)
+class _Task:
+    work: Work
+    retries_left: int
+    after: int | None
+    node: int | None = None
+    began: float = 0
+    ends: float = 0
+    done: bool = False
+
+
+@dataclass(slots=True)
+class _Node:
+    spot: bool
+    since: float
+    ready: float
+    leaves: float | None = None
+    tasks: int = 0
+
+
+class _Service:
+    """One pool that only has the tasks of one job, simulated from event to event.
+
+    Nodes boot for any time, are evicted at any time, and are billed until they are gone. Every
+    eviction requeues the task without an end; failures are retried as often as the task allows. The
+    prices of spot nodes change at any time, up to that of dedicated nodes. The pool follows the
+    demand and releases nodes as late as it may.
+    """
+
+    def __init__(
+        self, rng: random.Random, pool: PoolOutput, work: list[Work], limit_s: int
+    ) -> None:
+        self.rng, self.pool, self.limit_s = rng, pool, limit_s
+        self.release_s = 60 * (pool.release_minutes or 0)
+        self.ends_at = limit_s + rng.choice([0, rng.uniform(0, LIMIT_DELAY_S), LIMIT_DELAY_S])
+        self.tasks = [
+            _Task(each, each.attempts - 1, number - 1 if each.waits and number else None)
+            for number, each in enumerate(work)
+        ]
+        self.nodes: list[_Node] = []
+        self.most = 0
+        self.node_seconds: list[tuple[bool, float, float]] = []
+        # Of a duration in the clock of a node, which runs fast or slow.
+        self.drift = rng.uniform(0.9, 1.1)
+        self.evicted = rng.choice([0.0, 1 / 3600, 1 / 600])
+        self.fails = rng.choice([0.0, 0.5, 1.0])
+        self.boots = rng.choice([60.0, 600.0, 3600.0])
+
+    def run(self) -> None:
+        """Simulate until all nodes are gone."""
+        now = 0.0
+        while now < self.ends_at and not all(task.done for task in self.tasks):
+            self._start_nodes(now)
+            self._start_tasks(now)
+            self.most = max(self.most, len(self.nodes))
+            now = min(self._next(now), self.ends_at)
+            self._evict(now)
+            self._end_tasks(now)
+            self._remove(now)
+        for task in self.tasks:  # ended by the service
+            task.done = True
+        for node in list(self.nodes):
+            gone = node.leaves if node.leaves is not None else now + self.release_s
+            self._bill(node, min(gone, now + self.release_s))
+
+    def _active(self) -> list[_Task]:
+        return [
+            task
+            for task in self.tasks
+            if not task.done and (task.after is None or self.tasks[task.after].done)
+        ]
+
+    def _start_nodes(self, now: float) -> None:
+        wanted = min(self.pool.max_nodes, sum(task.work.nodes for task in self._active()))
+        staying = [node for node in self.nodes if node.leaves is None]
+        for node in staying[wanted:]:
+            if not node.tasks:
+                node.leaves = now + self.rng.uniform(0, self.release_s)
+        for _ in range(wanted - len(staying)):
+            ready = now + self.rng.expovariate(1 / self.boots)
+            spot = self.pool.spot and self.rng.random() < 0.8
+            self.nodes.append(_Node(spot, now, ready))
+
+    def _start_tasks(self, now: float) -> None:
+        for number, task in enumerate(self._active()):
+            free = [n for n in self.nodes if n.ready <= now and not n.tasks and n.leaves is None]
+            if task.node is not None or len(free) < task.work.nodes:
+                continue
+            task.node, task.began = number, now
+            for node in free[: task.work.nodes]:
+                node.tasks = id(task)
+            takes = self.rng.uniform(0, 2 * (task.work.expected_s or 3600))
+            limits = [task.work.limit_s, self.limit_s]  # task limits, by the clock of the service
+            task.ends = now + min([takes * self.drift, *(each for each in limits if each)])
+
+    def _next(self, now: float) -> float:
+        times = [task.ends for task in self.tasks if task.node is not None and task.ends > now]
+        times += [node.ready for node in self.nodes if node.ready > now]
+        times += [node.leaves for node in self.nodes if node.leaves is not None]
+        if self.evicted and self.nodes:
+            times.append(now + self.rng.expovariate(self.evicted * len(self.nodes)))
+        return max(min(times, default=self.ends_at), now + 1)
+
+    def _evict(self, now: float) -> None:
+        for node in list(self.nodes):
+            if node.spot and self.evicted and self.rng.random() < 0.2:
+                self._bill(node, now)
+                for task in self.tasks:  # requeued, which no count limits
+                    if task.node is not None and node.tasks == id(task):
+                        self._requeue(task)
+
+    def _end_tasks(self, now: float) -> None:
+        for task in self.tasks:
+            if task.node is None or task.ends > now:
+                continue
+            self._requeue(task)
+            if self.rng.random() < self.fails and task.retries_left:
+                task.retries_left -= 1
+            else:
+                task.done = True
+
+    def _requeue(self, task: _Task) -> None:
+        task.node = None
+        for node in self.nodes:
+            if node.tasks == id(task):
+                node.tasks = 0
+
+    def _remove(self, now: float) -> None:
+        for node in [node for node in self.nodes if node.leaves is not None]:
+            if node.leaves is not None and node.leaves <= now:
+                self._bill(node, node.leaves)
+
+    def _bill(self, node: _Node, until: float) -> None:
+        self.nodes.remove(node)
+        self.node_seconds.append((node.spot, node.since, max(until, node.since)))
+
+    def spent(self, spot_rates: list[int], dedicated_rate: int) -> float:
+        """Return micro-dollars; the price of a spot node is another one in every hour."""
+        total = 0.0
+        for spot, since, until in self.node_seconds:
+            start = since
+            while start < until:
+                end = min(until, (start // 3600 + 1) * 3600)
+                rate = spot_rates[int(start // 3600) % len(spot_rates)] if spot else dedicated_rate
+                total += rate * (end - start)
+                start = end
+        return total / 3600
+
+
+def _spent_and_cap(seed: int) -> tuple[float, CostCap, _Service] | None:
+    rng = random.Random(seed)
+    count = rng.choice([1, 1, 2, 5, 12])
+    work = [
+        Work(
+            rng.choice([1, 1, 1, 2]),
+            rng.choice([1, 2, 101]),
+            rng.choice([None, 600, 3600, 7 * 86400]),
+            rng.choice([60, 3600, 86400]),
+            waits=rng.random() < 0.3,
+        )
+        for _ in range(count)
+    ]
+    pool = replace(
+        POOL,
+        max_nodes=rng.choice([2, 3, 8]),
+        spot=rng.random() < 0.8,
+        release_minutes=rng.choice([0, 20, 90]),
+    )
+    dedicated = rng.choice([0.1, 0.526, 3.673, 98.32])
+    spot = rng.choice([None, dedicated * rng.uniform(0.05, 1)])
+    cap = round(rng.uniform(0.05, 40) * dedicated, 2)
+    try:
+        planned = cost(*work, cap=cap, pool=pool, prices=table(spot, dedicated))
+    except RunnerError as err:
+        if err.code != "R-COST-CAP":
+            raise
+        return None
+    assert planned.cap is not None
+    service = _Service(rng, pool, work, planned.cap.job_s)
+    service.run()
+    dedicated_rate = rate_micros(Price(dedicated, TODAY, ""))
+    spot_rates = [rng.randint(1, dedicated_rate) for _ in range(7)] + [dedicated_rate]
+    return service.spent(spot_rates, dedicated_rate), planned.cap, service
+
+
+@dataclass(slots=True)
+class _Cases:
+    """What many cases came to; `exceeded` names those that were above their bound."""
+
+    capped: int = 0
+    close: int = 0
+    exceeded: list[str] = field(default_factory=list[str])
+
+
+def _simulate(seeds: range) -> _Cases:
+    cases = _Cases()
+    for seed in seeds:
+        found = _spent_and_cap(seed)
+        if found is None:
+            continue
+        spent, cap, service = found
+        cases.capped += 1
+        cases.close += spent > 0.8 * cap.cap_micros
+        if service.most > cap.nodes or not spent <= cap.bound_micros <= cap.cap_micros:
+            cases.exceeded.append(f"seed {seed}: {spent} with {service.most} nodes, {cap}")
+    return cases
+
+
+@pytest.mark.feature(53)
+def test_spending_never_exceeds_the_cap() -> None:
+    cases = _simulate(range(2_000))
+    assert cases.exceeded == []
+    assert cases.capped > 1_000
+    assert cases.close > 20, "no case comes close to its cap: the simulation is too mild"
+
+
+@pytest.mark.slow
+def test_spending_never_exceeds_the_cap_in_100000_cases() -> None:
+    cases = _simulate(range(100_000))
+    assert cases.exceeded == []
+    assert cases.capped > 50_000
