@@ -65,6 +65,20 @@ ALONE: Mapping[str, FixCase] = {
         {**_PROJECT, "Pulumi.dev.yaml": _STACK.replace("SIZE", "Standard_NC9")},
     ),
     "R-PROJECT-MISSING": FixCase("preview --offline", beyond=("R-INIT-SUBSCRIPTION",)),
+    "R-RECIPE-ALONE": FixCase(
+        "train a.py", {"a.py": "import b\n", "b.py": ""}, beyond=("R-STACK-MISSING",)
+    ),
+    "R-RECIPE-COMMAND": FixCase(
+        "train .", {"package/__init__.py": "", "package/train.py": ""}, beyond=("R-STACK-MISSING",)
+    ),
+    "R-RECIPE-ENTRY": FixCase(
+        "train a.py --entry b.py", {"a.py": "", "b.py": ""}, beyond=("R-STACK-MISSING",)
+    ),
+    "R-RECIPE-PATH": FixCase(
+        "train tasks.yaml",
+        {"tasks.yaml": "tasks: {one: {command: python -V}}\n"},
+        beyond=("R-STACK-MISSING",),
+    ),
     "R-RECIPE-NAME": FixCase("recipe new my.model"),
     "R-SCENARIO": FixCase(
         "pool autoscale simulate formula.txt --duration soon",

@@ -4,7 +4,6 @@ becomes a Recipe.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 import shlex
@@ -17,10 +16,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe import keys
+from runner.core.recipe.entry import folder_command, has_entry, packages_file, script_command
 from runner.core.recipe.recipe import (
     BUILTIN_FOLDER,
     RECIPE_FILE,
-    SENT_ALONE,
     Param,
     ParamValue,
     Recipe,
@@ -222,14 +221,17 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     command: Command | None = Field(
         None,
         description="Words or a list; no shell. $NAME stands for the value of a variable. Defaults "
-        "to `python` and the entry.",
+        "to the entry, with its interpreter.",
     )
     entry: RelativePath | None = Field(
-        None, description="The script. Defaults to train.py, main.py or the only .py."
+        None,
+        description="The script, or a module of a package. Defaults to train.py, main.py or the "
+        "only .py.",
     )
     requirements: RelativePath | None = Field(
         None,
-        description="A requirements file in the folder. Defaults to requirements.txt if there.",
+        description="A requirements file in the folder. Defaults to requirements.txt, the "
+        "metadata of the script, or the dependencies of pyproject.toml.",
     )
     python: Annotated[_Python | None, BeforeValidator(_python_version)] = Field(
         None, description='A Python version in quotes, like "3.11".'
@@ -354,7 +356,7 @@ def _unknown(ref: str) -> RunnerError:
         return RunnerError(
             f"{_CODE}-UNKNOWN",
             f"no folder or script {ref!r}",
-            fix=f"pass a folder, a .py file, or a built-in recipe: {', '.join(names)}",
+            fix=f"pass a folder, a script, or a built-in recipe: {', '.join(names)}",
         )
     return RunnerError(
         f"{_CODE}-UNKNOWN",
@@ -365,129 +367,33 @@ def _unknown(ref: str) -> RunnerError:
 
 
 def _from_file(path: Path, entry: str | None) -> Recipe:
-    if path.suffix != ".py":
-        raise RunnerError(
-            f"{_CODE}-PATH",
-            f"{path} is not a Python script",
-            why=f"a recipe is a folder, a {RECIPE_FILE} or a .py file",
-            fix=f"run `runner submit {path.name}` if it has tasks"
-            if path.suffix in (".yaml", ".yml")
-            else f"{_with_command(path.name)}, and train the folder",
-        )
     if entry is not None:
         raise RunnerError(
-            f"{_CODE}-ENTRY",
+            "R-RECIPE-ENTRY",
             f"--entry {entry}: {path.name} is a script itself",
             fix=f"runner train {shlex.quote(str(path.parent))} --entry {shlex.quote(entry)}",
         )
-    if beside := [*imported_beside(path), *_read_beside(path)]:
-        raise RunnerError(
-            SENT_ALONE,
-            f"{path.name} uses {', '.join(beside)}, which would be left behind",
-            why="a script is sent alone, with the requirements.txt beside it",
-            fix=f"runner train {shlex.quote(str(path.parent))} --entry {shlex.quote(path.name)}",
-        )
-    files = [path.name]
-    if (path.parent / "requirements.txt").is_file():
-        files.append("requirements.txt")
+    command = script_command(path)
+    packages = packages_file(path.parent, command)
+    files = (path.name, *((packages,) if packages and packages != path.name else ()))
     return _build(
-        path.parent, "script", RecipeFile.model_validate({}), script=path.name, files=tuple(files)
+        path.parent, "script", RecipeFile.model_validate({}), command=command, files=files
     )
-
-
-def _with_command(name: str) -> str:
-    """Return what to write so that a file of a folder runs that is not a Python script."""
-    quoted, packages = shlex.quote(name), ""
-    if name.endswith(".ipynb"):
-        command = f"papermill {quoted} $RUNNER_OUTPUT_DIR/{quoted}"
-        packages = ", add papermill and ipykernel to requirements.txt"
-    elif name.endswith(".sh"):
-        command = f"bash {quoted}"
-    else:
-        return f"write a {RECIPE_FILE} with its command"
-    return f"write a {RECIPE_FILE} with the line `command: {command}`{packages}"
-
-
-def imported_beside(script: Path) -> list[str]:
-    """Return the files and packages beside a script that it imports, outside of any `try`."""
-    names: set[str] = set()
-    pending: list[ast.AST] = [_parsed(script)]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names.add(node.module.partition(".")[0])
-        elif not isinstance(node, ast.Try):
-            pending.extend(ast.iter_child_nodes(node))
-    found = [
-        f"{name}.py" if (script.parent / f"{name}.py").is_file() else f"{name}/"
-        for name in sorted(names)
-        if (script.parent / f"{name}.py").is_file()
-        or (script.parent / name / "__init__.py").is_file()
-    ]
-    return [name for name in found if name != script.name]
-
-
-def _parsed(script: Path) -> ast.Module:
-    try:
-        return ast.parse(script.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])  # Python will say more about it
-
-
-def _read_beside(script: Path) -> list[str]:
-    """Return the files beside a script that it reads by name, unless it checks or tries first."""
-    names: set[str] = set()
-    pending: list[ast.AST] = [_parsed(script)]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, (ast.If, ast.IfExp, ast.Try)):
-            continue
-        pending.extend(ast.iter_child_nodes(node))
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func).rpartition(".")[2]
-            texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
-            is_open = called == "open" and not {"w", "a", "x"} & set(str([*texts, "", ""][1]))
-            if is_open or re.match("(im|mem)?(load|read)|genfromtxt", called):
-                names.update(text for text in texts if isinstance(text, str))
-    folder = script.parent
-    return sorted(name for name in names if ".." not in name and _is_file_in(folder, name))
-
-
-def _is_file_in(folder: Path, name: str) -> bool:
-    try:
-        return not Path(name).is_absolute() and (folder / name).is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def _entry(folder: Path, name: str) -> str:
-    """Return the script of a folder that --entry names. Raises RunnerError."""
-    known = [path.name for path in folder.glob("*.py")]
-    path = PurePosixPath(name)
-    if path.suffix != ".py" or path.is_absolute() or ".." in path.parts:
-        why, fix = "an entry is a .py file in the folder", _with_command(name)
-    elif not (folder / path).is_file():
-        why, fix = f"no such file in {folder}", near(name, known) or "name one of its .py files"
-    else:
-        return str(path)
-    raise RunnerError(f"{_CODE}-ENTRY", f"--entry {name} is refused", why=why, fix=fix)
 
 
 def _from_folder(folder: Path, source: RecipeSource, entry: str | None = None) -> Recipe:
     file = folder / RECIPE_FILE
-    chosen = None if entry is None else _entry(folder, entry)
+    chosen = None if entry is None else folder_command(folder, entry)
     if not file.is_file():
-        script = chosen or _only_script(folder)
-        return _build(folder, source, RecipeFile.model_validate({}), script=script)
+        command = chosen or folder_command(folder)
+        return _build(folder, source, RecipeFile.model_validate({}), command=command)
     document = read_document(file, code=_CODE)
     parsed = check_document(document, RecipeFile, code=_CODE)
     _check_requirements(document, folder, parsed)
     if parsed.entry is not None and parsed.command is not None:
         problem = "`command` says what to run already"
         raise field_error(document, ("entry",), problem, code=_CODE, fix="remove one of the two")
-    if parsed.entry is not None and not (folder / parsed.entry).is_file():
+    if parsed.entry is not None and not has_entry(folder, parsed.entry):
         problem = f"no file {parsed.entry!r} in {folder}"
         fix = near(parsed.entry, (path.name for path in folder.glob("*.py"))) or "create it"
         raise field_error(document, ("entry",), problem, code=_CODE, fix=fix)
@@ -499,10 +405,8 @@ def _from_folder(folder: Path, source: RecipeSource, entry: str | None = None) -
         problem = "an image brings its own Python: no other one can be had in it"
         fix = f"drop this key, or choose an image with Python {parsed.python}"
         raise field_error(document, ("python",), problem, code=_CODE, fix=fix)
-    script = chosen or parsed.entry
-    if script is None and parsed.command is None:
-        script = _only_script(folder)
-    return _build(folder, source, parsed, script=script)
+    command = chosen or tuple(parsed.command or ()) or folder_command(folder, parsed.entry)
+    return _build(folder, source, parsed, command=command)
 
 
 def missing_script(command: Sequence[str], folder: Path) -> str | None:
@@ -529,52 +433,22 @@ def _check_requirements(document: Document, folder: Path, parsed: RecipeFile) ->
     raise field_error(document, ("requirements",), problem, code=_CODE, fix=fix)
 
 
-def _only_script(folder: Path) -> str:
-    for name in ("train.py", "main.py"):
-        if (folder / name).is_file():
-            return name
-    scripts = sorted(path.name for path in folder.glob("*.py"))
-    if len(scripts) == 1:
-        return scripts[0]
-    found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file of its own"
-    modules = [f"{path.parent.name}.{path.stem}" for path in _package_scripts(folder)]
-    imported = {name for script in scripts for name in imported_beside(folder / script)}
-    likely = [name for name in scripts if name not in imported] or scripts
-    raise RunnerError(
-        f"{_CODE}-COMMAND",
-        f"cannot tell what to run in {folder}",
-        why=f"no command in a {RECIPE_FILE}, no train.py, no main.py; {found}",
-        fix=f"runner train {shlex.quote(str(folder))} --entry {shlex.quote(likely[0])}"
-        if likely
-        else f"write a {RECIPE_FILE} with the line `command: python -m {modules[0]}`"
-        if modules
-        else f"write a {RECIPE_FILE} with a command",
-    )
-
-
-def _package_scripts(folder: Path) -> list[Path]:
-    """Return the modules of packages in a folder that probably are programs."""
-    found = (path for name in ("train", "main") for path in sorted(folder.glob(f"*/{name}.py")))
-    return [path for path in found if (path.parent / "__init__.py").is_file()]
-
-
 def _build(
     folder: Path,
     source: RecipeSource,
     parsed: RecipeFile,
     *,
-    script: str | None,
+    command: tuple[str, ...],
     files: tuple[str, ...] | None = None,
 ) -> Recipe:
-    requirements = parsed.requirements
-    if requirements is None and (folder / "requirements.txt").is_file():
-        requirements = "requirements.txt"
+    is_in_image = parsed.image is not None
+    requirements = parsed.requirements or packages_file(folder, command, is_in_image=is_in_image)
     return Recipe(
-        name=parsed.name or _slug(script if source == "script" else folder.name),
+        name=parsed.name or _slug(files[0] if files else folder.name),
         description=parsed.description.strip(),
         folder=folder,
         source=source,
-        command=("python", script) if script else tuple(parsed.command or ()),
+        command=command,
         params=tuple(_param(name, param) for name, param in parsed.params.items()),
         requirements_file=requirements,
         python=parsed.python,
@@ -620,8 +494,8 @@ def _typed(param: ParamFile, value: ParamValue) -> ParamValue:
     return float(value) if param.type == "float" and isinstance(value, int) else value
 
 
-def _slug(name: str | None) -> str:
+def _slug(name: str) -> str:
     """Return a recipe name for a folder or file name."""
-    plain = unicodedata.normalize("NFKD", Path(name or "").stem).encode("ascii", "ignore").decode()
+    plain = unicodedata.normalize("NFKD", Path(name).stem).encode("ascii", "ignore").decode()
     cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")
     return cleaned[:40].strip("-_") or "recipe"

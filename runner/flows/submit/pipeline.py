@@ -48,6 +48,7 @@ from runner.core.planning.repeat import Repetition, change_params, choose_same_p
 from runner.core.pricing.cost import CostCap, SubmissionCost, Work, plan_cost
 from runner.core.pricing.prices import load_price_table
 from runner.core.progress import OnProgress
+from runner.core.recipe.entry import unread_packages
 from runner.core.recipe.secrets import (
     SecretValues,
     read_secrets,
@@ -138,7 +139,8 @@ class PlannedRun:
         short = ", ".join(self.secrets.short())
         secrets = f"{short}: too short to be hidden in logs" if short else None
         notice = dataset.notice if dataset else None
-        found = (code.warning if code else None, notice, secrets, *self.plan.warnings)
+        packages = unread_packages(self.plan.recipe)
+        found = (code.warning if code else None, packages, notice, secrets, *self.plan.warnings)
         return tuple(text for text in found if text)
 
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -122,6 +123,8 @@ SEVERAL_NODES = (
     "script from the beginning: let rank 0 save its state to $RUNNER_CHECKPOINT_DIR, and load it "
     "from there on all ranks"
 )
+# The end of a traceback in stderr; the script may print something after it.
+_MISSING_MODULE = re.compile(r"(?m)^ModuleNotFoundError: No module named '([A-Za-z_]\w{0,80})")
 UNHURRIED_S = 600.0  # most seconds to find files of an attempt that failed
 
 
@@ -695,7 +698,7 @@ class Attempt:
             if full:  # the script may have ignored errors of its writes
                 self.events.aside("notice", "progress", f"files may be incomplete: {full}")
             return
-        how += self._checkpoints.where_from
+        how += self._checkpoints.where_from + self._missing_module()
         # On a full disk the script's own complaint may have found no room, and a script that
         # removes what it could not finish leaves room.
         if full or (full := disk_full_line(read_tail(self._dirs.stderr))):
@@ -703,6 +706,14 @@ class Attempt:
                 command.COMMAND_STAGE, "DiskFull", f"{how}: {full}", ended.exit_code
             )
         raise StageFailedError(command.COMMAND_STAGE, "CommandFailed", how, ended.exit_code)
+
+    def _missing_module(self) -> str:
+        """Return what to do about the module that the script did not find, if that ended it."""
+        found = _MISSING_MODULE.search(read_tail(self._dirs.stderr))
+        if found is None or any(self._dirs.code.glob(f"{found[1]}*")):
+            return ""
+        where = self._spec.requirements_file or "a requirements.txt beside the script"
+        return f": no module {found[1]!r}; add its package to {where}"
 
     def _named_outputs(self) -> dict[str, str]:
         folders = {v: self._dirs.output / path for v, path in self._spec.named_outputs.items()}

@@ -151,7 +151,7 @@ class ImageEnvironment:
             shutil.rmtree(left, ignore_errors=True)
         building = target.with_name(f"{target.name}.building-{uuid.uuid4().hex}")
         environment = uv_environment(self._root / "uv-of-containers")
-        self._report("installing", 0, requirements.count, "packages")
+        requirements.report_to(self._report)
         try:
             make, install = self._commands(of_image, requirements, pins, building)
             run_uv(make, environment, cwd=code_dir, report=self._report, check=self._check)
@@ -173,6 +173,9 @@ class ImageEnvironment:
                 [uv, "venv", *options, "--python", of_image.path, building],
                 [uv, "pip", "install", "--python", python, *what],
             )
+        if requirements.path.suffix in (".toml", ".py"):
+            message = f"{requirements.path.name} needs uv: write a requirements.txt"
+            raise StageFailedError(STEP, "EnvironmentFailed", message)
         quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
         # The new environment can use the image's pip. Another copy takes seconds, and Debian's
         # Python needs the package python3-venv for it.

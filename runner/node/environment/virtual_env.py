@@ -36,8 +36,14 @@ URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
 
 
+# Inline metadata of a script: packaging.python.org/specifications/inline-script-metadata.
+METADATA = re.compile(r"(?m)^# /// script\s*$(?s:.*?)^# ///\s*$")
+LOCAL_SOURCE = re.compile(r"\b(path|workspace)\s*=|file:")
+
+
 class Requirements:
-    """A requirements file and those that it includes.
+    """A requirements file and those that it includes, or another file that uv reads packages from:
+    `pyproject.toml`, or a script with inline metadata.
 
     `local` is true if it installs from the code itself (`.`, `./lib`, `file:`), on which the
     environment then depends too.
@@ -49,6 +55,13 @@ class Requirements:
         self.local = False
         self._root = root.resolve()
         self._read(path)
+
+    def report_to(self, report: Report) -> None:
+        """Report the start of the installation, with the number of packages if it is known."""
+        if self.path.suffix in (".toml", ".py"):
+            report(f"installing the packages of {self.path.name}")
+        else:
+            report("installing", 0, self.count, "packages")
 
     @property
     def count(self) -> int:
@@ -73,6 +86,11 @@ class Requirements:
             raise _bad_requirements(
                 f"cannot read the requirements file {name}: {err.strerror}"
             ) from err
+        if path.suffix in (".toml", ".py"):
+            if path.suffix == ".py" and (found := METADATA.search(self.texts[name])):
+                self.texts[name] = found[0]  # the rest changes with every edit
+            self.local = bool(LOCAL_SOURCE.search(self.texts[name]))
+            return
         # A backslash at the end of a line joins it with the next one.
         for line in re.sub(r"\\\n", "", self.texts[name]).splitlines():
             self._read_line(COMMENT.sub("", line).strip(), inside.parent)
@@ -343,7 +361,7 @@ class EnvironmentBuilder:
             venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
             run_uv(venv, environment, cwd=code_dir, report=self._report, check=self._check)
             if requirements is not None:
-                self._report("installing", 0, requirements.count, "packages")
+                requirements.report_to(self._report)
                 install = [uv, "pip", "install", "--python", building / "bin" / "python"]
                 if constraints:
                     pinned = building / "constraints.txt"

@@ -86,6 +86,7 @@ def _rehearsal(text: str | None) -> dict[str, Any] | None:
 
 def _load(out: Output, ref: str, entry: str | None) -> Recipe:
     """Load the recipe; for a script that imports what is beside it, offer to send its folder."""
+    from runner.core.recipe.entry import entry_in_folder
     from runner.core.recipe.recipe import SENT_ALONE, load_recipe
 
     try:
@@ -93,10 +94,10 @@ def _load(out: Output, ref: str, entry: str | None) -> Recipe:
     except RunnerError as err:
         if err.code != SENT_ALONE:
             raise
-        script = Path(ref).expanduser()
+        folder, script = entry_in_folder((Path.cwd() / Path(ref).expanduser()).resolve())
         if not out.confirm(f"{err.what}. Send the whole folder instead?"):
             raise
-        return load_recipe(str(script.parent), cwd=Path.cwd(), entry=script.name)
+        return load_recipe(str(folder), cwd=Path.cwd(), entry=script)
 
 
 def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:

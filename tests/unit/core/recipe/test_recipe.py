@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runner.core.recipe.entry import unread_packages
 from runner.core.recipe.recipe import BUILTIN_FOLDER, Recipe, list_recipes, load_recipe
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import load_text
@@ -225,9 +226,138 @@ def test_built_in_name_cannot_walk_out_of_the_recipes(tmp_path: Path) -> None:
 
 
 def test_file_that_is_no_script_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "train.sh").touch()
-    with pytest.raises(RunnerError, match="not a Python script"):
-        load_recipe("train.sh", cwd=tmp_path)
+    (tmp_path / "data.csv").write_text("1,2\n")
+    with pytest.raises(RunnerError, match="not a script"):
+        load_recipe("./data.csv", cwd=tmp_path)
+    with pytest.raises(RunnerError, match=r"'data\.csv' is refused"):
+        load_recipe(".", cwd=tmp_path, entry="data.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "command"),
+    [
+        ("run.sh", "echo 1\n", ("bash", "run.sh")),
+        ("run.sh", "#!/bin/sh -e\n", ("sh", "-e", "run.sh")),
+        ("go", "#!/usr/bin/env bash\n", ("bash", "go")),
+        ("train me", "#!/usr/bin/env python3\r\nprint(1)\r\n", ("python", "train me")),
+        ("go", "#!/usr/bin/env -S python3.9 -u\n", ("python", "-u", "go")),
+        ("fit.R", "#!/usr/bin/Rscript\n", ("/usr/bin/Rscript", "fit.R")),
+        ("train.py", "#!/usr/bin/python2\n", ("python", "train.py")),
+    ],
+)
+def test_script_starts_with_its_interpreter(
+    tmp_path: Path, name: str, text: str, command: tuple[str, ...]
+) -> None:
+    (tmp_path / name).write_bytes(text.encode())
+    alone = load_recipe(f"./{name}", cwd=tmp_path)
+    assert (alone.command, alone.files, alone.source) == (command, (name,), "script")
+    assert load_recipe(".", cwd=tmp_path, entry=name).command == command
+    (tmp_path / "train.yaml").write_text(f"entry: {name}\n")
+    assert load_recipe(".", cwd=tmp_path).command == command
+
+
+def test_shell_script_that_names_files_beside_it_is_not_sent_alone(tmp_path: Path) -> None:
+    (tmp_path / "fit.py").touch()
+    (tmp_path / "run.sh").write_text("# see notes.txt\npip freeze\npython ./fit.py --lr 1\n")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(RunnerError, match=r"run\.sh uses fit\.py, which") as caught:
+        load_recipe("./run.sh", cwd=tmp_path)
+    assert caught.value.fix == f"runner train {tmp_path} --entry run.sh"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A folder with a package whose modules import one another."""
+    (tmp_path / "pkg").mkdir()
+    for name, text in {
+        "__init__": "", "__main__": "", "util": "", "alone": "import os\n",
+        "train": "from pkg.util import f\n", "relative": "from . import util\n",
+    }.items():  # fmt: skip
+        (tmp_path / f"pkg/{name}.py").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("entry", "command"),
+    [
+        ("pkg.train", ("python", "-m", "pkg.train")),
+        ("pkg/train.py", ("python", "-m", "pkg.train")),
+        ("pkg/relative.py", ("python", "-m", "pkg.relative")),
+        ("pkg", ("python", "-m", "pkg")),
+        ("pkg/alone.py", ("python", "pkg/alone.py")),
+    ],
+)
+def test_module_of_a_package_is_an_entry(
+    package: Path, entry: str, command: tuple[str, ...]
+) -> None:
+    assert load_recipe(".", cwd=package, entry=entry).command == command
+
+
+@pytest.mark.parametrize("name", ["train", "relative"])
+def test_script_of_a_package_is_not_sent_without_it(package: Path, name: str) -> None:
+    with pytest.raises(RunnerError, match="uses the package pkg") as caught:
+        load_recipe(f"pkg/{name}.py", cwd=package)
+    assert caught.value.fix == f"runner train {package} --entry pkg/{name}.py"
+
+
+@pytest.mark.parametrize("entry", ["pkg.nothing", "../x.py", "/x.py", "pkg..train", "no.py"])
+def test_entry_that_is_not_there_is_refused(package: Path, entry: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(".", cwd=package, entry=entry)
+    assert caught.value.code == "R-RECIPE-ENTRY"
+
+
+PROJECT = '[project]\nname = "a"\ndependencies = ["numpy>=1"]\n'
+INLINE = '# /// script\n# dependencies = ["numpy"]\n# ///\nprint(1)\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"requirements.txt": "", "pyproject.toml": PROJECT}, "requirements.txt"),
+        ({"pyproject.toml": PROJECT, "train.py": INLINE}, "train.py"),
+        ({"pyproject.toml": PROJECT}, "pyproject.toml"),
+        ({"pyproject.toml": "[tool.ruff]\n"}, None),
+        ({"pyproject.toml": "[project\n"}, None),
+        ({"pyproject.toml": '[project]\nname = "a"\ndependencies = []\n'}, None),
+    ],
+)
+def test_file_that_lists_the_packages_is_found(
+    tmp_path: Path, files: dict[str, str], found: str | None
+) -> None:
+    for name, text in {"train.py": "", **files}.items():
+        (tmp_path / name).write_text(text)
+    assert load_recipe(".", cwd=tmp_path).requirements_file == found
+    alone = load_recipe("./train.py", cwd=tmp_path)
+    assert alone.requirements_file == found
+    assert set(alone.files or ()) == {"train.py", *([found] if found else [])}
+
+
+def test_only_requirements_of_a_container_are_installed(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    recipe = load_text(tmp_path, "command: python -V\nimage: a/b\n")
+    assert recipe.requirements_file is None
+    assert unread_packages(recipe) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("environment.yml", "dependencies: [numpy]\n"),
+        ("Pipfile", ""),
+        ("pyproject.toml", "[tool.poetry.dependencies]\nnumpy = '*'\n"),
+        ("pyproject.toml", '[project]\nname = "a"\ndynamic = ["dependencies"]\n'),
+    ],
+)
+def test_packages_in_a_file_that_is_not_read_are_warned_about(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / "train.py").touch()
+    assert unread_packages(load_recipe(".", cwd=tmp_path)) is None
+    (tmp_path / name).write_text(text)
+    assert f"{name} is not read" in (unread_packages(load_recipe(".", cwd=tmp_path)) or "")
+    (tmp_path / "requirements.txt").touch()
+    assert unread_packages(load_recipe(".", cwd=tmp_path)) is None
 
 
 def test_every_built_in_recipe_loads_and_the_template_is_not_listed() -> None:
@@ -274,23 +404,13 @@ def folder_with(tmp_path: Path, **scripts: str) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("run.sh", "`command: bash run.sh`"),
-        ("a b.ipynb", "`command: papermill 'a b.ipynb' $RUNNER_OUTPUT_DIR/'a b.ipynb'`"),
-    ],
-)
-def test_file_that_is_no_python_script_is_refused_with_its_command(
-    tmp_path: Path, name: str, line: str
-) -> None:
-    (tmp_path / name).touch()
-    with pytest.raises(RunnerError) as alone:
-        load_recipe(f"./{name}", cwd=tmp_path)
-    with pytest.raises(RunnerError) as entry:
-        load_recipe(".", cwd=tmp_path, entry=name)
-    assert line in (alone.value.fix or "")
-    assert line in (entry.value.fix or "")
+def test_notebook_is_refused_with_its_command(tmp_path: Path) -> None:
+    (tmp_path / "a b.ipynb").touch()
+    line = "`command: papermill 'a b.ipynb' $RUNNER_OUTPUT_DIR/'a b.ipynb'`"
+    for ref, entry in (("./a b.ipynb", None), (".", "a b.ipynb"), (".", None)):
+        with pytest.raises(RunnerError) as caught:
+            load_recipe(ref, cwd=tmp_path, entry=entry)
+        assert line in (caught.value.fix or "")
 
 
 def test_folder_of_a_package_is_refused_with_the_command_of_its_module(tmp_path: Path) -> None:
@@ -299,7 +419,7 @@ def test_folder_of_a_package_is_refused_with_the_command_of_its_module(tmp_path:
     (tmp_path / "package/train.py").touch()
     with pytest.raises(RunnerError) as caught:
         load_recipe(".", cwd=tmp_path)
-    assert "`command: python -m package.train`" in (caught.value.fix or "")
+    assert caught.value.fix == f"runner train {tmp_path} --entry package.train"
 
 
 def test_entry_names_the_script_of_a_folder(tmp_path: Path) -> None:

@@ -142,6 +142,23 @@ def test_script_that_fails_fails_the_run_with_its_code(task: Task) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("import humanize.x", ": no module 'humanize'; add its package to a requirements.txt"),
+        ("import train.x", None),
+        ("try:\n import humanize\nexcept ImportError: raise SystemExit(1)", None),
+    ],
+)
+def test_module_that_is_missing_is_named_with_what_to_do(
+    task: Task, line: str, hint: str | None
+) -> None:
+    task.submit(line)
+    assert task.run() == 1
+    message = task.json("result.json")["message"]
+    assert hint in message if hint else message.endswith("exited with code 1")
+
+
+@pytest.mark.parametrize(
     ("script", "changes", "exit_code", "step", "code"),
     [
         ("", {"command": ["no-such-program"]}, 127, "command", "CommandNotFound"),

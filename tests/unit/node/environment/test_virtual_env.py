@@ -405,6 +405,28 @@ def test_requirements_from_the_code_are_detected(code: Path, line: str, local: b
     assert Requirements(code / "requirements.txt", code).local is local
 
 
+@pytest.mark.parametrize(
+    ("name", "block", "local"),
+    [
+        ("train.py", '# /// script\n# dependencies = ["keras"]\n# ///\n', False),
+        ("train.py", '# /// script\n# dependencies = ["a @ file:lib"]\n# ///\n', True),
+        ("pyproject.toml", '[project]\ndependencies = ["-e", "https://a/b"]\n', False),
+        ("pyproject.toml", '[tool.uv.sources]\na = {path = "lib"}\n', True),
+    ],
+)
+def test_environment_depends_on_what_a_project_or_script_lists(
+    builder: EnvironmentBuilder, code: Path, name: str, block: str, local: bool
+) -> None:
+    (code / name).write_text(f"{block}x = 1\n")
+    first = builder.ensure(code, name, None, "c0de")
+    assert (builder.ensure(code, name, None, "0ther") != first) is local
+    (code / name).write_text(f"{block}x = 2\n")
+    is_of_script = name.endswith(".py")
+    assert (builder.ensure(code, name, None, "c0de") == first) is is_of_script
+    (code / name).write_text(block.replace("a", "b"))
+    assert builder.ensure(code, name, None, "c0de") != first
+
+
 def test_requirements_in_utf16_are_rejected_with_a_reason(code: Path) -> None:
     (code / "requirements.txt").write_text("keras\n", encoding="utf-16")
     with pytest.raises(StageFailedError, match="save it as UTF-8"):
