@@ -139,6 +139,7 @@ VERBS: Mapping[str, Verb] = {
     "experiments": Verb("Runs", "runs.experiments", "app"),
     "show": Verb("Runs", "runs.show", "show"),
     "why": Verb("Runs", "runs.why", "why"),
+    "cost": Verb("Runs", "runs.cost", "app"),
     "metrics": Verb("Runs", "runs.metrics", "metrics"),
     "logs": Verb("Runs", "runs.logs", "logs"),
     "attach": Verb("Runs", "runs.attach", "attach"),

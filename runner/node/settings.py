@@ -153,6 +153,7 @@ class NodeSettings:
     dedicated: bool
     host: str
     evictions: int | None = None
+    root_dir: Path | None = None
 
 
 def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
@@ -170,6 +171,7 @@ def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
         dedicated=environment.get("AZ_BATCH_NODE_IS_DEDICATED", "").lower() == "true",
         host=socket.gethostname(),
         evictions=int(evictions) if evictions.isdecimal() else None,
+        root_dir=Path(root) if (root := environment.get("AZ_BATCH_NODE_ROOT_DIR")) else None,
     )
 
 

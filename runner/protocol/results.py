@@ -154,6 +154,25 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeTimes:
+    """Times of a node, which Batch knows only while the node exists; empty ones are unknown.
+
+    Attributes:
+        booted: When its kernel was started. Nodes of the emulator share that of their machine.
+        created: When its folders were created.
+        ready: When its start task last wrote something.
+    """
+
+    booted: str = ""
+    created: str = ""
+    ready: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Return the times that are known."""
+        return {name: time for name, time in asdict(self).items() if time}
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptStart:
     """`attempts/<n>/start.json`: the node of an attempt.
 
@@ -176,6 +195,7 @@ class AttemptStart:
     host: str = ""
     rank: int = 0
     evictions: int | None = None
+    node_times: NodeTimes = NodeTimes()
 
     def to_json(self) -> dict[str, Any]:
         """Return start.json."""
@@ -190,12 +210,16 @@ class AttemptStart:
             "log_offsets": {"stdout": self.stdout_offset, "stderr": self.stderr_offset},
             **({"rank": self.rank} if self.rank else {}),
             **({} if self.evictions is None else {"evictions": self.evictions}),
+            **({"node_times": times} if (times := self.node_times.to_json()) else {}),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """`attempts/<n>/end.json`: why an attempt ended. An attempt on a lost node has none."""
+    """`attempts/<n>/end.json`: why an attempt ended. An attempt on a lost node has none.
+
+    `node_ends` is when Azure announced to evict the node, if it did.
+    """
 
     attempt: int
     ended: str
@@ -204,6 +228,7 @@ class AttemptEnd:
     step: str | None
     message: str | None = None
     checkpoint: Mapping[str, Any] | None = None
+    node_ends: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return end.json."""
@@ -215,6 +240,7 @@ class AttemptEnd:
             "step": self.step,
             "checkpoint": self.checkpoint,
             **({"message": self.message} if self.message is not None else {}),
+            **({"node_ends": self.node_ends} if self.node_ends else {}),
         }
 
 
@@ -269,6 +295,12 @@ def parse_attempt_start(data: bytes) -> AttemptStart | None:
             host=str(raw.get("host") or ""),
             rank=int(raw.get("rank") or 0),
             evictions=None if raw.get("evictions") is None else int(raw["evictions"]),
+            node_times=NodeTimes(
+                **{
+                    name: str(_part(raw, "node_times").get(name) or "")
+                    for name in ("booted", "created", "ready")
+                }
+            ),
         )
     except DAMAGED:
         return None
@@ -286,6 +318,7 @@ def parse_attempt_end(data: bytes) -> AttemptEnd | None:
             step=raw.get("step"),
             message=raw.get("message"),
             checkpoint=raw.get("checkpoint"),
+            node_ends=str(raw.get("node_ends") or ""),
         )
     except DAMAGED:
         return None
@@ -417,15 +450,21 @@ def index_blob(run_id: str) -> str:
     return f"{INDEX_FOLDER}{run_id}"
 
 
-def index_metadata(run: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the metadata `run` and `result` of the entry: parts of the two documents.
+def index_metadata(
+    run: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+    attempts: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Return the metadata `run`, `result` and `attempts` of the entry: parts of the documents.
 
     Values that exceed the limit are left out; a reader then reads the documents themselves.
     """
     metadata = {"run": _text(_run_part(run))}
     if result is not None:
         metadata["result"] = _text(_result_part(result))
-    for name in ("result", "run"):
+    if attempts is not None:
+        metadata["attempts"] = _text(attempts)
+    for name in ("attempts", "result", "run"):
         if sum(map(len, metadata.values())) <= LIMIT_BYTES:
             break
         metadata.pop(name, None)

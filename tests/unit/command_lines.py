@@ -135,6 +135,8 @@ def parse(words: Sequence[str]) -> None:
     own = list(words[1 : words.index("--")] if "--" in words and not passed_on else words[1:])
     verb = app().commands[own[0]]
     rest = own[1:]
+    if hasattr(verb, "with_default"):
+        rest = verb.with_default(rest)
     if rest and hasattr(verb, "commands"):
         verb, rest = verb.commands[rest[0]], rest[1:]
     if rest[-1:] == ["--help"]:  # Click would print it

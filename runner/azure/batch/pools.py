@@ -33,6 +33,9 @@ FORMULA_CODES = frozenset(
         "InvalidAutoScalingSettings",
     }
 )
+# Azure does not charge for these: a preempted node has no machine.
+# https://learn.microsoft.com/azure/batch/batch-spot-vms (read 2026-11-21)
+FREE_STATES = frozenset({"preempted", "deallocated"})
 BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.jobs import unfinished_tasks
 from runner.azure.batch.pools import (
+    FREE_STATES,
     NodeView,
     PoolView,
     count_node_states,
@@ -27,9 +28,6 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 _MOST_NODES = 100_000
 _ACTIVE_SHOWN = 3
-# Azure does not charge for these: a preempted node has no machine.
-# https://learn.microsoft.com/azure/batch/batch-spot-vms (read 2026-11-21)
-_FREE_STATES = frozenset({"preempted", "deallocated"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class PoolStatus:
     def charged(self, *, spot: bool) -> int:
         """Return how many spot or dedicated nodes are charged."""
         states = self.states.get(spot, {})
-        return sum(count for state, count in states.items() if state not in _FREE_STATES)
+        return sum(count for state, count in states.items() if state not in FREE_STATES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,10 +250,14 @@ def load_metrics(connection: Connection, record: RunSpec) -> list[MetricSummary]
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """The entry of a run in the index; `raw` of both has only the fields of the entry."""
+    """The entry of a run in the index; `raw` of both has only the fields of the entry.
+
+    `usage` is what its attempts used, for `parse_usage`; empty if the entry does not have it.
+    """
 
     record: RunSpec
     result: RunResult | None
+    usage: str = ""
 
 
 def index_run(
@@ -289,4 +293,6 @@ def _entry(run_id: str, metadata: Mapping[str, str]) -> IndexEntry | None:
         outcome = None if result is None else parse_result(result.encode(), run_id)
     except RunnerError:
         return None
-    return IndexEntry(record, outcome) if record.run_id == run_id else None
+    if record.run_id != run_id:
+        return None
+    return IndexEntry(record, outcome, metadata.get("attempts", ""))

@@ -7,7 +7,7 @@ unfinished runs Batch is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from threading import Lock
@@ -42,6 +42,7 @@ class RunRow:
     `record.raw` and `result.raw` may have the fields of the index only; `find_run` reads all.
     `attempts` have started; `evicted` of them were lost or terminated, None if not recorded.
     `measured` are the last values of the metrics of a run without a result, if they were read.
+    `usage` is what its attempts used, as the index has it; empty if the row is not from there.
     """
 
     run_id: str
@@ -52,6 +53,7 @@ class RunRow:
     attempts: int = 0
     evicted: int | None = None
     measured: Mapping[str, float] = field(default_factory=dict[str, float])
+    usage: str = ""
 
     @property
     def ended(self) -> datetime | None:
@@ -182,7 +184,9 @@ class _Listing:
             self._index = load_index(runs_container(self._connection))
         entries = [self._index[run_id] for run_id in ids if run_id in self._index]
         rows: dict[str, RunRow | None] = {
-            e.record.run_id: _finished(e.record, e.result) for e in entries if e.result
+            e.record.run_id: replace(_finished(e.record, e.result), usage=e.usage)
+            for e in entries
+            if e.result
         }
         unfinished = [entry.record for entry in entries if entry.result is None]
         if not unfinished:

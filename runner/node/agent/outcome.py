@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from runner.node.agent.attempt import Attempt
@@ -233,11 +233,20 @@ class AttemptOutcome:
                 step=step,
                 message=message,
                 checkpoint=self._checkpoint_summary(),
+                node_ends=self._node_ends(),
             )
             write_end(agent.runs, agent.blobs, end)
         except StorageRequestError as err:
             # The run's outcome counts more than this attempt's.
             logger.warning("could not say why the attempt ended: %s", err)
+
+    def _node_ends(self) -> str:
+        """Return when this node is evicted, or nothing; a notice may be of another one."""
+        notice = self._agent.notices.notice if self._agent.notices else None
+        if notice is None or self._agent.nodes_token:
+            return ""
+        moment = datetime.now(timezone.utc) + timedelta(seconds=notice.left_s)  # noqa: UP017
+        return moment.isoformat(timespec="milliseconds")
 
     def _checkpoint_summary(self) -> dict[str, Any] | None:
         return self._checkpoints.summary() if self._checkpoints else None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, cast
 
 from runner.node.failures import StageFailedError
@@ -19,11 +22,16 @@ from runner.protocol.results import (
     AttemptEnd,
     AttemptStart,
     LeftOut,
+    NodeTimes,
     OutputFile,
     RunResult,
     index_blob,
     index_metadata,
 )
+from runner.protocol.run_spec import DAMAGED
+from runner.protocol.usage import load_usage, usage_to_json
+
+_UPTIME = Path("/proc/uptime")
 
 
 def describe_start(
@@ -42,7 +50,49 @@ def describe_start(
         host=node.host,
         rank=rank,
         evictions=node.evictions,
+        node_times=find_node_times(node.root_dir),
     )
+
+
+def find_node_times(root: Path | None) -> NodeTimes:
+    """Return the times of this node; those that it does not tell are missing.
+
+    Args:
+        root: `AZ_BATCH_NODE_ROOT_DIR`. Batch makes the folders in it when the node starts; those
+            of images are older than the start of the node, and do not count.
+    """
+    if root is None:
+        return NodeTimes()
+    booted = None
+    with suppress(OSError, ValueError, IndexError):
+        booted = time.time() - float(_UPTIME.read_text(encoding="ascii").split()[0])
+    times = [s for path in _entries(root) if (s := _changed(path)) and s >= (booted or 0)]
+    created = min(times, default=None)
+    startup = root / "startup"
+    last = [s for name in ("stdout.txt", "stderr.txt", "wd") if (s := _changed(startup / name))]
+    ready = max(last, default=None)
+    return NodeTimes(*(_second_text(each) for each in (booted, created, ready)))
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _changed(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _second_text(time_s: float | None) -> str:
+    if time_s is None:
+        return ""
+    moment = datetime.fromtimestamp(time_s, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
+    return moment.isoformat(timespec="milliseconds")
 
 
 def find_log_offsets(runs: ContainerClient, blobs: RunPaths) -> dict[str, int]:
@@ -168,9 +218,26 @@ def _write_index(runs: ContainerClient, blobs: RunPaths, result: Mapping[str, An
     """Update the run's entry in the index. The outcome is valid without it."""
     try:
         run: dict[str, Any] = parse_json(runs.get(blobs.run) or b"{}")
-        runs.put_metadata(index_blob(result["run_id"]), index_metadata(run, result))
+        metadata = index_metadata(run, result, _usage(runs, blobs, run, result))
+        runs.put_metadata(index_blob(result["run_id"]), metadata)
     except (StorageRequestError, ValueError, AttributeError, TypeError) as err:
         logger.warning("the run's entry in the index could not be written: %s", err)
+
+
+def _usage(
+    runs: ContainerClient, blobs: RunPaths, run: Mapping[str, Any], result: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return what the attempts used, or None if that cannot be read: it is a copy, too."""
+    try:
+        resources: Mapping[str, Any] = run.get("resources") or {}
+        nodes = int(resources.get("nodes") or 1)
+        status, ended = result["status"], result["ended"]
+        return usage_to_json(
+            load_usage(runs.get, blobs.run_id, nodes=nodes, status=status, ended=ended)
+        )
+    except (StorageRequestError, *DAMAGED) as err:
+        logger.warning("what the attempts used is not in the index: %s", err)
+        return None
 
 
 def write_node_start(

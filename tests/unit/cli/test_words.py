@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from runner.cli import main as cli
 from runner.cli.commands.runs.ps import filled
-from runner.cli.main import main, wants_json
+from runner.cli.main import build_app, main, wants_json
 from runner.cli.ui.output import Output, OutputFormat
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -163,3 +165,18 @@ def test_training_a_file_of_tasks_suggests_submit(tmp_path: Path, capsys: Captur
     (tmp_path / "tasks.yaml").write_text("tasks: {a: {command: x}}")
     assert main(["train", "tasks.yaml", "--dry-run"]) == ExitCode.USAGE
     assert "runner submit tasks.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ["show"]),
+        (["mnist-2"], ["show", "mnist-2"]),
+        (["--since", "7d"], ["show", "--since", "7d"]),
+        (["show", "whatif"], ["show", "whatif"]),
+        (["--help"], ["--help"]),
+    ],
+)
+def test_cost_shows_unless_another_command_is_named(words: list[str], expected: list[str]) -> None:
+    group: Any = get_command(build_app(["cost"]))
+    assert group.commands["cost"].with_default(words) == expected

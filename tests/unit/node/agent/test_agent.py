@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
+import time
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.protocol.usage import parse_usage
 from tests.repetition import slow_after
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import FakeBlobs
@@ -430,3 +435,36 @@ def test_missing_run_description_is_told(task: Task) -> None:
     del task.service.blobs[f"{RUN}/run.json"]
     assert task.run() == 1
     assert "there is no mnist-1/run.json" in task.output
+
+
+def test_times_of_the_node_and_of_the_attempt_are_recorded_and_indexed(task: Task) -> None:
+    root = task.folder / "root"
+    (root / "startup" / "wd").mkdir(parents=True)
+    (root / "shared").mkdir()
+    booted = time.time() - float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    made = round(booted) + 2
+    os.utime(root / "shared", (made, made))
+    os.utime(root / "startup", (1_000_000, 1_000_000))  # from an image: before the node was started
+    task.settings["AZ_BATCH_NODE_ROOT_DIR"] = str(root)
+    before = time.time()
+    task.submit(WRITE_MODEL)
+    assert task.run() == 0, task.output
+    times = task.json("attempts/1/start.json")["node_times"]
+    moments = {name: datetime.fromisoformat(times[name]).timestamp() for name in times}
+    assert set(moments) == {"booted", "created", "ready"}
+    assert moments["booted"] == pytest.approx(booted, abs=1)
+    assert moments["created"] == made
+    assert moments["ready"] <= before + 1
+    headers = [
+        sent for method, path, sent in task.service.requests if method == "PUT" and "index" in path
+    ]
+    lower = {name.lower(): value for name, value in headers[-1].items()}
+    found = parse_usage(lower["x-ms-meta-attempts"])
+    assert found is not None
+    (usage,) = found
+    assert (usage.node, usage.dedicated, usage.why) == ("tvm-1", False, "succeeded")
+    assert usage.ready == int(moments["ready"] * 1000)
+    assert usage.started is not None
+    assert usage.command is not None
+    assert usage.ended is not None
+    assert before * 1000 - 1 <= usage.started <= usage.command <= usage.ended

@@ -1,0 +1,313 @@
+"""`runner cost`: what runs cost, by what their node time was spent on."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from runner.cli.autocomplete import complete_run
+from runner.cli.options import Invocation, on_target
+from runner.cli.ui.output import Output
+
+if TYPE_CHECKING:
+    from runner.core.pricing.ledger import Gap, Spent
+    from runner.flows.runs.costs import CostReport, CostRow
+
+_DEFAULT = "show"
+
+
+class _ShowByDefault(TyperGroup):
+    """Run `show` unless the first word is a command or `--help`: `runner cost RUN`."""
+
+    def with_default(self, words: Sequence[str]) -> list[str]:
+        """Return the words that follow `cost`, with a command."""
+        is_named = bool(words) and words[0] in (*self.commands, "--help", "-h")
+        return [*words] if is_named else [_DEFAULT, *words]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.with_default(args))
+
+
+app = typer.Typer(
+    cls=_ShowByDefault,
+    help="Show what runs cost. `runner cost RUN` and `runner cost --since 7d` are `cost show`.",
+)
+
+_COLUMNS = (
+    "runs", "cost", "node_hours", "useful", "boot", "setup", "lost", "evicted", "failed", "idle",
+)  # fmt: skip
+_SPARE = ("setup", "boot", "failed", "idle", "runs")
+_MANY = 20  # bars at most
+_MARKERS: dict[str, str] = {
+    "useful": "#", "boot": "b", "setup": "s", "lost": "x", "evicted": "e", "failed": "f",
+    "idle": ".",
+}  # fmt: skip
+
+
+@app.command(_DEFAULT)
+@on_target
+def show(
+    call: Invocation,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Run ID, unique prefix, or @last.",
+            show_default="all runs",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    by: Annotated[
+        Literal["run", "recipe", "experiment", "pool"] | None,
+        typer.Option("--by", help="What a row is.", show_default="experiment"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            help="Only runs submitted since then: 7d, 12h, or a date.",
+            show_default=False,
+        ),
+    ] = None,
+    vm_size: Annotated[
+        str | None,
+        typer.Option("--vm-size", help="VM size, for its price.", show_default="that of the pool"),
+    ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option("--region", help="Region of the prices.", show_default="that of the target"),
+    ] = None,
+    spot_price: Annotated[
+        float | None,
+        typer.Option(
+            "--spot-price", min=0, help="Price of a spot node, USD per hour.", show_default=False
+        ),
+    ] = None,
+    dedicated_price: Annotated[
+        float | None,
+        typer.Option(
+            "--dedicated-price",
+            min=0,
+            help="Price of a dedicated node, USD per hour.",
+            show_default=False,
+        ),
+    ] = None,
+    chart: Annotated[
+        bool | None,
+        typer.Option(
+            "--chart/--no-chart", help="Draw a chart in text.", show_default="on a terminal"
+        ),
+    ] = None,
+) -> None:
+    """Show the cost of runs: useful work, boot, what evictions cost, and idle nodes."""
+    from datetime import UTC, datetime
+
+    from runner.core.units import parse_since
+    from runner.flows.runs.costs import CostQuery, report_costs
+    from runner.flows.runs.documents import find_run
+
+    settings, connection = call.open()
+    run_id = None if run is None else find_run(connection, run).run_id
+    query = CostQuery(
+        by=by or ("experiment" if run is None else "run"),
+        run_id=run_id,
+        since=None if since is None else parse_since(since, datetime.now(UTC)),
+        vm_size=vm_size,
+        region=region,
+        spot_usd=spot_price,
+        dedicated_usd=dedicated_price,
+    )
+    report = report_costs(connection, query, settings.home)
+    out = call.out
+    if not out.as_text:
+        _print_document(out, report)
+        return
+    rows = [_text_row(report, row) for row in report.rows]
+    if len(rows) > 1:
+        rows.append({report.by: "total", **_texts(report, report.total)})
+        rows[-1]["runs"] = sum(len(row.runs) for row in report.rows)
+    columns = (report.by, *(n for n in _COLUMNS if any(row.get(n) for row in rows)))
+    out.rows(rows, columns, empty="no run has used a node: runner ps -a", spare=_SPARE)
+    if rows:
+        _print_notes(out, report)
+        if sys.stdout.isatty() if chart is None else chart:
+            _draw(out, report)
+
+
+def _print_document(out: Output, report: CostReport) -> None:
+    if out.format.value == "tsv":
+        rows = [_flat(report, row) for row in report.rows]
+        out.rows(rows, tuple(rows[0]) if rows else (report.by,))
+        return
+    out.record(
+        {
+            "by": report.by,
+            "region": report.region,
+            "rows": [
+                {"name": row.name, "runs": list(row.runs), **_document(row.spent)}
+                for row in report.rows
+            ],
+            "total": _document(report.total),
+            "prices": [
+                {
+                    "vm_size": each.vm_size,
+                    "spot": each.spot,
+                    "usd_per_hour": each.usd_per_hour,
+                    "as_of": each.as_of,
+                    "source": each.source or None,
+                }
+                for each in report.prices
+            ],
+            "gaps": [_gap_document(gap) for gap in report.gaps],
+        }
+    )
+
+
+def _document(spent: Spent) -> dict[str, Any]:
+    even = spent.break_even
+    return {
+        "cost_micro_usd": spent.total_micro,
+        "node_ms": spent.total_ms,
+        "unpriced_node_ms": spent.unpriced_ms,
+        "goodput": spent.goodput,
+        "parts": {
+            part: {"micro_usd": spent.micro[part], "node_ms": ms} for part, ms in spent.ms.items()
+        },
+        "break_even": None
+        if even is None
+        else {
+            "spot_micro_usd": even.spot_micro,
+            "dedicated_micro_usd": even.dedicated_micro,
+            "repeated_share": even.repeated,
+            "break_even_share": even.limit,
+        },
+    }
+
+
+def _gap_document(gap: Gap) -> dict[str, Any]:
+    return {
+        "cause": gap.cause,
+        "run_id": gap.run_id,
+        "pool": gap.pool,
+        "node": gap.node,
+        "since": _time(gap.since_ms),
+        "until": _time(gap.until_ms),
+    }
+
+
+def _time(ms: int | None) -> str | None:
+    from datetime import UTC, datetime, timedelta
+
+    if ms is None:
+        return None
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat()
+
+
+def _flat(report: CostReport, row: CostRow) -> dict[str, Any]:
+    spent = row.spent
+    return {
+        report.by: row.name,
+        "runs": len(row.runs),
+        "micro_usd": spent.total_micro,
+        "node_ms": spent.total_ms,
+        **{f"{part}_micro_usd": micro for part, micro in spent.micro.items()},
+        **{f"{part}_ms": ms for part, ms in spent.ms.items()},
+    }
+
+
+def _text_row(report: CostReport, row: CostRow) -> dict[str, Any]:
+    return {report.by: row.name, "runs": len(row.runs), **_texts(report, row.spent)}
+
+
+def _texts(report: CostReport, spent: Spent) -> dict[str, Any]:
+    total = spent.total_ms
+    shares = {part: f"{100 * ms / total:.1f} %" if ms else "" for part, ms in spent.ms.items()}
+    return {
+        "cost": "free" if report.is_free else _usd(spent.total_micro),
+        "node_hours": f"{total / 3_600_000:.2f}",
+        **shares,
+    }
+
+
+def _usd(micro: int | None) -> str:
+    if micro is None:
+        return "unknown"
+    usd = micro / 1_000_000
+    return f"{usd:.2f} USD" if usd >= 10 else f"{usd:.4f} USD"
+
+
+# What is in no sum, by cause.
+_GAPS = {
+    "unreadable": "attempts with unreadable records",
+    "clock": "attempts during which the clock of their node was changed",
+    "boot": "the boot of nodes whose start is unknown",
+    "lost": "the time after the last event of attempts on lost nodes",
+    "end": "the time after the last run of nodes that are gone",
+}
+
+
+def _print_notes(out: Output, report: CostReport) -> None:
+    from collections import Counter
+
+    for cause, count in sorted(Counter(gap.cause for gap in report.gaps).items()):
+        out.note(f"not on record: {_GAPS[cause]}: {count}", style="yellow")
+    if report.gaps:
+        out.note("to list them: runner cost -o json", style="dim")
+    if report.is_free:
+        out.note(
+            "nodes on this machine are free; for the price on Azure, add --vm-size and --region",
+            style="dim",
+        )
+        return
+    for each in report.prices:
+        kind = "spot" if each.spot else "dedicated"
+        price = "unknown" if each.usd_per_hour is None else f"{each.usd_per_hour:g} USD per hour"
+        when = f", as of {each.as_of}" if each.as_of else f", {each.source}" if each.source else ""
+        out.note(f"{kind} {each.vm_size} in {report.region}: {price}{when}", style="dim")
+    if report.total.unpriced_ms:
+        known = sum(report.total.micro.values())
+        hours = report.total.unpriced_ms / 3_600_000
+        out.warning(
+            f"the price of {hours:.2f} node hours is unknown; the others cost {_usd(known)}; "
+            f"to load prices: runner skus --refresh --region {report.region}"
+        )
+    if (even := report.total.break_even) is not None:
+        out.note(
+            f"spot {_usd(even.spot_micro)}, dedicated {_usd(even.dedicated_micro)} for the same "
+            f"work; evictions cost {100 * even.repeated:.1f} % of the spot node time, and "
+            + (
+                f"dedicated nodes are cheaper from {100 * even.limit:.1f} % on"
+                if even.limit > 0
+                else "dedicated nodes are always cheaper"
+            )
+        )
+
+
+def _draw(out: Output, report: CostReport) -> None:
+    """Draw the parts of each row: in USD, or in node time if nothing has a price."""
+    from runner.core.pricing.ledger import PARTS
+
+    is_priced = any(row.spent.total_micro for row in report.rows)
+    rows = [
+        (row.name, row.spent.micro if is_priced else row.spent.ms) for row in report.rows[:_MANY]
+    ]
+    most = max(sum(parts.values()) for _, parts in rows) or 1
+    wide = max(len(name) for name, _ in rows)
+    room = max(shutil.get_terminal_size().columns - wide - 3, 20)
+    out.text()
+    for name, parts in rows:
+        bar, drawn, position = "", 0, 0
+        for part in PARTS:
+            position += parts[part]
+            until = round(room * position / most)
+            bar += _MARKERS[part] * (until - drawn)
+            drawn = until
+        out.text(f"{name:<{wide}}  {bar}".rstrip())
+    seen = [part for part in PARTS if any(parts[part] for _, parts in rows)]
+    legend = "  ".join(f"{_MARKERS[part]} {part}" for part in seen)
+    out.text(f"{legend}  ({'cost' if is_priced else 'node time'})")

@@ -1,0 +1,433 @@
+"""The costs of runs: node time by what it was spent on, times the price, in micro-dollars.
+
+A node is divided among runs by one rule. A moment with n attempts on the node is paid by each of
+them with 1/n. The boot, and the time until the first attempt, are paid by the attempts that began
+first; a moment without an attempt is paid by those that ended last. So the costs of a run do not
+change when other runs use the node later, and all parts of a node sum exactly to its time times
+its price, rounded once to a micro-dollar.
+
+What was not recorded is a `Gap`, and in no sum.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from runner.protocol.usage import AttemptUsage
+
+Part = Literal["useful", "boot", "setup", "lost", "evicted", "failed", "idle"]
+PARTS: tuple[Part, ...] = ("useful", "boot", "setup", "lost", "evicted", "failed", "idle")
+_HOUR_MS = 3_600_000
+_LONGEST_BOOT_MS = _HOUR_MS  # from the start of the kernel until Batch makes the node's folders
+_SKEW_MS = 2000  # clocks are set by steps of this size at most while they work
+MICRO = 1_000_000
+
+GapCause = Literal["unreadable", "clock", "boot", "lost", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunUsage:
+    """A run with its attempts; `status` is that of its result, empty if it has none.
+
+    `is_running` means that its last attempt still runs. `attempts` None means that its records
+    cannot be read.
+    """
+
+    run_id: str
+    pool: str
+    vm_size: str
+    spot: bool
+    status: str
+    attempts: tuple[AttemptUsage, ...] | None
+    is_running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Node time that is not in the sums, from `since_ms` (None: unknown) on.
+
+    `until_ms` bounds it; None means that no record bounds it.
+    """
+
+    cause: GapCause
+    run_id: str
+    pool: str
+    node: str
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Spent:
+    """Node time in milliseconds and its price in micro-dollars, by part.
+
+    Attributes:
+        unpriced_ms: The node time whose price is unknown, which `micro` does not contain.
+        spot_ms: The part of the node time that was on spot nodes.
+        repeated_ms: The part of it that evictions cost.
+        spot_micro, dedicated_micro: Its price, and its price on dedicated nodes; None if unknown.
+    """
+
+    ms: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
+    micro: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
+    unpriced_ms: int = 0
+    spot_ms: int = 0
+    repeated_ms: int = 0
+    spot_micro: int | None = 0
+    dedicated_micro: int | None = 0
+
+    @property
+    def total_ms(self) -> int:
+        """The node time."""
+        return sum(self.ms.values())
+
+    @property
+    def total_micro(self) -> int | None:
+        """The price in micro-dollars, or None if that of a node is unknown."""
+        return None if self.unpriced_ms else sum(self.micro.values())
+
+    @property
+    def goodput(self) -> float | None:
+        """The useful share of the node time; None without node time."""
+        return self.ms["useful"] / self.total_ms if self.total_ms else None
+
+    def add(self, other: Spent) -> None:
+        """Add the node time and price of `other`."""
+        for part in PARTS:
+            self.ms[part] += other.ms[part]
+            self.micro[part] += other.micro[part]
+        self.unpriced_ms += other.unpriced_ms
+        self.spot_ms += other.spot_ms
+        self.repeated_ms += other.repeated_ms
+        self.spot_micro = _sum(self.spot_micro, other.spot_micro)
+        self.dedicated_micro = _sum(self.dedicated_micro, other.dedicated_micro)
+
+    @property
+    def break_even(self) -> BreakEven | None:
+        """Return spot against dedicated nodes; None without spot nodes or if a price is unknown."""
+        if not self.spot_ms or self.spot_micro is None or not self.dedicated_micro:
+            return None
+        repeated = self.repeated_ms / self.spot_ms
+        return BreakEven(
+            self.spot_micro,
+            round(self.dedicated_micro * (1 - repeated)),
+            repeated,
+            1 - self.spot_micro / self.dedicated_micro,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Spot nodes against dedicated ones for the same work.
+
+    Attributes:
+        spot_micro: The price of the spot node time.
+        dedicated_micro: The price of dedicated nodes for it, without what evictions cost.
+        repeated: The share of the spot node time that evictions cost.
+        limit: The share from which on dedicated nodes are cheaper; below 0 they always are.
+    """
+
+    spot_micro: int
+    dedicated_micro: int
+    repeated: float
+    limit: float
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLife:
+    """One life of a node: from its start to its end, or to the last moment on record.
+
+    `micro_per_hour` and `dedicated_per_hour`, the price of the same size as a dedicated node, are
+    None if unknown.
+    """
+
+    pool: str
+    node: str
+    vm_size: str
+    spot: bool
+    started_ms: int
+    ended_ms: int
+    micro_per_hour: int | None
+    dedicated_per_hour: int | None
+
+    @property
+    def micro(self) -> int | None:
+        """Node time times price, rounded to a micro-dollar."""
+        return _price(self.ended_ms - self.started_ms, self.micro_per_hour)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What each run spent, the nodes that this sums to, and what is not on record."""
+
+    runs: Mapping[str, Spent]
+    lives: Sequence[NodeLife]
+    gaps: Sequence[Gap]
+
+
+# Micro-dollars an hour of a VM size, spot or dedicated; None if unknown.
+Rate = Callable[[str, bool], "int | None"]
+
+
+def keep_ledger(
+    runs: Iterable[RunUsage],
+    rate: Rate,
+    *,
+    now_ms: int,
+    present: Mapping[tuple[str, str], bool] | None = None,
+    share_kernel: bool = False,
+) -> Ledger:
+    """Return what runs spent.
+
+    Args:
+        runs: All runs of the nodes; a run that is missing makes others pay for its time.
+        rate: The price of a node.
+        now_ms: The present, for attempts that run.
+        present: The nodes that exist, by pool and ID in lower case: their last idle time lasts
+            until now. False is a node that exists without a machine, as an evicted one.
+        share_kernel: The nodes are folders of one machine, whose start is not theirs.
+    """
+    gaps: list[Gap] = []
+    by_node: dict[tuple[str, str], list[_Use]] = defaultdict(list)
+    for run in runs:
+        for use in _uses(run, now_ms, gaps, share_kernel=share_kernel):
+            by_node[run.pool.lower(), use.usage.node.lower()].append(use)
+    spent: dict[str, Spent] = defaultdict(Spent)
+    lives: list[NodeLife] = []
+    for key, uses in by_node.items():
+        groups = list(_lives(uses))
+        for number, group in enumerate(groups):
+            is_last = number == len(groups) - 1
+            exists = is_last and (present or {}).get(key, False)
+            lives.append(_settle(group, rate, now_ms, gaps, spent, exists=exists))
+    gaps.sort(key=lambda gap: (gap.run_id, gap.since_ms or 0, gap.cause))
+    return Ledger(dict(spent), lives, gaps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """An attempt on a node; `segments` are its parts from start to end, without holes."""
+
+    run: RunUsage
+    usage: AttemptUsage
+    segments: tuple[tuple[Part, int, int], ...]
+    node_started_ms: int | None = None
+    is_lost: bool = False
+
+    @property
+    def started_ms(self) -> int:
+        return self.segments[0][1]
+
+    @property
+    def ended_ms(self) -> int:
+        return self.segments[-1][2]
+
+
+def _uses(run: RunUsage, now_ms: int, gaps: list[Gap], *, share_kernel: bool) -> Iterator[_Use]:
+    if run.attempts is None:
+        gaps.append(Gap("unreadable", run.run_id, run.pool, ""))
+        return
+    last = max((each.attempt for each in run.attempts), default=0)
+    primaries = {each.attempt: each for each in run.attempts if each.rank == 0}
+    for usage in run.attempts:
+        if not usage.node or usage.started is None:
+            gaps.append(Gap("unreadable", run.run_id, run.pool, usage.node, usage.started))
+            continue
+        following = primaries.get(usage.attempt + 1)
+        found = _use(run, usage, now_ms, following, is_last=usage.attempt == last)
+        if isinstance(found, Gap):
+            gaps.append(found)
+            continue
+        if _is_lost(usage, run, is_last=usage.attempt == last):
+            until = following.started if following else None
+            gaps.append(_gap("lost", run, usage, found.ended_ms, until))
+            found = replace(found, is_lost=True)
+        yield replace(found, node_started_ms=_node_start(usage, share_kernel=share_kernel))
+
+
+def _gap(
+    cause: GapCause, run: RunUsage, usage: AttemptUsage, since: int | None, until: int | None = None
+) -> Gap:
+    return Gap(cause, run.run_id, run.pool, usage.node, since, until)
+
+
+def _is_lost(usage: AttemptUsage, run: RunUsage, *, is_last: bool) -> bool:
+    """Return True if nothing says when the attempt ended."""
+    return usage.ended is None and not (is_last and run.is_running)
+
+
+def _use(
+    run: RunUsage,
+    usage: AttemptUsage,
+    now_ms: int,
+    following: AttemptUsage | None,
+    *,
+    is_last: bool,
+) -> _Use | Gap:
+    """Return the parts of an attempt, or a gap if its clock went backwards."""
+    started = usage.started or 0
+    ended = usage.ended
+    if ended is None:
+        is_running = is_last and run.is_running
+        known = [t for t in (started, usage.command, usage.seen, usage.saved) if t is not None]
+        ended = now_ms if is_running else max(known)
+    command = usage.command
+    is_behind = ended < started - _SKEW_MS or (command is not None and command < started - _SKEW_MS)
+    # The clock of the node was set back after the command, or the last event.
+    is_set_back = any(t is not None and t > ended + _SKEW_MS for t in (command, usage.seen))
+    if is_behind or is_set_back or started > now_ms + _HOUR_MS:
+        return _gap("clock", run, usage, started)
+    ended = max(ended, started)
+    command = ended if command is None else min(max(command, started), ended)
+    segments: list[tuple[Part, int, int]] = [("setup", started, command)]
+    segments += _command_parts(run, usage, command, ended, is_last=is_last)
+    gone = usage.node_ends
+    if gone is not None and following is not None and following.node == usage.node:
+        gone = min(gone, following.started or gone)  # the notice was withdrawn
+    if usage.why == "terminated" and gone is not None and gone > ended:
+        segments.append(("evicted", ended, gone))
+    return _Use(run, usage, tuple(segments))
+
+
+def _command_parts(
+    run: RunUsage, usage: AttemptUsage, command: int, ended: int, *, is_last: bool
+) -> list[tuple[Part, int, int]]:
+    has_failed = run.status in ("failed", "cancelled")
+    if is_last and (run.is_running or run.status):
+        return [("failed" if has_failed else "useful", command, ended)]
+    kept = min(max(usage.kept or command, command), ended)
+    rest: Part = "failed" if usage.why == "failed" else "lost"
+    return [("failed" if has_failed else "useful", command, kept), (rest, kept, ended)]
+
+
+def _node_start(usage: AttemptUsage, *, share_kernel: bool) -> int | None:
+    created, booted = usage.created, usage.booted
+    if created is None or booted is None or share_kernel:
+        return created if created is not None or share_kernel else booted
+    return booted if 0 <= created - booted <= _LONGEST_BOOT_MS else created
+
+
+def _lives(uses: list[_Use]) -> Iterator[list[_Use]]:
+    """Yield the uses of each life of a node: a spot node may return with the ID it had."""
+    uses.sort(key=lambda use: (use.started_ms, use.run.run_id, use.usage.attempt, use.usage.rank))
+    group: list[_Use] = []
+    for use in uses:
+        start = use.node_started_ms
+        if group and start is not None and start >= max(each.ended_ms for each in group):
+            yield group
+            group = []
+        group.append(use)
+    yield group
+
+
+def _settle(
+    uses: list[_Use],
+    rate: Rate,
+    now_ms: int,
+    gaps: list[Gap],
+    spent: dict[str, Spent],
+    *,
+    exists: bool,
+) -> NodeLife:
+    """Divide one life of a node among its uses."""
+    first, final = uses[0], max(uses, key=lambda use: use.ended_ms)
+    starts = [use.node_started_ms for use in uses if use.node_started_ms is not None]
+    start, ended = first.started_ms, final.ended_ms
+    if not starts or min(starts) > start + _SKEW_MS:
+        cause: GapCause = "clock" if starts else "boot"
+        gaps.append(_gap(cause, first.run, first.usage, None, start))
+    else:
+        start = min(start, *starts)
+    if exists and ended < now_ms:
+        ended = now_ms
+    elif not exists and not (final.run.is_running or final.is_lost or _is_gone(final)):
+        gaps.append(_gap("end", final.run, final.usage, ended))
+    run, usage = first.run, first.usage
+    spot = run.spot if usage.dedicated is None else not usage.dedicated
+    prices = rate(run.vm_size, spot), rate(run.vm_size, False)
+    life = NodeLife(run.pool, usage.node, run.vm_size, spot, start, ended, *prices)
+    for payers, begin, end in _moments(uses, start, ended):
+        _charge(spent, life, payers, begin, end)
+    return life
+
+
+def _is_gone(use: _Use) -> bool:
+    """Return True if the end of the node is on record."""
+    return use.segments[-1][0] == "evicted"
+
+
+_Payers = Sequence[tuple[str, Part]]
+
+
+def _moments(uses: Sequence[_Use], start: int, ended: int) -> Iterator[tuple[_Payers, int, int]]:
+    """Yield the time of a life in pieces, each with the runs that pay for it, and for what."""
+    begin = uses[0].started_ms
+    last = [use.run.run_id for use in uses if use.started_ms == begin]
+    ready = min(max(uses[0].usage.ready or begin, start), begin)
+    yield [(each, "boot") for each in last], start, ready
+    yield [(each, "idle") for each in last], ready, begin
+    changes: dict[int, list[tuple[int, Part | None]]] = defaultdict(list)
+    for number, use in enumerate(uses):
+        for part, since, until in use.segments:
+            if since < until:
+                changes[since].append((number, part))
+        changes[use.ended_ms].append((number, None))
+    active: dict[int, Part] = {}
+    moments = sorted({*changes, ended})
+    for moment, following in zip(moments, (*moments[1:], ended), strict=True):
+        for number, part in changes.get(moment, ()):
+            if part is not None:
+                active[number] = part
+        gone = [number for number, part in changes.get(moment, ()) if part is None]
+        for number in gone:
+            active.pop(number, None)
+        last = [uses[number].run.run_id for number in gone] or last
+        payers: _Payers = [(uses[number].run.run_id, active[number]) for number in sorted(active)]
+        yield payers or [(each, "idle") for each in last], moment, following
+
+
+def _charge(spent: dict[str, Spent], life: NodeLife, payers: _Payers, begin: int, end: int) -> None:
+    """Divide a piece of a life equally; what is left over goes to the first ones."""
+    count = len(payers)
+    times = _shares(end - begin, count)
+    paid = _shares(_between(life, begin, end, life.micro_per_hour), count)
+    dedicated = _shares(_between(life, begin, end, life.dedicated_per_hour), count)
+    for number, (run_id, part) in enumerate(payers):
+        account = spent[run_id]
+        account.ms[part] += times[number]
+        account.micro[part] += paid[number]
+        if life.micro_per_hour is None:
+            account.unpriced_ms += times[number]
+        if life.spot and times[number]:
+            is_known = life.micro_per_hour is not None
+            account.spot_ms += times[number]
+            account.repeated_ms += times[number] if part in ("lost", "evicted") else 0
+            account.spot_micro = _sum(account.spot_micro, paid[number] if is_known else None)
+            is_known = life.dedicated_per_hour is not None
+            other = dedicated[number] if is_known else None
+            account.dedicated_micro = _sum(account.dedicated_micro, other)
+
+
+def _between(life: NodeLife, begin: int, end: int, micro_per_hour: int | None) -> int:
+    """Return the price of a piece, so that the pieces of a life sum to its price; 0 if unknown."""
+    before = _price(begin - life.started_ms, micro_per_hour) or 0
+    return (_price(end - life.started_ms, micro_per_hour) or 0) - before
+
+
+def _shares(amount: int, count: int) -> list[int]:
+    each, left = divmod(amount, count)
+    return [each + (number < left) for number in range(count)]
+
+
+def _price(ms: int, micro_per_hour: int | None) -> int | None:
+    """Return the price of node time from its start, so that pieces sum to the whole."""
+    if micro_per_hour is None:
+        return None
+    return (2 * ms * micro_per_hour + _HOUR_MS) // (2 * _HOUR_MS)

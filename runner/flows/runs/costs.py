@@ -1,0 +1,233 @@
+"""Collect what runs used from the index and from their records, and price it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import in_parallel
+from runner.core.pricing.ledger import MICRO, Gap, Ledger, RunUsage, Spent, keep_ledger
+from runner.core.pricing.machines import find_machine
+from runner.core.pricing.prices import load_price_table
+from runner.core.states import RunState
+from runner.flows.runs.documents import runs_container
+from runner.flows.runs.history import RunRow, list_runs
+from runner.protocol.paths import submission_time
+from runner.protocol.usage import AttemptUsage, load_usage, parse_usage, to_milliseconds
+
+CostKey = Literal["run", "recipe", "experiment", "pool"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostQuery:
+    """Which costs to show, and prices that replace those of the table, in USD per hour.
+
+    `run_id` None means all runs, or those submitted `since`.
+    """
+
+    by: CostKey = "experiment"
+    run_id: str | None = None
+    since: datetime | None = None
+    vm_size: str | None = None
+    region: str | None = None
+    spot_usd: float | None = None
+    dedicated_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PriceUsed:
+    """A price of the ledger; `usd_per_hour` is None if it is unknown, `as_of` if it was given."""
+
+    vm_size: str
+    spot: bool
+    usd_per_hour: float | None
+    as_of: str | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """The costs of the runs that share a value of the key."""
+
+    name: str
+    runs: tuple[str, ...]
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class CostReport:
+    """Rows, most expensive first, and their sum.
+
+    Attributes:
+        gaps: Node time of these runs that is not on record, and so in no sum.
+        prices: The prices in use.
+        region: The region of the prices.
+        is_free: The nodes are on this machine, and no price was given.
+        ledger: All runs and nodes.
+    """
+
+    by: CostKey
+    rows: tuple[CostRow, ...]
+    total: Spent
+    gaps: tuple[Gap, ...]
+    prices: tuple[PriceUsed, ...]
+    region: str
+    is_free: bool
+    ledger: Ledger = field(repr=False)
+
+
+def report_costs(
+    connection: Connection, query: CostQuery, home: Path | None, now: datetime | None = None
+) -> CostReport:
+    """Return the costs of runs.
+
+    The runs of all experiments are read, because they share nodes.
+
+    Args:
+        connection: The services.
+        query: Which runs, and prices.
+        home: RUNNER_HOME, which has newer prices.
+        now: The present, for tests.
+
+    Raises:
+        RunnerError: The records or the nodes cannot be listed.
+    """
+    rows = list_runs(connection, limit=None).rows
+    usages = dict(zip((row.run_id for row in rows), _usages(connection, rows), strict=True))
+    pools = {usage.pool for usage in usages.values() if usage.attempts}
+    prices = _Prices(query, home, connection.outputs.location)
+    ledger = keep_ledger(
+        usages.values(),
+        prices.rate,
+        now_ms=to_milliseconds(now or datetime.now(UTC)) or 0,
+        present=_present_nodes(connection, sorted(pools)),
+        share_kernel=connection.outputs.location == "local",
+    )
+    chosen = {row.run_id: row for row in rows if _accepts(query, row)}
+    return _report(query, chosen, ledger, prices)
+
+
+def _accepts(query: CostQuery, row: RunRow) -> bool:
+    if query.run_id is not None:
+        return row.run_id == query.run_id
+    moment = submission_time(row.run_id)
+    return query.since is None or moment is None or moment >= query.since
+
+
+def _usages(connection: Connection, rows: Sequence[RunRow]) -> list[RunUsage]:
+    container = runs_container(connection)
+
+    def load(row: RunRow) -> tuple[AttemptUsage, ...] | None:
+        found = parse_usage(row.usage) if row.usage else None
+        if found is not None or row.record is None:
+            return found
+        result = row.result
+        return load_usage(
+            container.read,
+            row.run_id,
+            nodes=row.record.nodes,
+            status=result.status if result else "",
+            ended=result.ended if result else None,
+        )
+
+    loaded = {row.run_id: parse_usage(row.usage) for row in rows if row.usage}
+    missing = [row for row in rows if loaded.get(row.run_id) is None]
+    loaded |= dict(zip((r.run_id for r in missing), in_parallel(load, missing), strict=True))
+    return [_usage(row, loaded[row.run_id]) for row in rows]
+
+
+def _usage(row: RunRow, attempts: tuple[AttemptUsage, ...] | None) -> RunUsage:
+    record, status = row.record, row.status
+    if record is None:
+        return RunUsage(row.run_id, "", "", False, "", None)
+    is_running = status is not None and status.state in (RunState.RUNNING, RunState.PREPARING)
+    last = attempts[-1] if attempts else None
+    if status is not None and last is not None and status.node not in (None, last.node):
+        is_running = False  # its task is on another node, which has not started an attempt yet
+    return RunUsage(
+        row.run_id,
+        record.pool,
+        record.vm_size or "",
+        record.spot,
+        row.result.status if row.result else "",
+        attempts,
+        is_running=is_running and last is not None and last.ended is None,
+    )
+
+
+def _present_nodes(connection: Connection, pools: Sequence[str]) -> dict[tuple[str, str], bool]:
+    from runner.azure.batch.pools import FREE_STATES, list_pool_nodes  # noqa: PLC0415  the Batch SDK
+
+    listed = in_parallel(lambda pool: list_pool_nodes(connection, pool), pools)
+    return {
+        (pool.lower(), node.id.lower()): node.state not in FREE_STATES
+        for pool, nodes in zip(pools, listed, strict=True)
+        for node in nodes
+    }
+
+
+class _Prices:
+    """The price of a size, spot or dedicated: given, from the table, or zero on this machine."""
+
+    def __init__(self, query: CostQuery, home: Path | None, location: str) -> None:
+        self._query = query
+        self.region = query.region or location
+        given = (query.vm_size, query.region, query.spot_usd, query.dedicated_usd)
+        self.is_free = location == "local" and all(each is None for each in given)
+        self._table = load_price_table(home)
+        self.used: dict[tuple[str, bool], PriceUsed] = {}
+
+    def rate(self, vm_size: str, spot: bool) -> int | None:
+        """Return micro-dollars an hour, or None."""
+        key = (vm_size, spot)
+        if key not in self.used:
+            self.used[key] = self._find(vm_size, spot=spot)
+        usd = self.used[key].usd_per_hour
+        return None if usd is None else round(usd * MICRO)
+
+    def _find(self, vm_size: str, *, spot: bool) -> PriceUsed:
+        size = self._query.vm_size or vm_size
+        size = known.vm_size if (known := find_machine(size)) else size
+        given = self._query.spot_usd if spot else self._query.dedicated_usd
+        if given is not None:
+            return PriceUsed(size, spot, given, source="given")
+        if self.is_free:
+            return PriceUsed(size, spot, 0.0, source="this machine")
+        price = self._table.find(size, self.region, spot=spot)
+        if price is None:
+            return PriceUsed(size, spot, None)
+        return PriceUsed(size, spot, price.usd_per_hour, price.as_of.isoformat(), price.source)
+
+
+def _report(
+    query: CostQuery, chosen: Mapping[str, RunRow], ledger: Ledger, prices: _Prices
+) -> CostReport:
+    groups: dict[str, list[str]] = {}
+    for run_id, row in chosen.items():
+        if run_id in ledger.runs:
+            groups.setdefault(_name(query.by, row), []).append(run_id)
+    rows: list[CostRow] = []
+    total = Spent()
+    for name, run_ids in groups.items():
+        spent = Spent()
+        for run_id in run_ids:
+            spent.add(ledger.runs[run_id])
+        total.add(spent)
+        rows.append(CostRow(name, tuple(run_ids), spent))
+    rows.sort(key=lambda row: (-sum(row.spent.micro.values()), -row.spent.total_ms, row.name))
+    gaps = tuple(gap for gap in ledger.gaps if gap.run_id in chosen)
+    used = tuple(sorted(prices.used.values(), key=lambda each: (each.vm_size, not each.spot)))
+    return CostReport(
+        query.by, tuple(rows), total, gaps, used, prices.region, prices.is_free, ledger
+    )
+
+
+def _name(by: CostKey, row: RunRow) -> str:
+    record = row.record
+    if by == "run" or record is None:
+        return row.run_id
+    return {"recipe": record.recipe, "experiment": record.experiment, "pool": record.pool}[by]

@@ -1,0 +1,248 @@
+"""What attempts used: the nodes of a run and the times on them, from the records of its attempts.
+
+The agent copies the result to the index when a run ends, so that the costs of all runs need one
+listing. All times are milliseconds since 1970 by the clock of the node, or None if unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from runner.protocol.encoding import parse_json
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import AttemptEnd, parse_attempt_end, parse_attempt_start
+from runner.protocol.run_spec import DAMAGED
+
+USAGE_VERSION = 1
+_MOST_ATTEMPTS = 10_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the agent runs on 3.10
+
+Read = Callable[[str], "bytes | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptUsage:
+    """One attempt on one node.
+
+    Attributes:
+        node: Empty if start.json is damaged.
+        dedicated: None if not recorded.
+        booted, created, ready: See `NodeTimes`.
+        started, command, ended: Of the attempt and of its script.
+        seen: The last event of the attempt: an attempt without `ended` ran until then at least.
+        why: As in end.json; empty if there is none.
+        node_ends: When Azure announced to evict the node.
+        kept: Until when later attempts have its work, by a checkpoint or on the same node.
+        saved: Its last checkpoint.
+    """
+
+    attempt: int
+    rank: int
+    node: str
+    dedicated: bool | None = None
+    booted: int | None = None
+    created: int | None = None
+    ready: int | None = None
+    started: int | None = None
+    command: int | None = None
+    ended: int | None = None
+    seen: int | None = None
+    why: str = ""
+    node_ends: int | None = None
+    kept: int | None = None
+    saved: int | None = None
+
+
+_FIELDS = tuple(AttemptUsage.__dataclass_fields__)
+
+
+def to_milliseconds(time: str | datetime | None) -> int | None:
+    """Return a time as milliseconds since 1970, or None if it is no time with a zone."""
+    try:
+        found = datetime.fromisoformat(time) if isinstance(time, str) else time
+        if found is None or found.tzinfo is None:
+            return None
+        return (found - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        return None
+
+
+def usage_to_json(attempts: Sequence[AttemptUsage]) -> dict[str, Any]:
+    """Return the attempts as the index has them: rows of values, for lack of space."""
+    rows = [[getattr(each, name) for name in _FIELDS] for each in attempts]
+    return {"version": USAGE_VERSION, "fields": _FIELDS, "rows": rows}
+
+
+def parse_usage(text: str | bytes) -> tuple[AttemptUsage, ...] | None:
+    """Return the attempts of an index entry, or None if it is damaged or of a newer version."""
+    try:
+        raw: Any = parse_json(text)
+        if raw["version"] != USAGE_VERSION:
+            return None
+        rows = [dict(zip(raw["fields"], row, strict=True)) for row in raw["rows"]]
+        return tuple(_checked(row) for row in rows)
+    except DAMAGED:
+        return None
+
+
+def _checked(row: Mapping[str, Any]) -> AttemptUsage:
+    """Return the attempt. Raise one of DAMAGED for a value of another type."""
+    for name, value in row.items():
+        kind = {"node": str, "why": str, "dedicated": bool}.get(name, int)
+        is_missing = value is None and name not in ("attempt", "rank", "node", "why")
+        if name in _FIELDS and type(value) is not kind and not is_missing:
+            raise ValueError(f"{name} is {value!r}")
+    return AttemptUsage(**{name: row[name] for name in _FIELDS if name in row})
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    command: int | None = None
+    seen: int | None = None
+    commits: Mapping[int, int] | None = None  # times of checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """An attempt of the primary node with what only its chain of checkpoints needs."""
+
+    usage: AttemptUsage
+    commits: Mapping[int, int]
+    resumed: tuple[int, int] | None  # attempt and checkpoint, of this run
+
+
+def load_usage(
+    read: Read, run_id: str, *, nodes: int, status: str = "", ended: str | datetime | None = None
+) -> tuple[AttemptUsage, ...]:
+    """Return the attempts of a run by number and rank.
+
+    Args:
+        read: Returns the content of a blob, or None if it does not exist.
+        run_id: The run.
+        nodes: How many nodes it has.
+        status: Of its result; empty if it has none.
+        ended: Of its result: the end of the last attempt if that has no end.json.
+    """
+    paths = RunPaths(run_id)
+    found: list[_Records] = []
+    while len(found) < _MOST_ATTEMPTS:
+        number = len(found) + 1
+        content = read(paths.attempt_start(number))
+        if content is None:
+            break
+        found.append(_load_attempt(read, paths, number, content))
+    if found and found[-1].usage.ended is None and status in ("succeeded", "failed"):
+        last = replace(found[-1].usage, ended=to_milliseconds(ended), why=status)
+        found[-1] = replace(found[-1], usage=last)
+    usage: list[AttemptUsage] = []
+    for primary in _with_kept_work(found, has_succeeded=status == "succeeded"):
+        usage.append(primary)
+        for rank in range(1, nodes):
+            content = read(RunPaths(run_id, rank).attempt_start(primary.attempt))
+            if content is not None:
+                usage.append(_on_node(content, primary.attempt, rank, primary))
+    return tuple(usage)
+
+
+def _load_attempt(read: Read, paths: RunPaths, number: int, start: bytes) -> _Records:
+    end = parse_attempt_end(read(paths.attempt_end(number)) or b"") or AttemptEnd(
+        number, "", "", None, None
+    )
+    events = _parse_events(read(paths.attempt_events(number)) or b"")
+    commits = events.commits or {}
+    usage = _on_node(
+        start,
+        number,
+        0,
+        AttemptUsage(
+            number,
+            0,
+            "",
+            command=events.command,
+            ended=to_milliseconds(end.ended),
+            seen=events.seen,
+            why=end.why,
+            node_ends=to_milliseconds(end.node_ends),
+            saved=max(commits.values(), default=None),
+        ),
+    )
+    resumed = _resumed(read(paths.attempt_resume(number)) or b"", paths.run_id)
+    return _Records(usage, commits, resumed)
+
+
+def _on_node(start: bytes, number: int, rank: int, like: AttemptUsage) -> AttemptUsage:
+    """Return an attempt on the node of its start.json, with the times of `like`."""
+    record = parse_attempt_start(start)
+    if record is None:
+        return replace(like, attempt=number, rank=rank, node="")
+    times = record.node_times
+    return replace(
+        like,
+        attempt=number,
+        rank=rank,
+        node=record.node,
+        dedicated=record.dedicated,
+        booted=to_milliseconds(times.booted),
+        created=to_milliseconds(times.created),
+        ready=to_milliseconds(times.ready),
+        started=to_milliseconds(record.started),
+        node_ends=like.node_ends if rank == 0 else None,
+    )
+
+
+def _parse_events(content: bytes) -> _Events:
+    command: int | None = None
+    seen: int | None = None
+    commits: dict[int, int] = {}
+    for line in content.splitlines():
+        try:
+            raw: Any = parse_json(line)
+            time = to_milliseconds(str(raw.get("time")))
+            stage, state = raw.get("stage"), raw.get("state")
+            if time is None:
+                continue
+            seen = time if seen is None else max(seen, time)
+            if stage == "command" and state == "start" and command is None:
+                command = time
+            if stage == "checkpoint" and state == "progress" and "checkpoint" in raw:
+                commits[int(raw["checkpoint"])] = time
+        except DAMAGED:
+            continue  # half a line at the end of a log that was cut off
+    return _Events(command, seen, commits)
+
+
+def _resumed(content: bytes, run_id: str) -> tuple[int, int] | None:
+    try:
+        raw: Any = parse_json(content)
+        return (int(raw["attempt"]), int(raw["checkpoint"])) if raw["run_id"] == run_id else None
+    except DAMAGED:
+        return None
+
+
+def _with_kept_work(found: Sequence[_Records], *, has_succeeded: bool) -> list[AttemptUsage]:
+    """Return the attempts with `kept`, from the last one back along what it resumed from."""
+    kept: dict[int, int | None] = {}
+    by_number = {each.usage.attempt: each for each in found}
+    current = found[-1] if found else None
+    while current is not None:
+        before = by_number.get(current.usage.attempt - 1)
+        if current.resumed is not None:
+            number, checkpoint = current.resumed
+            before = by_number.get(number) if number < current.usage.attempt else None
+            if before is not None:
+                kept[number] = before.commits.get(checkpoint, before.usage.saved)
+        elif before is not None and current.usage.command is None:
+            if has_succeeded and current is found[-1]:  # the script had ended: only the export
+                kept[before.usage.attempt] = before.usage.ended or before.usage.seen
+            else:  # it has not restored anything yet, or did not come to that
+                while before is not None and before.usage.saved is None:
+                    before = by_number.get(before.usage.attempt - 1)
+                if before is not None:
+                    kept[before.usage.attempt] = before.usage.saved
+        else:
+            before = None
+        current = before
+    return [replace(each.usage, kept=kept.get(each.usage.attempt)) for each in found]

@@ -1,0 +1,50 @@
+"""`runner cost`: the bill of a run that was evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Cli, until
+
+_SCRIPT = """
+import os, time
+from pathlib import Path
+state = Path(os.environ["RUNNER_CHECKPOINT_DIR"], "step")
+step = int(state.read_text()) if state.exists() else 0
+while step < 3 or os.environ["RUNNER_ATTEMPT"] == "1":
+    time.sleep(0.5)
+    step += 1
+    print("step", step, flush=True)
+    state.write_text(str(step))
+"""
+PRICE = ("--vm-size", "Standard_NC16as_T4_v3", "--region", "swedencentral")
+
+
+@pytest.mark.feature(54)
+@pytest.mark.slow
+def test_bill_of_an_evicted_run_names_what_the_eviction_cost(
+    own_cli: Cli, script: Callable[[str], Path]
+) -> None:
+    own_cli.ok("local", "up", "--nodes", "2")
+    training = own_cli.start("train", script(_SCRIPT))
+    until(lambda: "step 4" in own_cli.run("logs", "@last").stdout, timeout_s=180, every_s=0.5)
+    own_cli.json("local", "evict", "--all", "--notice", "10")
+    out, err = training.communicate(timeout=240)
+    assert training.returncode == 0, f"{out}\n{err}"
+
+    bill = own_cli.json("cost", "@last", *PRICE)
+    total = bill["total"]
+    parts = total["parts"]
+    assert total["cost_micro_usd"] == sum(part["micro_usd"] for part in parts.values()) > 0
+    assert total["node_ms"] == sum(part["node_ms"] for part in parts.values())
+    for part in ("useful", "setup", "boot", "evicted"):
+        assert parts[part]["node_ms"] > 0, part
+    assert parts["failed"]["node_ms"] == 0
+    text = own_cli.ok("cost", *PRICE, "--by", "pool", "--chart")
+    assert "EVICTED" in text
+    assert "# useful" in text
+    assert own_cli.json("cost", "show", "@last")["total"]["cost_micro_usd"] == 0
+    assert own_cli.run("cost", "nothing-like-it").returncode == 2
