@@ -140,6 +140,7 @@ VERBS: Mapping[str, Verb] = {
     "show": Verb("Runs", "runs.show", "show"),
     "why": Verb("Runs", "runs.why", "why"),
     "cost": Verb("Runs", "runs.cost", "app"),
+    "events": Verb("Runs", "runs.why", "events"),
     "metrics": Verb("Runs", "runs.metrics", "metrics"),
     "logs": Verb("Runs", "runs.logs", "logs"),
     "attach": Verb("Runs", "runs.attach", "attach"),

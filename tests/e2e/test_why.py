@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,10 @@ from runner.core.planning.plan import RunPlan
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.settings import load_settings
+from runner.flows.runs.documents import runs_container
 from runner.flows.submit.submit_run import submit_run
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import AttemptStart, StageEvent
 from tests.e2e.conftest import Cli, new_home, until
 from tests.e2e.plans import plan_recipe
 
@@ -212,6 +215,15 @@ def test_evicted_run_that_waits_is_named(cli: Cli, script: Write) -> None:
     until(lambda: cli.json("show", run_id)["state"] == "queued")
     found = why(cli, run_id)
     assert found["cause"] == "Evicted"
+    events = cli.json("events", run_id)
+    times = [each["at"] for each in events if each["at"]]
+    assert times == sorted(times)
+    told = [(each["source"], each["event"]) for each in events]
+    assert ("eviction", "the task waits again: its node was lost") in told
+    assert ("task", "added to the queue") in told
+    assert any(source.startswith("node tvm") for source, _ in told)
+    assert any(source == "eviction" and "was evicted" in text for source, text in told)
+    assert ("attempt 1", "stage command") in told
     cli.ok("cancel", run_id)
     assert why(cli, run_id)["cause"] is None  # somebody wanted it
     until(lambda: cli.json("why", "local")["cause"] is None)  # the nodes are back
@@ -267,3 +279,36 @@ def test_unknown_name_is_an_error(cli: Cli) -> None:
     done = cli.run("why", "nothing-of-this-name")
     assert done.returncode == 2
     assert "no run, pool, node or job is called 'nothing-of-this-name'" in done.stderr
+
+
+@pytest.mark.feature(57)
+def test_events_of_a_node_with_another_clock_are_corrected_and_gaps_are_marked(
+    cli: Cli, script: Write
+) -> None:
+    run_id = cli.json("train", script("print(1)"), "--pool", LATER, "--detach")["run_id"]
+    _, connection = in_process(cli)
+    runs = runs_container(connection)
+    paths = RunPaths(run_id)
+    before = datetime.now(UTC).replace(microsecond=0)
+    slow = before - timedelta(minutes=90)  # what the clock of the node says now
+    start = AttemptStart(1, "tvm-slow", slow.isoformat(), 0, 0, pool=LATER, dedicated=False)
+    runs.put(paths.attempt_start(1), start.to_json())
+    event = StageEvent(1, (slow + timedelta(seconds=20)).isoformat(), "command", "start", "")
+    line = json.dumps(event.to_json()).encode() + b"\n"
+    runs.create_bytes(paths.attempt_events(1), line, "application/jsonl")
+    runs.put(paths.attempt_end(1), {"damaged": True})
+    events = [each for each in cli.json("events", run_id) if each["attempt"] == 1]
+    by_text = {each["event"]: each for each in events}
+    assert set(by_text) == {
+        "started on node tvm-slow, spot",
+        "stage command",
+        "gap: end.json is damaged",
+    }
+    began = datetime.fromisoformat(by_text["started on node tvm-slow, spot"]["at"])
+    assert timedelta(0) <= began - before <= timedelta(seconds=30)
+    after = datetime.fromisoformat(by_text["stage command"]["at"]) - began
+    assert after == timedelta(seconds=20)  # both were moved by the same time
+    assert by_text["stage command"]["clock_offset_s"] >= 5400
+    shown = cli.run("events", run_id)
+    assert "attempt 1: its clock is 54" in shown.stderr
+    cli.ok("cancel", run_id)

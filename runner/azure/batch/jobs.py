@@ -438,6 +438,49 @@ def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | No
             return None
 
 
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """When things happened to a task, by the clock of Batch; those of its last start only.
+
+    A requeue was asked for: Batch does not count it if the node is lost (REST docs, requeueCount).
+    """
+
+    state: str
+    since: datetime | None
+    created: datetime | None
+    started: datetime | None
+    ended: datetime | None
+    requeued: datetime | None
+    requeues: int
+    retried: datetime | None
+    retries: int
+    node: str | None
+    exit_code: int | None
+
+
+def get_task_times(connection: Connection, job_id: str, task_id: str) -> TaskTimes | None:
+    """Return the times of a task, or None if it or its job does not exist."""
+    with service_errors(f"reading task {task_id}"):
+        try:
+            task = connection.batch_client().get_task(job_id, task_id)
+        except ResourceNotFoundError:
+            return None
+    info = task.execution_info
+    return TaskTimes(
+        state=wire_text(task.state),
+        since=task.state_transition_time,
+        created=task.creation_time,
+        started=info.start_time if info else None,
+        ended=info.end_time if info else None,
+        requeued=info.last_requeue_time if info else None,
+        requeues=(info.requeue_count or 0) if info else 0,
+        retried=info.last_retry_time if info else None,
+        retries=(info.retry_count or 0) if info else 0,
+        node=task.node_info.node_id if task.node_info else None,
+        exit_code=info.exit_code if info else None,
+    )
+
+
 def list_tasks(connection: Connection, job_id: str) -> dict[str, TaskView]:
     """Return all tasks of a job by ID; none if the job does not exist."""
     with service_errors(f"listing the tasks of job {job_id}"):

@@ -1,4 +1,4 @@
-"""`runner why`: the cause of a problem, its evidence and the next command."""
+"""`runner why`: the cause of a problem and the next command; `runner events`: what happened."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.options import Invocation, on_target
+from runner.cli.options import Invocation, RunArgument, on_target
 from runner.cli.ui.output import Output, local_time
 
 if TYPE_CHECKING:
@@ -52,3 +52,30 @@ def _print(out: Output, found: Diagnosis) -> None:
     record["next"] = found.command
     shown = {name: text for name, text in record.items() if text}
     out.record(shown, title=f"{found.kind} {found.subject}")
+
+
+_EVENT_COLUMNS = ("at", "source", "event")
+
+
+@on_target
+def events(call: Invocation, run: RunArgument = "@last") -> None:
+    """List what happened to a run in order of time: job, task, attempts, nodes, pool, evictions."""
+    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.timeline import load_timeline
+
+    out, connection = call.out, call.connect()
+    found = load_timeline(connection, find_run(connection, run))
+    if not out.as_text:
+        columns = (*_EVENT_COLUMNS, "attempt", "clock_offset_s")
+        out.rows([each.to_json() for each in found], columns)
+        return
+    rows = [
+        {**each.to_json(), "at": local_time(each.at) if each.at else "unknown"} for each in found
+    ]
+    out.rows(rows, _EVENT_COLUMNS, empty="nothing is known of this run")
+    moved = sorted({(each.source, each.offset_s) for each in found if each.offset_s})
+    for source, offset_s in moved:
+        where = "behind" if offset_s > 0 else "ahead of"
+        out.note(
+            f"{source}: its clock is {abs(offset_s):.0f} s {where} storage; times are corrected"
+        )

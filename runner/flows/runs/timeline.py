@@ -1,0 +1,277 @@
+"""What happened to a run in order of time: job, task, attempts, nodes, pool and evictions.
+
+Batch and storage share a clock. A node has its own: the difference is the time that storage gave
+to `start.json` of an attempt minus the time inside, which the agent took just before. The clock of
+the client shows only if it is ahead, since uploads take time between `created` and `run.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import find_job_view, get_task_times
+from runner.azure.batch.pools import find_pool, list_pool_nodes
+from runner.azure.storage.blobs import BlobContainer, BlobInfo, in_parallel
+from runner.core.states import describe_exit
+from runner.flows.runs.documents import load_result, runs_container
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import (
+    StageEvent,
+    parse_attempt_end,
+    parse_attempt_start,
+    parse_event_line,
+)
+from runner.protocol.run_spec import RunSpec
+
+# Storage gives times in whole seconds, and the agent needs a moment to write.
+_SAME_CLOCK = timedelta(seconds=3)
+_START, _END, _EVENTS = "start.json", "end.json", "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """One event; `at` is None if its document has no readable time.
+
+    `at` is by the clock of Azure: `offset_s` seconds were added to the time that the source wrote.
+    """
+
+    at: datetime | None
+    source: str
+    event: str
+    attempt: int | None = None
+    offset_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the event as `-o json` prints it."""
+        return {
+            "at": self.at.isoformat() if self.at else None,
+            "source": self.source,
+            "event": self.event,
+            "attempt": self.attempt,
+            "clock_offset_s": self.offset_s,
+        }
+
+
+def load_timeline(connection: Connection, record: RunSpec) -> tuple[TimelineEvent, ...]:
+    """Return what is known of a run, oldest first; events without a time come last."""
+    container = runs_container(connection)
+    found = [*_submission(container, record), *_batch(connection, record)]
+    nodes: set[str] = set()
+    for rank in range(record.nodes):
+        for event, node in _attempts(container, record, rank):
+            found.append(event)
+            nodes.add(node)
+    found += _result(container, record)
+    found += _pool(connection, record, nodes - {""})
+    return in_order(found)
+
+
+def in_order(events: Iterable[TimelineEvent]) -> tuple[TimelineEvent, ...]:
+    """Return events by time, in the given order if it is the same; those without a time last."""
+    latest = datetime.max.replace(tzinfo=UTC)
+    return tuple(sorted(events, key=lambda each: each.at or latest))
+
+
+def clock_offset(written: datetime | None, stored: datetime | None) -> timedelta:
+    """Return what to add to the times of a clock: zero if it agrees with that of storage.
+
+    Args:
+        written: The time inside a document, by the clock in question.
+        stored: The time of its blob.
+    """
+    if written is None or stored is None:
+        return timedelta(0)
+    offset = stored - written
+    return offset if abs(offset) > _SAME_CLOCK else timedelta(0)
+
+
+def _submission(container: BlobContainer, record: RunSpec) -> Iterator[TimelineEvent]:
+    path = RunPaths(record.run_id).run
+    stored = next((blob.modified for blob in container.list(path) if blob.name == path), None)
+    offset = min(clock_offset(record.created, stored), timedelta(0))
+    at = record.created + offset
+    yield TimelineEvent(at, "client", "submitted", offset_s=offset.total_seconds())
+
+
+def _batch(connection: Connection, record: RunSpec) -> Iterator[TimelineEvent]:
+    job = find_job_view(connection, record.job_id)
+    source = f"job {record.job_id}"
+    if job is None:
+        yield TimelineEvent(None, source, "does not exist any more")
+    else:
+        yield TimelineEvent(job.created, source, f"created on pool {job.pool_id}")
+        if job.since != job.created:
+            yield TimelineEvent(job.since, source, f"is {job.state}")
+    task = get_task_times(connection, record.job_id, record.task_id)
+    if task is None:
+        return
+    yield TimelineEvent(task.created, "task", "added to the queue")
+    if task.started:
+        where = f" on node {task.node}" if task.node else ""
+        yield TimelineEvent(task.started, "task", f"started{where}")
+    if task.requeued:
+        times = f", {task.requeues} times in all" if task.requeues > 1 else ""
+        yield TimelineEvent(task.requeued, "task", f"requeued on request{times}")
+    if task.retried:
+        times = f", {task.retries} times in all" if task.retries > 1 else ""
+        yield TimelineEvent(task.retried, "task", f"retried after a failure{times}")
+    if task.state == "active" and task.since not in (task.created, task.requeued, task.retried):
+        yield TimelineEvent(task.since, "eviction", "the task waits again: its node was lost")
+    if task.ended:
+        how = "" if task.exit_code is None else f" with {describe_exit(task.exit_code)}"
+        yield TimelineEvent(task.ended, "task", f"ended{how}")
+
+
+def _attempts(
+    container: BlobContainer, record: RunSpec, rank: int
+) -> Iterator[tuple[TimelineEvent, str]]:
+    """Yield the events of the attempts on a node, each with the ID of the node."""
+    prefix = RunPaths(record.run_id, rank).attempts
+    blobs = [b for b in container.list(prefix) if b.name.endswith((_START, _END, _EVENTS))]
+    contents = dict(
+        zip(
+            (blob.name for blob in blobs),
+            in_parallel(lambda blob: container.read(blob.name), blobs),
+            strict=True,
+        )
+    )
+    by_number: dict[int, dict[str, BlobInfo]] = {}
+    for blob in blobs:
+        number, _, name = blob.name.removeprefix(prefix).partition("/")
+        if number.isdecimal() and "/" not in name:
+            by_number.setdefault(int(number), {})[name] = blob
+    last = max(by_number, default=0)
+    for number in sorted(by_number):
+        here = by_number[number]
+        yield from _attempt(here, contents, number, rank, lost=number < last and _END not in here)
+
+
+def _attempt(
+    blobs: Mapping[str, BlobInfo],
+    contents: Mapping[str, bytes | None],
+    number: int,
+    rank: int,
+    *,
+    lost: bool,
+) -> Iterator[tuple[TimelineEvent, str]]:
+    source = f"attempt {number}" + (f", rank {rank}" if rank else "")
+    blob = blobs.get(_START)
+    start = parse_attempt_start(contents.get(blob.name) or b"") if blob else None
+    node = start.node if start else ""
+    began = _moment(start.started) if start else None
+    offset = clock_offset(began, blob.modified if blob else None)
+    shift = offset.total_seconds()
+
+    def event(at: datetime | None, text: str) -> tuple[TimelineEvent, str]:
+        moved = at + offset if at else None
+        return TimelineEvent(moved, source, text, number, shift if at else 0.0), node
+
+    if start is None:
+        stored = blob.modified if blob else None
+        missing = "start.json is damaged" if blob else "start.json is missing"
+        yield TimelineEvent(stored, source, f"gap: {missing}", number), node
+    else:
+        kind = "" if start.dedicated is None else ", dedicated" if start.dedicated else ", spot"
+        yield event(began, f"started on node {node}{kind}")
+    newest = began
+    for each in _stages(blobs, contents, number):
+        at = _moment(each.time)
+        newest = max(filter(None, (newest, at)), default=None)
+        if (text := _stage_text(each)) is not None:
+            yield event(at, text)
+    if (blob := blobs.get(_END)) is not None:
+        end = parse_attempt_end(contents.get(blob.name) or b"")
+        if end is None:
+            yield TimelineEvent(blob.modified, source, "gap: end.json is damaged", number), node
+        else:
+            yield event(_moment(end.ended), end.why + (f" in {end.step}" if end.step else ""))
+    elif lost:
+        # It has no end: its node was lost between its last event and the next attempt.
+        yield event(newest, "last sign of life: its node was lost")
+
+
+def _stages(
+    blobs: Mapping[str, BlobInfo], contents: Mapping[str, bytes | None], number: int
+) -> Iterator[StageEvent]:
+    blob = blobs.get(_EVENTS)
+    text = (contents.get(blob.name) or b"").decode("utf-8", "replace") if blob else ""
+    for line in text.splitlines():
+        if (found := parse_event_line(line, number)) is not None:
+            yield found
+
+
+def _stage_text(event: StageEvent) -> str | None:
+    """Return the text of a stage's start or failure, or of an event beside the stages."""
+    said = f": {event.message}" if event.message else ""
+    if event.stage == "checkpoint":
+        return f"checkpoint{said}" if event.state in ("end", "failed") else None
+    if event.stage in ("notice", "metrics"):
+        return f"notice{said}"
+    if event.state == "start":
+        return f"stage {event.stage}"
+    return f"stage {event.stage} failed{said}" if event.state == "failed" else None
+
+
+def _result(container: BlobContainer, record: RunSpec) -> Iterator[TimelineEvent]:
+    path = RunPaths(record.run_id).result
+    blob = next((each for each in container.list(path) if each.name == path), None)
+    if blob is None:
+        return
+    try:
+        result = load_result(container, record.run_id)
+    except RunnerError:  # damaged, or from a newer version
+        result = None
+    if result is None:
+        yield TimelineEvent(blob.modified, "run", "gap: result.json cannot be read")
+        return
+    said = f": {result.message}" if result.message else ""
+    offset = clock_offset(result.ended, blob.modified)
+    at = result.ended + offset if result.ended else blob.modified
+    yield TimelineEvent(at, "run", f"{result.status}{said}", None, offset.total_seconds())
+
+
+def _pool(connection: Connection, record: RunSpec, used: set[str]) -> Iterator[TimelineEvent]:
+    """Yield what pool and nodes report since the run was submitted; they keep their last state."""
+    pool = find_pool(connection, record.pool)
+    source = f"pool {record.pool}"
+    if pool is None:
+        yield TimelineEvent(None, source, "does not exist any more")
+        return
+    since = record.created - _SAME_CLOCK
+    if pool.since and pool.since >= since:
+        errors = "".join(f"; {each.code}: {each.message}" for each in pool.resize_errors)
+        yield TimelineEvent(pool.since, source, f"allocation is {pool.allocation}{errors}")
+    scale = pool.autoscale
+    if scale and scale.evaluated and scale.evaluated >= since:
+        text = f"formula failed: {scale.error.code}" if scale.error else "formula evaluated"
+        yield TimelineEvent(scale.evaluated, source, text)
+    for node in list_pool_nodes(connection, record.pool):
+        if node.id not in used and node.running_tasks == 0 and node.state == "idle":
+            continue
+        named = f"node {node.id}"
+        times = ((node.allocated, "allocated"), (node.booted, "booted"))
+        for at, text in times:
+            if at and at >= since:
+                yield TimelineEvent(at, named, text)
+        if node.since and node.since >= since:
+            evicted = node.state == "preempted"
+            problem = f": {node.problem}" if node.problem else ""
+            yield TimelineEvent(
+                node.since,
+                "eviction" if evicted else named,
+                f"{named} was evicted" if evicted else f"is {node.state}{problem}",
+            )
+
+
+def _moment(text: str) -> datetime | None:
+    """Return a time with a zone; None for a text that has none or is no time."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
