@@ -125,6 +125,7 @@ SEVERAL_NODES = (
 )
 # The end of a traceback in stderr; the script may print something after it.
 _MISSING_MODULE = re.compile(r"(?m)^ModuleNotFoundError: No module named '([A-Za-z_]\w{0,80})")
+MAX_COMMAND_CHARS = 80  # of a process in a notice
 UNHURRIED_S = 600.0  # most seconds to find files of an attempt that failed
 
 
@@ -695,6 +696,15 @@ class Attempt:
             how = f"{shown} exited with code {ended.exit_code}"
         full = full_disk_text(self._dirs.output)
         if not ended.exit_code:
+            if ended.left_running:
+                first, count = ended.left_running[0], len(ended.left_running)
+                others = f" and {count - 1} more" if count > 1 else ""
+                self.events.aside(
+                    "notice",
+                    "progress",
+                    f"{shown} ended before {first[:MAX_COMMAND_CHARS]!r}{others}, which it had "
+                    "started and which was stopped: let the command wait for what it starts",
+                )
             if full:  # the script may have ignored errors of its writes
                 self.events.aside("notice", "progress", f"files may be incomplete: {full}")
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -408,6 +409,7 @@ COMMAND_STAGE = "command"
 # An evicted node leaves a few seconds, some of which the agent needs for the logs.
 TERMINATION_GRACE_S = 3.0
 TIMEOUT_GRACE_S = 10.0
+LEFT_S = 0.5  # helpers of a script, such as those of multiprocessing, end shortly after it
 TIMEOUT_EXIT_CODE = 124  # as coreutils' timeout
 NOT_FOUND_EXIT_CODE = 127  # as a shell
 SIGNAL_EXIT_CODE = 128  # of a script that a signal ended, with the number of the signal added
@@ -426,6 +428,8 @@ class ScriptResult:
     `stopped`: it got SIGTERM because `terminated` was true. `at`: when it ended
     (`time.monotonic`). `alive_ns`: when it was last seen running, and the files that it had open
     were last read (`time.time_ns`); on a busy machine this may be long before its end was detected.
+    `left_running`: command lines of processes that it left running by its own end, and that were
+    killed (Linux only).
     """
 
     exit_code: int
@@ -433,6 +437,7 @@ class ScriptResult:
     stopped: bool = False
     at: float = field(default_factory=time.monotonic, compare=False)
     alive_ns: int = field(default_factory=time.time_ns, compare=False)
+    left_running: tuple[str, ...] = ()
 
 
 def run_command(  # noqa: PLR0913 - all of one process
@@ -469,11 +474,14 @@ def run_command(  # noqa: PLR0913 - all of one process
         ours = children()
         process = _start(command, cwd, environment, stdout, stderr)
         script = _ScriptProcess(process, writers)
+        left: tuple[str, ...] = ()
         try:
             if writers is not None:
                 writers.start(process.pid)
             on_start(process.pid)
             why = _wait(script, timeout_s, terminated, grace_s)
+            if why == "itself":
+                left = _left_running(ours | {process.pid})
         finally:
             # The process is not collected yet, so its group id cannot be in use elsewhere.
             script.record_end()
@@ -482,7 +490,31 @@ def run_command(  # noqa: PLR0913 - all of one process
             kill_children(but=ours)
     code = process.returncode
     exit_code = SIGNAL_EXIT_CODE - code if code < 0 else code
-    return ScriptResult(exit_code, why == "timeout", why == "terminated", alive_ns=script.alive_ns)
+    return ScriptResult(
+        exit_code,
+        why == "timeout",
+        why == "terminated",
+        alive_ns=script.alive_ns,
+        left_running=left,
+    )
+
+
+def _left_running(but: frozenset[int]) -> tuple[str, ...]:
+    """Return the command lines of new children that run for longer than LEFT_S from now."""
+    until = time.monotonic() + LEFT_S
+    while left := {pid: line for pid in children() - but if (line := _command_line(pid))}:
+        if time.monotonic() > until:
+            return tuple(left[pid] for pid in sorted(left))
+        time.sleep(POLL_S)
+    return ()
+
+
+def _command_line(pid: int) -> str:
+    """Return the words of a process, quoted for a shell; "" if it has ended."""
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        return shlex.join(map(os.fsdecode, words)) if words[0] else ""
+    return ""
 
 
 def _start(

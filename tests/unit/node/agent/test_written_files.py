@@ -67,6 +67,13 @@ def test_what_is_left_out_is_in_the_result_and_in_the_events(task: Task) -> None
     assert not task.has("output/big.bin")
 
 
+def test_process_that_outlives_the_script_is_in_the_events(task: Task) -> None:
+    task.submit("import subprocess\nsubprocess.Popen(['sleep', '60'])")
+    assert task.run() == 0, task.output
+    notices = [e for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "notice"]
+    assert any("python train.py ended before 'sleep 60'" in e["message"] for e in notices)
+
+
 def test_export_that_is_made_up_for_has_the_files_beside_the_script(task: Task) -> None:
     task.submit(BESIDE, retries=1, outputs=["model.h5"])
     task.service.refuse_put = f"{RUN}/output/model.h5"

@@ -132,6 +132,28 @@ def test_background_child_holding_stdout_does_not_block_run(run: Runner, until: 
     until(lambda: not alive(child))
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses /proc")
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("sleep 60 &", ("sleep 60",)),
+        ("setsid sleep 61 & sleep 62 & sleep 0.2", ("sleep 61", "sleep 62")),
+        ("sleep 0.1 &", ()),
+        ("sleep 60 & kill $!", ()),
+        ("sleep 60 & kill -9 $$", ("sleep 60",)),
+    ],
+)
+def test_processes_that_the_script_leaves_running_are_named(
+    run: Runner, text: str, left: tuple[str, ...]
+) -> None:
+    assert run("sh", "-c", text).left_running == left
+
+
+def test_process_of_a_script_that_was_stopped_is_not_named(run: Runner) -> None:
+    ended = run("sh", "-c", "sleep 60 & sleep 60", timeout_s=0.2)
+    assert (ended.timed_out, ended.left_running) == (True, ())
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses prctl")
 def test_script_dies_with_a_killed_agent(tmp_path: Path, until: Until) -> None:
     text = (
