@@ -574,6 +574,9 @@ def test_file_of_the_code_is_kept_only_if_the_script_changes_it(folders: Folders
     [
         ("m.zip", "import zipfile\nzipfile.ZipFile('m.zip', 'w').writestr('a', 'x')"),
         ("m.tar.gz", "import tarfile\ntarfile.open('m.tar.gz', 'w:gz').add('train.py')"),
+        ("m.zip", "import os, shutil\nos.mkdir('outputs')\nshutil.make_archive('m', 'zip', '.')"),
+        ("m.pkl", "import pickle\npickle.dump({'w': 1}, open('m.pkl', 'wb'))"),
+        ("m.pt", "import os\nopen('m.pt', 'w').write('x')\nos.chmod('m.pt', 0o400)"),
         ("m.db", "import sqlite3\nsqlite3.connect('m.db').execute('create table a (b)')"),
     ],
 )
