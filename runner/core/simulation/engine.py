@@ -23,7 +23,7 @@ from batch_emulator.autoscale.samples import PERIOD, TICKS_PER_SECOND, SampleHis
 from batch_emulator.autoscale.scope import METRIC_ALIASES
 from batch_emulator.autoscale.values import FormulaSyntaxError, FormulaTooLongError, Timestamp
 from runner.core.simulation.result import Moment, SimulationResult, Trouble
-from runner.core.simulation.scenario import MS, Scenario, ScenarioError
+from runner.core.simulation.scenario import MS, Scenario, ScenarioError, SimulatedPool
 
 _SAMPLE_MS = 30 * MS
 _TICKS_PER_MS = TICKS_PER_SECOND // MS
@@ -95,6 +95,9 @@ class _Simulation:
         work = scenario.workload
         self.arrivals, self.slots_of = work.arrivals_ms, work.slots
         self.setup_ms = scenario.setup_ms
+        self.save_ms = scenario.save_ms if scenario.checkpoint_ms else 0
+        self.scaled = scenario.formula is not None or scenario.policy is not None
+        self.durations, self.tasks, self.total = work.durations_ms, len(work), work.slot_ms
         self.left = list(work.durations_ms)  # work that is not done or not saved, by task
         self.attempt = [0] * len(work)
         self.place = [0] * len(work)  # number of the node
@@ -177,7 +180,7 @@ class _Simulation:
                 self._at(change.time_ms, _TRACE, number, 0)
             else:
                 self._trace(number, 0)
-        if scenario.formula is None:
+        if not self.scaled:
             self._begin_resize(scenario.spot, scenario.dedicated)
         else:
             self._at(0, _EVALUATION, 0, 0)
@@ -186,7 +189,7 @@ class _Simulation:
         """Return True if all tasks have ended and nothing can change any more."""
         if self.finished + self.terminated < len(self.attempt):
             return False
-        if self.scenario.formula is None:
+        if not self.scaled:
             return True
         # The formula gets a day to remove the nodes.
         return not self.nodes or self.now > max(self.last_end, self.arrivals[-1]) + 86_400_000
@@ -224,7 +227,13 @@ class _Simulation:
         self.sequence = sequence = self.sequence + 1
         self.place[task] = number
         end = now + self.setup_ms + self.left[task]
+        if self.save_ms:
+            end += self._saves(self.left[task])
         heapq.heappush(self.heap, (end, sequence, _TASK_ENDS, task, attempt))
+
+    def _saves(self, work_ms: int) -> int:
+        """Return the time of the checkpoints during some work, of which none is at its end."""
+        return (work_ms - 1) // (self.scenario.checkpoint_ms or 1) * self.save_ms
 
     def _task_ends(self, task: int, attempt: int) -> None:
         if attempt != self.attempt[task]:
@@ -234,6 +243,8 @@ class _Simulation:
         del node.running[task]
         spent = node.spent
         spent.setup += self.setup_ms * slots
+        if self.save_ms:
+            spent.setup += self._saves(self.left[task]) * slots
         spent.useful += self.left[task] * slots
         self.running -= 1
         self.finished += 1
@@ -261,9 +272,11 @@ class _Simulation:
             passed = self.now - started
             spent.setup += min(passed, setup) * slots
             worked = max(0, passed - setup)
-            kept = worked // every * every if every and again else 0
+            saved = worked // (every + self.save_ms) if every and again else 0
+            kept = saved * (every or 0)
             spent.useful += kept * slots
-            spent.lost += (worked - kept) * slots
+            spent.setup += saved * self.save_ms * slots
+            spent.lost += (worked - kept - saved * self.save_ms) * slots
             self.left[task] -= kept
             self.attempt[task] += 1  # its end is no longer valid
             node.free += slots
@@ -500,27 +513,57 @@ class _Simulation:
     def _evaluate(self) -> None:
         """Evaluate the formula and resize the pool to the result."""
         scenario, due = self.scenario, self.due
-        if scenario.formula is None or due is None:
+        if not self.scaled or due is None:
             return
         late = max(0, self.now - due) // scenario.interval_ms
         self.due = None
         self._at(due + scenario.interval_ms * (1 + late), _EVALUATION, 0, 0)
         self.evaluations += 1
+        if scenario.policy is not None:
+            self.deallocation = "requeue" if scenario.checkpoint_ms else "taskcompletion"
+            self._follow(*scenario.policy(self._state()))
+            return
         now = scenario.start + timedelta(milliseconds=self.now)
         spot, dedicated = self.targets
         found = evaluate(
-            scenario.formula, Inputs(self.history, now, dedicated, spot, self.random.random)
+            scenario.formula or "", Inputs(self.history, now, dedicated, spot, self.random.random)
         )
         if found.problem is not None:
             self._problem(found.problem.detail)
             return
         self.deallocation = found.option
-        wanted = [min(found.spot, _MOST_NODES), min(found.dedicated, _MOST_NODES)]
-        if wanted != [found.spot, found.dedicated]:
-            asked = max(found.spot, found.dedicated)
+        self._follow(found.spot, found.dedicated)
+
+    def _follow(self, spot: int, dedicated: int) -> None:
+        wanted = [min(spot, _MOST_NODES), min(dedicated, _MOST_NODES)]
+        if wanted != [spot, dedicated]:
+            asked = max(spot, dedicated)
             self._problem(f"the formula asks for {asked:,} nodes; {_MOST_NODES:,} are simulated")
         if wanted != self.targets or wanted != self.of_kind:
             self._begin_resize(*wanted)
+
+    def _state(self) -> SimulatedPool:
+        """Return what a policy may know."""
+        now, setup = self.now, self.setup_ms
+        done = sum(spent.useful for spent in self.spent)
+        longest = max(self.durations, default=0) if self.waiting or self.arrived < self.tasks else 0
+        busy = 0
+        for node in self.nodes.values():
+            for task, started in node.running.items():
+                worked = min(self.left[task], max(0, now - started - setup))
+                busy += self.slots_of[task]
+                done += worked * self.slots_of[task]
+                longest = max(longest, self.left[task] - worked)
+        waiting = sum(slots * len(queue) for slots, queue in self.queues.items())
+        return SimulatedPool(
+            now,
+            -(-(waiting + busy) // self.scenario.slots_per_node),
+            self.of_kind[0] - self.counts[_PREEMPTED],
+            self.of_kind[1],
+            done,
+            self.total - done,
+            longest,
+        )
 
     def _begin_resize(self, spot: int, dedicated: int) -> None:
         self.targets = [spot, dedicated]
@@ -683,8 +726,10 @@ class _Simulation:
         spent, setup = node.spent, self.setup_ms
         for task, started in node.running.items():
             passed = self.now - started
-            spent.setup += min(passed, setup) * self.slots_of[task]
-            spent.useful += max(0, passed - setup) * self.slots_of[task]
+            worked = max(0, passed - setup)
+            saves = min(worked, self._saves(worked)) if self.save_ms and worked else 0
+            spent.setup += (min(passed, setup) + saves) * self.slots_of[task]
+            spent.useful += (worked - saves) * self.slots_of[task]
 
     # By kind of event.
     _handlers = (

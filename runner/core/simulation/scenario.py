@@ -57,6 +57,28 @@ class CapacityChange:
     notice_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedPool:
+    """What a policy knows: unlike a formula, everything about the tasks, also about later ones.
+
+    Attributes:
+        now_ms: Time since the start of the simulation.
+        nodes_wanted: Nodes for all tasks that wait or run.
+        spot, dedicated: Nodes that have a machine.
+        done_ms, left_ms: Slot time of the work that is done, and of what is left.
+        longest_ms: The longest time for which one task may still run, without evictions.
+    """
+
+    now_ms: int
+    nodes_wanted: int
+    spot: int
+    dedicated: int
+    done_ms: int
+    left_ms: int
+    longest_ms: int
+
+
+Policy = Callable[[SimulatedPool], tuple[int, int]]  # returns spot and dedicated nodes
 Deallocation = Literal["requeue", "terminate", "taskcompletion", "retaineddata"]
 
 
@@ -66,6 +88,7 @@ class Scenario:
 
     Attributes:
         formula: Autoscale formula; None keeps the `spot` and `dedicated` nodes all the time.
+        policy: Decides the nodes instead of a formula.
         interval_ms: Time between two evaluations of the formula.
         spot, dedicated: Targets before the first evaluation.
         most_spot, most_dedicated: Quota in nodes; None is no limit.
@@ -76,6 +99,7 @@ class Scenario:
         start_task_ms: Duration of the start task.
         setup_ms: Time at the start of each attempt of a task: environment, data, restore.
         checkpoint_ms: Work between two checkpoints; None for tasks that start again from zero.
+        save_ms: Time that a checkpoint stops the work; counts as setup.
         evictions_per_hour: Mean number of evictions of one spot node in an hour.
         notice_ms: Time between the notice of an eviction and the eviction.
         away_ms: Mean time until an evicted node gets another machine.
@@ -87,6 +111,7 @@ class Scenario:
 
     workload: Workload
     formula: str | None = None
+    policy: Policy | None = None
     interval_ms: int = 900 * MS
     spot: int = 0
     dedicated: int = 0
@@ -99,6 +124,7 @@ class Scenario:
     start_task_ms: int = 0
     setup_ms: int = 0
     checkpoint_ms: int | None = None
+    save_ms: int = 0
     evictions_per_hour: float = 0.0
     notice_ms: int = 30 * MS
     away_ms: int = 0

@@ -255,7 +255,14 @@ class Assumed:
     dedicated_usd: float | None
 
 
-def assume(settings: Settings, formulas: Sequence[str], given: PoolSetting, home: Path) -> Assumed:
+def assume(
+    settings: Settings,
+    formulas: Sequence[str],
+    given: PoolSetting,
+    home: Path,
+    *,
+    needed: bool = True,
+) -> Assumed:
     """Return the formulas and the pool to simulate. The target is asked only for a named pool.
 
     Args:
@@ -263,6 +270,7 @@ def assume(settings: Settings, formulas: Sequence[str], given: PoolSetting, home
         formulas: Formulas, or paths of files; empty for the formula of the pool.
         given: What the caller set.
         home: RUNNER_HOME, which has newer prices.
+        needed: There must be a formula.
 
     Raises:
         RunnerError: There is no formula, a file cannot be read, or the pool or VM size is unknown.
@@ -272,7 +280,7 @@ def assume(settings: Settings, formulas: Sequence[str], given: PoolSetting, home
     if given.pool is not None:
         connection = connect(settings)
         view = found_pool(connection, given.pool)
-        if view.autoscale is None and not candidates:
+        if view.autoscale is None and not candidates and needed:
             raise _not_autoscaled(view, connection, settings)
         if view.autoscale is not None:
             interval_s = interval_s or view.autoscale.interval_s
@@ -280,7 +288,7 @@ def assume(settings: Settings, formulas: Sequence[str], given: PoolSetting, home
                 candidates = [Candidate(view.id, view.autoscale.formula)]
         slots, size = slots or view.slots, size or view.vm_size
         region = region or connection.outputs.location
-    if not candidates:
+    if not candidates and needed:
         raise RunnerError(
             "R-FORMULA-MISSING",
             "no formula given",

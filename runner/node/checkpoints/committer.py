@@ -186,6 +186,7 @@ class CheckpointCommitter(threading.Thread):
             "progress",
             f"{checkpoint.name}, {format_size(checkpoint.size_bytes)}, after {took_s:.1f} s",
             checkpoint=checkpoint.number,
+            took_s=round(took_s, 3),
             **({"problem": self.problem} if self.problem else {}),
         )
         self.committed += 1  # last, as other threads read it first

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runner.core.curves import Curve
     from runner.core.simulation.formula_lint import Finding
     from runner.core.simulation.result import SimulationResult
-    from runner.core.simulation.scenario import Scenario
+    from runner.core.simulation.scenario import CapacityChange, Scenario, Workload
     from runner.flows.environment.autoscale import Assumed, Candidate, FormulaChange
 
 app = typer.Typer(no_args_is_help=True, help="Try and apply autoscale formulas.")
@@ -155,7 +155,7 @@ def apply(
     from runner.flows.environment.autoscale import apply_formula, plan_formula
 
     out, settings = call.out, call.settings()
-    every = _seconds("interval", interval, "5m", "7d") if interval else None
+    every = to_seconds("interval", interval, "5m", "7d") if interval else None
     change = plan_formula(settings, pool, formula, every)
     view = change.pool
     if out.as_text:
@@ -262,8 +262,8 @@ def lint(
     from runner.flows.environment.autoscale import lint_all
 
     out = call.out
-    assumed = _assumed(call, formulas, pool, slots, interval)
-    found = lint_all(assumed, boot_s=_seconds("boot", boot, "0s", "1d"), spot=spot)
+    assumed = to_assumed(call, formulas, pool, slots, interval)
+    found = lint_all(assumed, boot_s=to_seconds("boot", boot, "0s", "1d"), spot=spot)
     rows = [_finding_row(each, finding) for each, findings in found for finding in findings]
     if out.as_text:
         _show_findings(out, found)
@@ -297,152 +297,152 @@ def _show_findings(out: Output, found: Sequence[tuple[Candidate, list[Finding]]]
             out.text(f"  better: {finding.better}")
 
 
+TasksOption = Annotated[int, typer.Option("--tasks", min=1, max=1_000_000, help="Tasks.")]
+DurationOption = Annotated[
+    str,
+    typer.Option(
+        "--duration",
+        metavar="DURATION",
+        help="Length of a task: 30m, 20m-1h, exponential(30m) or lognormal(30m, 0.5).",
+    ),
+]
+OverOption = Annotated[
+    str, typer.Option("--over", help="Period in which the tasks arrive, at random.")
+]
+TaskSlotsOption = Annotated[
+    int, typer.Option("--task-slots", min=1, max=256, help="Slots that a task needs.")
+]
+WorkloadOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--workload",
+        help="Tasks as JSON lines or CSV of arrival, duration, slots; instead of --tasks.",
+        show_default=False,
+    ),
+]
+SetupOption = Annotated[
+    str, typer.Option("--setup", help="Time at the start of each attempt of a task.")
+]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint", help="Time between two checkpoints.", show_default="no checkpoints"
+    ),
+]
+MtbfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mtbf", help="Mean time until a spot node is evicted.", show_default="no evictions"
+    ),
+]
+AwayOption = Annotated[str, typer.Option("--away", help="Mean time until an evicted node returns.")]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        help="Evictions and spot capacity by time, as the emulator reads them.",
+        show_default=False,
+    ),
+]
+SpotQuotaOption = Annotated[
+    int | None, typer.Option("--spot-quota", min=0, help="Most spot nodes.")
+]
+DedicatedQuotaOption = Annotated[
+    int | None, typer.Option("--dedicated-quota", min=0, help="Most dedicated nodes.")
+]
+VmSizeOption = Annotated[
+    str | None, typer.Option("--vm-size", help="VM size, for its price.", show_default=False)
+]
+PriceRegionOption = Annotated[
+    str | None, typer.Option("--region", help="Region of the price.", show_default=False)
+]
+SpotPriceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--spot-price",
+        metavar="USD",
+        min=0,
+        max=10_000,
+        help="Price of a spot node per hour.",
+        show_default="of --vm-size in --region",
+    ),
+]
+DedicatedPriceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--dedicated-price",
+        metavar="USD",
+        min=0,
+        max=10_000,
+        help="Price of a dedicated node per hour.",
+        show_default="of --vm-size in --region",
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of what is random.")]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html.", show_default=False),
+]
+ChartOption = Annotated[
+    bool | None,
+    typer.Option("--chart/--no-chart", help="Draw charts in text.", show_default="on a terminal"),
+]
+
+
 @app.command("simulate")
 @on_target
 def simulate(
     call: Invocation,
     formulas: FormulasArgument = None,
     pool: NamedPoolOption = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=1, max=1_000_000, help="Tasks.")] = 100,
-    duration: Annotated[
-        str,
-        typer.Option(
-            "--duration",
-            metavar="DURATION",
-            help="Length of a task: 30m, 20m-1h, exponential(30m) or lognormal(30m, 0.5).",
-        ),
-    ] = "30m",
-    over: Annotated[
-        str, typer.Option("--over", help="Period in which the tasks arrive, at random.")
-    ] = "0s",
-    task_slots: Annotated[
-        int, typer.Option("--task-slots", min=1, max=256, help="Slots that a task needs.")
-    ] = 1,
-    workload: Annotated[
-        Path | None,
-        typer.Option(
-            "--workload",
-            help="Tasks as JSON lines or CSV of arrival, duration, slots; instead of --tasks.",
-            show_default=False,
-        ),
-    ] = None,
+    tasks: TasksOption = 100,
+    duration: DurationOption = "30m",
+    over: OverOption = "0s",
+    task_slots: TaskSlotsOption = 1,
+    workload: WorkloadOption = None,
     slots: SlotsOption = None,
     interval: IntervalOption = None,
     boot: BootOption = "4m",
-    setup: Annotated[
-        str, typer.Option("--setup", help="Time at the start of each attempt of a task.")
-    ] = "0s",
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint", help="Time between two checkpoints.", show_default="no checkpoints"
-        ),
-    ] = None,
-    mtbf: Annotated[
-        str | None,
-        typer.Option(
-            "--mtbf", help="Mean time until a spot node is evicted.", show_default="no evictions"
-        ),
-    ] = None,
-    away: Annotated[
-        str, typer.Option("--away", help="Mean time until an evicted node returns.")
-    ] = "0s",
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace",
-            help="Evictions and spot capacity by time, as the emulator reads them.",
-            show_default=False,
-        ),
-    ] = None,
-    most_spot: Annotated[
-        int | None, typer.Option("--spot-quota", min=0, help="Most spot nodes.")
-    ] = None,
-    most_dedicated: Annotated[
-        int | None, typer.Option("--dedicated-quota", min=0, help="Most dedicated nodes.")
-    ] = None,
-    vm_size: Annotated[
-        str | None, typer.Option("--vm-size", help="VM size, for its price.", show_default=False)
-    ] = None,
-    region: Annotated[
-        str | None, typer.Option("--region", help="Region of the price.", show_default=False)
-    ] = None,
-    spot_price: Annotated[
-        float | None,
-        typer.Option(
-            "--spot-price",
-            metavar="USD",
-            min=0,
-            max=10_000,
-            help="Price of a spot node per hour.",
-            show_default="of --vm-size in --region",
-        ),
-    ] = None,
-    dedicated_price: Annotated[
-        float | None,
-        typer.Option(
-            "--dedicated-price",
-            metavar="USD",
-            min=0,
-            max=10_000,
-            help="Price of a dedicated node per hour.",
-            show_default="of --vm-size in --region",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of what is random.")] = 0,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html.", show_default=False),
-    ] = None,
-    chart: Annotated[
-        bool | None,
-        typer.Option(
-            "--chart/--no-chart", help="Draw charts in text.", show_default="on a terminal"
-        ),
-    ] = None,
+    setup: SetupOption = "0s",
+    checkpoint: CheckpointOption = None,
+    mtbf: MtbfOption = None,
+    away: AwayOption = "0s",
+    trace: TraceOption = None,
+    most_spot: SpotQuotaOption = None,
+    most_dedicated: DedicatedQuotaOption = None,
+    vm_size: VmSizeOption = None,
+    region: PriceRegionOption = None,
+    spot_price: SpotPriceOption = None,
+    dedicated_price: DedicatedPriceOption = None,
+    seed: SeedOption = 0,
+    plot: PlotOption = None,
+    chart: ChartOption = None,
 ) -> None:
     """Simulate a pool with formulas: cost, waiting times, evictions and idle nodes.
 
     Nothing is created. The simulation follows the rules of the emulator, with the delays of Batch's
     samples; the same seed gives the same result. Each formula gets the same tasks.
     """
-    from runner.core.simulation.scenario import (
-        Scenario,
-        ScenarioError,
-        generate,
-        load_changes,
-        load_workload,
-        parse_spread,
-    )  # fmt: skip
+    from runner.core.simulation.scenario import Scenario
     from runner.flows.environment.autoscale import simulate_all
 
     out = call.out
     kind = chart_kind(plot)
-    given = {"vm_size": vm_size, "spot_usd": spot_price, "dedicated_usd": dedicated_price}
-    assumed = _assumed(call, formulas, pool, slots, interval, region=region, **given)
-    try:
-        if workload is not None:
-            work = load_workload(workload)
-        else:
-            over_ms = _ms("over", over, "0s", "365d")
-            work = generate(tasks, over_ms, parse_spread(duration), task_slots, seed)
-        changes = load_changes(trace) if trace is not None else ()
-    except ScenarioError as err:
-        raise RunnerError(
-            "R-SCENARIO",
-            "invalid scenario",
-            why=str(err),
-            fix="runner pool autoscale simulate --help",
-            exit_code=ExitCode.USAGE,
-        ) from err
-    mean_s = _seconds("mtbf", mtbf, "1s", "3650d") if mtbf is not None else None
+    assumed = to_assumed(
+        call, formulas, pool, slots, interval, region=region,
+        vm_size=vm_size, spot_usd=spot_price, dedicated_usd=dedicated_price,
+    )  # fmt: skip
+    work, changes = load_tasks(
+        workload, trace, tasks=tasks, over=over, duration=duration, slots=task_slots, seed=seed
+    )
+    mean_s = to_seconds("mtbf", mtbf, "1s", "3650d") if mtbf is not None else None
     scenario = Scenario(
         work,
-        boot_ms=_ms("boot", boot, "0s", "1d"),
-        setup_ms=_ms("setup", setup, "0s", "1d"),
-        checkpoint_ms=_ms("checkpoint", checkpoint, "1s", "365d") if checkpoint else None,
+        boot_ms=to_ms("boot", boot, "0s", "1d"),
+        setup_ms=to_ms("setup", setup, "0s", "1d"),
+        checkpoint_ms=to_ms("checkpoint", checkpoint, "1s", "365d") if checkpoint else None,
         evictions_per_hour=3600 / mean_s if mean_s else 0.0,
-        away_ms=_ms("away", away, "0s", "365d"),
+        away_ms=to_ms("away", away, "0s", "365d"),
         changes=changes,
         most_spot=most_spot,
         most_dedicated=most_dedicated,
@@ -451,7 +451,12 @@ def simulate(
     )
     results = simulate_all(assumed, scenario)
     if plot is not None:
-        write_chart(plot, kind, "Simulation of a pool", _curves(results))
+        write_chart(
+            plot,
+            kind,
+            "Simulation of a pool",
+            to_curves([(each.name, result) for each, result in results]),
+        )
     if out.as_text:
         _show_simulation(out, assumed, scenario, results, chart=chart)
     else:
@@ -461,7 +466,42 @@ def simulate(
         out.note(f"wrote {plot}")
 
 
-def _assumed(
+def load_tasks(
+    workload: Path | None,
+    trace: Path | None,
+    *,
+    tasks: int,
+    over: str,
+    duration: str,
+    slots: int,
+    seed: int,
+) -> tuple[Workload, Sequence[CapacityChange]]:
+    """Return the tasks of a file, or random ones, and the changes of a trace.
+
+    Raises:
+        RunnerError: R-SCENARIO, a file or the text of a distribution is invalid.
+    """
+    from runner.core.simulation import scenario
+
+    try:
+        if workload is not None:
+            work = scenario.load_workload(workload)
+        else:
+            over_ms = to_ms("over", over, "0s", "365d")
+            spread = scenario.parse_spread(duration)
+            work = scenario.generate(tasks, over_ms, spread, slots, seed)
+        return work, scenario.load_changes(trace) if trace is not None else ()
+    except scenario.ScenarioError as err:
+        raise RunnerError(
+            "R-SCENARIO",
+            "invalid scenario",
+            why=str(err),
+            fix="runner pool autoscale simulate --help",
+            exit_code=ExitCode.USAGE,
+        ) from err
+
+
+def to_assumed(
     call: Invocation,
     formulas: Sequence[str] | None,
     pool: str | None,
@@ -469,8 +509,10 @@ def _assumed(
     interval: str | None,
     *,
     region: str | None = None,
+    needed: bool = True,
     **given: Any,
 ) -> Assumed:
+    """Return the pool that a simulation assumes; see `assume`."""
     from runner.core.home import runner_home
     from runner.core.pricing.machines import region_name
     from runner.flows.environment.autoscale import PoolSetting, assume
@@ -478,21 +520,24 @@ def _assumed(
     setting = PoolSetting(
         pool=pool,
         slots=slots,
-        interval_s=_seconds("interval", interval, "5m", "7d") if interval else None,
+        interval_s=to_seconds("interval", interval, "5m", "7d") if interval else None,
         region=region_name(region) if region else None,
         **given,
     )
-    return assume(call.settings(), formulas or (), setting, runner_home(os.environ))
+    home = runner_home(os.environ)
+    return assume(call.settings(), formulas or (), setting, home, needed=needed)
 
 
-def _seconds(flag: str, text: str, least: str, most: str) -> float:
+def to_seconds(flag: str, text: str, least: str, most: str) -> float:
+    """Return the seconds of a duration flag. Raise R-FLAG-VALUE."""
     from runner.core.units import parse_duration_flag
 
     return parse_duration_flag(flag, text, least, most).total_seconds()
 
 
-def _ms(flag: str, text: str, least: str, most: str) -> int:
-    return round(_seconds(flag, text, least, most) * 1000)
+def to_ms(flag: str, text: str, least: str, most: str) -> int:
+    """Return the milliseconds of a duration flag. Raise R-FLAG-VALUE."""
+    return round(to_seconds(flag, text, least, most) * 1000)
 
 
 def _document(candidate: Candidate, result: SimulationResult, assumed: Assumed) -> dict[str, Any]:
@@ -553,7 +598,7 @@ def _show_simulation(
     tasks = "1 task" if len(work) == 1 else f"{len(work)} tasks"
     out.note(
         f"{tasks}, {format_duration(work.slot_ms / 1000)} of work in all; {slots} per node; "
-        f"evaluated every {format_duration(assumed.interval_s)}; {_price_line(assumed)}",
+        f"evaluated every {format_duration(assumed.interval_s)}; {price_line(assumed)}",
         style="dim",
     )
     rows = [_text_row(each, result, assumed) for each, result in results]
@@ -582,10 +627,15 @@ def _show_simulation(
             at = format_duration(each.time_ms / 1000)
             out.note(f"{candidate.name}: after {at}: {each.message}{times}")
     if sys.stdout.isatty() if chart is None else chart:
-        show_charts(out, _curves(results), [candidate.name for candidate, _ in results])
+        show_charts(
+            out,
+            to_curves([(each.name, result) for each, result in results]),
+            [candidate.name for candidate, _ in results],
+        )
 
 
-def _price_line(assumed: Assumed) -> str:
+def price_line(assumed: Assumed) -> str:
+    """Return the prices, or why there are none."""
     if assumed.spot_usd is None and assumed.dedicated_usd is None:
         if assumed.vm_size is not None and assumed.region is not None:
             return f"no price for {assumed.vm_size} in {assumed.region}; see `runner skus`"
@@ -626,16 +676,16 @@ def _text_row(candidate: Candidate, result: SimulationResult, assumed: Assumed) 
     }
 
 
-def _curves(results: Sequence[tuple[Candidate, SimulationResult]]) -> dict[str, list[Curve]]:
+def to_curves(results: Sequence[tuple[str, SimulationResult]]) -> dict[str, list[Curve]]:
     """Return nodes and waiting tasks by minute, one curve for each formula."""
     from runner.core.curves import Curve
 
     panels: dict[str, list[Curve]] = {"nodes by minute": [], "waiting tasks by minute": []}
     nodes, waiting = panels.values()
-    for candidate, result in results:
+    for name, result in results:
         by_minute = {each.time_ms // 60_000: each for each in result.timeline}.items()
         held = tuple((minute, float(each.spot + each.dedicated)) for minute, each in by_minute)
         queued = tuple((minute, float(each.waiting)) for minute, each in by_minute)
-        nodes.append(Curve(candidate.name, "nodes", held))
-        waiting.append(Curve(candidate.name, "waiting tasks", queued))
+        nodes.append(Curve(name, "nodes", held))
+        waiting.append(Curve(name, "waiting tasks", queued))
     return panels

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from runner.cli.autocomplete import complete_run
+from runner.cli.commands.runs.cost_what_if import whatif
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output
 
@@ -37,6 +38,8 @@ app = typer.Typer(
     cls=_ShowByDefault,
     help="Show what runs cost. `runner cost RUN` and `runner cost --since 7d` are `cost show`.",
 )
+
+app.command("whatif")(whatif)
 
 _COLUMNS = (
     "runs", "cost", "node_hours", "useful", "boot", "setup", "lost", "evicted", "failed", "idle",

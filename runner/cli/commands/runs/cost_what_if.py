@@ -1,0 +1,321 @@
+"""`runner cost whatif`: what tasks would cost with other formulas, VM sizes and policies."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.commands.environment import autoscale as pools
+from runner.cli.options import Invocation, on_target
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from runner.cli.ui.output import Output
+    from runner.flows.environment.what_if import (
+        CheckpointInterval,
+        Measured,
+        Option,
+        OptionComparison,
+        PoolKind,
+    )
+
+
+@on_target
+def whatif(
+    call: Invocation,
+    formulas: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FORMULA|FILE]...",
+            help="Formulas, or files with one each.",
+            show_default="policies only",
+        ),
+    ] = None,
+    pool: pools.NamedPoolOption = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", help="Run whose save time and evictions count.", show_default=False),
+    ] = None,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=10_000, help="Most nodes of a policy.")
+    ] = 10,
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            "--deadline",
+            help="Time for all tasks.",
+            show_default="twice that of dedicated nodes",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, max=100, help="Simulations of each option.")
+    ] = 3,
+    tasks: pools.TasksOption = 100,
+    duration: pools.DurationOption = "30m",
+    over: pools.OverOption = "0s",
+    task_slots: pools.TaskSlotsOption = 1,
+    workload: pools.WorkloadOption = None,
+    slots: pools.SlotsOption = None,
+    interval: Annotated[
+        str,
+        typer.Option("--interval", help="Time between two decisions, from 5m."),
+    ] = "5m",
+    boot: pools.BootOption = "4m",
+    setup: pools.SetupOption = "0s",
+    checkpoint: pools.CheckpointOption = None,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            "--save", help="Time for which a checkpoint stops a task.", show_default="that of --run"
+        ),
+    ] = None,
+    mtbf: pools.MtbfOption = None,
+    away: pools.AwayOption = "0s",
+    trace: pools.TraceOption = None,
+    spot_quota: pools.SpotQuotaOption = None,
+    dedicated_quota: pools.DedicatedQuotaOption = None,
+    vm_size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vm-size",
+            metavar="SIZE[=SPEED]",
+            help="VM size, for its price; SPEED is how much faster it runs a task.",
+            show_default=False,
+        ),
+    ] = None,
+    region: pools.PriceRegionOption = None,
+    spot_price: pools.SpotPriceOption = None,
+    dedicated_price: pools.DedicatedPriceOption = None,
+    seed: pools.SeedOption = 0,
+    plot: pools.PlotOption = None,
+    chart: pools.ChartOption = None,
+) -> None:
+    """Compare what tasks cost with formulas, VM sizes and policies, and by which deadline.
+
+    Nothing is created. The policies are on-demand (dedicated nodes), greedy (spot nodes as long as
+    the deadline allows), uniform (Uniform Progress of "Can't Be Late", NSDI 2024) and forecast
+    (dedicated nodes for what spot nodes will not reach).
+    """
+    from runner.cli.ui.charts import chart_kind, show_charts, write_chart
+    from runner.core.simulation.scenario import Scenario
+    from runner.flows.environment.what_if import compare, recommend_interval
+
+    out, kind = call.out, chart_kind(plot)
+    sizes = [_size(text) for text in vm_size or ()] or [(None, 1.0)]
+    kinds = [
+        _kind(
+            name,
+            speed,
+            pools.to_assumed(
+                call, formulas, pool, slots, interval, region=region, needed=False,
+                vm_size=name, spot_usd=spot_price, dedicated_usd=dedicated_price,
+            ),
+        )
+        for name, speed in sizes
+    ]  # fmt: skip
+    measured = _measured(call, run)
+    save_s = pools.to_seconds("save", save, "0s", "1d") if save else measured and measured.save_s
+    mtbf_s = pools.to_seconds("mtbf", mtbf, "1s", "3650d") if mtbf else None
+    mtbf_s = mtbf_s or (measured and measured.mtbf_s)
+    best = recommend_interval(save_s, mtbf_s)
+    work, changes = pools.load_tasks(
+        workload, trace, tasks=tasks, over=over, duration=duration, slots=task_slots, seed=seed
+    )
+    scenario = Scenario(
+        work,
+        boot_ms=pools.to_ms("boot", boot, "0s", "1d"),
+        setup_ms=pools.to_ms("setup", setup, "0s", "1d"),
+        checkpoint_ms=pools.to_ms("checkpoint", checkpoint, "1s", "365d") if checkpoint else None,
+        save_ms=round(1000 * (save_s or 0.0)),
+        evictions_per_hour=3600 / mtbf_s if mtbf_s else 0.0,
+        away_ms=pools.to_ms("away", away, "0s", "365d"),
+        changes=changes,
+        most_spot=spot_quota,
+        most_dedicated=dedicated_quota,
+        seed=seed,
+        pool=(pool or "pool").lower(),
+    )
+    limit_ms = pools.to_ms("deadline", deadline, "1m", "365d") if deadline else None
+    found = compare(kinds, scenario, nodes=nodes, deadline_ms=limit_ms, seeds=seeds)
+    drawn = [each for each in found.options if each.size == kinds[0].name]
+    curves = pools.to_curves([(each.name, each.results[0]) for each in drawn])
+    if plot is not None:
+        write_chart(plot, kind, "Simulation of pools", curves)
+    if not out.as_text:
+        out.record(_document(found, best, measured))
+        return
+    _show(out, found, kinds, seeds)
+    _show_interval(out, best, measured, checkpoint)
+    if sys.stdout.isatty() if chart is None else chart:
+        show_charts(out, curves, [each.name for each in drawn])
+    if plot is not None:
+        out.note(f"wrote {plot}")
+
+
+def _size(text: str) -> tuple[str, float]:
+    name, equals, factor = text.partition("=")
+    try:
+        speed = float(factor) if equals else 1.0
+    except ValueError:
+        speed = 0.0
+    if not name or not 0.001 <= speed <= 1000:
+        raise RunnerError(
+            "R-FLAG-VALUE",
+            f"invalid --vm-size {text!r}",
+            why="a speed is a number from 0.001 to 1000",
+            fix="--vm-size Standard_NC24ads_A100_v4=8",
+        )
+    return name, speed
+
+
+def _kind(name: str | None, speed: float, assumed: Any) -> PoolKind:
+    from runner.flows.environment.what_if import PoolKind
+
+    return PoolKind(assumed, name or assumed.vm_size or "pool", speed)
+
+
+def _measured(call: Invocation, run: str | None) -> Measured | None:
+    from runner.flows.environment.what_if import measure_run
+    from runner.flows.runs.documents import find_run
+
+    if run is None:
+        return None
+    connection = call.connect()
+    return measure_run(connection, find_run(connection, run))
+
+
+def _title(option: Option, kinds: Sequence[PoolKind]) -> str:
+    return f"{option.size} {option.name}" if len(kinds) > 1 else option.name
+
+
+def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds: int) -> None:
+    from runner.core.units import format_duration
+
+    def span(ms: float | None) -> str:
+        return "none" if ms is None else format_duration(ms / 1000)
+
+    for kind in kinds:
+        out.note(pools.price_line(kind.assumed), style="dim")
+    rows = [
+        {
+            "size": each.size,
+            "option": each.name,
+            "cost": _usd(each.cost_micro),
+            "makespan": span(each.makespan_ms),
+            "deadline": _late(each, seeds),
+            "wait_p50": span(each.wait_ms(50)),
+            "wait_p90": span(each.wait_ms(90)),
+            "evictions": f"{each.evictions:.0f}",
+            "waste": f"{100 * each.waste:.1f} %",
+        }
+        for each in found.options
+    ]
+    columns = ("option", "cost", "makespan", "deadline", "wait_p50", "wait_p90", "evictions")
+    size = ("size",) if len(kinds) > 1 else ()
+    out.rows(rows, (*size, *columns, "waste"), spare=("wait_p50", "wait_p90"))
+    for each in found.options:
+        for problem in each.results[0].problems[:2] if not each.is_policy else ():
+            at = span(problem.time_ms)
+            times = f", {problem.count} times in a row" if problem.count > 1 else ""
+            out.note(f"{_title(each, kinds)}: after {at}: {problem.message}{times}")
+    out.text()
+    out.text(f"cost by deadline{f' on {kinds[0].name}' if len(kinds) > 1 else ''}")
+    names = [name.replace("-", "_") for name in found.frontier[0].options]
+    frontier = [
+        {"deadline": span(point.deadline_ms)}
+        | {
+            name: _cell(option, seeds)
+            for name, option in zip(names, point.options.values(), strict=True)
+        }
+        for point in found.frontier
+    ]
+    out.rows(frontier, ("deadline", *names))
+    best = found.best
+    out.text()
+    if best is not None:
+        out.text(
+            f"cheapest by {span(found.deadline_ms)}: {_title(best, kinds)}, {_usd(best.cost_micro)}"
+        )
+    else:
+        out.text(f"no option with a known price ends all tasks by {span(found.deadline_ms)}")
+
+
+def _usd(micro: float | None) -> str:
+    return "unknown" if micro is None else f"{micro / 1e6:.2f} USD"
+
+
+def _late(option: Option, seeds: int) -> str:
+    if not option.late:
+        return "met"
+    return "missed" if seeds == 1 else f"missed {option.late} of {seeds}"
+
+
+def _cell(option: Option, seeds: int) -> str:
+    if option.late == seeds:
+        return "late"
+    return _usd(option.cost_micro) + (f", late {option.late} of {seeds}" if option.late else "")
+
+
+def _show_interval(
+    out: Output, best: CheckpointInterval | None, measured: Measured | None, checkpoint: str | None
+) -> None:
+    from runner.core.units import format_duration
+
+    if best is not None:
+        now = f" instead of {checkpoint}" if checkpoint else ""
+        out.text(
+            f"checkpoint every {format_duration(best.daly_s)}{now} (Daly; "
+            f"{format_duration(best.young_s)} by Young): a checkpoint takes "
+            f"{format_duration(best.save_s)}, a node is evicted every "
+            f"{format_duration(best.mtbf_s)}"
+        )
+    elif measured is not None:
+        missing = "was not evicted: set --mtbf" if measured.save_s else "saved nothing: set --save"
+        out.note(f"no checkpoint interval is recommended: the run {missing}")
+
+
+def _document(
+    found: OptionComparison, best: CheckpointInterval | None, measured: Measured | None
+) -> dict[str, Any]:
+    import dataclasses
+
+    return {
+        "deadline_s": found.deadline_ms / 1000,
+        "options": [_option(each) for each in found.options],
+        "frontier": [
+            {
+                "deadline_s": point.deadline_ms / 1000,
+                **{name: _option(option) for name, option in point.options.items()},
+            }
+            for point in found.frontier
+        ],
+        "cheapest": found.best and {"size": found.best.size, "option": found.best.name},
+        "checkpoint": best and dataclasses.asdict(best),
+        "measured": measured and dataclasses.asdict(measured),
+    }
+
+
+def _option(option: Option) -> dict[str, Any]:
+    spans = [each.makespan_ms for each in option.results]
+    problems = [each.message for each in option.results[0].problems]
+    return {
+        "size": option.size,
+        "option": option.name,
+        "policy": option.is_policy,
+        "cost_micro_usd": option.cost_micro,
+        "makespan_s": [None if span is None else span / 1000 for span in spans],
+        "late": option.late,
+        **{f"wait_p{p}_s": _seconds(option.wait_ms(p)) for p in (50, 90, 99)},
+        "evictions": option.evictions,
+        "waste": option.waste,
+        "unfinished": [each.unfinished for each in option.results],
+        "problems": problems,
+    }
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000

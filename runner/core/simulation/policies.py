@@ -1,0 +1,132 @@
+"""Policies that choose between spot and dedicated nodes to end all work before a deadline.
+
+`uniform` is Uniform Progress of "Can't Be Late: Optimizing Spot Instance Savings under Deadlines"
+(Wu et al., NSDI 2024), `greedy` its baseline, each for a pool instead of one machine. All but
+`on-demand` have its safety net: dedicated nodes alone, from when they can only just meet the
+deadline until the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from runner.core.simulation.scenario import Policy, SimulatedPool
+
+_PRIOR_MS = 3_600_000.0  # of node time on which the first forecast rests
+_PRIOR_RATE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a policy has to reach.
+
+    Attributes:
+        deadline_ms: When all work is to be done, since the start of the simulation.
+        nodes: Most nodes of the pool.
+        slots: Task slots of a node.
+        changeover_ms: Time until work that a node has lost goes on on another one.
+    """
+
+    deadline_ms: int
+    nodes: int
+    slots: int
+    changeover_ms: int
+
+    def wanted(self, state: SimulatedPool) -> int:
+        """Return the nodes for the tasks that wait or run."""
+        return min(self.nodes, state.nodes_wanted)
+
+    def slack_ms(self, state: SimulatedPool) -> float:
+        """Return the time that remains if all nodes work from now on.
+
+        Any order of the tasks ends in this time (Graham's bound for list scheduling).
+        """
+        needed = state.left_ms / (self.nodes * self.slots) + state.longest_ms
+        return self.deadline_ms - state.now_ms - needed
+
+
+def on_demand(goal: Goal) -> Policy:
+    """Use dedicated nodes only."""
+    return lambda state: (0, goal.wanted(state))
+
+
+def greedy(goal: Goal) -> Policy:
+    """Use spot nodes, and wait for them, until the safety net."""
+    return _with_safety_net(goal, lambda state: (goal.wanted(state), 0))
+
+
+def uniform(goal: Goal) -> Policy:
+    """Replace spot nodes that are missing while less is done than at a uniform progress."""
+    behind = False
+
+    def expected_ms(state: SimulatedPool, at_ms: float) -> float:
+        return (state.done_ms + state.left_ms) * min(1.0, at_ms / goal.deadline_ms)
+
+    def decide(state: SimulatedPool) -> tuple[int, int]:
+        nonlocal behind
+        # Hysteresis: what is behind stays so until it is ahead by two changeovers.
+        margin = 2 * goal.changeover_ms if behind else 0
+        behind = state.done_ms < expected_ms(state, state.now_ms + margin)
+        wanted = goal.wanted(state)
+        return wanted, max(0, wanted - state.spot) if behind else 0
+
+    return _with_safety_net(goal, decide)
+
+
+def forecast(goal: Goal) -> Policy:
+    """Add as many dedicated nodes as spot nodes, as they have been so far, will fall short by."""
+    asked_ms, got_ms, last_ms, last_done = _PRIOR_MS, _PRIOR_MS * _PRIOR_RATE, 0, 0
+
+    def decide(state: SimulatedPool) -> tuple[int, int]:
+        nonlocal asked_ms, got_ms, last_ms, last_done
+        wanted = goal.wanted(state)
+        nodes = state.spot + state.dedicated
+        if nodes:  # the progress of spot nodes, and what they would have done if all were there
+            got_ms += (state.done_ms - last_done) / goal.slots * state.spot / nodes
+        asked_ms += wanted * (state.now_ms - last_ms)
+        last_ms, last_done = state.now_ms, state.done_ms
+        rate = min(1.0, max(0.01, got_ms / asked_ms))
+        time_ms = goal.deadline_ms - state.now_ms - state.longest_ms - 2 * goal.changeover_ms
+        needed = state.left_ms / (goal.slots * max(1.0, time_ms))  # nodes that never pause
+        short = math.ceil(needed - rate * goal.nodes)
+        return wanted, max(0, min(short, wanted - state.spot))
+
+    return _with_safety_net(goal, decide)
+
+
+POLICIES: Mapping[str, Callable[[Goal], Policy]] = {
+    "on-demand": on_demand,
+    "greedy": greedy,
+    "uniform": uniform,
+    "forecast": forecast,
+}
+
+
+def _with_safety_net(goal: Goal, policy: Policy) -> Policy:
+    caught = False
+
+    def decide(state: SimulatedPool) -> tuple[int, int]:
+        nonlocal caught
+        caught = caught or goal.slack_ms(state) < 2 * goal.changeover_ms
+        return (0, goal.wanted(state)) if caught else policy(state)
+
+    return decide
+
+
+def checkpoint_interval_s(save_s: float, mtbf_s: float) -> tuple[float, float]:
+    """Return the best work between two checkpoints by Young and by Daly, in seconds.
+
+    Args:
+        save_s: Time for which a checkpoint stops the work, above 0.
+        mtbf_s: Mean time between two evictions of a node, above 0.
+
+    Source: Young 1974, "A first order approximation to the optimum checkpoint interval"; Daly 2006,
+    "A higher order estimate of the optimum checkpoint interval for restart dumps", equation 37.
+    """
+    young = math.sqrt(2 * save_s * mtbf_s)
+    if save_s >= 2 * mtbf_s:
+        return young, mtbf_s
+    ratio = save_s / (2 * mtbf_s)
+    return young, young * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s

@@ -1,0 +1,295 @@
+"""Compare formulas, VM sizes and policies, and recommend a checkpoint interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from runner.azure.auth.credentials import Connection
+from runner.core.simulation.engine import simulate
+from runner.core.simulation.policies import POLICIES, Goal, checkpoint_interval_s
+from runner.core.simulation.result import SimulationResult
+from runner.core.simulation.scenario import Scenario, ScenarioError, Workload
+from runner.flows.environment.autoscale import Assumed
+from runner.flows.runs.attempts import AttemptRow, list_attempts
+from runner.flows.runs.documents import runs_container
+from runner.flows.runs.watch import load_view
+from runner.protocol.encoding import parse_json
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.paths import RunPaths
+from runner.protocol.run_spec import RunSpec
+
+_RESIZE_TIMEOUT_MS = 15 * 60_000  # for which the service does not evaluate again
+_FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
+_HUNDRED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKind:
+    """A VM size with its prices; `speed` is how much faster it runs a task than was given."""
+
+    assumed: Assumed
+    name: str
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Results of one formula or policy on one VM size, one for each seed."""
+
+    size: str
+    name: str
+    is_policy: bool
+    deadline_ms: int
+    results: Sequence[SimulationResult]
+    costs_micro: Sequence[int] | None  # None: a price is unknown
+
+    @property
+    def cost_micro(self) -> float | None:
+        """The mean cost in micro-dollars, None if a price is unknown."""
+        return None if self.costs_micro is None else sum(self.costs_micro) / len(self.costs_micro)
+
+    @property
+    def late(self) -> int:
+        """The number of seeds for which work was left at the deadline."""
+        spans = [each.makespan_ms for each in self.results]
+        return sum(span is None or span > self.deadline_ms for span in spans)
+
+    @property
+    def makespan_ms(self) -> int | None:
+        """The longest makespan, None if a task did not end."""
+        spans = [each.makespan_ms for each in self.results if each.makespan_ms is not None]
+        return max(spans) if len(spans) == len(self.results) else None
+
+    @property
+    def evictions(self) -> float:
+        """Mean number of evictions."""
+        return sum(each.evictions for each in self.results) / len(self.results)
+
+    @property
+    def waste(self) -> float:
+        """Share of the node time that was not useful work: boot, setup, lost and idle."""
+        useful = sum(sum(each.spent_ms["useful"]) for each in self.results)
+        whole = sum(sum(map(sum, each.spent_ms.values())) for each in self.results)
+        return 1 - useful / whole if whole else 0.0
+
+    def wait_ms(self, percentile: int) -> int | None:
+        """Return a percentile of the waiting times of all tasks by nearest rank."""
+        waits = sorted(wait for each in self.results for wait in each.waits_ms)
+        return waits[max(0, -(-len(waits) * percentile // _HUNDRED) - 1)] if waits else None
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """What each policy costs with a deadline; `options` by policy."""
+
+    deadline_ms: int
+    options: Mapping[str, Option]
+
+
+@dataclass(frozen=True, slots=True)
+class OptionComparison:
+    """The answer to what would have happened.
+
+    Attributes:
+        deadline_ms: That of the options, since the arrival of the first task.
+        options: In the order of sizes, formulas and policies.
+        frontier: For the first size.
+    """
+
+    deadline_ms: int
+    options: Sequence[Option]
+    frontier: Sequence[FrontierPoint]
+
+    @property
+    def best(self) -> Option | None:
+        """The cheapest that met the deadline with every seed, None if there is none."""
+        met = [each for each in self.options if not each.late and each.cost_micro is not None]
+        return min(met, key=lambda each: each.cost_micro or 0.0, default=None)
+
+
+def compare(
+    kinds: Sequence[PoolKind],
+    scenario: Scenario,
+    *,
+    nodes: int,
+    deadline_ms: int | None,
+    seeds: int,
+) -> OptionComparison:
+    """Simulate all formulas and policies on all sizes.
+
+    Args:
+        kinds: VM sizes; each has the formulas.
+        scenario: Tasks, times and evictions; its seed is the first.
+        nodes: Most nodes that a policy may use.
+        deadline_ms: Since the arrival of the first task; None is twice the time of dedicated nodes.
+        seeds: Number of simulations of each.
+
+    Raises:
+        RunnerError: R-SIMULATION, a formula has a syntax error, or a task never fits a node.
+    """
+    trials = _Trials(scenario, nodes, seeds)
+    alone_ms = trials.time_on_demand_ms(kinds[0])
+    deadline = deadline_ms or 2 * alone_ms
+    options: list[Option] = []
+    for kind in kinds:
+        options += [trials.formula(kind, n, deadline) for n in range(len(kind.assumed.candidates))]
+        options += [trials.policy(kind, name, deadline) for name in POLICIES]
+    deadlines = sorted({*(int(alone_ms * factor) for factor in _FACTORS), deadline})
+    frontier = [
+        FrontierPoint(each, {name: trials.policy(kinds[0], name, each) for name in POLICIES})
+        for each in deadlines
+    ]
+    return OptionComparison(deadline, options, frontier)
+
+
+class _Trials:
+    """Simulations of one workload; a seed has the same random evictions for all of them."""
+
+    def __init__(self, scenario: Scenario, nodes: int, seeds: int) -> None:
+        self._scenario, self._nodes, self._seeds = scenario, nodes, seeds
+        arrivals = scenario.workload.arrivals_ms
+        self._first_ms = arrivals[0] if len(arrivals) else 0
+
+    def formula(self, kind: PoolKind, number: int, deadline_ms: int) -> Option:
+        candidate = kind.assumed.candidates[number]
+        results = [
+            self._run(kind, candidate.name, seed, formula=candidate.formula)
+            for seed in range(self._seeds)
+        ]
+        return self._option(kind, candidate.name, deadline_ms, results, is_policy=False)
+
+    def policy(self, kind: PoolKind, name: str, deadline_ms: int) -> Option:
+        scenario, assumed = self._scenario, kind.assumed
+        every_ms = round(assumed.interval_s * 1000)
+        wait_ms = scenario.boot_ms + scenario.start_task_ms + scenario.setup_ms + every_ms
+        changeover_ms = wait_ms + _RESIZE_TIMEOUT_MS
+        goal = Goal(deadline_ms + self._first_ms, self._nodes, assumed.slots, changeover_ms)
+        results = [
+            self._run(kind, name, seed, policy=POLICIES[name](goal)) for seed in range(self._seeds)
+        ]
+        return self._option(kind, name, deadline_ms, results, is_policy=True)
+
+    def time_on_demand_ms(self, kind: PoolKind) -> int:
+        """Return how long dedicated nodes take for all tasks."""
+        goal = Goal(1 << 60, self._nodes, kind.assumed.slots, 0)
+        result = self._run(kind, "on-demand", 0, policy=POLICIES["on-demand"](goal))
+        return result.makespan_ms or result.ended_ms - self._first_ms
+
+    def _run(self, kind: PoolKind, name: str, seed: int, **settings: object) -> SimulationResult:
+        assumed, scenario = kind.assumed, self._scenario
+        made = replace(
+            scenario,
+            workload=_faster(scenario.workload, kind.speed),
+            interval_ms=round(assumed.interval_s * 1000),
+            slots_per_node=assumed.slots,
+            seed=scenario.seed + seed,
+            **settings,  # pyright: ignore[reportArgumentType]  formula or policy
+        )
+        try:
+            return simulate(made)
+        except ScenarioError as err:
+            raise RunnerError(
+                "R-SIMULATION",
+                f"cannot simulate {name}",
+                why=str(err),
+                fix="correct the formula, or give nodes as many --slots as a task needs",
+                exit_code=ExitCode.USAGE,
+            ) from err
+
+    def _option(
+        self,
+        kind: PoolKind,
+        name: str,
+        deadline_ms: int,
+        results: Sequence[SimulationResult],
+        *,
+        is_policy: bool,
+    ) -> Option:
+        prices = kind.assumed.spot_usd, kind.assumed.dedicated_usd
+        parts = [each.cost_micro(*prices) for each in results]
+        costs = [sum(each.values()) for each in parts if each is not None]
+        known = costs if len(costs) == len(parts) else None
+        return Option(kind.name, name, is_policy, deadline_ms, results, known)
+
+
+def _faster(work: Workload, speed: float) -> Workload:
+    if speed == 1.0:
+        return work
+    return replace(work, durations_ms=[max(1, round(ms / speed)) for ms in work.durations_ms])
+
+
+# -- the checkpoint interval
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the records of a run say; None where they say nothing.
+
+    Attributes:
+        save_s: Median time of a checkpoint, from copy to commit.
+        ran_s: Time of its attempts on spot nodes.
+        evictions: Attempts on spot nodes that were lost or terminated.
+    """
+
+    save_s: float | None
+    ran_s: float
+    evictions: int
+
+    @property
+    def mtbf_s(self) -> float | None:
+        """Mean time between two evictions; None without an eviction."""
+        return self.ran_s / self.evictions if self.evictions else None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInterval:
+    """The recommended work between two checkpoints, by Young and by Daly."""
+
+    save_s: float
+    mtbf_s: float
+    young_s: float
+    daly_s: float
+
+
+def recommend_interval(save_s: float | None, mtbf_s: float | None) -> CheckpointInterval | None:
+    """Return the best checkpoint interval, None if a value is unknown or zero."""
+    if not save_s or not mtbf_s:
+        return None
+    return CheckpointInterval(save_s, mtbf_s, *checkpoint_interval_s(save_s, mtbf_s))
+
+
+def measure_run(connection: Connection, record: RunSpec) -> Measured:
+    """Return save time and evictions from the records of a run."""
+    attempts = [row for row in list_attempts(connection, load_view(connection, record)) if row.spot]
+    container = runs_container(connection)
+    saves: list[float] = []
+    for row in attempts:
+        name = RunPaths(record.run_id).attempt_events(row.attempt)
+        for line in (container.read(name) or b"").splitlines():
+            saves += _save_time(line)
+    following = {row.attempt - 1: row.started for row in attempts}
+    spans = (_span_s(row, following.get(row.attempt)) for row in attempts)
+    evictions = sum(row.why in ("lost", "terminated") for row in attempts)
+    median = sorted(saves)[len(saves) // 2] if saves else None
+    return Measured(median, sum(spans), evictions)
+
+
+def _save_time(line: bytes) -> list[float]:
+    try:
+        event = parse_json(line)
+        return [float(event["took_s"])] if "checkpoint" in event else []
+    except (ValueError, TypeError, KeyError):
+        return []
+
+
+def _span_s(row: AttemptRow, next_start: str | None) -> float:
+    """Return how long an attempt ran; one on a lost node ended before the next one began."""
+    if row.took_s is not None:
+        return max(0.0, row.took_s)
+    try:
+        passed = datetime.fromisoformat(next_start or "") - datetime.fromisoformat(row.started)
+    except ValueError:
+        return 0.0
+    return max(0.0, passed.total_seconds())
