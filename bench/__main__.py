@@ -24,6 +24,7 @@ NAMES = (
     "checkpoint",
     "infra_program",
     "history",
+    "why",
     "transfers",
     "resubmission",
     "collecting",

@@ -17,14 +17,16 @@ from azure.core.credentials import AzureNamedKeyCredential
 
 from runner.azure.auth import credentials
 from runner.azure.auth.credentials import Connection, connect
-from runner.azure.storage.blobs import BlobContainer
+from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.planning.plan import RunPlan
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.settings import load_settings
-from runner.flows.runs.documents import runs_container
+from runner.flows.runs.cancel import cancel_run
+from runner.flows.runs.diagnose import diagnose_run
+from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptStart, StageEvent
@@ -312,3 +314,36 @@ def test_events_of_a_node_with_another_clock_are_corrected_and_gaps_are_marked(
     shown = cli.run("events", run_id)
     assert "attempt 1: its clock is 54" in shown.stderr
     cli.ok("cancel", run_id)
+
+
+HEALTHY = 20  # runs: four in five of them go on to their end, and one in five is cancelled
+
+
+@pytest.mark.slow
+def test_healthy_runs_get_no_label_from_their_submission_to_their_end(
+    cli: Cli, script: Write
+) -> None:
+    """Waiting behind others, waiting for a run before it, preparing, running, ended, cancelled."""
+    folder = script("import time\nprint('on', flush=True)\ntime.sleep(0.5)\n")
+    lines = ["tasks:"]
+    for number in range(HEALTHY):
+        behind = f", after: [t{number - 1}]" if number % 10 == 9 else ""
+        lines.append(f"  t{number}: {{command: [python, train.py]{behind}}}")
+    (folder / "many.yaml").write_text("\n".join(lines) + "\n")
+    group = cli.json("submit", folder / "many.yaml", "--detach")["group"]
+    _, connection = in_process(cli)
+    shown = cli.json("show", group)["tasks"]
+    records = [find_run(connection, task["run_id"]) for task in shown]
+    assert len(records) == HEALTHY
+    for record in records[5::10]:
+        cancel_run(connection, record)
+    seen: set[str] = set()
+    left = list(records)
+    while left:
+        found = in_parallel(lambda record: diagnose_run(connection, record), left)
+        labelled = [each for each in found if each.cause is not None]
+        assert labelled == []
+        seen |= {each.state for each in found}
+        ended = {each.subject for each in found if each.state in ("succeeded", "cancelled")}
+        left = [record for record in left if record.run_id not in ended]
+    assert {"queued", "running", "succeeded", "cancelled"} <= seen
