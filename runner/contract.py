@@ -75,7 +75,7 @@ def parse_stack_outputs(text: str) -> StackOutputs:
     """
     try:
         raw: Any = json.loads(text)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise ContractError(f"not JSON: {err}") from err
     if not isinstance(raw, dict):
         raise ContractError("expected a JSON object")

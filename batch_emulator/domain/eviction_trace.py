@@ -127,7 +127,7 @@ def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if line.strip():
             try:
                 row: Any = json.loads(line)
-            except ValueError as err:
+            except (ValueError, RecursionError) as err:
                 raise ValueError(f"line {number}: not JSON: {err}") from err
             if not isinstance(row, dict):
                 raise ValueError(f"line {number}: an object is expected")

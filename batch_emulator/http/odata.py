@@ -450,7 +450,7 @@ def _limit(text: str) -> int:
 def _decode(text: str) -> Json:
     try:
         value: Any = json.loads(base64.urlsafe_b64decode(text.encode()))
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise bad_query("$skiptoken", text, "not a token of this service") from err
     if not isinstance(value, dict):
         raise bad_query("$skiptoken", text, "not a token of this service")

@@ -86,7 +86,7 @@ def _why_invalid(method: str, headers: Any, body: bytes) -> str:
     if body:
         try:
             return "" if isinstance(json.loads(body), dict) else "is not an object"
-        except ValueError:
+        except (ValueError, RecursionError):
             kind = headers.get("Content-Type", "").partition(";")[0]
             return "is not complete" if kind.endswith("json") else f"is {kind or 'no JSON'}"
     if _REQUEST_ID not in headers:

@@ -5,6 +5,7 @@ One bad connection never disturbs another; what is refused is refused with an er
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import time
@@ -122,6 +123,7 @@ def test_version_that_is_missing_is_named(running: Running) -> None:
         "eyJhZnRlciI6IFtdfQ==",
         "eyJtYXgiOiAiYSJ9",
         "e30=" * 9,
+        base64.b64encode(b"[" * 20_000).decode(),
     ],
 )
 def test_token_of_another_list_is_no_server_error(running: Running, token: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,14 @@ from runner.core.units import format_duration
 from runner.core.yaml_files import near
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import load_result, runs_container
+from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
-from runner.protocol.run_spec import parse_run
+from runner.protocol.run_spec import DAMAGED, parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
+
+# Of a schedule whose own document cannot be read: it is listed, and can be deleted.
+_UNREADABLE = {"cron": "unreadable", "timezone": "UTC", "instance": "unreadable"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,18 @@ def firings(connection: Connection, schedule: ScheduleRecord) -> list[Firing]:
     container = runs_container(connection)
     names = [blob.name for blob in container.list(f"{SCHEDULES_FOLDER}{schedule.place}/firings/")]
     bodies = [body for body in in_parallel(container.read, names) if body]
-    made = (json.loads(body) for body in bodies)
-    return sorted((_firing(one) for one in made), key=lambda one: one.created)
+    made = (_firing(body) for body in bodies)
+    return sorted((one for one in made if one is not None), key=lambda one: one.created)
 
 
-def _firing(raw: dict[str, Any]) -> Firing:
+def _firing(body: bytes) -> Firing | None:
+    """Return a firing by its document, or None if that cannot be read."""
+    with suppress(*DAMAGED):
+        return _parsed_firing(parse_json(body))
+    return None
+
+
+def _parsed_firing(raw: dict[str, Any]) -> Firing:
     runs: dict[str, str] = raw.get("runs") or {}
     found = tuple(runs.values()) if runs else (str(raw["run_id"]),)
     triggered = bool(raw.get("triggered"))
@@ -189,8 +200,13 @@ def _load(
     body = container.read(schedule_blob(schedule_id))
     if body is None:
         return None
-    document: dict[str, Any] = json.loads(body)
-    return ScheduleRecord(schedule_id, document, views.get(schedule_id))
+    view = views.get(schedule_id)
+    try:
+        found = ScheduleRecord(schedule_id, dict(parse_json(body)), view)
+        _ = found.when, found.place, found.tasks
+    except DAMAGED:
+        return ScheduleRecord(schedule_id, _UNREADABLE, view)
+    return found
 
 
 def forget(container: BlobContainer, schedule: ScheduleRecord) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import check_pool, create_job
@@ -20,6 +20,7 @@ from runner.flows.schedules.manage import ScheduleRecord
 from runner.flows.submit.pipeline import RepeatRequest
 from runner.flows.submit.repeat import submit_again
 from runner.flows.submit.submit_group import place_group, submitting
+from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import RunGroup, parse_group
 from runner.protocol.run_spec import RunSpec, SecretRef, parse_run
@@ -66,16 +67,18 @@ def _record(
 
 
 def _template(container: BlobContainer, schedule: ScheduleRecord, blob: str) -> dict[str, Any]:
-    body = container.read(blob)
-    if body is None:
+    try:
+        template: Any = parse_json(container.read(blob) or b"")
+    except ValueError:
+        template = None
+    if not isinstance(template, dict):
         raise RunnerError(
             "R-SCHEDULE-BROKEN",
             f"schedule {schedule.schedule_id} has lost its template",
             fix=f"runner schedule rm {schedule.schedule_id}, then create it again",
             exit_code=ExitCode.RUN_FAILED,
         )
-    template: dict[str, Any] = json.loads(body)
-    return template
+    return cast("dict[str, Any]", template)
 
 
 def _trigger_group(

@@ -223,6 +223,7 @@ def test_traces_are_read_from_json_lines_and_csv(tmp_path: Path, text: str) -> N
     [
         ("", "no entries"),
         ("{", "not JSON"),
+        ('{"a":' * 50_000, "line 1: not JSON"),
         ('{"time": 1}', "either"),
         ('{"time": 1, "evict": 1, "capacity": 1}', "either"),
         ('{"evict": 1}', "time"),
