@@ -6,6 +6,7 @@ The formula is evaluated on pools in different states, so the rules hold for any
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -109,6 +110,23 @@ class _Lint:
             if token.kind == "name":
                 yield "set" if token.at in targets else "read", token.text
 
+    def _value_of(self, name: str) -> str:
+        """Return the text that is assigned to a target last, or `...` if it is long."""
+        ats = [each.at for each in self.statements if each.target]
+        last = max(at for at in ats if self._sets(at, name))
+        value = self.text[last:].partition(";")[0].partition("=")[2].strip()
+        return value if "\n" not in value and 0 < len(value) <= 60 else "..."
+
+    def _sets(self, at: int, name: str) -> bool:
+        written = re.match(r"\$\w+", self.text[at:])
+        return written is not None and TARGET_ALIASES.get(written[0], written[0]) == name
+
+    def _line_naming(self, message: str) -> int | None:
+        """Return the first line with a variable that a message names."""
+        named = set(re.findall(r"\$\w+", message))
+        places = (each.at for each in tokens(self.text) if each.text in named)
+        return next(map(self._line, places), None)
+
     def _line(self, at: int) -> int:
         return self.text.count("\n", 0, at) + 1
 
@@ -119,7 +137,7 @@ class _Lint:
             yield Finding(
                 "target-never-set",
                 "error",
-                None,
+                self._line(self.statements[-1].at) if self.statements else None,
                 "the formula sets neither node count, so the pool never changes",
                 f"{SPOT} = min(4, $PendingTasks.GetSample(1));",
             )
@@ -140,7 +158,7 @@ class _Lint:
             yield Finding(
                 "no-taskcompletion",
                 "warning",
-                None,
+                min(self.lines[name] for name in (SPOT, DEDICATED) if name in self.lines),
                 f"{OPTION} is not set: a node that leaves the pool stops its tasks, which start "
                 "again on another node",
                 f"{OPTION} = taskcompletion;",
@@ -220,7 +238,7 @@ class _Lint:
                 yield Finding(
                     "reads-nothing",
                     "warning",
-                    None,
+                    self._line_naming(warning),
                     f"a read is always empty: {warning}",
                     "read a metric that Batch measures, over at least two minutes",
                 )
@@ -247,7 +265,7 @@ class _Lint:
                     self.lines[name],
                     f"{_MANY:,} waiting tasks ask for {count:,} nodes: only the quota limits the "
                     "cost",
-                    f"{name} = min(10, ...);",
+                    f"{name} = min(10, {self._value_of(name)});",
                 )
 
     def _settled(

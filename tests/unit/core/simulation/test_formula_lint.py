@@ -110,3 +110,13 @@ def test_a_finding_names_the_line() -> None:
 )
 def test_every_text_gets_findings_and_no_exception(text: str) -> None:
     assert lint(text)
+
+
+def test_every_finding_about_the_formula_names_its_line() -> None:
+    text = f"// all\nx = $WallClockSeconds.GetSample(1);\n{SPOT} = sum($PendingTasks.GetSample(1));"
+    lines = {finding.rule: (finding.line, finding.better) for finding in lint(text)}
+    assert lines["reads-nothing"][0] == 2
+    assert lines["no-taskcompletion"][0] == 3
+    assert lines["no-upper-bound"] == (3, f"{SPOT} = min(10, sum($PendingTasks.GetSample(1)));")
+    [never] = lint("// all\nx = 1;")
+    assert (never.rule, never.line) == ("target-never-set", 2)
