@@ -86,6 +86,7 @@ def keep_reserve(paths: HomePaths) -> None:
     try:
         free = shutil.disk_usage(paths.local).free
         if free >= 4 * _LOW_BYTES and not paths.reserve.exists():
+            paths.reserve.touch(mode=0o600)
             paths.reserve.write_bytes(os.urandom(_RESERVE_BYTES))  # not to be compressed
     except OSError:
         return  # there are no services, or their disk is full again

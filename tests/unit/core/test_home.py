@@ -64,7 +64,10 @@ def test_reserve_is_given_up_on_a_full_disk_and_written_again(tmp_path: Path, di
     with disk_reserve(paths):
         assert not paths.local.exists()  # no services have been set up
     paths.local.mkdir()
+    before = os.umask(0)
     keep_reserve(paths)
+    os.umask(before)
+    assert paths.reserve.stat().st_mode & 0o777 == 0o600
     size = paths.reserve.stat().st_size
     assert 0 < size < 1 << 20
     with disk_reserve(paths):
