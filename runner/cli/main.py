@@ -164,6 +164,7 @@ VERBS: Mapping[str, Verb] = {
     "check": Verb("Azure environment", "environment.deploy", "check"),
     "pool": Verb("Azure environment", "environment.pool", "app"),
     "skus": Verb("Azure environment", "environment.pool", "skus"),
+    "monitor": Verb("Azure environment", "environment.monitor", "monitor"),
     "image": Verb("Azure environment", "environment.image", "app"),
     "selftest": Verb("Azure environment", "environment.selftest", "selftest"),
     "recipe": Verb("Recipes and settings", "recipe", "app"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -68,6 +68,7 @@ class CostReport:
         region: The region of the prices.
         is_free: The nodes are on this machine, and no price was given.
         ledger: All runs and nodes.
+        history: All runs with their states.
     """
 
     by: CostKey
@@ -78,6 +79,7 @@ class CostReport:
     region: str
     is_free: bool
     ledger: Ledger = field(repr=False)
+    history: tuple[RunRow, ...] = field(default=(), repr=False)
 
 
 def report_costs(
@@ -108,7 +110,7 @@ def report_costs(
         share_kernel=connection.outputs.location == "local",
     )
     chosen = {row.run_id: row for row in rows if _accepts(query, row)}
-    return _report(query, chosen, ledger, prices)
+    return replace(_report(query, chosen, ledger, prices), history=rows)
 
 
 def _accepts(query: CostQuery, row: RunRow) -> bool:

@@ -1,0 +1,202 @@
+"""Metrics of pools, nodes, the queue, evictions and costs, for Prometheus.
+
+The text format needs no library:
+https://prometheus.io/docs/instrumenting/exposition_formats (read 2026-11-23).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from runner.azure.auth.credentials import connect
+from runner.core.settings import Settings
+from runner.flows.environment.pools import PoolStatus, pool_list
+from runner.flows.runs.costs import CostQuery, CostReport, report_costs
+from runner.protocol.errors import ExitCode, RunnerError
+
+logger = logging.getLogger(__name__)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_KINDS = {True: "spot", False: "dedicated"}
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A metric with its samples: the labels, and the value."""
+
+    name: str
+    help: str
+    samples: Sequence[tuple[dict[str, str], float]]
+
+
+def collect(settings: Settings, query: CostQuery) -> list[Gauge]:
+    """Return the metrics of a target now. An unknown price has no sample, and is never zero.
+
+    Raises:
+        RunnerError: The services do not answer.
+    """
+    pools = pool_list(settings)
+    return [*pool_gauges(pools), *run_gauges(report_costs(connect(settings), query, settings.home))]
+
+
+def pool_gauges(pools: Iterable[PoolStatus]) -> list[Gauge]:
+    """Return nodes by state, targets, tasks and the price of pools."""
+    nodes: list[tuple[dict[str, str], float]] = []
+    targets: list[tuple[dict[str, str], float]] = []
+    tasks: list[tuple[dict[str, str], float]] = []
+    prices: list[tuple[dict[str, str], float]] = []
+    for each in pools:
+        pool = each.pool.id
+        for spot, kind in _KINDS.items():
+            label = {"pool": pool, "kind": kind}
+            target = each.pool.spot_target if spot else each.pool.dedicated_target
+            targets.append((label, target))
+            states = each.states.get(spot, {})
+            nodes += [({**label, "state": state}, count) for state, count in states.items()]
+        tasks.append(({"pool": pool}, each.running_tasks))
+        if each.usd_per_hour is not None:
+            prices.append(({"pool": pool}, each.usd_per_hour))
+    return [
+        Gauge("runner_pool_nodes", "Nodes by state.", nodes),
+        Gauge("runner_pool_target_nodes", "Nodes that the pool should have.", targets),
+        Gauge("runner_pool_running_tasks", "Tasks that run on the nodes.", tasks),
+        Gauge("runner_pool_usd_per_hour", "Price of the nodes now.", prices),
+    ]
+
+
+def run_gauges(report: CostReport) -> list[Gauge]:
+    """Return runs by state, evictions, and costs by part, of each pool."""
+    states: Counter[tuple[str, str]] = Counter()
+    evicted: Counter[str] = Counter()
+    for row in report.history:
+        if row.record is None or row.status is None:
+            states["", "unreadable"] += 1
+            continue
+        states[row.record.pool, row.status.state.value] += 1
+        evicted[row.record.pool] += row.evicted or 0
+    seconds = [
+        ({"pool": row.name, "part": part}, ms / 1000)
+        for row in report.rows
+        for part, ms in row.spent.ms.items()
+    ]
+    costs = [
+        ({"pool": row.name, "part": part}, micro / 1e6)
+        for row in report.rows
+        if row.spent.total_micro is not None
+        for part, micro in row.spent.micro.items()
+    ]
+    unpriced = [({"pool": row.name}, row.spent.unpriced_ms / 1000) for row in report.rows]
+    gaps = Counter(gap.cause for gap in report.gaps)
+    return [
+        Gauge(
+            "runner_runs",
+            "Runs by state; those that wait are queued.",
+            [({"pool": pool, "state": state}, count) for (pool, state), count in states.items()],
+        ),
+        Gauge(
+            "runner_evicted_attempts",
+            "Attempts of runs that an eviction or a lost node ended.",
+            [({"pool": pool}, count) for pool, count in evicted.items()],
+        ),
+        Gauge("runner_node_seconds", "Node time of runs by what it was spent on.", seconds),
+        Gauge("runner_cost_usd", "Cost of runs by what it was spent on.", costs),
+        Gauge("runner_unpriced_node_seconds", "Node time whose price is unknown.", unpriced),
+        Gauge(
+            "runner_unrecorded",
+            "Node time that is not on record, by cause: how many times.",
+            [({"cause": cause}, count) for cause, count in gaps.items()],
+        ),
+    ]
+
+
+def render_metrics(gauges: Iterable[Gauge]) -> str:
+    """Return the metrics in Prometheus's text format."""
+    lines: list[str] = []
+    for gauge in gauges:
+        lines += [f"# HELP {gauge.name} {gauge.help}", f"# TYPE {gauge.name} gauge"]
+        for labels, value in sorted(gauge.samples, key=lambda sample: sorted(sample[0].items())):
+            named = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+            lines.append(f"{gauge.name}{f'{{{named}}}' if named else ''} {value:.15g}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class MetricsSource:
+    """Collects metrics at most once in `every_s` seconds, for any number of scrapes.
+
+    If the services do not answer, only `runner_up` remains, with 0: old values are not repeated.
+    """
+
+    def __init__(self, load: Callable[[], list[Gauge]], every_s: float) -> None:
+        self._load = load
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._text = ""
+        self._until = 0.0
+
+    def text(self) -> str:
+        """Return the metrics as text."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._text = self._collected()
+                self._until = time.monotonic() + self._every_s
+            return self._text
+
+    def _collected(self) -> str:
+        began = time.monotonic()
+        gauges: list[Gauge] = []
+        try:
+            gauges = self._load()
+            is_up = 1.0
+        except RunnerError as err:
+            logger.warning("%s: %s", err.what, err.why)
+            is_up = 0.0
+        took = time.monotonic() - began
+        status = [
+            Gauge("runner_up", "1 if the services answered.", [({}, is_up)]),
+            Gauge("runner_collection_seconds", "Time to collect the metrics.", [({}, took)]),
+        ]
+        return render_metrics([*status, *gauges])
+
+
+def open_server(host: str, port: int, source: MetricsSource) -> ThreadingHTTPServer:
+    """Return a server of `/metrics`; its `serve_forever` answers.
+
+    Raises:
+        RunnerError: R-MONITOR-PORT, the address cannot be used.
+    """
+
+    class _Scrape(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_known = self.path.partition("?")[0] == "/metrics"
+            body = source.text() if is_known else "metrics are at /metrics\n"
+            content = body.encode()
+            self.send_response(HTTPStatus.OK if is_known else HTTPStatus.NOT_FOUND)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+            logger.debug(format, *args)
+
+    try:
+        return ThreadingHTTPServer((host, port), _Scrape)
+    except (OSError, OverflowError) as err:
+        raise RunnerError(
+            "R-MONITOR-PORT",
+            f"cannot listen on {host} port {port}",
+            why=getattr(err, "strerror", None) or str(err),
+            fix="use another --port, or --host 127.0.0.1",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
