@@ -75,8 +75,8 @@ ALONE: Mapping[str, FixCase] = {
         "train a.py --entry b.py", {"a.py": "", "b.py": ""}, beyond=("R-STACK-MISSING",)
     ),
     "R-RECIPE-PATH": FixCase(
-        "train tasks.yaml",
-        {"tasks.yaml": "tasks: {one: {command: python -V}}\n"},
+        "train 'a b/tasks.yaml'",
+        {"a b/tasks.yaml": "tasks: {one: {command: python -V}}\n"},
         beyond=("R-STACK-MISSING",),
     ),
     "R-RECIPE-NAME": FixCase("recipe new my.model"),
@@ -96,6 +96,9 @@ ALONE: Mapping[str, FixCase] = {
     "R-STACK-MISSING": FixCase("ps --target azure", beyond=("R-PROJECT-MISSING",)),
     "R-STUCK-DETACHED": FixCase(
         "train mnist --detach --fail-if-stuck 15m", beyond=("R-STACK-MISSING",)
+    ),
+    "R-SUBMIT-RECIPE": FixCase(
+        "submit 'a b/train.py'", {"a b/train.py": ""}, beyond=("R-STACK-MISSING",)
     ),
     "R-WATCH-FORMAT": FixCase("ps -w -o json", beyond=("R-STACK-MISSING",)),
 }

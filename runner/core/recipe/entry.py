@@ -67,7 +67,7 @@ def script_command(path: Path) -> tuple[str, ...]:
             "R-RECIPE-PATH",
             f"{path} is not a script",
             why=f"a recipe is a folder, a {RECIPE_FILE}, a .py file, or a file with a line #!",
-            fix=f"run `runner submit {path.name}` if it has tasks"
+            fix=f"run `runner submit {shlex.quote(str(path))}` if it has tasks"
             if path.suffix in (".yaml", ".yml")
             else f"{_with_command(path.name)}, and train the folder",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -176,10 +177,10 @@ def load_submit_file(path: Path) -> tuple[SubmitFile, Document]:
 
 def _no_tasks(path: Path) -> RunnerError:
     return RunnerError(
-        f"{CODE}-RECIPE",
+        "R-SUBMIT-RECIPE",
         f"{path} has no tasks to submit",
         why="a folder, a script or a train.yaml is a recipe",
-        fix=f"runner train {path.name}, or use a file with tasks",
+        fix=f"run `runner train {shlex.quote(str(path.resolve()))}`, or use a file with tasks",
     )
 
 

@@ -164,7 +164,7 @@ def test_verb_of_another_program_suggests_ours(words: list[str], fix: str, capsy
 def test_training_a_file_of_tasks_suggests_submit(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "tasks.yaml").write_text("tasks: {a: {command: x}}")
     assert main(["train", "tasks.yaml", "--dry-run"]) == ExitCode.USAGE
-    assert "runner submit tasks.yaml" in capsys.readouterr().err
+    assert f"runner submit {tmp_path / 'tasks.yaml'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

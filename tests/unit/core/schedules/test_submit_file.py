@@ -295,4 +295,4 @@ def test_recipe_is_no_file_of_tasks(write: Write, name: str) -> None:
     folder = write("").parent
     with pytest.raises(RunnerError, match="has no tasks to submit") as caught:
         load_submit_file(folder / name)
-    assert caught.value.fix.startswith("runner train ")
+    assert caught.value.fix.startswith(f"run `runner train {folder / name}`")
