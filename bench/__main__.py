@@ -18,6 +18,7 @@ NAMES = (
     "task_rate",
     "scale",
     "autoscale",
+    "simulator",
     "log_latency",
     "train_warm",
     "gang_start",
