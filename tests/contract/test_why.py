@@ -317,3 +317,32 @@ def test_busy_pool_at_its_cap_is_the_cause_only_with_a_formula(tmp_path: Path) -
             things.wait_task(job_id, task_id, "running")
             facts = load_pool_facts(connection, pool_id)
             assert diagnose_pool(connection, replace(facts, most_nodes=1)).cause == cause
+
+
+def test_node_that_fails_tasks_quickly_is_named_only_if_they_succeed_elsewhere(
+    running: Running, things: Things
+) -> None:
+    connection = connected(running)
+    pool_id = things.pool(target_dedicated_nodes=2)
+    bad, good = sorted(str(node.id) for node in things.wait_nodes(pool_id, 2))
+    job_id = things.job(pool_id)
+    for _ in range(3):  # a script that fails everywhere
+        things.wait_task(job_id, things.task(job_id, "/bin/false"))
+    assert diagnose(connection, pool_id).cause is None
+    # One that fails on one node, which is idle again before the other.
+    command = f"/bin/sh -c 'test $AZ_BATCH_NODE_ID != {bad} || exit 9; sleep 1'"
+    job_id = things.job(pool_id)
+
+    def caused() -> Diagnosis | None:
+        pair = [things.task(job_id, command) for _ in range(2)]
+        for task_id in pair:
+            things.wait_task(job_id, task_id)
+        found = diagnose(connection, pool_id)
+        return found if found.cause else None
+
+    found = eventually(caused)
+    assert found.cause == "NodeFailing"
+    assert f"--node-id {bad} " in found.command
+    assert len([each for each in found.evidence if each.at]) == 3
+    assert diagnose(connection, bad).cause == "NodeFailing"
+    assert diagnose(connection, good).cause is None

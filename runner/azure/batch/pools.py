@@ -312,6 +312,7 @@ class NodeTask:
 
     job_id: str
     task_id: str
+    started: datetime | None
     ended: datetime | None
     succeeded: bool
 
@@ -564,6 +565,7 @@ def _recent(task: models.BatchTaskInfo) -> NodeTask:
     return NodeTask(
         job_id=str(task.job_id or ""),
         task_id=str(task.task_id or ""),
+        started=info.start_time if info else None,
         ended=info.end_time if info else None,
         succeeded=result == "success",
     )

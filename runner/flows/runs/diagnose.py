@@ -44,6 +44,7 @@ from runner.flows.runs.stuck import (
     PoolFacts,
     explain_shortage,
     explain_wait,
+    find_failing_node,
     load_pool_facts,
 )
 from runner.flows.runs.watch import RunView, load_view
@@ -278,7 +279,31 @@ def diagnose_pool(connection: Connection, facts: PoolFacts) -> Diagnosis:
         return replace(blank, message=cause.message)
     if cause is None or not (cause.stuck or cause.code == "Preempted"):
         cause = explain_shortage(facts) or cause
-    return _with_cause(connection, blank, cause, facts)
+    found = _with_cause(connection, blank, cause, facts)
+    return found if found.cause else _failing(connection, found, facts)
+
+
+def _failing(connection: Connection, blank: Diagnosis, facts: PoolFacts) -> Diagnosis:
+    """Name the node that fails tasks quickly which succeed on others, if the pool has one."""
+    failing = find_failing_node(facts.nodes)
+    if failing is None or (blank.kind == "node" and failing[0].id != blank.subject):
+        return blank
+    node, tasks = failing
+    message = (
+        f"node {node.id} failed its last {len(tasks)} tasks within a minute each, while others of "
+        "their job succeed elsewhere"
+    )
+    found = [
+        Evidence(f"task {each.task_id} of {each.job_id}", "failed", each.ended) for each in tasks
+    ]
+    disable = connection.for_this_account(
+        f"az batch node scheduling disable --pool-id {facts.id} --node-id {node.id} "
+        "--node-disable-scheduling-option taskcompletion"
+    )
+    return replace(
+        blank, cause="NodeFailing", message=message, evidence=tuple(found), command=disable,
+        fix="take the node out of scheduling, and let the pool replace it",
+    )  # fmt: skip
 
 
 _LOST_NODES = frozenset({"AllocationFailed", "ResizeFailed", "NodesUnusable"})
@@ -406,9 +431,9 @@ def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> D
             evidence=(since,), fix="nothing to do: the pool gets another node when Azure has one",
             command=f"runner pool nodes {facts.id}",
         )  # fmt: skip
-    if node.state not in BROKEN_STATES | {"offline"}:
-        return blank
     whole = load_pool_facts(connection, facts.id)
+    if node.state not in BROKEN_STATES | {"offline"}:
+        return _failing(connection, blank, whole)
     alone = replace(whole, nodes=(node,))
     if node.state == "starttaskfailed" and not alone.log:
         alone = replace(alone, log=_start_log(connection, facts.id, node))

@@ -17,6 +17,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import has_ended, is_disabled
 from runner.azure.batch.pools import (
     BROKEN_STATES,
+    NodeTask,
     NodeView,
     PoolAutoscale,
     PoolView,
@@ -34,6 +35,7 @@ from runner.protocol.run_spec import RunSpec
 _LOCAL_POOL = "local"  # the pool that `runner local up` creates
 _WORKING = frozenset({"idle", "running"})
 _CLOSED = frozenset({"offline", "deallocating", "deallocated"})
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
 _BOOT_LIMIT = timedelta(minutes=30)  # our choice: GPU drivers and preloaded data take up to 15
 _CHARGED = "Azure charges for {} until they are removed"
 _NO_SAMPLES = "InsufficientSampleData"  # of a new pool: it has them a minute later
@@ -465,6 +467,32 @@ def _arguments(text: str) -> list[str]:
         else:
             parts[-1] += char
     return []
+
+
+# -- a node on which tasks fail
+
+_FAILS = 3  # tasks in a row
+_QUICKLY = timedelta(minutes=1)
+
+
+def find_failing_node(nodes: Sequence[NodeView]) -> tuple[NodeView, tuple[NodeTask, ...]] | None:
+    """Return a node that fails tasks quickly which succeed elsewhere, with the failures, or None.
+
+    Its newest tasks failed within a minute each, and since the first of them a task of one of their
+    jobs has succeeded on another node: a script that fails on every node is not the node's fault.
+    """
+    for node in nodes:
+        ended = sorted((t for t in node.recent if t.ended), key=lambda t: t.ended or _EARLIEST)
+        newest = tuple(ended[-_FAILS:])
+        quick = [t for t in newest if t.ended and t.started and t.ended - t.started < _QUICKLY]
+        if len(quick) < _FAILS or any(task.succeeded for task in quick):
+            continue
+        jobs, since = {task.job_id for task in quick}, quick[0].started or _EARLIEST
+        for other in nodes:
+            done = (t for t in other.recent if t.succeeded and t.ended and t.ended > since)
+            if other.id != node.id and any(task.job_id in jobs for task in done):
+                return node, newest
+    return None
 
 
 # -- nodes that may still take the run
