@@ -32,6 +32,7 @@ from runner.api.catalogue import settings as settings
 from runner.api.catalogue import skus as skus
 from runner.api.group_object import Group as Group
 from runner.api.group_object import submit as submit
+from runner.api.group_object import sweep as sweep
 from runner.api.history import Retried as Retried
 from runner.api.history import Runs as Runs
 from runner.api.history import group as group

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.api import html
 from runner.api.arguments import checked
@@ -15,9 +15,11 @@ from runner.api.run_object import Run
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
+    from runner.core.settings import Settings
     from runner.flows.runs.groups import GroupView
     from runner.flows.runs.history import RunRow
     from runner.flows.session import Session
+    from runner.flows.submit.group import CheckedFile
     from runner.protocol.groups import RunGroup as Document
 
 _MISSING = "missing"
@@ -102,6 +104,22 @@ class Group(Mapping[str, Run]):
             )
         return self
 
+    @property
+    def trials(self) -> dict[str, dict[str, Any]]:
+        """The parameters of each trial of a sweep; empty for other groups."""
+        return {task: dict(params) for task, params in self._document.trials.items()}
+
+    def best(self, metric: str | None = None) -> Run | None:
+        """Return the trial of a sweep that succeeded with the best value of a metric, or None.
+
+        The default is the primary metric of the recipe, or the first one that was measured.
+        """
+        from runner.flows.runs.experiments import load_leaderboard
+
+        board = load_leaderboard(self.session.connection, self._document, metric)
+        row = board.best(board.metric) if board.metric else None
+        return None if row is None or row.record is None else Run(self.session, row.record)
+
     def cancel(self) -> Group:
         """Cancel every active run. Return the group."""
         from runner.flows.runs.groups import cancel_group
@@ -141,7 +159,6 @@ def submit(
     `wait=True` returns when all have ended, `check=True` waits too, and raises unless all succeed.
     """
     from runner.core.schedules.submit_file import load_submit_file
-    from runner.flows.session import start_group
     from runner.flows.submit.group import GroupRequest, check_file
 
     settings = settings_of(target, stack, pool)
@@ -156,6 +173,85 @@ def submit(
     cap = None if max_cost is None else str(max_cost)
     request = GroupRequest(overrides_of(set), experiment, priority, cap)
     checked = check_file(parsed, path, request)
+    return _start(checked, settings, on_progress, wait=wait, check=check)
+
+
+@checked
+def sweep(
+    recipe: str | Path,
+    params: Mapping[str, object] | None = None,
+    *,
+    method: Literal["grid", "random"] | None = None,
+    trials: int | None = None,
+    repeat: int | None = None,
+    seed: int | None = None,
+    max_parallel: int | None = None,
+    set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
+    args: Sequence[str] = (),
+    data: str | Path | None = None,
+    experiment: str | None = None,
+    max_cost: float | str | None = None,
+    pool: str | None = None,
+    target: str | None = None,
+    stack: str | None = None,
+    wait: bool = False,
+    check: bool = False,
+    on_progress: OnUpdate | None = None,
+) -> Group:
+    """Submit a run for each trial of a sweep. Return their group: `.trials`, `.best()`.
+
+    Args:
+        recipe: name of a built-in recipe, or path of a folder or script.
+        params: as in `sweep` of train.yaml, which they extend: `{"lr": [0.1, 0.01]}`.
+        method: "grid" or "random".
+        trials: number of draws.
+        repeat: how often each trial runs.
+        seed: of the draws.
+        max_parallel: trials that run at the same time.
+        set: parameters of all trials.
+        args: arguments of the script.
+        data: file or folder with the data set.
+        experiment: experiment of the runs; by default the recipe's name.
+        max_cost: cap in USD of all trials together.
+        pool: pool to run on.
+        target: "local" or "azure".
+        stack: Pulumi stack of the target.
+        wait: return when all trials have ended.
+        check: wait, and raise RunnerError (R-RUN-FAILED) unless all succeed.
+        on_progress: called with updates.
+    """
+    from runner.core.recipe.recipe import load_recipe
+    from runner.core.recipe.sweep import change_sweep
+    from runner.flows.submit.prepare import TrainOptions
+    from runner.flows.submit.sweep import check_sweep
+
+    loaded = load_recipe(str(recipe), cwd=Path.cwd())
+    changes = {
+        "method": method, "trials": trials, "repeat": repeat, "seed": seed,
+        "max_parallel": max_parallel,
+    }  # fmt: skip
+    options = TrainOptions(
+        overrides=overrides_of(set),
+        script_args=tuple(args),
+        experiment=experiment,
+        data=None if data is None else Path(data).expanduser(),
+    )
+    cap = None if max_cost is None else str(max_cost)
+    checked = check_sweep(loaded, change_sweep(loaded.sweep, params or {}, changes), options, cap)
+    settings = settings_of(target, stack, pool)
+    return _start(checked, settings, on_progress, wait=wait, check=check)
+
+
+def _start(
+    checked: CheckedFile,
+    settings: Settings,
+    on_progress: OnUpdate | None,
+    *,
+    wait: bool,
+    check: bool,
+) -> Group:
+    from runner.flows.session import start_group
+
     with live(on_progress) as view:
         session, document = start_group(checked, settings, view.on_progress, view.on_warning)
         group = Group(session, document)

@@ -134,6 +134,7 @@ class Verb(NamedTuple):
 VERBS: Mapping[str, Verb] = {
     "train": Verb("Runs", "runs.train", "train"),
     "submit": Verb("Runs", "runs.submit", "submit"),
+    "sweep": Verb("Runs", "runs.sweep", "app"),
     "schedule": Verb("Runs", "runs.schedule", "app"),
     "ps": Verb("Runs", "runs.ps", "ps"),
     "experiments": Verb("Runs", "runs.experiments", "app"),

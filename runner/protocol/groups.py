@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -24,6 +24,7 @@ class RunGroup:
         runs: Run IDs by task.
         after: By task, the tasks that must succeed before it.
         schedule: Name of the schedule that started the group.
+        trials: Of a sweep, the parameters that each task has by the sweep; else empty.
     """
 
     group_id: str
@@ -34,6 +35,7 @@ class RunGroup:
     runs: Mapping[str, str]
     after: Mapping[str, Sequence[str]]
     schedule: str | None = None
+    trials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
     def to_json(self) -> dict[str, Any]:
         """Return the document."""
@@ -46,7 +48,11 @@ class RunGroup:
             "pool": self.pool,
             **({"schedule": self.schedule} if self.schedule else {}),
             "tasks": {
-                name: {"run_id": run_id, "after": list(self.after[name])}
+                name: {
+                    "run_id": run_id,
+                    "after": list(self.after[name]),
+                    **({"trial": dict(self.trials[name])} if name in self.trials else {}),
+                }
                 for name, run_id in self.runs.items()
             },
         }
@@ -76,6 +82,7 @@ def parse_group(content: bytes, group_id: str) -> RunGroup:
             pool=raw["pool"],
             runs={name: str(task["run_id"]) for name, task in tasks.items()},
             after=after,
+            trials={name: task["trial"] for name, task in tasks.items() if "trial" in task},
         )
     except (
         KeyError,

@@ -26,7 +26,7 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
 
 @pytest.fixture(scope="module")
 def runs(session_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The IDs of a run that succeeded, of one that failed, and of one that a model needs."""
+    """The IDs of a run that succeeded, one that failed, one that a model needs, and a sweep."""
     folder = tmp_path_factory.mktemp("fixes")
     cli = Cli(session_home, folder)
     (folder / "train.py").write_text(_SCRIPT, encoding="utf-8")
@@ -37,11 +37,12 @@ def runs(session_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Mappin
     assert show_ended(cli, failed)["state"] == "failed"
     assert show_ended(cli, kept)["state"] == "succeeded"
     assert show_ended(cli, done)["state"] == "succeeded"
+    varied = cli.ok("sweep", "start", "./train.py", "-p", "mode=fail", "--detach", "-o", "json")
     cli.ok("models", "register", kept, "needed")
     cli.ok("models", "register", done, "fixes")
     cli.ok("models", "register", done, "ours")
     cli.ok("data", "put", "train.py", "fixes/train.py")
-    return {"done": done, "failed": failed, "kept": kept}
+    return {"done": done, "failed": failed, "kept": kept, "sweep": json.loads(varied)["sweep"]}
 
 
 def filled(words: str, runs: Mapping[str, str], case: FixCase) -> list[str]:

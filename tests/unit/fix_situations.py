@@ -128,6 +128,8 @@ SERVED: Mapping[str, FixCase] = {
     "R-RUN-IN-USE": FixCase("rm {kept}"),
     "R-RUN-REFERENCE": FixCase("show /"),
     "R-RUN-UNKNOWN": FixCase("show nothing"),
+    "R-SWEEP-BEST": FixCase("sweep best {sweep}"),
+    "R-SWEEP-UNKNOWN": FixCase("sweep show nothing"),
     "R-SCHEDULE-UNKNOWN": FixCase("schedule show nothing"),
 }
 # Why the commands of an error are parsed and not run.

@@ -26,6 +26,7 @@ from runner.core.recipe.recipe import (
     RecipeSource,
     builtin_names,
 )
+from runner.core.recipe.sweep import SweepFile
 from runner.core.yaml_files import (
     Amount,
     Document,
@@ -306,6 +307,9 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     after: list[keys.RunReference] = Field(
         default_factory=list, description="Runs that must have succeeded before this one starts."
     )
+    sweep: SweepFile | None = Field(
+        None, description="The trials of a sweep; a single run ignores it."
+    )
 
 
 _PYTHONS = ("python", "python3")
@@ -474,6 +478,7 @@ def _build(
         image=parsed.image,
         prepare=parsed.prepare,
         max_cost_micros=None if parsed.max_cost is None else to_micros(parsed.max_cost),
+        sweep=parsed.sweep,
     )
 
 

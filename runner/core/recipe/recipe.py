@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from runner.core.recipe.inputs import InputSpec
 from runner.protocol.run_spec import Capacity, RecipeSpec
+
+if TYPE_CHECKING:
+    from runner.core.recipe.sweep import SweepFile
 
 CAPACITIES: tuple[Capacity, ...] = get_args(Capacity)
 # Of a pool whose nodes reach one another (Batch quotas page).
@@ -76,6 +79,7 @@ class Recipe(RecipeSpec):
     after: tuple[str, ...] = ()
     estimate: str | None = None
     files: tuple[str, ...] | None = None
+    sweep: SweepFile | None = None
 
 
 def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:

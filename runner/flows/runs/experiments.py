@@ -1,4 +1,4 @@
-"""Summarise the runs of an experiment: states, best run, causes of failures, durations."""
+"""Summarise the runs of an experiment or a sweep: states, best run, failures, durations."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import difflib
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import in_parallel
 from runner.core.states import RunState
+from runner.flows.runs.documents import runs_container
+from runner.flows.runs.groups import list_group_ids
 from runner.flows.runs.history import EVERY_RUN, RunFilter, RunRow, list_runs
-from runner.flows.runs.ranking import MetricOrder, rank
+from runner.flows.runs.ranking import MetricOrder, rank, with_metrics
 from runner.protocol.errors import RunnerError
+from runner.protocol.groups import RunGroup, group_blob, parse_group
 
 _FAILED = (RunState.FAILED, RunState.LOST)
 
@@ -65,6 +70,48 @@ class Experiment:
         good = (row for row in ranked if row.status and row.status.state is RunState.SUCCEEDED)
         first = next(good, None)
         return first if first and math.isfinite(first.metrics.get(metric, math.nan)) else None
+
+
+@dataclass(frozen=True)
+class Leaderboard(Experiment):
+    """The trials of a sweep, the best by `metric` first; in order of submission without one."""
+
+    sweep: RunGroup
+    metric: str | None
+
+
+def list_sweeps(connection: Connection) -> Iterator[RunGroup]:
+    """Yield the groups that are sweeps and can be read, newest first."""
+    container = runs_container(connection)
+    for group_id in list_group_ids(connection):
+        content = container.read(group_blob(group_id))
+        with suppress(RunnerError):
+            group = parse_group(content or b"", group_id)
+            if group.trials:
+                yield group
+
+
+def load_leaderboard(
+    connection: Connection, sweep: RunGroup, metric: str | None = None
+) -> Leaderboard:
+    """Return the trials of a sweep as they are now.
+
+    Args:
+        connection: the services.
+        sweep: a group with trials.
+        metric: the metric to sort by; None means that of the recipe, or the first measured one.
+
+    Raises:
+        RunnerError: R-METRIC-UNKNOWN, no trial has this metric.
+    """
+    place = {run_id: number for number, run_id in enumerate(sweep.runs.values())}
+    found = list_runs(connection, limit=None, ids=list(place)).rows
+    rows = in_parallel(lambda row: with_metrics(connection, row), found)
+    rows = sorted(rows, key=lambda row: place[row.run_id])
+    metric = metric or next(filter(None, (row.main_metric for row in rows)), None)
+    if metric is not None:
+        rows = rank(rows, MetricOrder(metric))
+    return Leaderboard(sweep.group_id, tuple(rows), sweep, metric)
 
 
 def list_experiments(connection: Connection) -> list[Experiment]:

@@ -53,7 +53,7 @@ def list_ranked(
         RunnerError: R-METRIC-UNKNOWN, no run that matches has this metric.
     """
     rows = list_runs(connection, limit=None, only=only, ids=ids).rows
-    ordered = rank(in_parallel(lambda row: _measured(connection, row), rows), order)
+    ordered = rank(in_parallel(lambda row: with_metrics(connection, row), rows), order)
     shown = ordered[:limit]
     return RunHistory(tuple(shown), len(ordered) - len(shown))
 
@@ -84,7 +84,7 @@ def _goal(rows: Iterable[RunRow], metric: str) -> str:
     return next((goal for goal in goals if goal), default_goal(metric))
 
 
-def _measured(connection: Connection, row: RunRow) -> RunRow:
+def with_metrics(connection: Connection, row: RunRow) -> RunRow:
     """Add the metrics of a run whose result has none because it goes on, or was stopped."""
     stopped = row.result is None or row.result.status == "cancelled"
     if row.record is None or not row.attempts or not stopped:

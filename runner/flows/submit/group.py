@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from runner.core.pricing.cost import to_micros
 from runner.core.recipe.file import missing_script
 from runner.core.recipe.keys import to_inputs
 from runner.core.recipe.recipe import Param, Recipe, load_recipe
+from runner.core.recipe.sweep import Trial
 from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, in_order
 from runner.core.yaml_files import near
 from runner.flows.submit.prepare import CheckedRun, Memo, TrainOptions, check_run, run_id_suffix
@@ -35,12 +36,16 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A file of tasks after validation; `runs` are in an order in which they may run."""
+    """A file of tasks, or a sweep, after validation; `runs` are in an order in which they may run.
+
+    `trials` are the swept parameters of each task of a sweep.
+    """
 
     file: SubmitFile
     name: str
     priority: int
     runs: Mapping[str, CheckedRun]
+    trials: Mapping[str, Trial] = field(default_factory=dict[str, Trial])
 
     @property
     def is_single(self) -> bool:
@@ -106,6 +111,7 @@ def new_group(submission: CheckedFile, pool: PoolOutput, created: datetime) -> R
         pool=pool.id,
         runs=_run_ids(name, tuple(file.tasks), created),
         after=edges(file),
+        trials=submission.trials,
     )
 
 

@@ -57,7 +57,7 @@ def submit(
         _make_schedule(out, checked, settings)
         return
     with out.stages() as view:
-        connection, group = _submit(view, checked, settings)
+        connection, group = submit_tasks(view, checked, settings)
     if settings.retention is not None:
         from runner.cli.commands.runs.rm import apply_retention
 
@@ -68,7 +68,7 @@ def submit(
             f"show it: runner show {group.group_id}   cancel it: runner cancel {group.group_id}"
         )
         return
-    _follow(out, connection, group)
+    follow_group(out, connection, group)
 
 
 def _make_schedule(out: Output, checked: CheckedFile, settings: Settings) -> None:
@@ -122,9 +122,10 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     out.note("dry run: nothing was started")
 
 
-def _submit(
+def submit_tasks(
     view: StageView, checked: CheckedFile, settings: Settings
 ) -> tuple[Connection, RunGroup]:
+    """Plan and submit a group. Raise typer.Exit: 130 after Ctrl-C, which submits nothing."""
     from runner.cli.ui.costs import cost_summary
     from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.submit_group import submit_group
@@ -139,7 +140,8 @@ def _submit(
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
-def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
+def follow_group(out: Output, connection: Connection, group: RunGroup) -> None:
+    """Watch a group to its end. Raise typer.Exit: 1 unless all succeeded, 130 after Ctrl-C."""
     from runner.cli.ui.groups import show_group, watch_group
     from runner.core.states import RunState
 

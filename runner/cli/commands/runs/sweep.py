@@ -1,0 +1,375 @@
+"""`runner sweep`: train a recipe with many parameters, and compare the trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli import options
+from runner.cli.autocomplete import complete_group, complete_model
+from runner.cli.options import Invocation, on_target
+from runner.cli.ui.output import Output
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.core.settings import Settings
+    from runner.flows.runs.experiments import Leaderboard
+    from runner.flows.runs.history import RunRow
+    from runner.flows.submit.group import CheckedFile
+    from runner.protocol.groups import RunGroup
+
+app = typer.Typer(
+    no_args_is_help=True, help="Train a recipe with many parameters, and compare the trials."
+)
+
+SweepArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SWEEP", help="ID, unique prefix, or @last.", autocompletion=complete_group
+    ),
+]
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        help="The metric that decides which trial is best.",
+        show_default="the primary metric of the recipe",
+    ),
+]
+_SHOWN_TRIALS = 10  # by a dry run
+
+
+@app.command("start")
+@on_target
+def start(
+    call: Invocation,
+    ref: options.RecipeArgument,
+    script_args: options.ArgsArgument = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            "-p",
+            metavar="NAME=VALUES",
+            help="Vary a parameter: lr=0.1,0.01, or 'lr={loguniform: [1e-5, 1e-1]}'.",
+            show_default=False,
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            help="grid: every combination; random: draws.",
+            show_default="grid if all parameters are lists",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", "-n", help="Number of draws.", show_default="20")
+    ] = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option("--repeat", help="How often each trial runs.", show_default="1"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of the draws.", show_default="0")
+    ] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            "--parallel", help="Trials that run at the same time.", show_default="as the pool can"
+        ),
+    ] = None,
+    entry: options.EntryOption = None,
+    set_: options.SetOption = None,
+    data: options.DataOption = None,
+    input_: options.InputOption = None,
+    pool: options.PoolOption = None,
+    experiment: options.ExperimentOption = None,
+    gpu: options.GpuOption = None,
+    nodes: options.NodesOption = None,
+    spot: options.SpotOption = None,
+    priority: options.PriorityOption = None,
+    max_time: options.MaxTimeOption = None,
+    retries: options.RetriesOption = None,
+    keep: options.KeepOption = None,
+    max_cost: options.MaxCostOption = None,
+    detach: options.DetachOption = False,
+    dry_run: options.DryRunOption = False,
+) -> None:
+    """Submit one run per trial, as one job. The trials continue without this machine."""
+    from runner.core.recipe.overrides import with_flags
+    from runner.core.recipe.recipe import load_recipe
+    from runner.core.recipe.sweep import change_sweep, parse_param
+    from runner.flows.submit.prepare import TrainOptions
+    from runner.flows.submit.sweep import check_sweep
+
+    flags = options.to_flags(
+        gpu=gpu, nodes=nodes, spot=spot, priority=priority, max_time=max_time, retries=retries,
+        keep=keep, after=None, max_cost=None,
+    )  # fmt: skip
+    recipe = with_flags(load_recipe(ref, cwd=Path.cwd(), entry=entry), flags)
+    changes = {
+        "method": method, "trials": trials, "repeat": repeat, "seed": seed,
+        "max_parallel": parallel,
+    }  # fmt: skip
+    sweep = change_sweep(recipe.sweep, dict(map(parse_param, param or ())), changes)
+    request = TrainOptions(
+        overrides=tuple(set_ or ()),
+        script_args=tuple(script_args or ()),
+        experiment=experiment,
+        data=data,
+        inputs=tuple(input_ or ()),
+        insisted=flags.resources,
+    )
+    checked = check_sweep(recipe, sweep, request, max_cost)
+    settings = call.settings(pool=pool)
+    if dry_run:
+        _dry_run(call.out, checked, settings)
+        return
+    _start(call.out, checked, settings, detach=detach)
+
+
+def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: bool) -> None:
+    from runner.cli.commands.runs.submit import submit_tasks
+    from runner.cli.ui.groups import watch_group
+    from runner.flows.runs.experiments import load_leaderboard
+
+    with out.stages() as view:
+        connection, group = submit_tasks(view, checked, settings)
+    if detach:
+        out.record({"sweep": group.group_id, "job_id": group.job_id, "trials": len(group.runs)})
+        out.note(f"to compare its trials: runner sweep show {group.group_id}")
+        out.note(f"to stop it: runner sweep stop {group.group_id}")
+        return
+    out.note(f"sweep {group.group_id}, {len(group.runs)} trials   (Ctrl-C leaves it running)")
+    try:
+        watch_group(out, connection, group)
+    except KeyboardInterrupt:
+        out.note("detached; the trials continue")
+        out.note(f"to compare them: runner sweep show {group.group_id}")
+        out.note(f"to stop them: runner sweep stop {group.group_id}")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    board = load_leaderboard(connection, group)
+    _show(out, board)
+    if list(board.states) != ["succeeded"]:
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
+    from runner.cli.ui.costs import cost_lines
+    from runner.core.progress import ignore_progress
+    from runner.flows.submit.pipeline import plan_submission, preview_target
+
+    plan = plan_submission(checked, preview_target(settings), ignore_progress)
+    for text in plan.warnings:
+        out.warning(text)
+    if not out.as_text:
+        more = {
+            "priority": plan.job.priority,
+            "cost": plan.cost.to_json() if plan.cost else None,
+            "not_looked_up": plan.unanswered_json(),
+        }
+        out.record({**plan.members.to_json(), **more, "runs": plan.documents()})
+        return
+    trials = list(checked.trials.items())
+    rows = [{"trial": name, **trial} for name, trial in trials[:_SHOWN_TRIALS]]
+    out.rows(rows, ("trial", *_names(checked.trials.values())))
+    if left := len(trials) - len(rows):
+        out.note(f"{left} more trials; -o json lists all")
+    if unknown := plan.unanswered_text():
+        out.note(f"not looked up: {unknown}")
+    out.note(f"{len(trials)} trials in one job on pool {plan.job.pool_id}")
+    for name, text in cost_lines(plan.cost).items():
+        out.note(f"{name}: {text}")
+    out.note("dry run: nothing was started")
+
+
+def _names(trials: Any) -> tuple[str, ...]:
+    """Return the parameters of all trials, each once."""
+    return tuple(dict.fromkeys(name for trial in trials for name in trial))
+
+
+@app.command("ls")
+@on_target
+def ls(call: Invocation) -> None:
+    """List the sweeps, newest first."""
+    from runner.flows.runs.experiments import list_sweeps
+
+    out = call.out
+    rows = [
+        {
+            "sweep": group.group_id,
+            "trials": len(group.runs),
+            "params": ", ".join(_names(group.trials.values())),
+            "pool": group.pool,
+            "created": group.created.isoformat(),
+        }
+        for group in list_sweeps(call.connect())
+    ]
+    columns = ("sweep", "trials", "params", "pool", "created")
+    empty = "no sweeps: runner sweep start mnist --param learning_rate=0.1,0.01"
+    out.rows(rows, columns, empty=empty, spare=("pool", "created"))
+
+
+@app.command("show")
+@on_target
+def show(call: Invocation, sweep: SweepArgument, metric: MetricOption = None) -> None:
+    """Compare the trials of a sweep, the best first."""
+    from runner.flows.runs.experiments import load_leaderboard
+
+    connection = call.connect()
+    _show(call.out, load_leaderboard(connection, _find(connection, sweep), metric))
+
+
+@app.command("best")
+@on_target
+def best(
+    call: Invocation,
+    sweep: SweepArgument,
+    metric: MetricOption = None,
+    register: Annotated[
+        str | None,
+        typer.Option(
+            "--register",
+            metavar="NAME",
+            help="Register its outputs as a version of this model.",
+            autocompletion=complete_model,
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show the best trial that succeeded, and register its model."""
+    from runner.flows.models.register import default_request, register_with_aliases
+    from runner.flows.runs.experiments import load_leaderboard
+
+    out = call.out
+    connection = call.connect()
+    board = load_leaderboard(connection, _find(connection, sweep), metric)
+    row = board.best(board.metric) if board.metric else None
+    if row is None or row.record is None:
+        raise RunnerError(
+            "R-SWEEP-BEST",
+            f"no trial of {board.sweep.group_id} succeeded with a metric",
+            why=", ".join(f"{count} {state}" for state, count in board.states.items()),
+            fix=f"runner sweep show {board.sweep.group_id}",
+            exit_code=ExitCode.RUN_FAILED,
+        )
+    document = _document(board, row)
+    if register is not None:
+        request = default_request(row.record, register, None, (), "")
+        with out.stages() as view:
+            made = register_with_aliases(connection, row.record, request, (), view.on_progress)
+        document["model"] = str(made.version)
+    if not out.as_text:
+        out.record(document)
+        return
+    params = " ".join(f"{name}={value}" for name, value in document.pop("params").items())
+    out.record({**_text(document), "params": params})
+    if register is None:
+        out.note(f"to register it: runner models register {row.run_id}")
+
+
+@app.command("stop")
+@on_target
+def stop(call: Invocation, sweep: SweepArgument) -> None:
+    """Cancel the trials that have not ended."""
+    from runner.flows.runs.groups import cancel_group
+
+    out = call.out
+    connection = call.connect()
+    group = _find(connection, sweep)
+    with out.stages() as view:
+        done = cancel_group(connection, group, view.on_progress)
+    changed = [name for name, cancelled in done.items() if cancelled.changed]
+    if not out.as_text:
+        out.record({"sweep": group.group_id, "cancelled": changed})
+        return
+    out.note(f"{len(changed)} of {len(group.runs)} trials cancelled; the others had ended")
+
+
+def _find(connection: Connection, reference: str) -> RunGroup:
+    """Return the sweep. Raise R-SWEEP-UNKNOWN for a group that is not one."""
+    from runner.flows.runs.experiments import list_sweeps
+    from runner.flows.runs.groups import find_group
+
+    if reference == "@last":
+        newest = next(list_sweeps(connection), None)
+        if newest is not None:
+            return newest
+    why = "the ID is of no group"
+    try:
+        group = find_group(connection, reference)
+    except RunnerError as err:
+        if err.code != "R-GROUP-UNKNOWN":
+            raise
+    else:
+        if group.trials:
+            return group
+        why = "it is a group of tasks from a file"
+    raise RunnerError("R-SWEEP-UNKNOWN", f"no sweep {reference!r}", why=why, fix="runner sweep ls")
+
+
+def _show(out: Output, board: Leaderboard) -> None:
+    documents = [_document(board, row) for row in board.rows]
+    if not out.as_text:
+        out.record(
+            {
+                "sweep": board.sweep.group_id,
+                "metric": board.metric,
+                "states": dict(board.states),
+                "trials": documents,
+            }
+        )
+        return
+    own = ("trial", board.metric or "value", "state", "took", "attempts", "run_id")
+    names = {
+        name: f"params.{name}" if name in own else name
+        for name in _names(board.sweep.trials.values())
+    }
+    rows = [
+        {**_text(each), **{names[name]: value for name, value in each["params"].items()}}
+        for each in documents
+    ]
+    columns = (*own[:2], *names.values(), *own[2:])
+    out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
+    out.note(", ".join(f"{count} {state}" for state, count in board.states.items()))
+    if board.metric and board.best(board.metric):
+        best_id = board.sweep.group_id
+        out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
+
+
+def _document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
+    trials = {run_id: name for name, run_id in board.sweep.runs.items()}
+    name = trials[row.run_id]
+    return {
+        "trial": name,
+        "run_id": row.run_id,
+        "metric": board.metric,
+        "value": row.metrics.get(board.metric) if board.metric else None,
+        "params": dict(board.sweep.trials.get(name, {})),
+        "state": row.status.state.value if row.status else "unreadable",
+        "took_s": row.took_s,
+        "attempts": row.attempts,
+        "evicted": row.evicted,
+    }
+
+
+def _text(document: dict[str, Any]) -> dict[str, Any]:
+    from runner.core.units import format_duration
+    from runner.protocol.metrics import format_metric
+
+    value, took, evicted = document["value"], document["took_s"], document["evicted"]
+    return {
+        "trial": document["trial"],
+        document["metric"] or "value": "" if value is None else format_metric(value),
+        "state": document["state"],
+        "took": "" if took is None else format_duration(took),
+        "attempts": f"{document['attempts']} ({evicted} evicted)"
+        if evicted
+        else document["attempts"],
+        "run_id": document["run_id"],
+        **({"model": document["model"]} if "model" in document else {}),
+    }

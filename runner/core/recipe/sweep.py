@@ -1,0 +1,534 @@
+"""The `sweep` block of train.yaml: its grammar, and the parameters of each trial.
+
+A key of `params` is a parameter, or several of them with commas. Its value is a list, whose entries
+are tried in turn, or one of these:
+
+- `{choice: [adam, sgd]}`: the list with a condition;
+- `{range: [1, 9, 2]}`: whole numbers from the first to the second inclusive, in steps;
+- `{files: "data/*.csv"}`: the files of the recipe's folder, one trial each;
+- for several parameters: `{zip: [[1, 2], [3, 4]]}`, `{combinations: [1, 2, 3]}` or
+  `{permutations: [1, 2, 3]}`;
+- a distribution to draw from, like `{loguniform: [1e-5, 1e-1]}`.
+
+`when` gives a parameter a value only in trials in which others have certain values. The method
+`grid` makes a trial of every combination. `random` draws each trial from a generator whose seed is
+that of the sweep and the number of the trial, so that more trials never change the earlier ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from runner.core.recipe.keys import key_error
+from runner.core.yaml_files import StrictModel, TextField, explain_errors, near, one_of
+from runner.protocol.errors import RunnerError
+
+Value = bool | int | float | str
+Trial = dict[str, Value]
+
+MOST_TRIALS = 1000
+DEFAULT_TRIALS = 20
+_REDRAWS = 1000  # of a distribution with `min` and `max`
+_DIGITS = 6  # of a drawn number
+
+
+@dataclass(frozen=True, slots=True)
+class _Distribution:
+    """How to draw a number, and what its arguments must be."""
+
+    arguments: tuple[str, ...]
+    draw: Callable[..., float]
+    rule: str
+    holds: Callable[[tuple[float, ...]], bool]
+    whole: bool = False
+
+
+def _log_uniform(chance: random.Random, low: float, high: float) -> float:
+    return math.exp(chance.uniform(math.log(low), math.log(high)))
+
+
+def _positive(numbers: tuple[float, ...]) -> bool:
+    return min(numbers) > 0
+
+
+# Python's `random` draws them (https://docs.python.org/3/library/random.html, read 2026-11-23).
+DISTRIBUTIONS: Mapping[str, _Distribution] = {
+    "uniform": _Distribution(
+        ("low", "high"), random.Random.uniform, "low is below high", lambda n: n[0] < n[1]
+    ),
+    "loguniform": _Distribution(
+        ("low", "high"),
+        _log_uniform,
+        "low is above 0 and below high",
+        lambda n: 0 < n[0] < n[1],
+    ),
+    "integers": _Distribution(
+        ("low", "high"),
+        random.Random.randint,
+        "both are whole numbers, and low is below high",
+        lambda n: n[0] < n[1] and n[0].is_integer() and n[1].is_integer(),
+        whole=True,
+    ),
+    "normal": _Distribution(
+        ("mean", "deviation"),
+        random.Random.gauss,
+        "the deviation is above 0",
+        lambda n: n[1] > 0,
+    ),
+    "lognormal": _Distribution(
+        ("mean", "deviation"),
+        random.Random.lognormvariate,
+        "the deviation is above 0",
+        lambda n: n[1] > 0,
+    ),
+    "triangular": _Distribution(
+        ("low", "high", "mode"),
+        random.Random.triangular,
+        "low is below high, and the mode between them",
+        lambda n: n[0] < n[1] and n[0] <= n[2] <= n[1],
+    ),
+    "beta": _Distribution(
+        ("alpha", "beta"), random.Random.betavariate, "both are above 0", _positive
+    ),
+    "gamma": _Distribution(
+        ("shape", "scale"), random.Random.gammavariate, "both are above 0", _positive
+    ),
+    "exponential": _Distribution(
+        ("rate",), random.Random.expovariate, "the rate is above 0", _positive
+    ),
+    "pareto": _Distribution(
+        ("shape",), random.Random.paretovariate, "the shape is above 0", _positive
+    ),
+    "weibull": _Distribution(
+        ("scale", "shape"), random.Random.weibullvariate, "both are above 0", _positive
+    ),
+}
+_LISTS = ("choice", "range", "files")
+_JOINT = ("zip", "combinations", "permutations")
+_KINDS = (*_LISTS, *_JOINT, *DISTRIBUTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One parameter, or several that are set together.
+
+    Attributes:
+        names: The parameters.
+        rows: The values in turn, one for each name; empty for a distribution.
+        distribution: Its name, and its arguments.
+        when: The values of other parameters under which these parameters exist.
+        low: The smallest value that is kept of a distribution.
+        high: The largest one.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...] = ()
+    distribution: str | None = None
+    arguments: tuple[float, ...] = ()
+    when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+    low: float = -math.inf
+    high: float = math.inf
+
+    def applies(self, trial: Trial) -> bool:
+        """Return True if the trial has the values that the parameters depend on."""
+        return all(name in trial and trial[name] in values for name, values in self.when)
+
+    def draw(self, chance: random.Random) -> tuple[Value, ...]:
+        """Return a value for each name.
+
+        Raises:
+            RunnerError: R-SWEEP-BOUNDS, the distribution has hardly any values within its bounds.
+        """
+        if self.distribution is None:
+            return chance.choice(self.rows)
+        known = DISTRIBUTIONS[self.distribution]
+        arguments = map(int, self.arguments) if known.whole else self.arguments
+        arguments = tuple(arguments)
+        for _ in range(_REDRAWS):
+            number = known.draw(chance, *arguments)
+            if self.low <= number <= self.high and math.isfinite(number):
+                return (number if known.whole else float(f"{number:.{_DIGITS}g}"),)
+        raise RunnerError(
+            "R-SWEEP-BOUNDS",
+            f"sweep: no value of {self.names[0]} was between {self.low:g} and {self.high:g}",
+            why=f"{_REDRAWS} draws of {self.distribution}{list(self.arguments)} were outside",
+            fix=f"change min and max of {self.names[0]}, or its distribution",
+        )
+
+
+def _param(value: object) -> object:
+    """Check one entry of `params`, which YAML has parsed. Return it as a mapping."""
+    if isinstance(value, list):
+        return {"choice": cast("list[object]", value)}
+    if not isinstance(value, dict):
+        raise key_error(
+            f"{value!r} is one value, which no sweep can vary",
+            f"write a list, like [{value}, …], or `set` it with --set",
+        )
+    raw = cast("dict[str, Any]", value)
+    kinds = [key for key in raw if key in _KINDS]
+    others = [key for key in raw if key not in (*_KINDS, "when", "min", "max")]
+    if others:
+        raise key_error(
+            f"{others[0]!r} is no distribution",
+            near(others[0], _KINDS) or f"one of {', '.join(_KINDS)}",
+        )
+    if len(kinds) != 1:
+        problem = f"expected one of {', '.join(_KINDS)}, got {' and '.join(kinds) or 'none'}"
+        raise key_error(problem, "write a list, or {uniform: [0, 1]}")
+    return raw
+
+
+ParamSpace = Annotated[
+    dict[str, Any], BeforeValidator(_param, json_schema_input_type=list[Value] | dict[str, Any])
+]
+
+
+Generator = Annotated[
+    str,
+    TextField(
+        r"^[^:\\]+\.py:[A-Za-z_][A-Za-z0-9_]*$",
+        "a generator",
+        "a file below the recipe's folder, a colon and a function",
+        "trials.py:make",
+    ),
+]
+
+
+class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
+    """Which trials a sweep has."""
+
+    params: dict[str, ParamSpace] = Field(
+        default_factory=dict,
+        description="A list, a distribution or another kind for each parameter; see the guide.",
+    )
+    generator: Generator | None = Field(
+        None, description="Instead of params: FILE.py:FUNCTION, which yields one dict per trial."
+    )
+    method: Literal["grid", "random"] | None = Field(
+        None, description="Defaults to grid if all parameters are lists, otherwise random."
+    )
+    trials: int | None = Field(
+        None, ge=1, le=MOST_TRIALS, description=f"Of method random; defaults to {DEFAULT_TRIALS}."
+    )
+    repeat: int = Field(1, ge=1, le=MOST_TRIALS, description="How often each trial runs.")
+    seed: int = Field(0, description="Of the draws: the same seed gives the same trials.")
+    max_parallel: int | None = Field(None, ge=1, description="Trials that run at the same time.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepFile:
+        if bool(self.params) == (self.generator is not None):
+            problem = f"expected params or generator, got {'both' if self.params else 'neither'}"
+            raise key_error(problem, "params: {lr: [0.1, 0.01]}, or generator: trials.py:make")
+        if self.generator and (self.method or self.trials):
+            raise key_error("a generator decides how many trials there are", "remove the other key")
+        dimensions = [_dimension(key, value) for key, value in self.params.items()]
+        names = [name for each in dimensions for name in each.names]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise key_error(f"{name} has two entries in params", "remove one of them")
+        _in_order(dimensions)
+        drawn = [each.names[0] for each in dimensions if each.distribution]
+        if self.method == "grid" and drawn:
+            raise key_error(
+                f"{drawn[0]} has a distribution, which has no values in turn",
+                f"write `method: random`, or give {drawn[0]} a list",
+            )
+        if self.trials is not None and self._is_grid(drawn):
+            raise key_error(
+                "a grid has as many trials as it has combinations",
+                "remove `trials`, or write `method: random`",
+            )
+        return self
+
+    def _is_grid(self, drawn: Sequence[str]) -> bool:
+        return self.method == "grid" or (self.method is None and not drawn)
+
+    def dimensions(self, folder: Path) -> tuple[Dimension, ...]:
+        """Return the parameters, each after those that it depends on.
+
+        Args:
+            folder: where the globs of `files` begin.
+
+        Raises:
+            RunnerError: R-SWEEP-FILES, a glob matches nothing.
+        """
+        found = [_dimension(key, value, folder) for key, value in self.params.items()]
+        return tuple(_in_order(found))
+
+    def list_trials(self, folder: Path) -> tuple[Trial, ...]:
+        """Return the parameters of all trials.
+
+        Raises:
+            RunnerError: R-SWEEP-SIZE, there are more than `MOST_TRIALS`; R-SWEEP-FILES,
+                R-SWEEP-BOUNDS.
+        """
+        dimensions = self.dimensions(folder)
+        if self._is_grid([each.names[0] for each in dimensions if each.distribution]):
+            return self.repeated(_grid(dimensions, {}))
+        numbers = range(self.trials or DEFAULT_TRIALS)
+        chances = (random.Random(f"{self.seed}/{number}") for number in numbers)  # noqa: S311
+        return self.repeated(_drawn(dimensions, chance) for chance in chances)
+
+    def repeated(self, trials: Iterable[Trial]) -> tuple[Trial, ...]:
+        """Return each trial `repeat` times. Raise RunnerError: R-SWEEP-SIZE."""
+        most = MOST_TRIALS // self.repeat
+        found = list(itertools.islice(trials, most + 1))
+        if len(found) > most:
+            times = f", {self.repeat} times each" if self.repeat > 1 else ""
+            raise RunnerError(
+                "R-SWEEP-SIZE",
+                f"sweep: more than {most:,} trials{times}",
+                why=f"a sweep has at most {MOST_TRIALS:,} trials",
+                fix="write fewer values, or `method: random` with `trials: 100`",
+            )
+        return tuple(trial for trial in found for _ in range(self.repeat))
+
+
+def _grid(dimensions: Sequence[Dimension], trial: Trial) -> Iterator[Trial]:
+    """Yield every combination; the last parameter changes fastest."""
+    if not dimensions:
+        yield trial
+        return
+    first, rest = dimensions[0], dimensions[1:]
+    if not first.applies(trial):
+        yield from _grid(rest, trial)
+        return
+    for row in first.rows:
+        yield from _grid(rest, {**trial, **dict(zip(first.names, row, strict=True))})
+
+
+def _drawn(dimensions: Sequence[Dimension], chance: random.Random) -> Trial:
+    trial: Trial = {}
+    for each in dimensions:
+        values = each.draw(chance)  # also if it does not apply: others keep their values
+        if each.applies(trial):
+            trial |= zip(each.names, values, strict=True)
+    return trial
+
+
+def _dimension(key: str, raw: Mapping[str, Any], folder: Path | None = None) -> Dimension:
+    """Return the parameters of an entry; without a folder, `files` are not looked for."""
+    names = tuple(name.strip() for name in key.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise key_error(f"{key!r} does not name parameters", 'write "a, b" for two of them')
+    [kind] = (each for each in raw if each in _KINDS)
+    when = _condition(raw.get("when"))
+    if kind in DISTRIBUTIONS:
+        if len(names) > 1:
+            raise key_error(f"{kind} draws one value, not {len(names)}", "give each its own entry")
+        numbers = _arguments(kind, raw[kind])
+        low, high = _bounds(raw)
+        return Dimension(names, (), kind, numbers, when, low, high)
+    if "min" in raw or "max" in raw:
+        raise key_error(f"min and max do not apply to {kind}", "remove them")
+    return Dimension(names, _rows(names, kind, raw[kind], folder), when=when)
+
+
+def _condition(raw: object) -> tuple[tuple[str, tuple[Value, ...]], ...]:
+    if raw is None:
+        return ()
+    if not isinstance(raw, dict) or not raw:
+        raise key_error("`when` names no parameter", "write when: {optimizer: sgd}")
+    return tuple(
+        (name, tuple(_scalars(_listed(value))))
+        for name, value in cast("dict[str, Any]", raw).items()
+    )
+
+
+def _listed(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else [value]
+
+
+def _arguments(kind: str, raw: object) -> tuple[float, ...]:
+    known = DISTRIBUTIONS[kind]
+    numbers = _listed(raw)
+    example = f"{kind}: [{', '.join(known.arguments)}]"
+    given = tuple(
+        float(number)
+        for number in numbers
+        if isinstance(number, int | float) and not isinstance(number, bool)
+    )
+    if len(given) < len(numbers) or len(given) != len(known.arguments):
+        raise key_error(f"{raw!r} is not what {kind} needs", f"write {example}")
+    if not all(map(math.isfinite, given)) or not known.holds(given):
+        problem = f"{list(given)} is not a valid {example}"
+        raise key_error(problem, f"write numbers where {known.rule}")
+    return given
+
+
+def _bounds(raw: Mapping[str, Any]) -> tuple[float, float]:
+    low, high = raw.get("min", -math.inf), raw.get("max", math.inf)
+    if not all(isinstance(each, int | float) for each in (low, high)) or not low < high:
+        raise key_error(f"min {low} and max {high} leave no value", "write numbers, min below max")
+    return float(low), float(high)
+
+
+def _rows(
+    names: Sequence[str], kind: str, raw: object, folder: Path | None
+) -> tuple[tuple[Value, ...], ...]:
+    if kind in _JOINT and len(names) == 1:
+        raise key_error(f"{kind} needs several parameters", f'write "{names[0]}, b" as the key')
+    if kind == "files":
+        return tuple((name,) for name in _files(names[0], raw, folder))
+    if not isinstance(raw, list) or not raw:
+        raise key_error(f"{kind} has no values", "write a list with at least one value")
+    values = cast("list[object]", raw)
+    if kind == "range":
+        return tuple((number,) for number in _range(values))
+    if kind == "zip":
+        columns = [_scalars(each) for each in values]
+        if len(columns) != len(names) or len({len(each) for each in columns}) != 1:
+            problem = f"zip needs {len(names)} lists of the same length, one for each parameter"
+            raise key_error(problem, "write zip: [[1, 2], [3, 4]]")
+        return tuple(zip(*columns, strict=True))
+    if kind in ("combinations", "permutations"):
+        choose = itertools.combinations if kind == "combinations" else itertools.permutations
+        rows = tuple(itertools.islice(choose(_scalars(values), len(names)), MOST_TRIALS + 1))
+        if not rows:
+            problem = f"{kind} of {len(names)} need at least {len(names)} values"
+            raise key_error(problem, "add values")
+        return rows
+    if len(names) == 1:
+        return tuple((value,) for value in _scalars(values))
+    rows = tuple(tuple(_scalars(row)) for row in values)
+    if any(len(row) != len(names) for row in rows):
+        problem = f"each entry needs {len(names)} values, one for each parameter"
+        raise key_error(problem, "write [[1, 2], [3, 4]]")
+    return rows
+
+
+def _range(values: Sequence[object]) -> Sequence[int]:
+    if len(values) not in (2, 3) or not all(type(value) is int for value in values):
+        raise key_error(f"{list(values)} is no range", "write range: [first, last] or [1, 9, 2]")
+    first, last, step = cast("tuple[int, int, int]", (*values, 1)[:3])
+    numbers = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
+    if not numbers:
+        raise key_error(f"range {list(values)} is empty", "write range: [first, last]")
+    return numbers[: MOST_TRIALS + 1]
+
+
+def _files(name: str, raw: object, folder: Path | None) -> list[str]:
+    if not isinstance(raw, str) or not raw or Path(raw).is_absolute() or ".." in Path(raw).parts:
+        raise key_error(f"{raw!r} is no glob below the folder", 'write files: "data/*.csv"')
+    if folder is None:
+        return ["?"]
+    found = sorted(path for path in folder.glob(raw) if path.is_file())
+    if not found:
+        raise RunnerError(
+            "R-SWEEP-FILES",
+            f"sweep: no file for {name} matches {raw}",
+            why=f"searched in {folder}",
+            fix="correct the glob of `files`",
+        )
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+def is_value(value: object) -> bool:
+    """Return True for a text, a bool or a finite number."""
+    return isinstance(value, bool | int | str) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
+
+
+def _scalars(raw: object) -> list[Value]:
+    if not isinstance(raw, list) or not raw:
+        raise key_error(f"{raw!r} is no list of values", "write a list with at least one value")
+    for value in cast("list[object]", raw):
+        if not is_value(value):
+            fix = "write a text, true, false or a finite number"
+            raise key_error(f"{value!r} is no value of a parameter", fix)
+    return cast("list[Value]", raw)
+
+
+def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
+    """Return the dimensions after those that they depend on, else in the order of the file."""
+    waiting, ordered, known = list(dimensions), list[Dimension](), set[str]()
+    names = [name for each in dimensions for name in each.names]
+    while waiting:
+        ready = next((d for d in waiting if {name for name, _ in d.when} <= known), None)
+        if ready is None:
+            first = waiting[0]
+            missing = next((name for name, _ in first.when if name not in names), None)
+            problem = (
+                f"`when` of {first.names[0]} names {missing}, which is no parameter of the sweep"
+                if missing
+                else f"{', '.join(d.names[0] for d in waiting)} depend on each other"
+            )
+            raise key_error(problem, near(missing or "", names) or "correct `when`")
+        waiting.remove(ready)
+        ordered.append(ready)
+        known |= set(ready.names)
+    return ordered
+
+
+def change_sweep(
+    sweep: SweepFile | None, params: Mapping[str, object], changes: Mapping[str, object]
+) -> SweepFile:
+    """Return a sweep with other parameters and keys.
+
+    Args:
+        sweep: that of train.yaml, or None.
+        params: entries of `params`, which replace those of the same name.
+        changes: other keys of `SweepFile`; None leaves a key as it is.
+
+    Raises:
+        RunnerError: R-SWEEP-EMPTY, R-SWEEP: the sweep is not valid.
+    """
+    document = {} if sweep is None else sweep.model_dump(exclude_defaults=True)
+    document |= {name: value for name, value in changes.items() if value is not None}
+    if params:
+        document["params"] = {**document.get("params", {}), **params}
+        document.pop("generator", None)
+    if not document:
+        raise RunnerError(
+            "R-SWEEP-EMPTY",
+            "nothing says what the sweep varies",
+            why="train.yaml has no `sweep`, and there is no --param",
+            fix="--param learning_rate=0.1,0.01,0.001",
+        )
+    try:
+        return SweepFile.model_validate(document)
+    except ValidationError as err:
+        first = explain_errors(document, SweepFile, err.errors())[0]
+        where = ".".join(["sweep", *map(str, first.place)])
+        raise RunnerError(
+            "R-SWEEP", f"{where}: {first.what}", why=first.why, fix=first.fix
+        ) from err
+
+
+def parse_param(text: str) -> tuple[str, object]:
+    """Return the name and the value of `NAME=0.1,0.01`, or of `NAME=` and YAML in one line.
+
+    Raises:
+        RunnerError: R-SWEEP-PARAM.
+    """
+    from ruamel.yaml import YAML  # noqa: PLC0415  most commands read no YAML
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415
+
+    name, equals, raw = text.partition("=")
+    raw = raw.strip()
+    if not equals or not name.strip() or not raw:
+        raise RunnerError(
+            "R-SWEEP-PARAM",
+            f"--param {text!r} is not NAME=VALUES",
+            fix=f"--param {name.strip() or 'learning_rate'}=0.1,0.01",
+        )
+    parser: Any = YAML(typ="safe", pure=True)
+    try:
+        return name.strip(), parser.load(raw if raw[0] in "[{" else f"[{raw}]")
+    except YAMLError as err:
+        raise RunnerError(
+            "R-SWEEP-PARAM",
+            f"--param {text!r} cannot be read",
+            why=str(err).splitlines()[0],
+            fix=f"quote it, like --param '{name.strip()}={{uniform: [0, 1]}}'",
+        ) from err

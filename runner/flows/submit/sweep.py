@@ -1,0 +1,138 @@
+"""Validate a sweep: each trial is a run, and all trials are a group in one Batch job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from runner.core.planning.plan import to_arguments
+from runner.core.pricing.cost import to_micros
+from runner.core.recipe.recipe import Recipe
+from runner.core.recipe.sweep import MOST_TRIALS, SweepFile, Trial, is_value
+from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
+from runner.flows.submit.group import CheckedFile
+from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import slug
+
+GENERATOR_S = 60.0
+# Runs in a process of its own: the generator may print, fail, or never end.
+_GENERATE = """
+import importlib.util, itertools, json, os, sys
+path, name, most = sys.argv[1], sys.argv[2], int(sys.argv[3])
+answer, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
+os.dup2(2, 1)
+sys.path.insert(0, os.getcwd())
+spec = importlib.util.spec_from_file_location("trials", path)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+json.dump(list(itertools.islice(getattr(module, name)(), most)), answer)
+answer.close()
+"""
+
+
+def check_sweep(
+    recipe: Recipe, sweep: SweepFile, options: TrainOptions, max_cost: str | None = None
+) -> CheckedFile:
+    """Validate every trial of a sweep as a run.
+
+    The parameters of a trial become arguments of the script if the recipe declares no parameters.
+
+    Args:
+        recipe: what each trial runs; its own cap counts for each trial.
+        sweep: the trials.
+        options: options of all trials.
+        max_cost: cap in USD of all trials together; they get equal shares of it.
+
+    Raises:
+        RunnerError: a trial is not valid, or the generator of the trials fails. Nothing is written.
+    """
+    if sweep.generator is None:
+        trials = sweep.list_trials(recipe.folder)
+    else:
+        trials = sweep.repeated(_generated(recipe, sweep.generator))
+    _refuse_fixed(trials, options.overrides)
+    if max_cost is not None:
+        recipe = replace(recipe, max_cost_micros=to_micros(max_cost) // len(trials))
+    width = len(str(len(trials)))
+    runs: dict[str, CheckedRun] = {}
+    for number, trial in enumerate(trials, start=1):
+        name = f"{number:0{width}d}"
+        try:
+            runs[name] = check_run(recipe, _options(recipe, trial, options))
+        except RunnerError as err:
+            raise RunnerError(
+                err.code, f"trial {name}: {err.what}", why=err.why, fix=err.fix
+            ) from err
+    task = TaskFile.model_construct(recipe=recipe.name)
+    file = SubmitFile.model_construct(
+        tasks=dict.fromkeys(runs, task),
+        job=JobFile.model_validate({"max_parallel": sweep.max_parallel}),
+    )
+    swept = dict(zip(runs, trials, strict=True))
+    return CheckedFile(file, slug(recipe.name), recipe.priority, runs, swept)
+
+
+def _options(recipe: Recipe, trial: Trial, options: TrainOptions) -> TrainOptions:
+    if not recipe.params:
+        return replace(options, script_args=(*to_arguments(trial), *options.script_args))
+    swept = (f"{name}={value}" for name, value in trial.items())
+    return replace(options, overrides=(*options.overrides, *swept))
+
+
+def _refuse_fixed(trials: Sequence[Trial], overrides: Sequence[str]) -> None:
+    swept = {name for trial in trials for name in trial}
+    for text in overrides:
+        name = text.partition("=")[0].strip()
+        if name in swept:
+            raise RunnerError(
+                "R-SWEEP-FIXED",
+                f"--set {text}: the sweep varies {name}",
+                why="a parameter is either set for all trials, or varied",
+                fix=f"remove --set {text}, or {name} from the sweep",
+            )
+
+
+def _generated(recipe: Recipe, generator: str) -> list[Trial]:
+    """Return the trials that a function in the recipe's folder yields."""
+    file, _, name = generator.partition(":")
+    path = (recipe.folder / file).resolve()
+    if not path.is_file() or not path.is_relative_to(recipe.folder.resolve()):
+        raise _refused(generator, f"no file {file} in {recipe.folder}", "correct the file's name")
+    command = [sys.executable, "-c", _GENERATE, str(path), name, str(MOST_TRIALS + 1)]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=recipe.folder,
+            capture_output=True,
+            timeout=GENERATOR_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as err:
+        why = f"it took more than {GENERATOR_S:g} s"
+        raise _refused(generator, why, "let it yield fewer trials, or faster") from err
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        why = last[0] if last else f"exit code {done.returncode}"
+        raise _refused(generator, why, f"correct {name} in {file}")
+    return [_checked(trial, generator) for trial in json.loads(done.stdout)]
+
+
+def _checked(trial: Any, generator: str) -> Trial:
+    if isinstance(trial, dict):
+        found = cast("Trial", trial)
+        if found and all(map(is_value, found.values())):
+            return found
+    fix = 'yield a dict for each trial, like {"learning_rate": 0.1}'
+    raise _refused(generator, f"{trial!r} is not the parameters of a trial", fix)
+
+
+def _refused(generator: str, why: str, fix: str) -> RunnerError:
+    return RunnerError(
+        "R-SWEEP-GENERATOR", f"the generator {generator} gave no trials", why=why, fix=fix
+    )

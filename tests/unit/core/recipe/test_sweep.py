@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from runner.core.recipe.sweep import (
+    DISTRIBUTIONS,
+    MOST_TRIALS,
+    SweepFile,
+    change_sweep,
+    parse_param,
+)
+from runner.core.yaml_files import explain_errors
+from runner.protocol.errors import RunnerError
+
+HERE = Path(__file__).parent
+
+
+def sweep(params: dict[str, Any], **keys: Any) -> SweepFile:
+    return SweepFile.model_validate({"params": params, **keys})
+
+
+def trials(params: dict[str, Any], **keys: Any) -> list[dict[str, Any]]:
+    return list(sweep(params, **keys).list_trials(HERE))
+
+
+def refusal(document: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as caught:
+        SweepFile.model_validate(document)
+    [problem] = explain_errors(document, SweepFile, caught.value.errors())
+    assert problem.fix
+    return problem.what
+
+
+def test_grid_has_every_combination_and_the_last_parameter_changes_fastest() -> None:
+    assert trials({"lr": [0.1, 0.01], "optimizer": ["adam", "sgd"]}) == [
+        {"lr": 0.1, "optimizer": "adam"},
+        {"lr": 0.1, "optimizer": "sgd"},
+        {"lr": 0.01, "optimizer": "adam"},
+        {"lr": 0.01, "optimizer": "sgd"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "space", "expected"),
+    [
+        ("a", {"range": [1, 9, 4]}, [{"a": 1}, {"a": 5}, {"a": 9}]),
+        ("a", {"range": [3, 1, -2]}, [{"a": 3}, {"a": 1}]),
+        ("a, b", [[1, 2], [3, 4]], [{"a": 1, "b": 2}, {"a": 3, "b": 4}]),
+        ("a, b", {"zip": [[1, 3], [2, 4]]}, [{"a": 1, "b": 2}, {"a": 3, "b": 4}]),
+        (
+            "a,b",
+            {"combinations": ["x", "y", "z"]},
+            [{"a": "x", "b": "y"}, {"a": "x", "b": "z"}, {"a": "y", "b": "z"}],
+        ),
+        ("a,b", {"permutations": [1, 2]}, [{"a": 1, "b": 2}, {"a": 2, "b": 1}]),
+        ("file", {"files": "test_sec*.py"}, [{"file": "test_secrets.py"}]),
+    ],
+    ids=["range", "range down", "rows", "zip", "combinations", "permutations", "files"],
+)
+@pytest.mark.feature(42)
+def test_kinds_of_lists(key: str, space: Any, expected: list[dict[str, Any]]) -> None:
+    assert trials({key: space}) == expected
+
+
+def test_parameter_with_a_condition_exists_only_where_it_holds() -> None:
+    params = {
+        "momentum": {"choice": [0.8, 0.9], "when": {"optimizer": "sgd"}},
+        "optimizer": ["adam", "sgd"],
+    }
+    expected = [
+        {"optimizer": "adam"},
+        {"optimizer": "sgd", "momentum": 0.8},
+        {"optimizer": "sgd", "momentum": 0.9},
+    ]
+    assert trials(params) == expected
+    drawn = trials(params, method="random", trials=50)
+    assert all(("momentum" in trial) == (trial["optimizer"] == "sgd") for trial in drawn)
+    assert {trial["optimizer"] for trial in drawn} == {"adam", "sgd"}
+
+
+def test_repeated_trials_stand_beside_each_other() -> None:
+    assert trials({"a": [1, 2]}, repeat=2) == [{"a": 1}, {"a": 1}, {"a": 2}, {"a": 2}]
+
+
+ARGUMENTS = {
+    "uniform": [-1, 1],
+    "loguniform": [1e-5, 1e-1],
+    "integers": [-3, 3],
+    "normal": [5, 2],
+    "lognormal": [0, 1],
+    "triangular": [0, 10, 2],
+    "beta": [2, 3],
+    "gamma": [2, 3],
+    "exponential": [4],
+    "pareto": [3],
+    "weibull": [2, 1.5],
+}
+# Of the distributions above, from their definitions.
+MEANS = {
+    "uniform": 0,
+    "loguniform": (1e-1 - 1e-5) / math.log(1e4),
+    "integers": 0,
+    "normal": 5,
+    "lognormal": math.exp(0.5),
+    "triangular": 4,
+    "beta": 2 / 5,
+    "gamma": 6,
+    "exponential": 1 / 4,
+    "pareto": 3 / 2,
+    "weibull": 2 * math.gamma(1 + 1 / 1.5),
+}
+
+
+@pytest.mark.feature(43)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_mean_of_a_distribution_is_that_of_its_definition(name: str) -> None:
+    drawn = [trial["x"] for trial in trials({"x": {name: ARGUMENTS[name]}}, trials=1000)]
+    mean = sum(drawn) / len(drawn)
+    deviation = math.sqrt(sum((number - mean) ** 2 for number in drawn) / len(drawn))
+    assert abs(mean - MEANS[name]) < 5 * deviation / math.sqrt(len(drawn))
+    assert all(isinstance(number, int) for number in drawn) == (name == "integers")
+
+
+@given(seed=st.integers(), count=st.integers(2, 40))
+def test_same_seed_gives_the_same_trials_and_more_trials_keep_the_earlier_ones(
+    seed: int, count: int
+) -> None:
+    params = {"lr": {"loguniform": [1e-5, 1e-1]}, "layers": [1, 2, 3]}
+    first = trials(params, seed=seed, trials=count)
+    assert trials(params, seed=seed, trials=count + 10)[:count] == first
+    assert trials(params, seed=seed + 1, trials=count) != first
+
+
+def test_bounds_cut_a_distribution_off() -> None:
+    drawn = trials({"x": {"normal": [0, 10], "min": -1, "max": 2}}, trials=200)
+    assert all(-1 <= trial["x"] <= 2 for trial in drawn)
+    with pytest.raises(RunnerError, match="no value of x was between 1e\\+06 and inf"):
+        trials({"x": {"normal": [0, 1], "min": 1e6}})
+
+
+def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
+    huge = {name: {"range": [1, 10**9]} for name in "abcdefgh"}
+    with pytest.raises(RunnerError, match="more than 1,000 trials") as caught:
+        trials(huge)
+    assert caught.value.code == "R-SWEEP-SIZE"
+    with pytest.raises(RunnerError, match="more than 10 trials, 100 times each"):
+        trials({"a": list(range(11))}, repeat=100)
+    assert len(trials({"a": {"range": [1, MOST_TRIALS]}})) == MOST_TRIALS
+
+
+@pytest.mark.parametrize(
+    ("params", "what"),
+    [
+        ({"lr": 0.1}, "0.1 is one value, which no sweep can vary"),
+        ({"lr": []}, "choice has no values"),
+        ({"lr": [0.1, None]}, "None is no value of a parameter"),
+        ({"lr": [math.nan]}, "nan is no value of a parameter"),
+        ({"lr": {"unifrom": [0, 1]}}, "'unifrom' is no distribution"),
+        ({"lr": {"min": 1}}, "expected one of choice, range"),
+        ({"lr": {"uniform": [0, 1], "choice": [1]}}, "got uniform and choice"),
+        ({"lr": {"uniform": [1, 0]}}, "[1.0, 0.0] is not a valid uniform: [low, high]"),
+        ({"lr": {"uniform": [0, math.inf]}}, "[0.0, inf] is not a valid uniform"),
+        ({"lr": {"uniform": "0, 1"}}, "'0, 1' is not what uniform needs"),
+        ({"lr": {"loguniform": [0, 1]}}, "[0.0, 1.0] is not a valid loguniform"),
+        ({"n": {"integers": [0.5, 2]}}, "[0.5, 2.0] is not a valid integers"),
+        ({"lr": {"normal": [0, 1], "min": 2, "max": 1}}, "min 2 and max 1 leave no value"),
+        ({"lr": {"choice": [1], "min": 0}}, "min and max do not apply to choice"),
+        ({"n": {"range": [1, 5, 0]}}, "range [1, 5, 0] is empty"),
+        ({"n": {"range": [5, 1]}}, "range [5, 1] is empty"),
+        ({"n": {"range": ["a", "b"]}}, "['a', 'b'] is no range"),
+        ({"a, b": {"zip": [[1, 2], [3]]}}, "zip needs 2 lists of the same length"),
+        ({"a, b": [[1, 2], [3]]}, "each entry needs 2 values"),
+        ({"a": {"zip": [[1]]}}, "zip needs several parameters"),
+        ({"a, b": {"combinations": [1]}}, "combinations of 2 need at least 2 values"),
+        ({"a, b": {"uniform": [0, 1]}}, "uniform draws one value, not 2"),
+        ({"a,": [1]}, "'a,' does not name parameters"),
+        ({"a": [1], "a, b": [[1, 2]]}, "a has two entries in params"),
+        ({"a": {"choice": [1], "when": {"b": 1}}}, "`when` of a names b, which is no parameter"),
+        (
+            {
+                "a": {"choice": [1], "when": {"b": 1}},
+                "b": {"choice": [1], "when": {"a": 1}},
+            },
+            "a, b depend on each other",
+        ),
+        ({"a": {"choice": [1], "when": {}}}, "`when` names no parameter"),
+        ({"f": {"files": "../*.csv"}}, "'../*.csv' is no glob below the folder"),
+    ],
+)
+def test_invalid_parameters_are_refused_with_a_fix(params: dict[str, Any], what: str) -> None:
+    assert what in refusal({"params": params})
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({}, "expected params or generator, got neither"),
+        ({"params": {"a": [1]}, "generator": "t.py:make"}, "got both"),
+        ({"params": {"a": {"uniform": [0, 1]}}, "method": "grid"}, "a has a distribution"),
+        ({"params": {"a": [1]}, "trials": 3}, "a grid has as many trials as"),
+        ({"generator": "t.py:make", "trials": 3}, "a generator decides how many"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(keys: dict[str, Any], what: str) -> None:
+    assert what in refusal(keys)
+
+
+def test_files_that_do_not_exist_are_named() -> None:
+    with pytest.raises(RunnerError, match=r"no file for f matches data/\*.csv"):
+        trials({"f": {"files": "data/*.csv"}})
+
+
+def test_command_line_changes_the_sweep_of_the_recipe() -> None:
+    ours = sweep({"lr": [0.1], "momentum": [0.9]})
+    texts = ["lr={loguniform: [1e-4, 1e-1]}", "layers=1,2", "name=a,true"]
+    changed = change_sweep(ours, dict(map(parse_param, texts)), {"trials": 7, "seed": None})
+    assert (changed.trials, changed.seed) == (7, 0)
+    assert changed.params == {
+        "lr": {"loguniform": [1e-4, 1e-1]},
+        "momentum": {"choice": [0.9]},
+        "layers": {"choice": [1, 2]},
+        "name": {"choice": ["a", True]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "code"),
+    [
+        ([], "R-SWEEP-EMPTY"),
+        (["lr"], "R-SWEEP-PARAM"),
+        (["lr="], "R-SWEEP-PARAM"),
+        (["lr={uniform: [0"], "R-SWEEP-PARAM"),
+        (["lr={uniform: [1, 0]}"], "R-SWEEP"),
+    ],
+)
+def test_invalid_option_is_refused(texts: list[str], code: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        change_sweep(None, dict(map(parse_param, texts)), {})
+    assert caught.value.code == code
+    assert caught.value.fix
