@@ -374,7 +374,8 @@ def _wrong(request: BaseHTTPRequestHandler, path: str, query: dict[str, str]) ->
         return fault(401, "InvalidAuthenticationToken")
     if "api-version" not in query:
         return fault(400, "MissingApiVersionParameter")
-    if not path.lower().startswith(f"/subscriptions/{SUBSCRIPTION}"):
+    scopes = (f"/subscriptions/{SUBSCRIPTION}", "/providers/microsoft.resourcegraph/")
+    if not path.lower().startswith(scopes):
         return fault(404, "SubscriptionNotFound")
     return None
 

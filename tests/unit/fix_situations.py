@@ -87,6 +87,7 @@ ALONE: Mapping[str, FixCase] = {
     "R-SETTING-VALUE": FixCase("ps --target nowhere"),
     "R-SHELL": FixCase("completion"),
     "R-SKUS-GPU": FixCase("skus --gpu T9"),
+    "R-SKUS-UNKNOWN": FixCase("skus --region nowhere"),
     "R-STACK-CONFIG-READ": FixCase(
         "preview --offline --stack lab", _PROJECT, beyond=("R-INIT-SUBSCRIPTION",)
     ),

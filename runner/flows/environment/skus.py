@@ -1,15 +1,18 @@
-"""List VM sizes with their prices, and refresh the prices."""
+"""List VM sizes with their prices and what Azure tells about them, and refresh the prices."""
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import TypeVar
 
 from runner.core.home import HomePaths, not_writable
-from runner.core.pricing.machines import Machine, machines
+from runner.core.pricing.cost import BOOT_S
+from runner.core.pricing.machines import REGIONS, Machine, machines
 from runner.core.pricing.prices import (
     Price,
     PriceTable,
@@ -18,6 +21,36 @@ from runner.core.pricing.prices import (
     render_prices,
 )
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import CheckpointRule
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# Evictions per hour by the band of Azure, at its upper end; 20+ and unknown bands are our choice.
+# https://learn.microsoft.com/azure/virtual-machines/spot-vms (read 2026-11-23)
+_EVICTIONS = {"0-5": 0.05, "5-10": 0.10, "10-15": 0.15, "15-20": 0.20, "20+": 0.25}
+_WORST = _EVICTIONS["20+"]
+_LOST_S = BOOT_S + CheckpointRule().interval_s / 2  # of work and boot, by one eviction
+_SUBSCRIPTIONS = ("AZURE_SUBSCRIPTION_ID", "ARM_SUBSCRIPTION_ID")
+
+
+@dataclass(frozen=True, slots=True)
+class SkuFacts:
+    """What only Azure knows of a size in a region; None is unknown.
+
+    Attributes:
+        quota_cores: The largest quota of a Batch account there for spot nodes.
+        restriction: Why the subscription cannot use the size; empty if it can.
+        score: Placement score of a spot node: `High`, `Medium`, `Low` or the reason for none.
+        evictions: Band of evictions in percent per hour, such as `5-10`.
+        history: Prices of a spot node with the time they began, newest first.
+    """
+
+    quota_cores: int | None = None
+    restriction: str | None = None
+    score: str | None = None
+    evictions: str | None = None
+    history: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +61,20 @@ class SkuRow:
     region: str | None
     spot: Price | None
     dedicated: Price | None
+    facts: SkuFacts = SkuFacts()
+
+    @property
+    def useful_usd_per_hour(self) -> float | None:
+        """Return the expected costs of an hour of work on the cheaper kind of node, or None.
+
+        Each eviction costs a boot and half a checkpoint interval. An unknown rate of evictions
+        counts as the highest band.
+        """
+        evictions = _EVICTIONS.get(self.facts.evictions or "", _WORST)
+        costs = [self.dedicated.usd_per_hour] if self.dedicated else []
+        if self.spot:
+            costs.append(self.spot.usd_per_hour * (1 + evictions * _LOST_S / 3600))
+        return min(costs, default=None)
 
 
 def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> int:
@@ -73,11 +120,18 @@ def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, to
 def list_skus(
     home: Path, *, gpu: str | None, region: str | None, gone: bool, today: date
 ) -> list[SkuRow]:
-    """Return the sizes with a GPU model (None: all sizes), cheapest spot price first.
+    """Return the sizes with a GPU model (None: all sizes), cheapest hour of useful work first.
+
+    Sizes without a GPU are last.
 
     Without a region, each region with a price gets a row. `gone` adds retired sizes.
+
+    Raises:
+        RunnerError: R-SKUS-GPU or R-SKUS-UNKNOWN, no size has the GPU, or nobody knows the region.
     """
     table = load_price_table(home)
+    if region is not None and region not in REGIONS:
+        _check_region(region, {key.location for key in table.rows})
     chosen = [each for each in machines() if gone or not _gone(each, today)]
     if gpu is not None:
         chosen = [each for each in chosen if _word(each.gpu or "") == _word(gpu)]
@@ -85,6 +139,82 @@ def list_skus(
             raise _no_gpu(gpu)
     rows = [row for each in chosen for row in _rows(each, region, table)]
     return sorted(rows, key=_order)
+
+
+def load_facts(
+    rows: Sequence[SkuRow], subscription_id: str | None, env: Mapping[str, str]
+) -> tuple[list[SkuRow], list[str]]:
+    """Return the rows with the facts of Azure, sorted again, and why some facts are unknown.
+
+    Raises:
+        RunnerError: no subscription, no sign-in, or an invalid endpoint.
+    """
+    from runner.azure.arm import spot, subscription  # noqa: PLC0415  azure-core, when asked for
+    from runner.azure.arm.client import ArmClient, arm_endpoint  # noqa: PLC0415
+
+    chosen = subscription_id or next(filter(None, map(env.get, _SUBSCRIPTIONS)), None)
+    if chosen is None:
+        raise RunnerError(
+            "R-SKUS-SUBSCRIPTION",
+            "--live needs a subscription",
+            why=f"neither --subscription nor {' nor '.join(_SUBSCRIPTIONS)} is set",
+            fix="add --subscription ID; `az account list -o table` lists them",
+        )
+    management = ArmClient(chosen, endpoint=arm_endpoint(env))
+    management.sign_in()
+    sizes = list(dict.fromkeys(row.machine.vm_size for row in rows if row.region))
+    regions = list(dict.fromkeys(row.region for row in rows if row.region))
+    problems: list[str] = []
+
+    def ask(what: str, question: Callable[[], Mapping[K, V]]) -> Mapping[K, V]:
+        try:
+            return question()
+        except RunnerError as err:
+            problems.append(f"{what}: {err.what}" + (f" ({err.why})" if err.why else ""))
+            return {}
+
+    def restrictions() -> Mapping[str, Mapping[str, str]]:
+        return {each: subscription.load_restrictions(management, each) for each in regions}
+
+    def quotas() -> Mapping[str, int]:
+        found = dict.fromkeys(regions, 0)
+        for account in subscription.list_batch_accounts(management):
+            if account.location in found:
+                found[account.location] = max(found[account.location], account.spot_quota or 0)
+        return found
+
+    if not regions:
+        return list(rows), problems
+    quota, allowed = ask("quota", quotas), ask("restrictions", restrictions)
+    scores = ask("scores", lambda: spot.load_placement_scores(management, sizes, regions))
+    rates = ask("evictions", lambda: spot.load_eviction_rates(management, sizes, regions))
+    prices = ask("price history", lambda: spot.load_price_history(management, sizes, regions))
+
+    def facts(row: SkuRow) -> SkuFacts:
+        region, size = row.region or "", row.machine.vm_size.lower()
+        here = allowed.get(region)
+        return SkuFacts(
+            quota.get(region),
+            None if here is None else here.get(size, "NotOffered"),
+            scores.get((size, region)),
+            rates.get((size, region)),
+            tuple((each.since, each.usd_per_hour) for each in prices.get((size, region), ())),
+        )
+
+    return sorted((replace(row, facts=facts(row)) for row in rows), key=_order), problems
+
+
+def _check_region(region: str, priced: Collection[str]) -> None:
+    if region in priced:
+        return
+    near = difflib.get_close_matches(region, REGIONS, n=3)
+    raise RunnerError(
+        "R-SKUS-UNKNOWN",
+        f"unknown region {region!r}",
+        why=f"similar: {', '.join(near)}" if near else "no region has this or a similar name",
+        fix=f"run `runner skus --region {near[0] if near else 'westeurope'}`, or add --refresh "
+        "if Azure has added the region",
+    )
 
 
 def _rows(machine: Machine, region: str | None, table: PriceTable) -> Iterator[SkuRow]:
@@ -97,11 +227,10 @@ def _rows(machine: Machine, region: str | None, table: PriceTable) -> Iterator[S
             yield SkuRow(machine, place, spot, table.find(size, place, spot=False))
 
 
-def _order(row: SkuRow) -> tuple[bool, bool, str, int, int, float, str]:
-    found = row.machine
-    usd = row.spot.usd_per_hour if row.spot else float("inf")
-    gone = found.retired is not None
-    return (gone, found.gpu is None, found.gpu or "", found.gpus, found.vcpus, usd, found.vm_size)
+def _order(row: SkuRow) -> tuple[bool, bool, bool, float, str, str]:
+    usd, found = row.useful_usd_per_hour, row.machine
+    no_gpu, gone = found.gpu is None, found.retired is not None
+    return (gone, no_gpu, usd is None, usd or 0.0, found.vm_size, row.region or "")
 
 
 def _gone(machine: Machine, today: date) -> bool:

@@ -315,11 +315,14 @@ def _as_of(price: Price | None) -> str | None:
 
 
 _SKU_TEXT_COLUMNS = (
-    *("vm_size", "gpu", "vcpus", "memory_gib", "region", "spot_usd", "usd", "retired"),
+    *("vm_size", "gpu", "vcpus", "memory_gib", "region", "spot_usd", "usd", "useful_usd"),
+    *("quota", "restricted", "score", "evictions", "retired"),
 )
 _SKU_COLUMNS = (
     *("vm_size", "gpu", "gpus", "gpu_memory_gib", "vcpus", "memory_gib", "driver", "family"),
-    *("region", "spot_usd_per_hour", "spot_as_of", "usd_per_hour", "as_of", "retired"),
+    *("region", "spot_usd_per_hour", "spot_as_of", "usd_per_hour", "as_of"),
+    *("useful_usd_per_hour", "quota_cores", "restriction", "placement_score"),
+    *("evictions_percent_per_hour", "retired"),
 )
 
 
@@ -334,20 +337,28 @@ def skus(
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Load current prices from Azure.")
     ] = False,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Ask Azure for quota, restrictions and spot capacity."),
+    ] = False,
+    subscription: Annotated[
+        str | None,
+        typer.Option("--subscription", help="Subscription of --live.", show_default=False),
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="Include retired sizes.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List VM sizes with GPU, quota family, prices and retirement.
+    """List VM sizes with GPU, prices and spot capacity, by the expected cost of useful work.
 
     Prices are for one Linux node per hour in USD. --refresh --region REGION loads unknown and old
-    prices from the Azure Retail Prices API and stores them.
+    prices from the Azure Retail Prices API and stores them. --live needs a sign-in to Azure.
     """
     import os
     from datetime import UTC, datetime
 
     from runner.core.home import runner_home
     from runner.core.pricing.machines import region_name
-    from runner.flows.environment.skus import list_skus, refresh_region
+    from runner.flows.environment.skus import list_skus, load_facts, refresh_region
 
     out = Output(output)
     home, today = runner_home(os.environ), datetime.now(UTC).date()
@@ -356,6 +367,10 @@ def skus(
         count = refresh_region(home, place, os.environ, today=today)
         out.note(f"{count} prices of {place} from {today}")
     rows = list_skus(home, gpu=gpu, region=place, gone=all_, today=today)
+    if live:
+        rows, problems = load_facts(rows, subscription, os.environ)
+        for problem in problems:
+            out.warning(f"unknown {problem}")
     as_text = output is OutputFormat.TABLE
     shown = [_sku_text_row(row) if as_text else _sku_row(row) for row in rows]
     out.rows(shown, _SKU_TEXT_COLUMNS if as_text else _SKU_COLUMNS)
@@ -381,6 +396,14 @@ def _sku_row(row: SkuRow) -> dict[str, Any]:
         "usd_per_hour": row.dedicated.usd_per_hour if row.dedicated else None,
         "as_of": row.dedicated.as_of.isoformat() if row.dedicated else None,
         "source": row.dedicated.source if row.dedicated else None,
+        "useful_usd_per_hour": row.useful_usd_per_hour,
+        "quota_cores": row.facts.quota_cores,
+        "restriction": row.facts.restriction,
+        "placement_score": row.facts.score,
+        "evictions_percent_per_hour": row.facts.evictions,
+        "spot_price_history": [
+            {"since": since, "usd_per_hour": usd} for since, usd in row.facts.history
+        ],
         "retired": found.retired.isoformat() if found.retired else None,
         "successor": found.successor,
     }
@@ -388,6 +411,7 @@ def _sku_row(row: SkuRow) -> dict[str, Any]:
 
 def _sku_text_row(row: SkuRow) -> dict[str, Any]:
     found = row.machine
+    useful = row.useful_usd_per_hour
     gpu = f"{found.gpus} x {found.gpu} {found.gpu_memory_gib:g} GiB" if found.gpu else ""
     return {
         "vm_size": found.vm_size,
@@ -397,8 +421,17 @@ def _sku_text_row(row: SkuRow) -> dict[str, Any]:
         "region": row.region or "",
         "spot_usd": price_text(row.spot),
         "usd": price_text(row.dedicated),
+        "useful_usd": "unknown" if useful is None else f"{useful:.3f}",
+        "quota": _known(row.facts.quota_cores),
+        "restricted": _known(row.facts.restriction) or "no",
+        "score": _known(row.facts.score),
+        "evictions": _known(row.facts.evictions and f"{row.facts.evictions} %"),
         "retired": found.retired.isoformat() if found.retired else "",
     }
+
+
+def _known(value: object) -> str:
+    return "unknown" if value is None else str(value)
 
 
 def price_text(price: Price | None) -> str:
