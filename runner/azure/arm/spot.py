@@ -1,8 +1,9 @@
 """Spot capacity of VM sizes: placement scores, eviction rates and price history.
 
-Shapes: https://learn.microsoft.com/azure/virtual-machine-scale-sets/spot-placement-score (the
-operation needs the Compute Recommendations Role) and
-https://learn.microsoft.com/azure/virtual-machines/spot-vms (Resource Graph), read 2026-11-23.
+Shapes and queries are those of callers in public repositories, as no page with the REST operation
+was found. Scores need the Compute Recommendations Role. SpotResources answers at the scope of the
+tenant, not of a subscription: https://caleta.io/blog/azure-spot-eviction-history-50-days/ (read
+2026-11-24).
 """
 
 from __future__ import annotations
@@ -91,11 +92,7 @@ def _only(sizes: Sequence[str], regions: Sequence[str]) -> str:
 def _rows(management: ArmClient, query: str) -> Iterator[Mapping[str, Any]]:
     options: dict[str, Any] = {"resultFormat": "objectArray"}
     for _ in range(_MAX_PAGES):
-        content = {
-            "subscriptions": [management.subscription_id],
-            "query": query,
-            "options": options,
-        }
+        content = {"query": query, "options": options}
         body = management.send("POST", _GRAPH_PATH, _GRAPH, content=content).body
         yield from _objects(body.get("data"), _GRAPH_PATH)
         token = body.get("$skipToken")

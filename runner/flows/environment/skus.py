@@ -27,7 +27,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 # Evictions per hour by the band of Azure, at its upper end; 20+ and unknown bands are our choice.
-# https://learn.microsoft.com/azure/virtual-machines/spot-vms (read 2026-11-23)
+# Percent per hour, by a secondary source:
+# https://techbrainblog.com/2025/11/30/key-points-about-azure-spot-vms-and-its-eviction
+# (read 2026-11-24).
 _EVICTIONS = {"0-5": 0.05, "5-10": 0.10, "10-15": 0.15, "15-20": 0.20, "20+": 0.25}
 _WORST = _EVICTIONS["20+"]
 _LOST_S = BOOT_S + CheckpointRule().interval_s / 2  # of work and boot, by one eviction

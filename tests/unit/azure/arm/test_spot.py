@@ -76,6 +76,7 @@ def test_all_pages_of_eviction_rates_are_read(server: ArmServer, management: Arm
     server.handle("POST", "microsoft.resourcegraph/resources", graph)
     found = load_eviction_rates(management, [SMALL, LARGE], ["westus2"])
     assert found == {(SMALL.lower(), "westus2"): "20+", (LARGE.lower(), "westus2"): "0-5"}
+    assert not any("subscriptions" in body for *_, body in server.state.requests)
 
 
 def test_price_history_has_only_valid_prices(server: ArmServer, management: ArmClient) -> None:
