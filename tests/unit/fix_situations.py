@@ -65,19 +65,12 @@ ALONE: Mapping[str, FixCase] = {
         {**_PROJECT, "Pulumi.dev.yaml": _STACK.replace("SIZE", "Standard_NC9")},
     ),
     "R-PROJECT-MISSING": FixCase("preview --offline", beyond=("R-INIT-SUBSCRIPTION",)),
-    "R-RECIPE-ALONE": FixCase(
-        "train a.py", {"a.py": "import b\n", "b.py": ""}, beyond=("R-STACK-MISSING",)
-    ),
-    "R-RECIPE-COMMAND": FixCase(
-        "train .", {"package/__init__.py": "", "package/train.py": ""}, beyond=("R-STACK-MISSING",)
-    ),
-    "R-RECIPE-ENTRY": FixCase(
-        "train a.py --entry b.py", {"a.py": "", "b.py": ""}, beyond=("R-STACK-MISSING",)
-    ),
+    "R-RECIPE-ALONE": FixCase("train a.py", {"a.py": "import b\n", "b.py": ""}),
+    "R-RECIPE-COMMAND": FixCase("train .", {"package/__init__.py": "", "package/train.py": ""}),
+    "R-RECIPE-ENTRY": FixCase("train a.py --entry b.py", {"a.py": "", "b.py": ""}),
     "R-RECIPE-PATH": FixCase(
         "train 'a b/tasks.yaml'",
         {"a b/tasks.yaml": "tasks: {one: {command: python -V}}\n"},
-        beyond=("R-STACK-MISSING",),
     ),
     "R-RECIPE-NAME": FixCase("recipe new my.model"),
     "R-SCENARIO": FixCase(
@@ -98,9 +91,7 @@ ALONE: Mapping[str, FixCase] = {
     "R-STUCK-DETACHED": FixCase(
         "train mnist --detach --fail-if-stuck 15m", beyond=("R-STACK-MISSING",)
     ),
-    "R-SUBMIT-RECIPE": FixCase(
-        "submit 'a b/train.py'", {"a b/train.py": ""}, beyond=("R-STACK-MISSING",)
-    ),
+    "R-SUBMIT-RECIPE": FixCase("submit 'a b/train.py'", {"a b/train.py": ""}),
     "R-WATCH-FORMAT": FixCase("ps -w -o json", beyond=("R-STACK-MISSING",)),
 }
 # On local services, where `done` is a run that succeeded and made version 1 of the models `fixes`
