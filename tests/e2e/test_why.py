@@ -223,9 +223,9 @@ def test_evicted_run_that_waits_is_named(cli: Cli, script: Write) -> None:
     told = [(each["source"], each["event"]) for each in events]
     assert ("eviction", "the task waits again: its node was lost") in told
     assert ("task", "added to the queue") in told
-    assert any(source.startswith("node tvm") for source, _ in told)
     assert any(source == "eviction" and "was evicted" in text for source, text in told)
     assert ("attempt 1", "stage command") in told
+    until(lambda: any(each["source"].startswith("node tvm") for each in cli.json("events", run_id)))
     cli.ok("cancel", run_id)
     assert why(cli, run_id)["cause"] is None  # somebody wanted it
     until(lambda: cli.json("why", "local")["cause"] is None)  # the nodes are back

@@ -179,7 +179,7 @@ def _param(value: object) -> object:
     if others:
         raise key_error(
             f"{others[0]!r} is no distribution",
-            near(others[0], _KINDS) or f"one of {', '.join(_KINDS)}",
+            near(str(others[0]), _KINDS) or f"one of {', '.join(_KINDS)}",
         )
     if len(kinds) != 1:
         problem = f"expected one of {', '.join(_KINDS)}, got {' and '.join(kinds) or 'none'}"
