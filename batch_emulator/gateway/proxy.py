@@ -49,6 +49,7 @@ from batch_emulator.http.auth import signature_of
 
 _CHUNK_BYTES = 256 * 1024
 _TIMEOUT_S = 300.0
+_POLL_S = 0.05  # how long `close` waits at most for the thread of the server
 _CONNECT_S = 60.0
 _TUNNEL_BYTES = 64 * 1024
 _MAX_SIGN_IN_BYTES = 64 * 1024
@@ -136,7 +137,7 @@ class Gateway(ThreadingHTTPServer):
         self.tokens = Tokens()
         self.authority = Authority(_VALID_FOR_NODES if for_nodes else _VALID_FOR_COMMANDS)
         self._password = secrets.token_urlsafe(32)
-        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), daemon=True)
 
     @property
     def url(self) -> str:

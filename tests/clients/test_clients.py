@@ -45,6 +45,7 @@ def _selected(items: list[pytest.Item]) -> dict[Generation, set[str]]:
     return wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("generation", "resource"), CASES)
 def test_client_goes_through_the_resource(
     runs: Runs, generation: Generation, resource: str

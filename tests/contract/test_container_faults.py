@@ -52,6 +52,7 @@ def error_of(things: Things, pool: str) -> tuple[str | None, dict[str | None, st
     return error.code, {detail.name: detail.value for detail in error.error_details or []}
 
 
+@pytest.mark.slow
 def test_password_of_a_registry_is_seen_by_the_engine_alone(
     machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,6 +103,7 @@ def test_wrong_password_makes_the_node_unusable(machine: Machine, tmp_path: Path
         assert "wrong" not in str(details)
 
 
+@pytest.mark.slow
 def test_image_that_cannot_be_pulled(machine: Machine, tmp_path: Path) -> None:
     with serving_on(machine, tmp_path / "data") as running:
         things = Things(running.client)
@@ -180,6 +182,7 @@ def test_name_of_the_container_is_not_the_tasks_to_choose(machine: Machine, tmp_
         assert not any("--name=mine" in call for call in machine.calls())
 
 
+@pytest.mark.slow
 def test_containers_of_an_emulator_that_was_killed_are_removed_at_its_start(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -206,6 +209,7 @@ def test_containers_of_an_emulator_that_was_killed_are_removed_at_its_start(
         assert machine.left(data) == []
 
 
+@pytest.mark.slow
 def test_nul_in_options_and_command_fails_the_task_alone(machine: Machine, tmp_path: Path) -> None:
     with serving_on(machine, tmp_path / "data") as running:
         things = Things(running.client)
@@ -226,6 +230,7 @@ def test_nul_in_options_and_command_fails_the_task_alone(machine: Machine, tmp_p
         assert info.exit_code == 0
 
 
+@pytest.mark.slow
 def test_variables_that_tasks_inherit_are_in_containers_too(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +245,7 @@ def test_variables_that_tasks_inherit_are_in_containers_too(
         assert things.text(job, task) == "1 yes\n"
 
 
+@pytest.mark.slow
 def test_tasks_of_many_slots_pull_an_image_once(machine: Machine, tmp_path: Path) -> None:
     with serving_on(machine, tmp_path / "data") as running:
         things = Things(running.client)

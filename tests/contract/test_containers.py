@@ -135,6 +135,7 @@ def test_only_the_folders_that_are_asked_for_are_mounted(things: Things, job: st
     assert things.text(job, task, "wd/here.txt").strip().endswith(f"/{task}/wd")
 
 
+@pytest.mark.slow
 def test_terminated_task_leaves_no_container(
     things: Things, job: str, running: Running, machine: Machine
 ) -> None:
@@ -153,6 +154,7 @@ def test_terminated_task_leaves_no_container(
     assert machine.left(running.emulator.settings.data_dir) == []
 
 
+@pytest.mark.slow
 def test_wall_clock_ends_a_container(
     things: Things, job: str, running: Running, machine: Machine
 ) -> None:
@@ -164,6 +166,7 @@ def test_wall_clock_ends_a_container(
     assert machine.left(running.emulator.settings.data_dir) == []
 
 
+@pytest.mark.slow
 def test_start_preparation_manager_and_release_run_in_containers(things: Things) -> None:
     start = models.BatchStartTask(
         command_line="/bin/sh -c 'echo $OF_THE_IMAGE > $AZ_BATCH_NODE_SHARED_DIR/start'",
@@ -201,6 +204,7 @@ def test_start_preparation_manager_and_release_run_in_containers(things: Things)
         assert (info.exit_code, info.container_info.state) == (0, "exited")
 
 
+@pytest.mark.slow
 def test_container_of_a_lost_node_goes_and_its_task_runs_again(
     things: Things, running: Running, machine: Machine
 ) -> None:

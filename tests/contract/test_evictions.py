@@ -59,6 +59,7 @@ def ask(url: str, *, version: str = VERSION, **headers: str) -> httpx.Response:
     )
 
 
+@pytest.mark.slow
 def test_task_sees_the_notice_acknowledges_it_and_is_gone(
     running: Running, things: Things, node: tuple[str, str], admin: Callable[..., httpx.Response]
 ) -> None:
@@ -220,6 +221,7 @@ def test_failed_node_shows_its_error_and_is_not_rebooted(
     assert (found.errors[0].code, found.errors[0].message) == ("DiskFull", "no space")
 
 
+@pytest.mark.slow
 def test_notice_and_absence_survive_a_restart(tmp_path: Path) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     with serving(tmp_path) as running:
@@ -263,6 +265,7 @@ def spot_hours(data_dir: Path, seed: int) -> list[Any]:
         return answer.json()["value"]
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_event_log(tmp_path: Path) -> None:
     first, again = spot_hours(tmp_path / "1", 7), spot_hours(tmp_path / "2", 7)
     assert first == again

@@ -271,6 +271,7 @@ def test_a_body_that_ends_early_writes_nothing(files: Files) -> None:
     assert file.download_file().readall() == b"y" * 100
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_holds_no_file_open(files: Files) -> None:
     share = files.share()
     share.get_file_client("f").create_file(256 * 1024**2)
@@ -303,6 +304,7 @@ def silent() -> Iterator[socket.socket]:
         yield listener
 
 
+@pytest.mark.slow
 def test_copies_from_silent_servers_hold_nobody_up(
     tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,7 @@ def test_no_spelling_of_the_name_gets_past(tmp_path: Path, name: str, encoding: 
         assert caught.value.status_code == 501
 
 
+@pytest.mark.slow
 def test_mount_goes_on_after_a_restart(tmp_path: Path, blobs: BlobStore) -> None:
     account = StorageAccount("account", KEY)
     settings = {"blob_endpoint": f"{blobs.url}/account", "storage": account}

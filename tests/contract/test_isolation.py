@@ -80,6 +80,7 @@ def wheel(folder: Path, version: str) -> None:
     (folder / f"pydantic-{version}-py3-none-any.whl").write_bytes(content.getvalue())
 
 
+@pytest.mark.slow
 def test_what_a_start_task_installs_stays_on_its_node(things: Things, open_folder: Path) -> None:
     import pydantic
 
@@ -102,6 +103,7 @@ def test_what_a_start_task_installs_stays_on_its_node(things: Things, open_folde
     assert "absent" in run(things, other, 'python3 -c "import pydantic" 2>&1 || echo absent')
 
 
+@pytest.mark.slow
 def test_path_of_a_node_names_nothing_of_the_emulator(things: Things) -> None:
     pool = things.pool(target_dedicated_nodes=1)
     path = run(things, pool, "echo $PATH; pip3 --version").splitlines()[0].split(":")
@@ -174,6 +176,7 @@ def test_task_writes_to_a_mounted_share_and_reads_what_rest_wrote(
     assert (shares.path("data") / "by-a-task").read_text() == "written\n"
 
 
+@pytest.mark.slow
 @root_only
 @pytest.mark.parametrize("umask", [0o027, 0o077])
 def test_tasks_reach_their_folders_whatever_the_umask_of_root(

@@ -134,6 +134,7 @@ def test_terminate_kills_what_the_coordination_left_on_every_node(
     things.wait_nodes(cluster, 3, "idle")
 
 
+@pytest.mark.slow
 def test_wall_clock_covers_coordination_and_application(tmp_path: Path) -> None:
     limit = models.BatchTaskConstraints(max_wall_clock_time=timedelta(hours=1))
     coordination = f"/bin/sh -c 'until [ -e {tmp_path}/go ]; do sleep 0.02; done'"

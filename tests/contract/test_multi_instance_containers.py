@@ -146,6 +146,7 @@ def test_servers_of_the_coordination_command_find_each_other(
     assert left(machine, running) == []
 
 
+@pytest.mark.slow
 def test_common_resource_files_are_seen_where_only_the_task_folder_is_mounted(
     things: Things, job: str
 ) -> None:
@@ -162,6 +163,7 @@ def test_common_resource_files_are_seen_where_only_the_task_folder_is_mounted(
     assert things.text(job, task).strip() == done.node_info.node_id
 
 
+@pytest.mark.slow
 def test_variables_are_never_in_the_engines_command_line(
     things: Things, job: str, machine: Machine
 ) -> None:
@@ -177,6 +179,7 @@ def test_variables_are_never_in_the_engines_command_line(
         assert "s3cret" not in str(machine.calls())
 
 
+@pytest.mark.slow
 def test_command_is_asked_to_end_before_its_container_is_killed(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -195,6 +198,7 @@ def test_command_is_asked_to_end_before_its_container_is_killed(
         assert info.exit_code == 9
 
 
+@pytest.mark.slow
 def test_entry_point_of_the_image_gets_both_commands(things: Things, job: str) -> None:
     task = things.task(
         job, "and this", container_settings=inside(ENTRY), multi_instance_settings=gang("that")
@@ -203,6 +207,7 @@ def test_entry_point_of_the_image_gets_both_commands(things: Things, job: str) -
     assert things.text(job, task) == "entry /bin/sh -c that\nentry and this\n"
 
 
+@pytest.mark.slow
 def test_entry_point_among_the_options_replaces_the_images(things: Things, job: str) -> None:
     settings = inside(ENTRY, container_run_options="--entrypoint /bin/sh")
     gangs = models.MultiInstanceSettings(
@@ -215,6 +220,7 @@ def test_entry_point_among_the_options_replaces_the_images(things: Things, job: 
     assert things.text(job, task) == "first\nthen\n"
 
 
+@pytest.mark.slow
 def test_failed_coordination_fails_the_task_and_leaves_no_container(
     things: Things, job: str, running: Running, machine: Machine
 ) -> None:
@@ -228,6 +234,7 @@ def test_failed_coordination_fails_the_task_and_leaves_no_container(
     assert left(machine, running) == []
 
 
+@pytest.mark.slow
 def test_program_that_the_image_lacks_fails_either_command(things: Things, job: str) -> None:
     broken = models.MultiInstanceSettings(
         number_of_instances=2, coordination_command_line="/bin/no-such-program x"
@@ -241,6 +248,7 @@ def test_program_that_the_image_lacks_fails_either_command(things: Things, job: 
         assert failure.code == "CommandProgramNotFound"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["coordination", "application"])
 def test_end_by_request_ends_every_container(
     things: Things, job: str, running: Running, machine: Machine, stage: str
@@ -260,6 +268,7 @@ def test_end_by_request_ends_every_container(
     assert left(machine, running) == []
 
 
+@pytest.mark.slow
 def test_wall_clock_ends_every_container(
     things: Things, job: str, running: Running, machine: Machine
 ) -> None:
@@ -274,6 +283,7 @@ def test_wall_clock_ends_every_container(
     assert left(machine, running) == []
 
 
+@pytest.mark.slow
 def test_eviction_ends_the_containers_of_all_and_the_task_runs_again(
     things: Things, running: Running, machine: Machine
 ) -> None:
@@ -299,6 +309,7 @@ def test_eviction_ends_the_containers_of_all_and_the_task_runs_again(
     assert left(machine, running) == []
 
 
+@pytest.mark.slow
 def test_containers_of_a_killed_emulator_go_and_the_task_runs_again(
     machine: Machine, tmp_path: Path
 ) -> None:

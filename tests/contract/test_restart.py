@@ -80,6 +80,7 @@ _STORED: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_tasks_that_an_older_emulator_accepted_are_shown_and_run(tmp_path: Path) -> None:
     """It kept bodies as they were sent: here of tasks that wait, and of tasks that ended."""
     data = tmp_path / "data"
@@ -140,6 +141,7 @@ def test_everything_is_as_before_after_kill_9(tmp_path: Path) -> None:
         things.wait_task("later", "wide")
 
 
+@pytest.mark.slow
 def test_running_task_is_killed_and_runs_again(tmp_path: Path) -> None:
     with process(tmp_path / "data") as (_, client):
         things = Things(client)
@@ -161,6 +163,7 @@ def test_running_task_is_killed_and_runs_again(tmp_path: Path) -> None:
         assert (info.exit_code, info.retry_count, info.requeue_count) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_what_was_answered_is_on_disk(tmp_path: Path) -> None:
     with process(tmp_path / "data") as (started, client):
         things = Things(client)
@@ -173,6 +176,7 @@ def test_what_was_answered_is_on_disk(tmp_path: Path) -> None:
         assert client.get_job_task_counts(job_id).task_counts.active == 20
 
 
+@pytest.mark.slow
 def test_second_emulator_on_the_same_data_dir_is_refused(tmp_path: Path) -> None:
     with process(tmp_path / "data"):
         second = refused(tmp_path / "data")
@@ -180,6 +184,7 @@ def test_second_emulator_on_the_same_data_dir_is_refused(tmp_path: Path) -> None
     assert "another emulator is running" in second.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -196,6 +201,7 @@ def test_unsafe_options_are_refused(
     assert expected in attempt.stderr
 
 
+@pytest.mark.slow
 def test_port_in_use_is_an_error(tmp_path: Path) -> None:
     with process(tmp_path / "data") as (started, _):
         [used] = [c for c in psutil.Process(started.pid).net_connections() if c.status == "LISTEN"]
@@ -204,6 +210,7 @@ def test_port_in_use_is_an_error(tmp_path: Path) -> None:
     assert "cannot listen" in second.stderr
 
 
+@pytest.mark.slow
 def test_tasks_inherit_only_what_is_named(tmp_path: Path) -> None:
     hidden = {**environment(), "PASSED_ONE": "1", "HIDDEN_ONE": "2"}
     started = subprocess.Popen(
@@ -230,6 +237,7 @@ def test_tasks_inherit_only_what_is_named(tmp_path: Path) -> None:
     assert not {"HIDDEN_ONE", "BATCH_EMULATOR_KEY"} & names
 
 
+@pytest.mark.slow
 def test_start_task_that_nobody_waits_for_runs_again(tmp_path: Path) -> None:
     shell = "test -e $AZ_BATCH_NODE_SHARED_DIR/twice && exit 0; exec sleep 600"
     start_task = models.BatchStartTask(command_line=f"/bin/sh -c '{shell}'", wait_for_success=False)
@@ -261,6 +269,7 @@ LOCKED = (
 )
 
 
+@pytest.mark.slow
 def test_no_task_is_lost_or_runs_twice_at_once_when_killed_at_random(tmp_path: Path) -> None:
     rng = random.Random(7)
     (tmp_path / "locks").mkdir()

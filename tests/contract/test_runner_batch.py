@@ -61,6 +61,7 @@ def test_job_is_made_once_and_found_again(
     assert ensure_job(connection, wanted, pool) == wanted
 
 
+@pytest.mark.slow
 def test_job_with_a_limit_ends_with_its_tasks(
     connection: Connection, things: Things, pool: str
 ) -> None:
@@ -75,6 +76,7 @@ def test_job_with_a_limit_ends_with_its_tasks(
     assert has_ended(connection, job_id)
 
 
+@pytest.mark.slow
 def test_submission_repeats_requests_whose_answers_are_lost(
     connection: Connection, things: Things, pool: str
 ) -> None:

@@ -143,6 +143,7 @@ def test_task_is_terminated_and_its_job_deleted(
     eventually(lambda: job_id not in {job.id for job in client.list_jobs()})
 
 
+@pytest.mark.slow
 def test_request_is_tried_six_times(running: Running) -> None:
     with faulty_line(running.url, chain(repeat("request", 6), repeat(""))) as (url, line):
         with pytest.raises(RunnerError) as caught:
@@ -152,6 +153,7 @@ def test_request_is_tried_six_times(running: Running) -> None:
         assert find_pool(connected(url), "none") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["html", "empty", "half"])
 def test_changed_answers_are_repeated_and_named_at_last(
     running: Running, client: BatchClient, things: Things, pool: str, fault: str

@@ -150,6 +150,7 @@ def test_the_log_can_be_json_and_has_requests_and_events(tmp_path: Path) -> None
     assert any(line.get("kind") == "job.state" and line["entity"] == job for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "fast"])
 def test_an_impossible_time_scale_is_refused(scale: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "batch_emulator", "--account", "a"]

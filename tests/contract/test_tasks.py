@@ -138,6 +138,7 @@ def test_too_large_a_body_is_refused(client: BatchClient, things: Things, pool: 
     assert (caught.value.status_code, code_of(caught.value)) == (413, "RequestBodyTooLarge")
 
 
+@pytest.mark.slow
 def test_hundreds_of_tasks_are_added_run_and_paged(
     client: BatchClient, things: Things, pool: str
 ) -> None:

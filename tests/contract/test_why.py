@@ -187,6 +187,7 @@ def test_task_with_too_many_slots_is_the_cause_of_its_job(
     works_as_typed(found)
 
 
+@pytest.mark.slow
 def test_nodes_are_found_by_their_id_alone(running: Running, things: Things) -> None:
     connection = connected(running)
     pool_id = things.pool(target_low_priority_nodes=2, start_task=BROKEN_START)
@@ -319,6 +320,7 @@ def test_busy_pool_at_its_cap_is_the_cause_only_with_a_formula(tmp_path: Path) -
             assert diagnose_pool(connection, replace(facts, most_nodes=1)).cause == cause
 
 
+@pytest.mark.slow
 def test_node_that_fails_tasks_quickly_is_named_only_if_they_succeed_elsewhere(
     running: Running, things: Things
 ) -> None:

@@ -19,10 +19,18 @@ from tests.e2e import warm
 from tests.e2e.extras import Extras, ensure_extras
 
 T = TypeVar("T")
+HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(sys.executable).with_name("runner")
 SHARED_MNIST = ROOT.parent / "shared" / "data" / "mnist"
 KEPT = ROOT / ".cache" / "services"  # what is only downloads: Azurite, uv's cache, node
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave tests without the mark `smoke` to the slow suite: each takes seconds of processes."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("smoke") is None:
+            item.add_marker(pytest.mark.slow)
 
 
 def new_home(path: Path) -> Path:

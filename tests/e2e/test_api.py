@@ -87,6 +87,7 @@ def test_run_that_fails_is_told_by_check_and_waiting_has_an_end(waiting: runner.
     assert waiting.wait() is waiting
 
 
+@pytest.mark.smoke
 def test_runs_are_objects_that_keep_what_ended_and_show_themselves(
     waiting: runner.Run, script: Write
 ) -> None:

@@ -171,6 +171,7 @@ def test_resource_manager_lists_accounts_and_keys_for_a_token(cli: Cli) -> None:
     assert _exec(cli, sys.executable, "-c", _KEYS_OF_THE_ACCOUNTS).split() == [*keys, "401"]
 
 
+@pytest.mark.smoke
 def test_client_of_the_readme_connects(cli: Cli) -> None:
     cli.ok("local", "up")
     page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -79,6 +79,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("where", ["", "share:"])
 @pytest.mark.feature(16)
 def test_a_folder_goes_there_and_comes_back(cli: Cli, name: str, where: str) -> None:

@@ -28,6 +28,7 @@ from tests.contract.server import wire
 from tests.e2e.conftest import Cli
 from tests.e2e.plans import plan_file, plan_recipe, preview_file, preview_recipe
 
+pytestmark = pytest.mark.smoke  # most of its tests take milliseconds
 Write = Callable[..., Path]
 RUN_ID = "dryrun-20261121-143005-k3f9"
 FAILED_ID = "dryrun-20261121-143006-k3f9"

@@ -49,6 +49,7 @@ def put(blobs: BlobServiceClient, container: str, **files: str) -> None:
         blob.upload_blob(text, overwrite=True)
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(15)
 def test_every_kind_reaches_the_script(cli: Cli, script: Write, blobs: BlobServiceClient) -> None:
     put(blobs, "pictures", cats__1="miau", cats__2="purr", catsup="no cat")

@@ -51,6 +51,7 @@ def press(folder: str, monkeypatch: pytest.MonkeyPatch) -> Press:
     return at
 
 
+@pytest.mark.smoke
 def test_ctrl_c_right_after_the_submission_tells_how_to_come_back(
     cli: Cli, press: Press, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +117,7 @@ def test_ctrl_c_before_the_run_exists_leaves_nothing_of_it(
     assert known_runs(cli) == before
 
 
+@pytest.mark.smoke
 def test_ctrl_c_after_the_task_was_added_tells_how_to_come_back(
     cli: Cli, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,7 @@ def test_files_of_the_storage_account_outlive_down_and_up(own_cli: Cli) -> None:
     assert share.get_file_client("f").download_file().readall() == b"yes"
 
 
+@pytest.mark.smoke
 def test_ports_keys_and_data_outlive_down_and_up(own_cli: Cli) -> None:
     own_cli.ok("local", "up")
     before = _exports(own_cli)

@@ -51,6 +51,7 @@ from runner.protocol.models import ModelBlobs, ModelRequest, draft_version, mode
 from runner.protocol.paths import RunPaths, make_run_id
 from runner.protocol.run_spec import RunSpec, parse_run
 
+pytestmark = pytest.mark.smoke  # most of its tests take milliseconds
 Make = Callable[..., RunSpec]
 
 

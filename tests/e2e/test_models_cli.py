@@ -61,6 +61,7 @@ def killed_half_way(cli: Cli) -> list[int]:
     return [] if (here / "big").exists() else sizes()
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(47)
 def test_run_becomes_a_version_that_comes_back_with_the_same_bytes(
     own_cli: Cli, script: Write

@@ -119,6 +119,7 @@ def test_run_goes_on_when_one_of_its_nodes_is_evicted(
     ]
 
 
+@pytest.mark.smoke
 def test_each_node_can_be_entered_and_a_cancelled_run_ends_on_all(
     three: Cli, script: Callable[..., Path]
 ) -> None:

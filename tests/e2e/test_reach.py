@@ -35,6 +35,7 @@ def running(cli: Cli, script: Callable[[str], Path]) -> Generator[str]:
     cli.run("cancel", run_id)
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(37)
 def test_command_runs_in_the_folder_and_environment_of_the_run(cli: Cli, running: str) -> None:
     show = 'pwd; printf "%s\\n" "$RUNNER_RUN_ID" "$VIRTUAL_ENV" "$HOME"; command -v python; ls'

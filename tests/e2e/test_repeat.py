@@ -116,6 +116,7 @@ def test_two_runs_are_compared_without_running(cli: Cli, script: Write) -> None:
     assert "drift: parameter seed, 1 -> 2" in done.stdout
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(31)
 def test_failed_run_is_retried_from_any_folder(cli: Cli, script: Write) -> None:
     run_id = failed(cli, recipe(script), "--set", "seed=5")

@@ -77,6 +77,7 @@ def ended(connection: Connection, record: RunSpec) -> RunEnded:
     return last
 
 
+@pytest.mark.smoke
 def test_submitting_a_plan_twice_makes_one_task_and_uploads_once(
     connection: Connection, plan: SubmissionPlan
 ) -> None:

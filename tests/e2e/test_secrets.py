@@ -14,6 +14,7 @@ Write = Callable[..., Path]
 VALUE = "hunter2-and-more"
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(21)
 def test_secret_is_in_the_script_and_nowhere_else(cli: Cli, script: Write) -> None:
     folder = script("import os; print('it is', os.environ['TOKEN'], len(os.environ['TOKEN']))")

@@ -55,6 +55,7 @@ def test_scripts_of_other_systems_train_with_one_command_and_survive_an_eviction
         assert set(own_cli.json("metrics", folder.name)["metrics"]) == system.metrics, name
 
 
+@pytest.mark.smoke
 def test_run_that_kept_nothing_warns(cli: Cli, script: Write) -> None:
     done = cli.run("train", script("print('trained')"))
     assert done.returncode == 0, done.stderr

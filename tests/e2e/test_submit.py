@@ -76,6 +76,7 @@ def job_state(connection: Connection, job_id: str) -> str:
     return wire_text(connection.batch_client().get_job(job_id).state)
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(29)
 def test_merge_task_reads_what_those_before_it_wrote_and_the_job_closes_itself(
     cli: Cli, write: Write, connection: Connection, tmp_path: Path

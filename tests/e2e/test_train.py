@@ -39,6 +39,7 @@ assert pathlib.Path(os.environ["RUNNER_PARAMS"]).exists()
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(13)
 def test_an_unmodified_folder_trains_and_its_output_comes_back(cli: Cli, script: Write) -> None:
     folder = script(PLAIN)
@@ -53,6 +54,7 @@ def test_an_unmodified_folder_trains_and_its_output_comes_back(cli: Cli, script:
     assert run["run_id"] in done.stderr + done.stdout
 
 
+@pytest.mark.smoke
 def test_json_output_is_one_document_and_nothing_else(cli: Cli, script: Write) -> None:
     document = cli.json("train", script(PLAIN))
     assert document["status"] == "succeeded"
@@ -60,6 +62,7 @@ def test_json_output_is_one_document_and_nothing_else(cli: Cli, script: Write) -
     assert [f["path"] for f in document["outputs"]] == ["sub/model.txt"]
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(13)
 @pytest.mark.feature(18)
 def test_a_single_script_trains(cli: Cli, script: Write) -> None:
@@ -69,6 +72,7 @@ def test_a_single_script_trains(cli: Cli, script: Write) -> None:
     assert not (cli.cwd / "outputs").exists()
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(40)
 def test_dry_run_prints_the_plan_and_starts_nothing(cli: Cli, script: Write) -> None:
     before = known_runs(cli)
@@ -96,6 +100,7 @@ def test_job_ends_with_its_last_run_and_the_next_run_gets_another(cli: Cli, scri
     until(lambda: states() == dict.fromkeys(wanted, "completed"))
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(36)
 def test_detached_run_is_found_and_attached(cli: Cli, script: Write) -> None:
     document = cli.json("train", script(PLAIN), "--detach")
@@ -105,6 +110,7 @@ def test_detached_run_is_found_and_attached(cli: Cli, script: Write) -> None:
     assert run_id in [row["run_id"] for row in rows]
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(16)
 def test_files_are_listed_and_brought(cli: Cli, script: Write, tmp_path: Path) -> None:
     odd = "a b#1 50%25 grüße?.txt"
@@ -127,6 +133,7 @@ def test_files_are_listed_and_brought(cli: Cli, script: Write, tmp_path: Path) -
         urlopen(signed[odd].replace(quote(odd), "sub/model.txt"), timeout=60)
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(17)
 def test_a_second_identical_run_uploads_no_code_and_reuses_the_environment(
     cli: Cli, script: Write
@@ -199,6 +206,7 @@ def test_mnist_learns_real_digits(cli: Cli, mnist: Path) -> None:
     }
 
 
+@pytest.mark.smoke
 @pytest.mark.feature(34)
 def test_logs_follow_a_run_from_another_terminal(cli: Cli, script: Write) -> None:
     folder = script(

@@ -98,6 +98,7 @@ def test_undeclared_parameter_names_the_declared(cli: Cli) -> None:
     assert "epochs" in refused(cli, "train", "mnist", "--set", "epoch=3", "--dry-run")
 
 
+@pytest.mark.smoke
 def test_missing_data_folder_is_refused_before_anything_starts(cli: Cli) -> None:
     before = known_runs(cli)
     refused(cli, "train", "mnist", "--data", "/nowhere")
@@ -117,6 +118,7 @@ def test_unknown_run_is_refused(cli: Cli) -> None:
     assert "no-such-run" in refused(cli, "show", "no-such-run")
 
 
+@pytest.mark.smoke
 def test_script_that_exits_3_fails_the_run_and_shows_its_last_words(
     cli: Cli, script: Write
 ) -> None:
@@ -184,6 +186,7 @@ def test_killed_agent_leaves_a_failed_run_with_a_reason(cli: Cli, script: Write)
     until(lambda: not alive(pid))
 
 
+@pytest.mark.smoke
 def test_cancelled_run_ends_and_stays_cancelled(cli: Cli, script: Write) -> None:
     run_id, pid = running(cli, script(SLOW))
     until(lambda: "tick 0" in cli.ok("logs", run_id))
@@ -233,6 +236,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on(cli: Cli, script: Write, tmp_path: 
     assert "finished" in cli.ok("attach", "@last")
 
 
+@pytest.mark.smoke
 def test_killed_client_loses_nothing(cli: Cli, script: Write) -> None:
     folder = script("import time\nprint('begun', flush=True)\ntime.sleep(2)\nprint('finished')")
     process = cli.start("train", folder)

@@ -144,6 +144,7 @@ def test_failure_of_a_script_is_named_with_its_last_lines(
     assert any(evidence in each["text"] for each in found["evidence"]), found
 
 
+@pytest.mark.smoke
 def test_answer_for_people_has_cause_evidence_fix_and_next_command(cli: Cli, script: Write) -> None:
     assert failed(cli, script("print('epoch 1')\nprint(1 / 0)"))["cause"] == "ScriptError"
     shown = cli.ok("why", "@last")

@@ -290,7 +290,9 @@ def _use(
     segments += _command_parts(run, usage, command, ended, is_last=is_last)
     gone = usage.node_ends
     if gone is not None and following is not None and following.node == usage.node:
-        gone = min(gone, following.started or gone)  # the notice was withdrawn
+        gone = (
+            gone if following.started is None else min(gone, following.started)
+        )  # withdrawn notice
     if usage.why == "terminated" and gone is not None and gone > ended:
         segments.append(("evicted", ended, gone))
     return _Use(run, usage, tuple(segments))
@@ -302,7 +304,7 @@ def _command_parts(
     has_failed = run.status in ("failed", "cancelled")
     if is_last and (run.is_running or run.status):
         return [("failed" if has_failed else "useful", command, ended)]
-    kept = min(max(usage.kept or command, command), ended)
+    kept = command if usage.kept is None else min(max(usage.kept, command), ended)
     rest: Part = "failed" if usage.why == "failed" else "lost"
     return [("failed" if has_failed else "useful", command, kept), (rest, kept, ended)]
 
@@ -370,7 +372,8 @@ def _moments(uses: Sequence[_Use], start: int, ended: int) -> Iterator[tuple[_Pa
     """Yield the time of a life in pieces, each with the runs that pay for it, and for what."""
     begin = uses[0].started_ms
     last = [use.run.run_id for use in uses if use.started_ms == begin]
-    ready = min(max(uses[0].usage.ready or begin, start), begin)
+    ready = uses[0].usage.ready
+    ready = begin if ready is None else min(max(ready, start), begin)
     yield [(each, "boot") for each in last], start, ready
     yield [(each, "idle") for each in last], ready, begin
     changes: dict[int, list[tuple[int, Part | None]]] = defaultdict(list)

@@ -126,6 +126,7 @@ def test_refused_batch_connection_is_reported_quickly_with_the_fix(nobody: Conne
     assert time.monotonic() - start < 30  # the SDKs' own retries take minutes
 
 
+@pytest.mark.slow
 def test_refused_blob_connection_is_reported_quickly_with_the_fix(nobody: Connection) -> None:
     service = nobody.blob_service()
     start = time.monotonic()
@@ -135,6 +136,7 @@ def test_refused_blob_connection_is_reported_quickly_with_the_fix(nobody: Connec
     assert time.monotonic() - start < 30  # the SDKs' own retries take minutes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["request", "answer"])
 def test_services_that_answer_are_not_to_be_started(
     fault: str, monkeypatch: pytest.MonkeyPatch

@@ -414,6 +414,7 @@ def test_completion_offers_recipes_without_services(line: str, offered: list[str
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_completion_times_out_on_a_silent_network() -> None:
     paths = HomePaths(Path(os.environ["RUNNER_HOME"]))
     paths.local.mkdir(parents=True)

@@ -26,6 +26,7 @@ def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
     return code, shown.out, shown.err
 
 
+@pytest.mark.slow
 @pytest.mark.feature(7)
 def test_formulas_sizes_and_policies_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     words = (FORMULA, "--tasks", "60", "--mtbf", "4h", "--checkpoint", "10m", "--save", "30s")
@@ -82,6 +83,7 @@ def test_bad_input_is_explained(
     assert text in err
 
 
+@pytest.mark.slow
 def test_a_formula_that_fails_when_it_is_evaluated_is_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -59,7 +59,7 @@ class _Closing(BaseHTTPRequestHandler):
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Closing) as service:
-        threading.Thread(target=service.serve_forever, daemon=True).start()
+        threading.Thread(target=service.serve_forever, args=(0.01,), daemon=True).start()
         local = f"http://127.0.0.1:{service.server_address[1]}"
         account = NamedAccounts("mine", "a2V5", "a2V5")
         gateway = Gateway(LocalServices(account, local, f"{local}/mine", f"{local}/mine"))
@@ -211,7 +211,7 @@ def test_tunnels_of_tasks_use_the_proxy_of_the_emulator(
 ) -> None:
     asked = _Upstream.asked = []
     with ThreadingHTTPServer(("127.0.0.1", 0), _Upstream) as upstream:
-        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+        threading.Thread(target=upstream.serve_forever, args=(0.01,), daemon=True).start()
         url = f"{scheme}us%65r:pass@127.0.0.1:{upstream.server_address[1]}"
         monkeypatch.setattr(proxy, "getproxies", lambda: {variable: url})
         monkeypatch.setattr(proxy, "proxy_bypass", lambda host: False)

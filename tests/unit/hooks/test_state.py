@@ -163,6 +163,7 @@ def test_state_with_subfolders_is_checked(tmp_path: Path) -> None:
     assert folder.newest() is None
 
 
+@pytest.mark.slow
 def test_process_killed_at_any_time_resumes_its_last_state(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10_000)
     chance = random.Random(seed)

@@ -107,6 +107,7 @@ def test_all_builds_each_framework_once(shop: Workshop) -> None:
     assert len(shop.calls("build")) == len(FRAMEWORKS)
 
 
+@pytest.mark.slow
 def test_a_second_run_builds_nothing(shop: Workshop) -> None:
     first = shop.ok("all")
     assert shop.ok("all") == first
@@ -177,6 +178,7 @@ def pinned(shop: Workshop) -> Workshop:
     return shop
 
 
+@pytest.mark.slow
 def test_pinning_writes_the_digests_and_builds_use_them(shop: Workshop) -> None:
     before = shop.ok("--tag", "all")
     shop.ok("--pin")

@@ -301,6 +301,7 @@ def violations(kind: str, inputs: Mapping[str, Any]) -> list[Violation]:
     return validate(f"azure-native:{kind}", "seeded", inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GOOD)
 def test_a_right_resource_has_no_violation(kind: str) -> None:
     assert violations(kind, GOOD[kind]) == []

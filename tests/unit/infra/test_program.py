@@ -212,6 +212,7 @@ def test_storage_without_network_admits_every_network_explicitly() -> None:
     assert (rules["ipRules"], rules["virtualNetworkRules"]) == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "address", "admitted"),
     [
@@ -243,6 +244,7 @@ def test_storage_with_network_admits_all_if_told_so(told: object) -> None:
     assert (rules["defaultAction"], rules["ipRules"]) == ("Allow", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "address", "says"),
     [
@@ -497,6 +499,7 @@ def test_budget_without_addresses_tells_the_owners_through_a_group() -> None:
     assert len(budget["notifications"]) <= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("containers", "warnings"), [(("data",), 0), (("data", "models"), 1)])
 def test_second_container_on_ubuntu_24_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, containers: tuple[str, ...], warnings: int

@@ -79,6 +79,7 @@ def test_arm_errors_are_mapped_by_their_code(
     assert code in f"{caught.value.what}{caught.value.why}"
 
 
+@pytest.mark.slow
 def test_throttled_request_is_retried_then_reported(server: ArmServer, management: ArmClient):
     server.refuse("/subscriptions/", 429, "TooManyRequests", **{"Retry-After": "0"})
     with pytest.raises(RunnerError) as caught:
@@ -87,6 +88,7 @@ def test_throttled_request_is_retried_then_reported(server: ArmServer, managemen
     assert len(server.state.requests) == 4
 
 
+@pytest.mark.slow
 def test_arm_response_other_than_json_is_an_error(server: ArmServer, management: ArmClient):
     server.refuse("/subscriptions/", 502, "")
     with pytest.raises(RunnerError) as caught:

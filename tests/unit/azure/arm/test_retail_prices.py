@@ -173,6 +173,7 @@ def test_busy_price_server_is_asked_again(server: PriceServer):
     assert len(server.asked) == 3
 
 
+@pytest.mark.slow
 def test_slow_price_server_is_given_up(server: PriceServer):
     server.slow = True
     try:

@@ -272,6 +272,7 @@ def test_token_is_not_sent_without_tls() -> None:
     assert tokens == []
 
 
+@pytest.mark.slow
 def test_blocks_of_many_files_share_the_threads(service: FakeBlobs, tmp_path: Path) -> None:
     store = store_at(service)
     paths = [tmp_path / str(number) for number in range(8)]

@@ -393,6 +393,7 @@ def _simulate(seeds: range) -> _Cases:
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.feature(53)
 def test_spending_never_exceeds_the_cap() -> None:
     cases = _simulate(range(2_000))

@@ -89,6 +89,7 @@ def test_nodes_that_a_formula_keeps_are_reported() -> None:
     assert (found.finished, found.left_nodes) == (1, 2)
 
 
+@pytest.mark.slow
 def test_counting_only_active_tasks_removes_working_nodes() -> None:
     """MicrosoftDocs/azure-docs#47753: running tasks do not count, so their nodes are removed."""
     work = Workload([0, 0, 0, 20 * MINUTE], [HOUR] * 4, [1] * 4)
@@ -157,6 +158,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
+@pytest.mark.slow
 @given(scenarios(), st.floats(0.001, 50), st.floats(0.001, 50))
 def test_cost_is_the_sum_of_its_parts(scenario: Scenario, spot: float, dedicated: float) -> None:
     found = simulate(scenario)
@@ -204,6 +206,7 @@ def test_a_formula_cannot_get_more_nodes_than_a_pool_may_have() -> None:
     assert "1,000,000 nodes" in found.problems[0].message
 
 
+@pytest.mark.slow
 def test_evictions_are_as_frequent_on_a_pool_that_scales() -> None:
     """A node with the number of an earlier one is not evicted at the same age."""
     work = tasks(200, HOUR, every_ms=4 * HOUR)

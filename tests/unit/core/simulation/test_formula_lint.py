@@ -66,6 +66,7 @@ def test_a_bad_formula_is_found(rule: str, text: str) -> None:
     assert rule in rules(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("formula", "found"),
     [

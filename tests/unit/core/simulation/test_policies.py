@@ -88,6 +88,7 @@ def state(now_ms: int, wanted: int, spot: int, done_ms: int, left_ms: int) -> Si
     return SimulatedPool(now_ms, wanted, spot, 0, done_ms, left_ms, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("save_s", "mtbf_s"), [(60, 3600), (20, 1800), (120, 4 * 3600)])
 def test_recommended_checkpoint_interval_is_near_the_best_of_the_simulator(
     save_s: int, mtbf_s: int

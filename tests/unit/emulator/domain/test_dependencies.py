@@ -251,6 +251,7 @@ def test_runs_are_a_set_of_integers() -> None:
         assert (probe in runs, runs.next_missing(probe)) == (probe in expected, missing)
 
 
+@pytest.mark.slow
 def test_tens_of_thousands_of_tasks_with_ranges_cost_little_each() -> None:
     """Every task depends on all before it: half a billion pairs, minutes if each cost anything."""
     count, dependencies = 32_000, DependencyGraph()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +122,7 @@ def check_rest(chaos: Chaos) -> None:
     assert chaos.pool.allocation is AllocationState.STEADY
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     deadline=None,

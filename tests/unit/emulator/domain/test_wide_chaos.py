@@ -268,6 +268,7 @@ def check(chaos: WideChaos) -> None:
     check_schedules(chaos.world.account)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=40,
     deadline=None,

@@ -223,6 +223,7 @@ def test_blobs_that_cannot_be_files_hold_up_no_others(blobs: BlobStore, folder: 
     drive(blobs, folder, script)
 
 
+@pytest.mark.slow
 def test_folders_deeper_than_python_recurses_are_walked(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()

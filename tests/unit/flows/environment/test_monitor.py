@@ -65,7 +65,7 @@ def test_prometheus_reads_the_endpoint_also_while_the_services_are_down() -> Non
         return found
 
     with open_server("127.0.0.1", 0, MetricsSource(load, every_s=0)) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{server.server_port}"
         try:

@@ -43,6 +43,7 @@ def test_plan_is_never_changed() -> None:
     assert not [first for first in changed if first.split(".")[-1] == "plan"]
 
 
+@pytest.mark.slow
 def test_each_kind_of_plan_is_made_in_one_place() -> None:
     made = Counter(name for name, _ in calls("."))
     assert (made["plan_run"], made["plan_again"]) == (1, 1)

@@ -22,6 +22,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+@pytest.mark.slow
 def test_shellcheck_has_nothing_to_say():
     found = shutil.which("shellcheck", path=str(ROOT / ".venv" / "bin")) or shutil.which(
         "shellcheck"
@@ -33,6 +34,7 @@ def test_shellcheck_has_nothing_to_say():
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.slow
 def test_all_steps_run_in_order_and_make_the_image(machine: Machine):
     done = machine.run("provision.sh")
     assert (done.returncode, done.stderr) == (0, "")
@@ -46,6 +48,7 @@ def test_all_steps_run_in_order_and_make_the_image(machine: Machine):
     assert not {"cuda", "cuda-drivers"} & set(have), "they would bring a second driver"
 
 
+@pytest.mark.slow
 def test_driver_and_kernel_are_held_and_nothing_upgrades_by_itself(machine: Machine):
     machine.run("provision.sh")
     assert {f"linux-image-{KERNEL}", f"linux-modules-{KERNEL}", "linux-azure"} <= machine.held()
@@ -56,6 +59,7 @@ def test_driver_and_kernel_are_held_and_nothing_upgrades_by_itself(machine: Mach
     assert f'APT::Snapshot "{versions()["UBUNTU_SNAPSHOT"]}";' in conf
 
 
+@pytest.mark.slow
 def test_a_second_run_changes_nothing(machine: Machine):
     assert machine.run("provision.sh").returncode == 0
     tree, packages, held = machine.tree(), machine.packages(), machine.held()
@@ -69,6 +73,7 @@ def test_a_second_run_changes_nothing(machine: Machine):
     assert (machine.tree(), machine.packages(), machine.held()) == (tree, packages, held)
 
 
+@pytest.mark.slow
 def test_what_somebody_changed_is_put_right(machine: Machine):
     machine.run("provision.sh")
     tree = {path: text.split()[-1] for path, text in machine.tree().items()}
@@ -138,6 +143,7 @@ def test_a_key_of_somebody_else_is_refused_before_it_is_trusted(machine: Machine
         assert not any("apt-get" in call for call in machine.calls())
 
 
+@pytest.mark.slow
 def test_a_key_that_was_exchanged_on_the_disk_is_fetched_again(machine: Machine):
     machine.run("provision.sh")
     key = machine.root / "usr/share/keyrings/runner-cuda.gpg"
@@ -175,6 +181,7 @@ def test_the_real_gpg_names_the_primary_key_only(tmp_path: Path):
     assert found.stdout.split() == [wanted]
 
 
+@pytest.mark.slow
 def test_apt_that_installs_another_version_than_asked_is_found_out(machine: Machine):
     done = machine.run("provision.sh", STUB_LIES="blobfuse2")
     assert done.returncode == 1
@@ -197,6 +204,7 @@ def test_a_step_that_does_not_exist_is_named_with_those_that_do(machine: Machine
     assert machine.calls() == []
 
 
+@pytest.mark.slow
 def test_nvidias_repository_may_not_bring_a_driver(machine: Machine):
     machine.run("provision.sh")
     text = (machine.root / "etc/apt/preferences.d/runner-cuda").read_text()

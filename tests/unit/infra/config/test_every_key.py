@@ -157,6 +157,7 @@ def test_each_key_of_a_stack_changes_what_is_declared() -> None:
     assert not idle
 
 
+@pytest.mark.slow
 def test_each_key_of_a_pool_changes_what_the_service_is_told() -> None:
     made = pools()
     assert made["plain-1"] == made["plain-2"], "without a changed key nothing differs"

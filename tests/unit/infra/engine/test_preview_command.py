@@ -62,6 +62,7 @@ def test_price_that_nobody_knows_is_unknown_and_warned_of(
     assert "unknown price of t4" in said.err
 
 
+@pytest.mark.slow
 def test_spot_price_that_nobody_knows_is_below_the_dedicated_one(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +73,7 @@ def test_spot_price_that_nobody_knows_is_below_the_dedicated_one(
     assert pool["usd_per_hour"] == "below 2.10"  # four T4 at 0.526
 
 
+@pytest.mark.slow
 def test_known_price_is_multiplied_and_dated(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

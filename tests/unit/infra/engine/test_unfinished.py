@@ -19,6 +19,7 @@ def test_an_id_is_the_one_that_azure_gives(kind: str) -> None:
     assert arm_id(token, GOOD[kind], cloud.SUBSCRIPTION) == cloud.arm_id(token, GOOD[kind])
 
 
+@pytest.mark.slow
 def test_everything_that_a_stack_declares_has_an_id() -> None:
     declared = full_stack().resources
     assert declared

@@ -104,6 +104,7 @@ def test_no_dedicated_node_is_ever_paid_for_while_spot_is_up() -> None:
     assert not any(moment.want_dedicated for moment in moments)
 
 
+@pytest.mark.slow
 def test_office_hours_keep_their_nodes_and_nothing_else_does() -> None:
     hours = {"start": "08:00", "end": "18:00", "utc_offset_hours": 1, "nodes": 2}
     text = formula(scenario="office_hours", office_hours=hours)

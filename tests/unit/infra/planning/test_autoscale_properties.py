@@ -185,6 +185,7 @@ def test_fallback_pays_for_dedicated_nodes_only_where_spot_failed_all_the_time(
 _prices = st.decimals("0.05", "9", places=2)
 
 
+@pytest.mark.slow
 @promise(_pasts, st.decimals("0.10", "40", places=2), _prices, _prices, _targets)
 @pytest.mark.feature(39)
 def test_nodes_never_cost_more_per_hour_than_the_spend_cap(

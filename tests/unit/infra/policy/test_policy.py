@@ -112,6 +112,7 @@ def test_what_can_be_tagged_must_be(kind: str) -> None:
     assert found(rules.tagged, kind, {**GOOD[kind], "tags": {}}) == ["it has no tags"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GOOD)
 def test_untaggable_is_what_has_no_tags_in_the_sdk(kind: str) -> None:
     resource = args_class(f"azure-native:{kind}")
@@ -180,6 +181,7 @@ def test_a_formula_is_proved_after_real_demand() -> None:
     assert (busy.dedicated, busy.problem) == (3, None)
 
 
+@pytest.mark.slow
 def test_office_hours_keep_nodes_only_when_the_pool_says_so() -> None:
     assert found(rules.pools_scale_to_zero, "batch:Pool", _pool(_OFFICE))
     assert not found(rules.pools_scale_to_zero, "batch:Pool", _pool(_OFFICE, "office_hours"))
@@ -249,11 +251,13 @@ def _said(stack: Recording) -> list[str]:
     return messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", [plain_stack, full_stack])
 def test_the_policies_accept_what_the_program_declares(stack: Callable[[], Recording]) -> None:
     assert _said(stack()) == []
 
 
+@pytest.mark.slow
 def test_the_policies_accept_the_projects_own_stack_and_office_hours() -> None:
     azure = {"ARM_LOCATION": "westeurope", "ARM_SUBSCRIPTION_ID": cloud.SUBSCRIPTION}
     dev = load_stack_config(Path("Pulumi.dev.yaml"), environment=azure)

@@ -25,6 +25,7 @@ WRITE_MODEL = (
 )
 
 
+@pytest.mark.slow
 def test_named_output_is_a_folder_that_must_not_stay_empty(task: Task) -> None:
     script = "import os; print(os.listdir(os.environ['RUNNER_OUTPUT_DIR']))\n"
     named: dict[str, Any] = {
@@ -146,6 +147,7 @@ def test_script_that_fails_fails_the_run_with_its_code(task: Task) -> None:
     assert "the reason" in task.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
@@ -194,6 +196,7 @@ def test_failing_stage_and_cause_are_named(
     assert result["message"]
 
 
+@pytest.mark.slow
 def test_run_that_is_over_is_not_run_again(task: Task) -> None:
     task.submit("raise SystemExit(3)")
     assert task.run() == 3
@@ -248,6 +251,7 @@ touch __pycache__/train.pyc ~/.cache/pip/index
 """
 
 
+@pytest.mark.slow
 @pytest.mark.feature(4)
 def test_node_is_prepared_once_for_a_job(task: Task) -> None:
     task.submit("print('trained')", prepare=PREPARE)
@@ -282,6 +286,7 @@ OWN_PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.feature(4)
 @pytest.mark.parametrize("place", slow_after(1, OWN_PLACES))
 def test_each_task_and_retry_has_what_prepare_left_beside_it(task: Task, place: str) -> None:
@@ -299,6 +304,7 @@ def test_each_task_and_retry_has_what_prepare_left_beside_it(task: Task, place: 
         assert "so each task of the job runs it" in end["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.feature(4)
 def test_interrupted_preparation_is_repeated_for_each_task(task: Task, until: Until) -> None:
     wait = "while ! test -f $AZ_BATCH_NODE_SHARED_DIR/go; do sleep 0.05; done"
@@ -315,6 +321,7 @@ def test_interrupted_preparation_is_repeated_for_each_task(task: Task, until: Un
     assert task.text("logs/stdout.txt").splitlines()[-1] == "True"
 
 
+@pytest.mark.slow
 @pytest.mark.feature(4)
 def test_every_container_is_prepared(task: Task) -> None:
     task.submit(
@@ -326,6 +333,7 @@ def test_every_container_is_prepared(task: Task) -> None:
         assert len((task.shared / "prepared").read_text().splitlines()) == times
 
 
+@pytest.mark.slow
 @pytest.mark.feature(4)
 def test_failed_preparation_fails_the_run_with_its_log(task: Task) -> None:
     broken = "echo no such package >&2\nfalse\necho never"
@@ -352,6 +360,7 @@ def test_termination_during_the_environment_is_prompt(task: Task, until: Until) 
     assert (end["why"], end["step"]) == ("terminated", "environment")
 
 
+@pytest.mark.slow
 def test_next_attempt_continues_logs_and_numbers(task: Task, until: Until) -> None:
     task.submit(
         "import os, time\nprint('attempt', os.environ['RUNNER_ATTEMPT'])\n"
@@ -367,6 +376,7 @@ def test_next_attempt_continues_logs_and_numbers(task: Task, until: Until) -> No
     assert task.json("result.json")["attempt"] == 2
 
 
+@pytest.mark.slow
 def test_retried_run_fails_only_when_its_retries_are_spent(task: Task) -> None:
     task.submit("raise SystemExit(3)", retries=1)
     assert task.run() == 3
@@ -394,6 +404,7 @@ def test_storage_outage_does_not_touch_the_script(task: Task, until: Until) -> N
     assert len(task.lines("attempts/1/events.jsonl")) >= 8
 
 
+@pytest.mark.slow
 def test_answers_lost_all_along_change_nothing(task: Task) -> None:
     task.submit("print('once')\n" + WRITE_MODEL)
     task.service.lose_every = 3

@@ -56,6 +56,7 @@ def _forget(service: FakeBlobs, name: str, chance: random.Random) -> None:
     del blob.data[chance.choice(ends) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_nothing_is_lost_when_storage_forgets(task: Task, until: Until, seed: int) -> None:
     task.submit(
@@ -107,6 +108,7 @@ def test_outputs_lost_before_the_outcome_are_uploaded_again(task: Task) -> None:
     assert_outputs_are_as_promised(task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(1, range(3)))
 def test_attempts_at_the_same_time_leave_one_whole_result(
     task: Task, until: Until, seed: int
@@ -128,6 +130,7 @@ def test_attempts_at_the_same_time_leave_one_whole_result(
     assert len(task.json("result.json")["outputs"]) == 30
 
 
+@pytest.mark.slow
 @linux
 def test_daemon_of_the_script_ends_with_it(task: Task) -> None:
     task.submit(
@@ -150,6 +153,7 @@ def test_daemon_of_the_script_ends_with_it(task: Task) -> None:
             continue
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(
     "how", slow_after(1, ["", ", env={}", ", stdout=subprocess.DEVNULL, stderr=2"])
@@ -175,6 +179,7 @@ def test_daemon_of_a_script_whose_agent_was_killed_ends_with_the_next_attempt_th
     assert not alive(daemon), "it would hold the node's GPUs"
 
 
+@pytest.mark.slow
 def test_append_of_a_killed_agent_is_not_in_the_log_of_the_next_attempt(
     task: Task, until: Until
 ) -> None:
@@ -200,6 +205,7 @@ def test_append_of_a_killed_agent_is_not_in_the_log_of_the_next_attempt(
     assert task.text("logs/stdout.txt")[start:] == "attempt 2\n"
 
 
+@pytest.mark.slow
 def test_output_that_a_killed_agent_had_not_sent_is_in_the_log(task: Task, until: Until) -> None:
     printed = task.folder / "task-0" / "wd" / "logs" / "stdout.txt"
     task.secrets = {"values": {"TOKEN": "abcdef-secret"}}
@@ -222,6 +228,7 @@ def test_output_that_a_killed_agent_had_not_sent_is_in_the_log(task: Task, until
     assert task.json("attempts/2/start.json")["log_offsets"]["stdout"] == 23
 
 
+@pytest.mark.slow
 def test_second_agent_of_a_task_waits_and_leaves_with_the_outcome(task: Task, until: Until) -> None:
     go = task.folder / "go"
     task.submit(
@@ -324,6 +331,7 @@ def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(
     assert "storage:" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", slow_after(1, [401, 403]))
 def test_refusal_that_passes_during_export_and_commit_costs_nothing(
     task: Task, until: Until, status: int

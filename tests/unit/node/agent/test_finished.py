@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.unit.node.agent_task import RUN, Task
 
 Until = Callable[[Callable[[], object]], None]
@@ -40,6 +42,7 @@ def test_export_that_storage_refused_is_made_up_for_by_the_next_attempt(task: Ta
     assert_only_exported(task, attempt=2)
 
 
+@pytest.mark.slow
 def test_agent_killed_during_the_export_has_only_that_to_do_again(task: Task, until: Until) -> None:
     task.submit(SCRIPT)
     task.service.hold_put = f"{RUN}/output/model"
@@ -53,6 +56,7 @@ def test_agent_killed_during_the_export_has_only_that_to_do_again(task: Task, un
     assert_only_exported(task, attempt=2)
 
 
+@pytest.mark.slow
 def test_node_that_was_started_anew_runs_the_script_again(task: Task) -> None:
     task.submit(SCRIPT, retries=1)
     task.service.refuse_put = f"{RUN}/output/model"
@@ -65,6 +69,7 @@ def test_node_that_was_started_anew_runs_the_script_again(task: Task) -> None:
     assert "ran in 2" in task.text("logs/stdout.txt")
 
 
+@pytest.mark.slow
 def test_promise_that_was_not_kept_is_not_exported_again(task: Task) -> None:
     task.submit(SCRIPT, retries=1, outputs=["other"])
     assert task.run() == 1

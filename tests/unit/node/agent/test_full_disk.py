@@ -109,6 +109,7 @@ if not state.exists():
 """
 
 
+@pytest.mark.slow
 def test_full_disk_during_checkpoints_leaves_the_newest_complete_one(
     task: Task, disk: Path, until: Callable[[Callable[[], object]], None]
 ) -> None:

@@ -57,6 +57,7 @@ def test_what_a_killed_restore_left_does_not_fill_the_disk(tmp_path: Path) -> No
     assert not part.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["OUTPUT_DIR", "CHECKPOINT_DIR"])
 def test_script_that_deletes_its_folder_and_leaves_gets_its_outcome(
     task: Task, folder: str
@@ -84,6 +85,7 @@ def test_script_that_deletes_everything_gets_its_outcome(task: Task) -> None:
     assert (result["code"], result["exit_code"]) == ("CommandFailed", 3)
 
 
+@pytest.mark.slow
 def test_failure_says_from_which_checkpoint_the_script_went_on(task: Task) -> None:
     script = (
         "import os, pathlib\n"

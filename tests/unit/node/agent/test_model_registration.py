@@ -36,6 +36,7 @@ import os, pathlib
 """
 
 
+@pytest.mark.slow
 def test_run_whose_agent_has_no_access_to_models_succeeds_and_says_so(task: Task) -> None:
     task.submit(SCRIPT, model={"name": "cats", "aliases": [], "path": None})
     assert task.run() == 0

@@ -190,6 +190,7 @@ def test_evicted_script_is_stopped_in_time_and_what_it_saves_is_committed(
     assert second.wait(120) == 143
 
 
+@pytest.mark.slow
 def test_run_goes_on_where_it_is_when_the_eviction_is_called_off(
     task: Task, imds: FakeImds, until: Until
 ) -> None:
@@ -208,6 +209,7 @@ def test_run_goes_on_where_it_is_when_the_eviction_is_called_off(
     assert task.json("result.json")["attempt"] == 2
 
 
+@pytest.mark.slow
 def test_notice_commits_at_once_while_the_script_goes_on(
     task: Task, imds: FakeImds, until: Until
 ) -> None:
@@ -222,6 +224,7 @@ def test_notice_commits_at_once_while_the_script_goes_on(
     assert process.wait(120) == 143
 
 
+@pytest.mark.slow
 def test_script_without_checkpoints_is_left_alone(task: Task, imds: FakeImds, until: Until) -> None:
     task.settings["BATCH_EMULATOR_IMDS"] = imds.url
     task.submit(SAVES_ON_SIGTERM, checkpoints=None)

@@ -67,6 +67,7 @@ def test_what_is_left_out_is_in_the_result_and_in_the_events(task: Task) -> None
     assert not task.has("output/big.bin")
 
 
+@pytest.mark.slow
 def test_process_that_outlives_the_script_is_in_the_events(task: Task) -> None:
     task.submit("import subprocess\nsubprocess.Popen(['sleep', '60'])")
     assert task.run() == 0, task.output
@@ -127,6 +128,7 @@ EPOCHS = (
 )
 
 
+@pytest.mark.slow
 def test_files_of_an_evicted_attempt_are_among_the_outputs_of_the_next(
     task: Task, until: Until
 ) -> None:

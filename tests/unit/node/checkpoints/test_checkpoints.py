@@ -111,6 +111,7 @@ def test_first_attempt_restores_nothing(task: Task) -> None:
     assert not task.has("attempts/1/resume.json")
 
 
+@pytest.mark.slow
 def test_old_checkpoints_and_their_files_are_deleted(task: Task, until: Until) -> None:
     submit_counter(task, 0, "go", checkpoints={**QUICK, "keep": 2})
     process = task.start()
@@ -128,6 +129,7 @@ def test_old_checkpoints_and_their_files_are_deleted(task: Task, until: Until) -
     assert len(files) <= 3
 
 
+@pytest.mark.slow
 def test_unchanged_folder_is_committed_once(task: Task, until: Until) -> None:
     script = (
         "import os, time\n"
@@ -168,6 +170,7 @@ def test_files_saved_on_sigterm_are_committed(task: Task, until: Until) -> None:
     assert task.json("attempts/1/end.json")["checkpoint"]["last"] == 1
 
 
+@pytest.mark.slow
 def test_files_saved_at_the_time_limit_are_committed(task: Task) -> None:
     script = (
         "import os, signal, sys, time\n"
@@ -190,6 +193,7 @@ def test_files_saved_at_the_time_limit_are_committed(task: Task) -> None:
     assert content(task, manifest, "model") == b"weights"
 
 
+@pytest.mark.slow
 def test_failed_script_leaves_a_checkpoint_for_the_retry(task: Task) -> None:
     script = (
         "import os\n"
@@ -226,6 +230,7 @@ def test_run_without_checkpoints_commits_and_restores_none(task: Task) -> None:
     assert manifests(task) == []
 
 
+@pytest.mark.slow
 def test_checkpoint_of_another_run_is_resumed(task: Task, until: Until) -> None:
     submit_counter(task, 100_000)
     first = task.start()
@@ -260,6 +265,7 @@ def test_missing_checkpoint_to_resume_fails_the_run(task: Task, number: int | No
     assert "first has no complete checkpoint" in result["message"]
 
 
+@pytest.mark.slow
 def test_links_and_empty_folders_are_restored(task: Task) -> None:
     script = (
         "import os\n"
@@ -286,6 +292,7 @@ def test_links_and_empty_folders_are_restored(task: Task) -> None:
     assert task.text("logs/stdout.txt") == "w step-1 ['empty', 'latest', 'none', 'step-1']\n"
 
 
+@pytest.mark.slow
 def test_too_large_folder_is_reported_once(task: Task, until: Until) -> None:
     submit_counter(task, 60, "go", checkpoints={**QUICK, "max_bytes": 1})
     process = task.start()

@@ -106,6 +106,7 @@ def test_newest_checkpoint_is_restored(make: Make) -> None:
     assert second.version() == "3"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
 def test_interrupted_commit_leaves_previous_checkpoint(
     make: Make, service: FakeBlobs, tmp_path: Path, lost: bool

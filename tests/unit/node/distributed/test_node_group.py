@@ -74,6 +74,7 @@ def imds() -> Iterator[FakeImds]:
         yield service
 
 
+@pytest.mark.slow
 def test_every_node_runs_the_script_with_all_addresses(node_group: NodeGroupTask) -> None:
     node_group.submit(SUM, resources=RESOURCES)
     assert node_group.run_node_group(3) == 0, node_group.output
@@ -96,6 +97,7 @@ def test_every_node_runs_the_script_with_all_addresses(node_group: NodeGroupTask
     assert waited[-1] == "3 nodes: " + ", ".join(node_group.addresses)
 
 
+@pytest.mark.slow
 @pytest.mark.feature(23)
 def test_script_gets_variables_of_launchers_and_frameworks(node_group: NodeGroupTask) -> None:
     node_group.submit(
@@ -137,6 +139,7 @@ def test_failed_worker_ends_all_nodes_and_is_named(node_group: NodeGroupTask) ->
     assert node_group.all_gone(pids)
 
 
+@pytest.mark.slow
 def test_first_failure_is_named_when_others_follow(node_group: NodeGroupTask) -> None:
     script = PID + (
         "import signal\n"
@@ -151,6 +154,7 @@ def test_first_failure_is_named_when_others_follow(node_group: NodeGroupTask) ->
     assert node_group.json("result.json")["message"].startswith("rank 2 on node tvm-2: ")
 
 
+@pytest.mark.slow
 def test_failed_primary_is_named(node_group: NodeGroupTask) -> None:
     node_group.submit(
         PID + ALL_THERE + "if rank == 0: sys.exit(4)\ntime.sleep(300)\n", resources=RESOURCES
@@ -160,6 +164,7 @@ def test_failed_primary_is_named(node_group: NodeGroupTask) -> None:
     assert node_group.all_gone(node_group.pids(3) or {})
 
 
+@pytest.mark.slow
 def test_retry_after_failure_restarts_every_node(node_group: NodeGroupTask) -> None:
     script = PID + (
         "print('attempt', os.environ['RUNNER_ATTEMPT'])\n"
@@ -172,6 +177,7 @@ def test_retry_after_failure_restarts_every_node(node_group: NodeGroupTask) -> N
     assert node_group.text("nodes/1/stdout.txt") == "attempt 1\nattempt 2\n"
 
 
+@pytest.mark.slow
 def test_eviction_notice_of_worker_commits_a_checkpoint(
     node_group: NodeGroupTask, imds: FakeImds, until: Until
 ) -> None:
@@ -185,6 +191,7 @@ def test_eviction_notice_of_worker_commits_a_checkpoint(
     assert node_group.processes[0].poll() is None, "Batch runs the task again after the eviction"
 
 
+@pytest.mark.slow
 def test_canceled_eviction_restarts_every_node(
     node_group: NodeGroupTask, imds: FakeImds, until: Until
 ) -> None:
@@ -211,6 +218,7 @@ def _begin_saving(node_group: NodeGroupTask, imds: FakeImds, until: Until) -> No
     until(lambda: "from 0" in node_group.text("logs/stdout.txt"))
 
 
+@pytest.mark.slow
 def test_failed_preparation_of_worker_fails_the_run(node_group: NodeGroupTask) -> None:
     node_group.submit(SLEEP, resources={"nodes": 2})
     (node_group.folder_of(1) / "code.tar.gz").write_bytes(b"torn")
@@ -220,6 +228,7 @@ def test_failed_preparation_of_worker_fails_the_run(node_group: NodeGroupTask) -
     assert result["message"].startswith("rank 1 on node tvm-1: ")
 
 
+@pytest.mark.slow
 def test_terminated_primary_ends_all_workers(node_group: NodeGroupTask, until: Until) -> None:
     node_group.submit(SLEEP, resources=RESOURCES)
     primary = node_group.start_node_group(3)
@@ -232,6 +241,7 @@ def test_terminated_primary_ends_all_workers(node_group: NodeGroupTask, until: U
     assert node_group.json("attempts/1/end.json")["why"] == "terminated"
 
 
+@pytest.mark.slow
 def test_killed_primary_ends_all_workers(node_group: NodeGroupTask, until: Until) -> None:
     node_group.submit(SLEEP, resources=RESOURCES)
     primary = node_group.start_node_group(3)
@@ -243,6 +253,7 @@ def test_killed_primary_ends_all_workers(node_group: NodeGroupTask, until: Until
     assert not node_group.has("result.json")
 
 
+@pytest.mark.slow
 def test_primary_waits_for_batch_after_losing_a_node(
     node_group: NodeGroupTask, until: Until
 ) -> None:
@@ -290,6 +301,7 @@ if os.environ["RUNNER_ATTEMPT"] == "1":
     assert node_group.json("nodes/1/attempts/2/start.json")["log_offsets"]["stdout"] > 0
 
 
+@pytest.mark.slow
 def test_metrics_of_workers_are_stored_apart(node_group: NodeGroupTask) -> None:
     script = """
 import json, os

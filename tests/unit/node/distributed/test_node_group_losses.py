@@ -45,6 +45,7 @@ def resumes(node_group: NodeGroupTask) -> str:
     return f"{end['why']}: {end['message']}"
 
 
+@pytest.mark.slow
 @pytest.mark.feature(24)
 def test_run_resumes_after_worker_agent_is_killed(node_group: NodeGroupTask, until: Until) -> None:
     pids = begin(node_group, until, 3)

@@ -228,6 +228,7 @@ def test_late_workers_are_named_with_their_stage(until: Until) -> None:
     party.node_group.close()
 
 
+@pytest.mark.slow
 def test_waiting_progress_is_throttled() -> None:
     party = Party(timeouts=replace(PATIENT, join_s=1.5))
     party.connect(1)

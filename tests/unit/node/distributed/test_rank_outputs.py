@@ -26,6 +26,7 @@ def notices(node_group: NodeGroupTask) -> list[str]:
     return [line["message"] for line in lines if line["stage"] == "notice"]
 
 
+@pytest.mark.slow
 def test_outputs_of_all_ranks_are_exported_without_conflict(
     node_group: NodeGroupTask,
 ) -> None:
@@ -46,6 +47,7 @@ if rank == "0":
     assert not notices(node_group)
 
 
+@pytest.mark.slow
 def test_unreadable_output_of_worker_fails_the_run(node_group: NodeGroupTask) -> None:
     script = WRITES + "if rank == '1': out.joinpath('bad').symlink_to('/proc/self/mem')\n"
     node_group.submit(script, resources={"nodes": 2})
@@ -55,6 +57,7 @@ def test_unreadable_output_of_worker_fails_the_run(node_group: NodeGroupTask) ->
     assert result["message"].startswith("rank 1 on node tvm-1: cannot export")
 
 
+@pytest.mark.slow
 def test_checkpoint_files_of_worker_cause_a_warning(
     node_group: NodeGroupTask, until: Until
 ) -> None:
@@ -92,6 +95,7 @@ while len(list(there.glob("there-*"))) < 2:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["0", "1"])
 def test_failed_run_keeps_what_every_rank_made(node_group: NodeGroupTask, failing: str) -> None:
     script = WRITES + BOTH + f"if rank == {failing!r}: sys.exit(3)\ntime.sleep(300)\n"
@@ -104,6 +108,7 @@ def test_failed_run_keeps_what_every_rank_made(node_group: NodeGroupTask, failin
     assert node_group.text("output/rank-1/model-1.pt") == "1"
 
 
+@pytest.mark.slow
 def test_failed_run_keeps_files_of_the_same_name(node_group: NodeGroupTask) -> None:
     script = WRITES + BOTH
     script += (
@@ -117,6 +122,7 @@ def test_failed_run_keeps_files_of_the_same_name(node_group: NodeGroupTask) -> N
     assert {"rank-1/shard", "rank-1_/shard", "rank-1_/model-1.pt"} <= set(paths)
 
 
+@pytest.mark.slow
 def test_failure_that_is_retried_does_not_wait_for_outputs_of_workers(
     node_group: NodeGroupTask,
 ) -> None:
@@ -125,6 +131,7 @@ def test_failure_that_is_retried_does_not_wait_for_outputs_of_workers(
     assert not node_group.has("nodes/1/attempts/1/outputs.json")
 
 
+@pytest.mark.slow
 def test_terminated_run_keeps_what_every_rank_made(node_group: NodeGroupTask, until: Until) -> None:
     node_group.submit(WRITES + BOTH + "time.sleep(300)\n", resources={"nodes": 2})
     primary = node_group.start_node_group(2)
@@ -137,6 +144,7 @@ def test_terminated_run_keeps_what_every_rank_made(node_group: NodeGroupTask, un
     assert node_group.has("output/model-0.pt")
 
 
+@pytest.mark.slow
 def test_next_attempt_takes_over_files_of_the_same_name(
     node_group: NodeGroupTask, until: Until
 ) -> None:
@@ -160,6 +168,7 @@ def test_next_attempt_takes_over_files_of_the_same_name(
     assert (kept["rank-1/model-1.pt"], kept["rank-1_/model-1.pt"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_next_attempt_takes_over_what_every_rank_made(
     node_group: NodeGroupTask, until: Until
 ) -> None:

@@ -154,6 +154,7 @@ def test_silent_connections_do_not_block_workers(host: Host, token: str) -> None
         each.close()
 
 
+@pytest.mark.slow
 def test_slow_handshakes_do_not_block_workers(
     host: Host, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

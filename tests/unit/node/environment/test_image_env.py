@@ -99,6 +99,7 @@ def code(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_packages_are_installed_on_top_of_the_image(tmp_path: Path, code: Path, tool: str) -> None:
     if tool == "uv":
@@ -117,6 +118,7 @@ def test_packages_are_installed_on_top_of_the_image(tmp_path: Path, code: Path, 
     assert [path.name for path in environment.parent.iterdir()] == [environment.name]
 
 
+@pytest.mark.slow
 def test_error_of_pip_is_in_the_message(tmp_path: Path, code: Path) -> None:
     (code / "requirements.txt").write_text("--no-index\nno-such-package-anywhere\n")
     error, message = ensure(tmp_path, BASE, "requirements.txt")
@@ -136,6 +138,7 @@ def test_image_without_venv_fails_with_its_error(tmp_path: Path, code: Path) -> 
     assert "install python3-venv first" in str(message)
 
 
+@pytest.mark.slow
 def test_image_python_is_used_without_requirements(tmp_path: Path, code: Path) -> None:
     python = image_with_packages(tmp_path / "image")
     for image, module in ((python, "of_the_image"), (BASE, "pip")):
@@ -144,6 +147,7 @@ def test_image_python_is_used_without_requirements(tmp_path: Path, code: Path) -
         assert has(Path(str(found)) / "bin/python", module)
 
 
+@pytest.mark.slow
 @pytest.mark.feature(23)
 def test_agent_with_a_python_of_its_own_uses_that_of_the_image_for_the_script(
     tmp_path: Path, code: Path

@@ -405,6 +405,7 @@ def test_requirements_from_the_code_are_detected(code: Path, line: str, local: b
     assert Requirements(code / "requirements.txt", code).local is local
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "block", "local"),
     [

@@ -105,6 +105,7 @@ def test_slow_line_is_skipped_alone(search: Callable[..., Search]) -> None:
     assert not found.warnings
 
 
+@pytest.mark.slow
 def test_killed_search_loses_and_repeats_no_value(
     search: Callable[..., Search], until: Until
 ) -> None:
@@ -141,6 +142,7 @@ def test_search_restarts_without_the_agents_archive(
     assert found.found == [("loss", 3.0, 1)]
 
 
+@pytest.mark.slow
 def test_restarted_search_survives_the_end_of_the_script(
     search: Callable[..., Search], until: Until, tmp_path: Path
 ) -> None:
@@ -183,6 +185,7 @@ def test_log_does_not_wait_for_a_slow_search(
     assert [text for text in found.warnings if "slower than the script prints" in text]
 
 
+@pytest.mark.slow
 def test_endless_expression_does_not_affect_the_run(task: Task) -> None:
     task.submit(
         "import os, time\n"

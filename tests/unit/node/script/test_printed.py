@@ -203,6 +203,7 @@ FRAGMENTS = st.sampled_from(
 LINES = FRAGMENTS | st.lists(FRAGMENTS | st.text(), max_size=6).map("".join)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(TITLES, LINES, LINES)))
 def test_no_line_makes_the_search_fail(parts: list[tuple[str, ...]]) -> None:
     printed = PrintedMetrics(MetricLog(1, LineQueue()), is_on=True)
@@ -236,6 +237,7 @@ def test_nothing_is_guessed_where_script_or_recipe_name_metrics(
     assert task.json("result.json").get("metrics", {}) == {}
 
 
+@pytest.mark.slow
 def test_nothing_is_guessed_once_a_package_writes_metrics(task: Task) -> None:
     package = (
         "import os\nopen(os.environ['RUNNER_METRICS_' + 'FILE'], 'w').write('{\"a\": 1}\\n')\n"
@@ -250,6 +252,7 @@ def test_nothing_is_guessed_once_a_package_writes_metrics(task: Task) -> None:
     assert task.json("result.json")["metrics"] == {"a": 1.0}
 
 
+@pytest.mark.slow
 def test_export_that_is_made_up_for_has_the_printed_metrics(task: Task) -> None:
     task.submit(LOSS + "open('m.h5', 'w').close()", metrics={}, retries=1, outputs=["m.h5"])
     task.service.refuse_put = "mnist-1/output/m.h5"

@@ -35,6 +35,7 @@ def test_script_imports_only_hooks(task: Task) -> None:
     assert second == "{'epoch': 3} ['state-00000001']"
 
 
+@pytest.mark.slow
 def test_script_with_its_own_runner_package_keeps_it(task: Task) -> None:
     script = (
         "import pathlib, subprocess, sys\n"
@@ -62,6 +63,7 @@ def test_installed_runner_package_is_not_hidden(tmp_path: Path) -> None:
     assert paths(None) == [start]
 
 
+@pytest.mark.slow
 def test_states_saved_without_pause_are_committed(
     task: Task, until: Callable[[Callable[[], object]], None]
 ) -> None:
@@ -98,6 +100,7 @@ def notices(task: Task) -> list[str]:
     return [event["message"] for event in events if event["stage"] == "notice"]
 
 
+@pytest.mark.slow
 def test_bare_loop_is_told_that_an_eviction_restarts_it(task: Task) -> None:
     task.submit(_UNAWARE)
     assert task.run() == 0, task.text("logs/stderr.txt")
@@ -128,6 +131,7 @@ def test_nothing_is_changed_in_a_script_that_saves_checkpoints(task: Task) -> No
     assert BARE_LOOP not in notices(task)
 
 
+@pytest.mark.slow
 def test_framework_on_several_nodes_is_told_that_nothing_is_saved(
     node_group: NodeGroupTask,
 ) -> None:

@@ -91,6 +91,7 @@ def test_temporary_auth_error_loses_nothing(
     assert (service.data(NAME), len(service.faults)) == (b"a line\n", 0)
 
 
+@pytest.mark.slow
 def test_retryable_auth_error_is_retried_while_script_runs(
     shipper: Shipper,
     service: FakeBlobs,
