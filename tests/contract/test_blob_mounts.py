@@ -73,6 +73,7 @@ def test_blobs_are_files_and_files_are_blobs_when_the_task_is_completed(
     assert blobs.containers["data"]["in/a.txt"] == b"hello"
 
 
+@pytest.mark.slow
 def test_task_sees_what_came_before_it_began(blobs: BlobStore, things: Things) -> None:
     pool = things.pool(target_dedicated_nodes=2, mount_configuration=[container()])
     things.wait_nodes(pool, 2, "idle")
@@ -122,6 +123,7 @@ def test_read_only_option_is_kept_to(blobs: BlobStore, things: Things) -> None:
     assert blobs.containers["data"] == {"in/a.txt": b"hello"}
 
 
+@pytest.mark.slow
 def test_mounted_container_survives_a_restart_with_what_was_written(
     tmp_path: Path, blobs: BlobStore
 ) -> None:

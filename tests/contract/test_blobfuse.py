@@ -133,6 +133,7 @@ def test_one_that_hangs_is_given_up(
     assert ".yaml" not in files_beside(running, pool)
 
 
+@pytest.mark.slow
 def test_restart_mounts_again_and_tasks_wait_for_it(tmp_path: Path, fake: Path) -> None:
     with serving(tmp_path / "again", settings=SETTINGS) as running:
         pool = Things(running.client).pool(

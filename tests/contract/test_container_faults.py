@@ -118,6 +118,7 @@ def test_image_that_cannot_be_pulled(machine: Machine, tmp_path: Path) -> None:
             assert (code, details["ContainerImage"]) == ("ContainerInvalidImage", image)
 
 
+@pytest.mark.slow
 def test_machine_without_an_engine(tmp_path: Path) -> None:
     broken = fake(tmp_path / "engine", "docker", broken=True)
     for machine in (None, broken):

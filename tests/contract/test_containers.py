@@ -82,6 +82,7 @@ def test_task_has_its_variables_its_folder_and_its_exit_code(things: Things, job
     assert info.container_info.state == "exited"
 
 
+@pytest.mark.slow
 def test_working_directory_of_the_image(things: Things, job: str) -> None:
     settings = inside(working_directory="containerImageDefault")
     task = things.task(job, "/bin/sh -c pwd", container_settings=settings)
@@ -89,6 +90,7 @@ def test_working_directory_of_the_image(things: Things, job: str) -> None:
     assert things.text(job, task) == "/\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "options", "said"),
     [
@@ -123,6 +125,7 @@ def test_options_that_the_engine_refuses(things: Things, job: str) -> None:
     assert info.failure_info.code == "ContainerInvalidSettings"
 
 
+@pytest.mark.slow
 def test_only_the_folders_that_are_asked_for_are_mounted(things: Things, job: str) -> None:
     entry = models.ContainerHostBatchBindMountEntry
     settings = inside(

@@ -341,6 +341,7 @@ def test_a_range_with_a_bad_time_is_refused_before_it_is_written(files: Files, a
     assert (files.folder(share) / "file").read_bytes() == b"before"
 
 
+@pytest.mark.slow
 def test_a_file_created_anew_waits_for_a_range_that_is_being_written(tmp_path: Path) -> None:
     """Else the range would make the new file longer than it was created."""
     with serving_files(tmp_path) as files, ThreadPoolExecutor(1) as client:

@@ -381,6 +381,7 @@ def test_change_of_a_pool_is_checked_like_a_new_one(
     assert running.client.get_pool(pool_id).vm_size == POOL["vmSize"]
 
 
+@pytest.mark.slow
 def test_what_was_accepted_before_can_still_be_changed_elsewhere(
     tmp_path: Path,
 ) -> None:

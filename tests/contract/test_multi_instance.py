@@ -54,6 +54,7 @@ def addresses(client: BatchClient, pool_id: str) -> dict[str, str]:
     return {str(n.ip_address): str(n.id) for n in client.list_nodes(pool_id)}
 
 
+@pytest.mark.slow
 def test_servers_started_by_the_coordination_command_serve_the_application(
     things: Things, client: BatchClient, cluster: str, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_subtask_is_named_among_the_recent_tasks_of_its_node(
     assert (newest.task_id, newest.subtask_id) == (task_id, 1)
 
 
+@pytest.mark.slow
 def test_running_gang_is_requeued_whole_after_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as first:
         things = Things(first.client)

@@ -131,6 +131,7 @@ def test_token_of_another_list_is_no_server_error(running: Running, token: str) 
     assert answer.status_code in (200, 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["(" * 5000, "id eq '" + "a" * 30_000 + "'", " or ".join(["id eq 'a'"] * 2000), "id eq '\x00'",
@@ -149,6 +150,7 @@ def test_content_type_is_not_looked_at(running: Running, things: Things, kind: s
     assert answer.status_code == 201
 
 
+@pytest.mark.slow
 def test_body_of_64_mb_is_refused_and_nothing_else_waits(running: Running) -> None:
     answer = send(running.url, "POST", "/pools", body=b" " * (64 * 1024 * 1024))
     assert (answer.status_code, answer.json()["code"]) == (413, "RequestBodyTooLarge")

@@ -64,6 +64,7 @@ def test_what_expired_meanwhile_goes_after_a_restart(tmp_path: Path) -> None:
         eventually(lambda: not where.exists())
 
 
+@pytest.mark.slow
 def test_node_waits_for_the_retention_of_its_tasks(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as running:
         things, client = Things(running.client), running.client

@@ -242,6 +242,7 @@ def test_waiting_task_can_be_terminated(connection: Connection, things: Things) 
     assert view.phase == "completed"
 
 
+@pytest.mark.slow
 def test_many_tasks_are_added_in_chunks_and_a_repetition_adds_none(
     connection: Connection, things: Things
 ) -> None:

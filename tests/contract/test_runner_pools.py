@@ -97,6 +97,7 @@ def test_an_account_without_pools_says_so(command: Command) -> None:
     assert "no pools" in command.text("ls")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.feature(58)
 def test_pool_is_deleted_once_no_task_needs_it(command: Command) -> None:
     pool = command.things.pool(target_low_priority_nodes=1)
@@ -113,6 +114,7 @@ def test_pool_is_deleted_once_no_task_needs_it(command: Command) -> None:
     eventually(lambda: pool not in [row["pool"] for row in command.json("ls")])
 
 
+@pytest.mark.slow
 @pytest.mark.feature(53)
 def test_a_pool_shows_nodes_tasks_price_and_what_it_costs_now(command: Command) -> None:
     pool = command.things.pool(vm_size=PAID, target_low_priority_nodes=2, task_slots_per_node=2)

@@ -91,6 +91,7 @@ def test_changed_code_and_changed_property_are_reported(expected: list[Answer]) 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_steps_on_a_node_that_never_comes_are_skipped(tmp_path: Path) -> None:
     with Server(tmp_path, account="runnerlocal", limits=Limits(boot_s=3600)) as server:
         run = contract_run(server, limit_s=0.5)

@@ -126,6 +126,7 @@ def test_reset_leaves_nothing() -> None:
         assert list(things.client.list_jobs()) == []
 
 
+@pytest.mark.slow
 def test_the_log_can_be_json_and_has_requests_and_events(tmp_path: Path) -> None:
     log = tmp_path / "log"
     env = {**os.environ, "BATCH_EMULATOR_KEY": "a2V5"}

@@ -286,6 +286,7 @@ def test_stale_resize_error_is_never_the_cause(state: str, tmp_path: Path) -> No
             assert "Quota" not in text
 
 
+@pytest.mark.slow
 def test_error_of_the_last_resize_is_the_cause_while_nodes_are_missing(tmp_path: Path) -> None:
     with serving(tmp_path / "data", spot_cores=4) as running:
         connection, things = connected(running), Things(running.client)

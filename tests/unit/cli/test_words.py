@@ -117,6 +117,7 @@ def test_script_arguments_do_not_request_json(capsys: Capture) -> None:
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_unencodable_characters_are_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "ünï"
     folder.mkdir()

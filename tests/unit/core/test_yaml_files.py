@@ -265,6 +265,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_file_that_would_grow_in_memory_is_refused(tmp_path: Path, text: str) -> None:

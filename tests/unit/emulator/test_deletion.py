@@ -41,6 +41,7 @@ def test_a_deep_folder_is_deleted_as_a_file_of_its_task(tmp_path: Path) -> None:
     assert not (tmp_path / "wd").exists()
 
 
+@pytest.mark.slow
 def test_a_share_of_any_depth_is_measured_and_deleted(tmp_path: Path) -> None:
     shares = Shares(tmp_path, StorageAccount("account", "a2V5"))
     shares.create(Share("data", 1, 1))
@@ -53,6 +54,7 @@ def test_a_share_of_any_depth_is_measured_and_deleted(tmp_path: Path) -> None:
     shares.close()
 
 
+@pytest.mark.slow
 def test_remains_of_a_deep_share_do_not_block_a_start(tmp_path: Path) -> None:
     trash = tmp_path / "shares" / ".trash" / "share"
     trash.mkdir(parents=True)

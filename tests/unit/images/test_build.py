@@ -214,6 +214,7 @@ def test_a_push_signs_in_with_a_token_that_no_argument_shows(shop: Workshop) -> 
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("--push", "cntk"), ("cntk", "--push"), ("--push", "--force", "cntk")]
 )
@@ -250,6 +251,7 @@ def test_without_runner_the_registry_has_to_be_named(shop: Workshop) -> None:
     assert "name the registry: --push NAME.azurecr.io" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_second_push_finds_the_tag_and_does_nothing(shop: Workshop) -> None:
     (name,) = pinned(shop).ok("--push", ACR, "cntk")
     assert shop.ok("--push", ACR, "cntk") == [name]

@@ -238,6 +238,7 @@ def test_storage_with_network_admits_the_subnet_and_who_deploys(
     assert subnet["virtualNetworkResourceId"].endswith("/subnets/pools")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", ["all", ["0.0.0.0/0"]])
 def test_storage_with_network_admits_all_if_told_so(told: object) -> None:
     rules = rules_of(config_of("net", network={"storage_from": told}))
@@ -446,6 +447,7 @@ def test_alerts_watch_the_batch_account() -> None:
     )
 
 
+@pytest.mark.slow
 def test_runners_own_tasks_are_welcome_unless_a_pool_is_for_containers() -> None:
     pools = [T4, {**T4, "id": "boxes", "containers": True}]
     made = {p.inputs["poolName"]: p for p in deploy(config_of("x", pools=pools)).of("batch:Pool")}

@@ -244,6 +244,7 @@ def test_only_missing_and_damaged_files_are_downloaded(
     assert (tmp_path / "data" / name).read_bytes() == published.mirror.files[name]
 
 
+@pytest.mark.slow
 def test_digits_are_the_fallback_and_mirrors_are_tried_again(
     tmp_path: Path, published: Downloader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def sums(draw: st.DrawFn, depth: int = 0) -> str:
     return f"({text})" if draw(st.booleans()) else text
 
 
+@pytest.mark.slow
 @holds_for(sums(), examples=(100, 300))
 def test_arithmetic_is_that_of_any_language(text: str) -> None:
     doubles = re.sub(r"\d+", r"\g<0>.0", text)

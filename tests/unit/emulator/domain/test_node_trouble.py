@@ -233,6 +233,7 @@ def test_returning_evicted_node_survives_the_end_of_a_resize() -> None:
     assert node.key in pool.nodes
 
 
+@pytest.mark.slow
 def test_many_nodes_are_added_in_a_time_that_grows_with_their_number() -> None:
     world = World()
     world.pool(targetDedicatedNodes=10_000)

@@ -9,6 +9,8 @@ import sqlite3
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from batch_emulator.domain.account import Account, DeleteNodeFolder, SweepTasks
 from batch_emulator.domain.model import Json, NodeState, Task
 from batch_emulator.domain.transitions import jobs, node_operations, pools, task_admission, tasks
@@ -196,6 +198,7 @@ def test_leaving_node_waits_on_after_a_restart(tmp_path: Path) -> None:
     assert not pool.nodes
 
 
+@pytest.mark.slow
 def test_requests_are_served_while_folders_expire(tmp_path: Path) -> None:
     """All of them went in one turn of the loop: thousands blocked it for seconds."""
 

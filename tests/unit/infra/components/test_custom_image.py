@@ -104,6 +104,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "call"), FAILURES)
 def test_a_failing_step_stops_with_its_name_and_the_next_run_finishes_it(
     machine: Machine, step: str, call: str

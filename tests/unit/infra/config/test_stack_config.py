@@ -502,6 +502,7 @@ _ODD: tuple[object, ...] = (
 )
 
 
+@pytest.mark.slow
 def test_no_error_has_words_of_the_validation_library(tmp_path: Path) -> None:
     sections: dict[str, Any] = {
         **{name: {} for name in _SECTIONS},

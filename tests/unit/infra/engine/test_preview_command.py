@@ -44,6 +44,7 @@ def test_lists_what_the_program_declares(capsys: pytest.CaptureFixture[str]) -> 
     assert "batch:Pool" not in kept
 
 
+@pytest.mark.slow
 def test_says_what_each_pool_costs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preview", "--offline", "-o", "json"]) == 0
     (pool,) = json.loads(capsys.readouterr().out)["pools"]
@@ -51,6 +52,7 @@ def test_says_what_each_pool_costs(capsys: pytest.CaptureFixture[str]) -> None:
     assert pool["nodes"] == "0 to 4 spot"
 
 
+@pytest.mark.slow
 def test_price_that_nobody_knows_is_unknown_and_warned_of(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +89,7 @@ def test_known_price_is_multiplied_and_dated(
     assert pool["prices_of"].startswith("2026-")
 
 
+@pytest.mark.slow
 def test_warning_of_an_unknown_price_names_the_region(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,6 +158,7 @@ def test_folder_without_the_project_is_said_so(
     assert "R-PROJECT-MISSING" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [["ps", "--help"], ["train", "--help"], ["up", "--help"]])
 def test_pulumi_is_loaded_by_up_preview_and_down_only(verb: list[str]) -> None:
     script = (

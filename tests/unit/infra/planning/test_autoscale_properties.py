@@ -115,6 +115,7 @@ def promise(*drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], C
     return decorate
 
 
+@pytest.mark.slow
 @promise(_pasts, st.integers(1, 9), st.integers(1, 5), _targets, _dialects)
 def test_scale_to_zero_is_what_the_samples_say(
     past: list[Sample], cap: int, slots: int, target: int, dialect: Dialect
@@ -143,6 +144,7 @@ def test_pending_work_gets_a_node_and_never_more_than_the_cap(
         assert nodes >= 1
 
 
+@pytest.mark.slow
 @promise(_pasts, st.sampled_from([1, 2]), _targets, _dialects)
 def test_idle_pool_goes_to_zero_whatever_it_had_before(
     past: list[Sample], slots: int, target: int, dialect: Dialect
@@ -207,6 +209,7 @@ def test_nodes_never_cost_more_per_hour_than_the_spend_cap(
     assert done.spot * spot_price + done.dedicated * dedicated_price <= budget
 
 
+@pytest.mark.slow
 @promise(
     _pasts,
     st.sets(st.integers(0, 6), min_size=1),
@@ -241,6 +244,7 @@ def test_office_hours_keep_their_nodes_in_them_and_only_in_them(
     assert scaled(office, past, now=now).spot == max(kept, alone.spot)
 
 
+@pytest.mark.slow
 @promise(_pasts, _targets, st.integers(-90, 90))
 def test_nothing_is_wanted_from_the_end_date_on(
     past: list[Sample], target: int, minutes: int

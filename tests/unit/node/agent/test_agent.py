@@ -38,6 +38,7 @@ def test_named_output_is_a_folder_that_must_not_stay_empty(task: Task) -> None:
     assert task.text("logs/stdout.txt") == "['plots']\n"
 
 
+@pytest.mark.slow
 @pytest.mark.feature(15)
 def test_named_output_is_exported(task: Task) -> None:
     script = "import os; open(os.environ['RUNNER_OUTPUT_PLOTS'] + '/a.svg', 'w').write('x')\n"
@@ -109,6 +110,7 @@ def test_events_tell_every_stage_before_the_result(task: Task) -> None:
     assert f"index/{RUN}" in entry, "a copy for who lists runs, after the outcome itself"
 
 
+@pytest.mark.slow
 def test_line_is_in_blob_while_the_script_runs(task: Task, until: Until) -> None:
     task.submit(
         "import os, time\nprint('loss=0.5')\n"
@@ -165,6 +167,7 @@ def test_module_that_is_missing_is_named_with_what_to_do(
     assert hint in message if hint else message.endswith("exited with code 1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "changes", "exit_code", "step", "code"),
     [
@@ -214,6 +217,7 @@ def test_cancelled_run_does_not_start(task: Task) -> None:
     assert not task.has("attempts/1/start.json")
 
 
+@pytest.mark.slow
 def test_outcome_decided_meanwhile_stands(task: Task, until: Until) -> None:
     task.submit(
         "import os, time\nprint('up')\nwhile not os.path.exists('../../go'): time.sleep(0.01)\n"
@@ -386,6 +390,7 @@ def test_retried_run_fails_only_when_its_retries_are_spent(task: Task) -> None:
     assert task.json("result.json")["status"] == "failed"
 
 
+@pytest.mark.slow
 def test_storage_outage_does_not_touch_the_script(task: Task, until: Until) -> None:
     task.submit(
         "import os, time\nfor n in range(3):\n print(n)\n"
@@ -448,6 +453,7 @@ def test_missing_run_description_is_told(task: Task) -> None:
     assert "there is no mnist-1/run.json" in task.output
 
 
+@pytest.mark.slow
 def test_times_of_the_node_and_of_the_attempt_are_recorded_and_indexed(task: Task) -> None:
     root = task.folder / "root"
     (root / "startup" / "wd").mkdir(parents=True)

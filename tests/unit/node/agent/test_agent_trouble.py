@@ -251,6 +251,7 @@ def test_second_agent_of_a_task_waits_and_leaves_with_the_outcome(task: Task, un
     assert not task.has("attempts/2/start.json")
 
 
+@pytest.mark.slow
 def test_script_that_removes_its_folders_fails_with_its_own_code(task: Task) -> None:
     remove = "import os, shutil, sys\nshutil.rmtree(os.environ['RUNNER_OUTPUT_DIR'])\n"
     task.submit(remove + "shutil.rmtree(os.getcwd())\nsys.exit(7)\n")
@@ -258,6 +259,7 @@ def test_script_that_removes_its_folders_fails_with_its_own_code(task: Task) -> 
     assert task.json("result.json")["code"] == "CommandFailed"
 
 
+@pytest.mark.slow
 def test_promise_is_broken_by_removing_the_output_folder(task: Task) -> None:
     task.submit(
         "import os, shutil\nshutil.rmtree(os.environ['RUNNER_OUTPUT_DIR'])\n",
@@ -268,6 +270,7 @@ def test_promise_is_broken_by_removing_the_output_folder(task: Task) -> None:
     assert (result["step"], result["code"]) == ("export", "OutputMissing")
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_read_is_named(task: Task) -> None:
     link = "os.environb[b'RUNNER_OUTPUT_DIR'] + b'/caf\\xe9.bin'"
     task.submit(f"import os\nos.symlink(b'/proc/self/mem', {link})\n")
@@ -277,6 +280,7 @@ def test_output_that_cannot_be_read_is_named(task: Task) -> None:
     assert "'caf%xE9.bin'" in result["message"]
 
 
+@pytest.mark.slow
 def test_attempt_that_cannot_say_its_end_still_gives_the_outcome(task: Task) -> None:
     task.submit("print('x')")
     task.service.refuse_put = f"{RUN}/attempts/1/end.json"
@@ -284,6 +288,7 @@ def test_attempt_that_cannot_say_its_end_still_gives_the_outcome(task: Task) -> 
     assert task.json("result.json")["status"] == "succeeded"
 
 
+@pytest.mark.slow
 @linux
 def test_task_log_without_room_does_not_change_the_exit_code(task: Task) -> None:
     task.submit("print('x')")
@@ -315,6 +320,7 @@ def test_agent_killed_at_any_point_is_continued_by_the_next_attempt(
     assert f"attempt {task.json('result.json')['attempt']}\n" in task.text("logs/stdout.txt")
 
 
+@pytest.mark.slow
 def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(
     task: Task, until: Callable[[Callable[[], object]], None]
 ) -> None:

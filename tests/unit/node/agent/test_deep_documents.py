@@ -33,6 +33,7 @@ def test_the_agent_reads_no_json_another_way() -> None:
     assert readers == {"protocol/encoding.py", "node/script/pattern_worker.py"}
 
 
+@pytest.mark.slow
 def test_run_json_fails_the_run_and_not_the_agent(task: Task) -> None:
     task.submit(SCRIPT)
     task.service.put(f"{RUN}/run.json", DEEP)

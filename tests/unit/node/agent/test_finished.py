@@ -30,6 +30,7 @@ def assert_only_exported(task: Task, attempt: int) -> None:
     assert task.has(f"attempts/{attempt}/environment.json")
 
 
+@pytest.mark.slow
 def test_export_that_storage_refused_is_made_up_for_by_the_next_attempt(task: Task) -> None:
     task.submit(SCRIPT, retries=1, outputs=["model"])
     task.service.refuse_put = f"{RUN}/output/model"

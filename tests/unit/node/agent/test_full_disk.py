@@ -49,6 +49,7 @@ def outputs(task: Task) -> dict[str, int]:
     return {file["path"]: file["size_bytes"] for file in task.json("result.json")["outputs"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", [
     "open(out + '/model', 'w').write('x' * 100000)",
     "for n in range(100000): print('line', n)",
@@ -66,6 +67,7 @@ def test_script_that_fails_on_a_full_disk_keeps_what_it_had(task: Task, then: st
     assert task.text("logs/stdout.txt").startswith("filling\n")
 
 
+@pytest.mark.slow
 def test_script_that_ignores_a_full_disk_succeeds_with_a_notice(task: Task) -> None:
     task.submit(FILL, checkpoints=FILES)
     assert task.run() == 0
@@ -75,6 +77,7 @@ def test_script_that_ignores_a_full_disk_succeeds_with_a_notice(task: Task) -> N
     assert "files may be incomplete: the node's disk is full (16 of 16 MiB used)" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [0, 1])
 def test_disk_that_is_full_from_the_start_fails_the_attempt(
     task: Task, disk: Path, retries: int
@@ -142,6 +145,7 @@ def test_line_that_reports_a_full_disk_is_found(text: str, line: str | None) -> 
     assert disk_full_line(text) == line
 
 
+@pytest.mark.slow
 def test_script_that_removes_what_it_could_not_write_failed_for_the_disk(
     tmp_path: Path, service: FakeBlobs
 ) -> None:

@@ -70,6 +70,7 @@ def test_script_that_deletes_its_folder_and_leaves_gets_its_outcome(
     assert task.text("logs/stdout.txt") == "done\n"
 
 
+@pytest.mark.slow
 def test_script_that_deletes_everything_gets_its_outcome(task: Task) -> None:
     script = (
         "import os, shutil, pathlib\n"

@@ -65,6 +65,7 @@ def test_run_that_failed_is_no_model(task: Task) -> None:
     assert not task.has("models/cats.json")
 
 
+@pytest.mark.slow
 def test_run_that_reproduces_another_registers_nothing(task: Task) -> None:
     task.submit(SCRIPT, model={"name": "cats", "aliases": ["production"], "register": False})
     assert task.run() == 0

@@ -16,6 +16,7 @@ def ended(task: Task, run_id: str, status: str) -> None:
     task.service.put(f"{run_id}/result.json", json.dumps(body).encode())
 
 
+@pytest.mark.slow
 def test_run_after_runs_that_succeeded_runs(task: Task) -> None:
     ended(task, "a-1", "succeeded")
     ended(task, "b-1", "succeeded")

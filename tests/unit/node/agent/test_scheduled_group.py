@@ -147,6 +147,7 @@ def test_each_task_gets_its_own_secrets_and_access_and_blobs_hold_none(
     assert b"sv=1" not in stored
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planned")
 def test_attempts_that_die_anywhere_or_race_make_one_group(
     service: FakeBlobs, container: ContainerClient, batch: FakeBatch, tasks: JobTasks

@@ -159,6 +159,7 @@ def test_script_finds_no_secret_in_the_environment_of_the_agent(task: Task) -> N
 HIDDEN = "hunter2-hunter2"
 
 
+@pytest.mark.slow
 def test_name_of_a_file_in_a_checkpoint_is_told_without_the_secret(task: Task) -> None:
     task.secrets = {"values": {"TOKEN": HIDDEN}}
     task.submit(

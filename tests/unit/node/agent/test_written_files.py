@@ -75,6 +75,7 @@ def test_process_that_outlives_the_script_is_in_the_events(task: Task) -> None:
     assert any("python train.py ended before 'sleep 60'" in e["message"] for e in notices)
 
 
+@pytest.mark.slow
 def test_export_that_is_made_up_for_has_the_files_beside_the_script(task: Task) -> None:
     task.submit(BESIDE, retries=1, outputs=["model.h5"])
     task.service.refuse_put = f"{RUN}/output/model.h5"
@@ -113,6 +114,7 @@ def test_missing_promise_costs_no_file_that_was_written(task: Task) -> None:
     assert set(outputs(task)) == {"model.h5", "home/home.txt"}
 
 
+@pytest.mark.slow
 def test_only_the_attempt_that_ends_the_run_exports_a_failure(task: Task) -> None:
     task.submit(BESIDE + "raise SystemExit(3)", retries=1)
     assert task.run() == 3
@@ -153,6 +155,7 @@ def test_files_of_an_evicted_attempt_are_among_the_outputs_of_the_next(
     assert texts == ["1", "2", "2"], "what both attempts wrote is of the later one"
 
 
+@pytest.mark.slow
 def test_folders_and_files_of_the_agent_are_no_outputs(task: Task) -> None:
     task.settings["AZ_BATCH_NODE_ROOT_DIR"] = str(task.folder)
     task.submit(
@@ -321,6 +324,7 @@ TEMPORARY = (
 )
 
 
+@pytest.mark.slow
 def test_temporary_files_of_a_killed_attempt_are_removed_by_the_next(
     task: Task, until: Until
 ) -> None:
@@ -336,6 +340,7 @@ def test_temporary_files_of_a_killed_attempt_are_removed_by_the_next(
     assert not Path(lines[0].split()[0]).exists()
 
 
+@pytest.mark.slow
 def test_temporary_files_outlive_an_export_that_is_made_up_for(task: Task) -> None:
     task.submit(TEMPORARY + "open('m.h5', 'w').close()", retries=1, outputs=["m.h5"])
     task.service.refuse_put = f"{RUN}/output/m.h5"

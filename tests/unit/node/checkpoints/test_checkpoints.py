@@ -149,6 +149,7 @@ def test_unchanged_folder_is_committed_once(task: Task, until: Until) -> None:
     assert len(puts) == 1
 
 
+@pytest.mark.slow
 def test_files_saved_on_sigterm_are_committed(task: Task, until: Until) -> None:
     script = (
         "import os, signal, sys, time\n"

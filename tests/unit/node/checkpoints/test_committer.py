@@ -102,6 +102,7 @@ def test_files_written_before_the_thread_started_are_committed(
     assert "r-1/checkpoints/1/manifest.json" in service.blobs
 
 
+@pytest.mark.slow
 def test_unreachable_storage_is_reported_once_and_retried(
     script: Script, service: FakeBlobs, until: Until
 ) -> None:

@@ -215,6 +215,7 @@ def test_stale_attempt_does_not_affect_newer_checkpoints(make: Make, service: Fa
     assert (restored.checkpoint.attempt, third.version(), restored.skipped) == (2, "100", ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(2, range(10)))
 def test_racing_attempts_leave_newest_checkpoint_complete(
     make: Make, service: FakeBlobs, seed: int

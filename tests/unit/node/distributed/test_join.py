@@ -150,6 +150,7 @@ def _workers(folder: Path, count: int) -> list[int]:
     return [int(path.name) for path in found] if len(found) == count else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_killed_or_stopped_worker_is_replaced(
     supervisor: subprocess.Popen[bytes], tmp_path: Path, until: Until, number: signal.Signals

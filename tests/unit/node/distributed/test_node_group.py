@@ -321,6 +321,7 @@ def test_run_for_several_nodes_fails_on_one(node_group: NodeGroupTask) -> None:
     assert node_group.json("result.json")["code"] == "RunSpecInvalid"
 
 
+@pytest.mark.slow
 def test_single_node_run_has_node_variables(node_group: NodeGroupTask) -> None:
     node_group.submit(
         "import os; print(os.environ['RUNNER_NODES'], os.environ['RUNNER_NODE_RANK'])"

@@ -127,6 +127,7 @@ def test_error_of_pip_is_in_the_message(tmp_path: Path, code: Path) -> None:
     assert not list((tmp_path / "shared/runner/envs").iterdir())
 
 
+@pytest.mark.slow
 def test_image_without_venv_fails_with_its_error(tmp_path: Path, code: Path) -> None:
     python = image_with_packages(tmp_path / "image")
     [packages] = (tmp_path / "image").glob("lib/python*/site-packages")
@@ -159,6 +160,7 @@ def test_agent_with_a_python_of_its_own_uses_that_of_the_image_for_the_script(
     assert has(Path(str(found)) / "bin/python", "demo", "of_the_image")
 
 
+@pytest.mark.slow
 def test_image_without_python_runs_commands_but_installs_nothing(
     tmp_path: Path, code: Path
 ) -> None:

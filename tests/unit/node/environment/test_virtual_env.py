@@ -68,6 +68,7 @@ def test_environment_is_built_once(
     assert len(calls(shared)) == 2
 
 
+@pytest.mark.slow
 def test_constraints_build_another_environment(
     builder: EnvironmentBuilder, shared: Path, code: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_constraints_build_another_environment(
     assert (again, len(calls(shared))) == (older, 4)
 
 
+@pytest.mark.slow
 def test_other_requirements_build_another_environment(
     builder: EnvironmentBuilder, code: Path
 ) -> None:
@@ -262,6 +264,7 @@ def test_environment_of_real_uv_works_after_the_rename(
     assert prefix.stdout.strip() == str(environment)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(real_uv() is None, reason="uv is not installed")
 def test_recipe_without_python_gets_a_newer_one_on_old_nodes(
     builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch

@@ -284,6 +284,7 @@ def test_name_outside_the_input_is_rejected(take: Take) -> None:
         take({"kind": "path", "prefix": "inputs/1/", "single": None, "files": files})
 
 
+@pytest.mark.slow
 def test_script_gets_its_inputs(task: Task, web: Web) -> None:
     finished_run(task.service, m=b"model")
     script = """

@@ -11,6 +11,7 @@ from runner.node.script.code_text import CodeText
 COMMAND = ("python", "train.py", "--output_dir", "res")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)  # a search in the square of the length takes hours
 @pytest.mark.parametrize(
     "text",

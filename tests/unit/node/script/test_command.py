@@ -132,6 +132,7 @@ def test_background_child_holding_stdout_does_not_block_run(run: Runner, until: 
     until(lambda: not alive(child))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses /proc")
 @pytest.mark.parametrize(
     ("text", "left"),
@@ -292,6 +293,7 @@ def written(run: Runner) -> Written:
     return Written(run)
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(
     "text",
@@ -311,6 +313,7 @@ def test_file_open_when_its_writer_was_killed_is_incomplete(written: Written, te
     assert written.script(text) == {"a"}
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(
     "text",
@@ -387,6 +390,7 @@ def test_log_kept_open_is_complete_whenever_it_ends(
     assert written.while_open == set()
 
 
+@pytest.mark.slow
 @linux
 def test_open_files_are_read_several_times_a_second(written: Written) -> None:
     looks: list[float] = []

@@ -216,12 +216,14 @@ def test_no_line_makes_the_search_fail(parts: list[tuple[str, ...]]) -> None:
 LOSS = "print('epoch 1 loss: 0.5')\n"
 
 
+@pytest.mark.slow
 def test_metrics_are_read_without_a_pattern(task: Task) -> None:
     task.submit(LOSS, metrics={})
     assert task.run() == 0, task.output
     assert task.json("result.json")["metrics"] == {"loss": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "metrics"),
     [

@@ -193,6 +193,7 @@ raise SystemExit(int(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [0, 3])
 def test_printed_secret_never_leaves_the_node(task: Task, code: int) -> None:
     task.secrets = {"values": {"TOKEN": SECRET}}
@@ -220,12 +221,14 @@ def test_missing_program_named_like_a_secret_is_redacted(task: Task) -> None:
     assert task.json("result.json")["message"].startswith("*** is not on this node")
 
 
+@pytest.mark.slow
 def test_storage_signature_printed_by_script_is_redacted(task: Task) -> None:
     task.submit("print('sig=secret-signature')")
     assert task.run() == 0
     assert task.text("logs/stdout.txt") == "sig=***\n"
 
 
+@pytest.mark.slow
 def test_shell_file_names_the_secret_without_value(task: Task) -> None:
     task.secrets = {"values": {"TOKEN": TOKEN}}
     task.submit("import os; print(len(os.environ['TOKEN']))", secrets=["TOKEN"])

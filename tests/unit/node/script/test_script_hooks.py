@@ -27,6 +27,7 @@ print(load_state(), os.listdir(os.environ["RUNNER_CHECKPOINT_DIR"]))
 """
 
 
+@pytest.mark.slow
 def test_script_imports_only_hooks(task: Task) -> None:
     task.submit(_SCRIPT, env={"PYTHONPATH": "/mine"})
     assert task.run() == 0, task.text("logs/stderr.txt")
@@ -108,6 +109,7 @@ def test_bare_loop_is_told_that_an_eviction_restarts_it(task: Task) -> None:
     assert [text for text in notices(task) if "RUNNER_CHECKPOINT_DIR" in text] == [BARE_LOOP]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [{"automatic": False}, None])
 def test_automatic_checkpoints_can_be_switched_off(task: Task, rule: dict[str, Any] | None) -> None:
     task.submit(_UNAWARE, checkpoints=rule)
@@ -115,6 +117,7 @@ def test_automatic_checkpoints_can_be_switched_off(task: Task, rule: dict[str, A
     assert "FrameworkFinder" not in task.text("logs/stdout.txt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep", "is_there"), [(None, False), ({}, True)])
 def test_paths_are_recorded_only_where_files_are_kept(
     task: Task, keep: Any, is_there: bool
@@ -124,6 +127,7 @@ def test_paths_are_recorded_only_where_files_are_kept(
     assert task.text("logs/stdout.txt") == f"{is_there}\n"
 
 
+@pytest.mark.slow
 def test_nothing_is_changed_in_a_script_that_saves_checkpoints(task: Task) -> None:
     task.submit(_UNAWARE + "os.listdir(os.environ['RUNNER_CHECKPOINT_DIR'])")
     assert task.run() == 0, task.text("logs/stderr.txt")

@@ -890,6 +890,7 @@ ODD = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=
 FRAGMENTS = st.sampled_from(["/", "*", "{x}", "..", "[z-a]", "\0", "/tmp", "?", "**", "\\", "%s"])
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     strings=st.lists(st.lists(FRAGMENTS | ODD, max_size=8).map("".join), max_size=5),
