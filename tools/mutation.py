@@ -2,8 +2,9 @@
 
 Draws points (tools/mutants.py) from the functions that tools/mutation_core.txt names, changes each
 in a copy of the last commit, and runs the tests nearest to it: first unit tests that import the
-module, then a few wider ones. A test that fails, or takes longer than its limit, kills the mutant;
-its file is then run once without the change, and ignored from there on where it fails alike.
+module, the slow ones too, then a few wider ones. A test that fails, or takes longer than its limit,
+kills the mutant; its file is then run once without the change, and ignored from there on where it
+fails alike.
 The same seed draws the same points wherever the functions lie, so two trees can be compared: with
 `--before`, the test that noticed a point in an earlier report is among those that are asked now.
 
@@ -36,8 +37,7 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("runner", "batch_emulator", "infra")
 SHARES = {"core": 0.28, "node": 0.25, "emulator": 0.35, "infra": 0.07, "azure": 0.05}
 PYTEST = (
-    *("-m", "pytest", "-x", "-q", "-rfE", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow"),
-    *("--timeout", "90"),
+    *("-m", "pytest", "-x", "-q", "-rfE", "-n", "0", "-p", "no:cacheprovider", "--timeout", "90"),
 )
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py)", re.MULTILINE)
 Json = dict[str, Any]
@@ -71,14 +71,17 @@ class Copy:
     def run(self, tests: Sequence[Path]) -> tuple[bool, Path | None]:
         """Return whether the files pass, and if not, which of them is the first that fails.
 
-        Of files that take longer than their limit it is not known.
+        Slow tests run only if all files are unit tests. Of files that take longer than their limit
+        it is not known.
         """
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             names = [str(test.relative_to(self.folder)) for test in tests]
+            are_units = all(name.startswith("tests/unit/") for name in names)
+            chosen = () if are_units else ("-m", "not slow")
             said = Path(scratch) / "said.txt"
             with said.open("wb") as out:
                 process = subprocess.Popen(
-                    [sys.executable, *PYTEST, *names],
+                    [sys.executable, *PYTEST, *chosen, *names],
                     cwd=self.folder,
                     env={
                         **os.environ,
