@@ -14,7 +14,12 @@ from azure.batch import models
 from batch_emulator.domain.eviction_trace import TraceEntry
 from runner.core.diagnosis import Diagnosis
 from runner.flows.runs.diagnose import diagnose, diagnose_pool
-from runner.flows.runs.stuck import NodeNeed, explain_wait, load_pool_facts
+from runner.flows.runs.stuck import (
+    NodeNeed,
+    explain_wait,
+    load_pool_facts,
+    take_out_failing_node,
+)
 from tests import plain_http
 from tests.contract.server import KEY, POLL_S, Running, Things, eventually, serving
 from tests.contract.test_auto_pools import auto_pool
@@ -345,7 +350,18 @@ def test_node_that_fails_tasks_quickly_is_named_only_if_they_succeed_elsewhere(
 
     found = eventually(caused)
     assert found.cause == "NodeFailing"
-    assert f"--node-id {bad} " in found.command
-    assert len([each for each in found.evidence if each.at]) == 3
+    assert found.command == f"runner pool disable {pool_id} {bad}"
+    assert len([each for each in found.evidence if each.at]) >= 3
     assert diagnose(connection, bad).cause == "NodeFailing"
     assert diagnose(connection, good).cause is None
+    # It is taken out once that is certain.
+    pair = [things.task(job_id, command) for _ in range(4)]
+    for task_id in pair:
+        things.wait_task(job_id, task_id)
+    said = eventually(lambda: take_out_failing_node(connection, pool_id))
+    assert f"runner pool enable {pool_id} {bad}" in said
+    assert take_out_failing_node(connection, pool_id) is None
+    offline = diagnose(connection, bad)
+    assert (offline.cause, offline.command) == (
+        "NodesOffline", f"runner pool enable {pool_id} {bad}",
+    )  # fmt: skip

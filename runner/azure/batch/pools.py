@@ -418,6 +418,30 @@ def resize_pool(connection: Connection, pool_id: str, *, spot: int, dedicated: i
         _resize(connection.batch_client(), pool_id, options)
 
 
+def set_scheduling(connection: Connection, pool_id: str, node_id: str, *, enabled: bool) -> bool:
+    """Let a node take tasks, or no new ones; those that run go on. Return False if it was so.
+
+    Raises:
+        RunnerError: the node does not exist, or is in a state that does not allow it.
+    """
+    client = connection.batch_client()
+    after_tasks = models.BatchNodeDisableSchedulingOptions(
+        node_disable_scheduling_option=models.BatchNodeDisableSchedulingOption.TASK_COMPLETION
+    )
+    what = f"{'enabling' if enabled else 'disabling'} scheduling on node {node_id!r}"
+    with service_errors(what):
+        try:
+            if enabled:
+                client.enable_node_scheduling(pool_id, node_id)
+            else:
+                client.disable_node_scheduling(pool_id, node_id, after_tasks)
+        except HttpResponseError as err:
+            if error_code(err) != "NodeAlreadyInTargetSchedulingState":
+                raise
+            return False
+    return True
+
+
 def delete_pool(connection: Connection, pool_id: str) -> None:
     """Start to delete a pool with its nodes, if it exists."""
     with service_errors(f"deleting pool {pool_id!r}"):

@@ -125,6 +125,8 @@ class GroupDisplay:
 
     def show(self, view: GroupView) -> None:
         """Print the changes since the last view."""
+        if view.taken_out:
+            self._out.warning(view.taken_out)
         few = len(self._group.runs) <= FEW_TASKS
         for name in self._group.runs:
             row = view.rows.get(name)

@@ -18,6 +18,7 @@ from runner.azure.batch.pools import (
     list_pool_nodes,
     list_pools,
     resize_pool,
+    set_scheduling,
     start_task_log,
 )
 from runner.azure.batch.schedules import list_schedules
@@ -136,6 +137,26 @@ def resize(
     states = {True: {"idle": spot}, False: {"idle": wanted}}
     later = _priced(connection, pool, states, 0, prices)
     return Resized(pool, spot, wanted, later.usd_per_hour)
+
+
+def schedule_on_node(settings: Settings, pool_id: str, node_id: str, *, enabled: bool) -> bool:
+    """Let a node take tasks, or no new ones. Return False if it was so already.
+
+    Raises:
+        RunnerError: R-POOL-MISSING; R-NODE-MISSING, the pool has no such node.
+    """
+    connection = connect(settings)
+    pool = found_pool(connection, pool_id)
+    nodes = {node.id: node.state for node in list_pool_nodes(connection, pool.id)}
+    if node_id not in nodes:
+        raise RunnerError(
+            "R-NODE-MISSING",
+            f"pool {pool.id!r} has no node {node_id!r}",
+            why=f"it has {', '.join(sorted(nodes)) or 'no nodes'}",
+            fix=f"runner pool nodes {pool.id}",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    return set_scheduling(connection, pool.id, node_id, enabled=enabled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,10 +280,10 @@ def diagnose_pool(connection: Connection, facts: PoolFacts) -> Diagnosis:
     if cause is None or not (cause.stuck or cause.code == "Preempted"):
         cause = explain_shortage(facts) or cause
     found = _with_cause(connection, blank, cause, facts)
-    return found if found.cause else _failing(connection, found, facts)
+    return found if found.cause else _failing(found, facts)
 
 
-def _failing(connection: Connection, blank: Diagnosis, facts: PoolFacts) -> Diagnosis:
+def _failing(blank: Diagnosis, facts: PoolFacts) -> Diagnosis:
     """Name the node that fails tasks quickly which succeed on others, if the pool has one."""
     failing = find_failing_node(facts.nodes)
     if failing is None or (blank.kind == "node" and failing[0].id != blank.subject):
@@ -296,13 +296,10 @@ def _failing(connection: Connection, blank: Diagnosis, facts: PoolFacts) -> Diag
     found = [
         Evidence(f"task {each.task_id} of {each.job_id}", "failed", each.ended) for each in tasks
     ]
-    disable = connection.for_this_account(
-        f"az batch node scheduling disable --pool-id {facts.id} --node-id {node.id} "
-        "--node-disable-scheduling-option taskcompletion"
-    )
     return replace(
-        blank, cause="NodeFailing", message=message, evidence=tuple(found), command=disable,
-        fix="take the node out of scheduling, and let the pool replace it",
+        blank, cause="NodeFailing", message=message, evidence=tuple(found),
+        command=f"runner pool disable {facts.id} {node.id}",
+        fix="take the node out of scheduling",
     )  # fmt: skip
 
 
@@ -433,12 +430,18 @@ def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> D
         )  # fmt: skip
     whole = load_pool_facts(connection, facts.id)
     if node.state not in BROKEN_STATES | {"offline"}:
-        return _failing(connection, blank, whole)
+        return _failing(blank, whole)
     alone = replace(whole, nodes=(node,))
     if node.state == "starttaskfailed" and not alone.log:
         alone = replace(alone, log=_start_log(connection, facts.id, node))
     cause = explain_wait(NodeNeed(""), alone, datetime.now(UTC))
     found = _with_cause(connection, blank, cause, alone)
+    if found.cause and node.state == "offline":
+        return replace(
+            found, message=f"scheduling is disabled on node {node.id}: it gets no tasks",
+            fix="let it take tasks again, or let the pool replace it",
+            command=f"runner pool enable {facts.id} {node.id}",
+        )  # fmt: skip
     return replace(found, command=f"runner pool nodes {facts.id}") if found.cause else found
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import close_when_done
 from runner.azure.faults import PASSING
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress, ignore_progress
+from runner.core.states import RunState
 from runner.flows.runs.cancel import Cancelled, cancel_run
 from runner.flows.runs.documents import newest, runs_container
 from runner.flows.runs.history import RunRow, list_runs
+from runner.flows.runs.stuck import take_out_failing_node
 from runner.flows.runs.watch import CONTACT_TIMEOUT_S
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
@@ -32,10 +34,20 @@ _NOT_A_RUN = frozenset({"R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"})
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group and its existing runs as they are now, by task."""
+    """A group and its existing runs as they are now, by task.
+
+    `taken_out` says which node gets no more tasks since the view before, because it failed some.
+    """
 
     group: RunGroup
     rows: Mapping[str, RunRow]
+    taken_out: str = ""
+
+    @property
+    def failed(self) -> int:
+        """The number of runs that have failed."""
+        states = (row.status.state for row in self.rows.values() if row.status)
+        return sum(state is RunState.FAILED for state in states)
 
 
 def find_group(connection: Connection, reference: str) -> RunGroup:
@@ -153,14 +165,20 @@ _POLL_S = 1.0
 def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView | None]:
     """Yield a view each second until all runs have ended; None while contact is lost.
 
+    A node that keeps failing runs of the group is taken out of scheduling.
+
     Raises:
         RunnerError: there was no contact for `CONTACT_TIMEOUT_S`.
     """
     contact = time.monotonic()
     view = last = None
+    failed = 0
     while True:
         try:
             view = last = load_group_view(connection, group, last)
+            if view.failed > failed:
+                failed = view.failed
+                view = replace(view, taken_out=take_out_failing_node(connection, group.pool) or "")
             contact = time.monotonic()
         except RunnerError as err:
             if err.code not in PASSING or time.monotonic() - contact > CONTACT_TIMEOUT_S:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from threading import Lock
 
 from runner.azure.auth.credentials import Connection
@@ -23,6 +24,7 @@ from runner.azure.batch.pools import (
     PoolView,
     find_pool,
     list_pool_nodes,
+    set_scheduling,
     start_task_log,
 )
 from runner.azure.storage.blobs import in_parallel
@@ -265,7 +267,11 @@ def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
         fix = f"correct the pool, then replace the nodes: {fix}"
     elif set(counts) <= _CLOSED:
         code, message = "NodesOffline", f"{every} of pool {pool.id} takes no tasks: {shown.state}"
-        fix = f"enable scheduling on a node in the portal, or replace the nodes: {fix}"
+        enable = f"`runner pool enable {pool.id} {shown.id}`"
+        offline = shown.state == "offline"
+        fix = (f"let a node take tasks again: {enable}, or " if offline else "") + (
+            f"replace the nodes: {fix}"
+        )
     else:
         states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         message = f"no node of pool {pool.id} can run tasks: {states}"
@@ -475,24 +481,57 @@ _FAILS = 3  # tasks in a row
 _QUICKLY = timedelta(minutes=1)
 
 
-def find_failing_node(nodes: Sequence[NodeView]) -> tuple[NodeView, tuple[NodeTask, ...]] | None:
+def find_failing_node(
+    nodes: Sequence[NodeView], *, certain: bool = False
+) -> tuple[NodeView, tuple[NodeTask, ...]] | None:
     """Return a node that fails tasks quickly which succeed elsewhere, with the failures, or None.
 
     Its newest tasks failed within a minute each, and since the first of them a task of one of their
     jobs has succeeded on another node: a script that fails on every node is not the node's fault.
+
+    With `certain`, there is one failure more, two tasks of these jobs have succeeded on other
+    nodes, and none has failed there: parameters that fail are tried on several nodes.
     """
+    fails, successes = (_FAILS + 1, 2) if certain else (_FAILS, 1)
     for node in nodes:
         ended = sorted((t for t in node.recent if t.ended), key=lambda t: t.ended or _EARLIEST)
-        newest = tuple(ended[-_FAILS:])
-        quick = [t for t in newest if t.ended and t.started and t.ended - t.started < _QUICKLY]
-        if len(quick) < _FAILS or any(task.succeeded for task in quick):
+        quick = tuple(reversed(tuple(takewhile(_failed_quickly, reversed(ended)))))
+        if len(quick) < fails:
             continue
         jobs, since = {task.job_id for task in quick}, quick[0].started or _EARLIEST
-        for other in nodes:
-            done = (t for t in other.recent if t.succeeded and t.ended and t.ended > since)
-            if other.id != node.id and any(task.job_id in jobs for task in done):
-                return node, newest
+        others = (t for other in nodes if other.id != node.id for t in other.recent)
+        done = [t for t in others if t.job_id in jobs and t.ended and t.ended > since]
+        succeeded = sum(task.succeeded for task in done)
+        if succeeded >= successes and (succeeded == len(done) or not certain):
+            return node, quick
     return None
+
+
+def _failed_quickly(task: NodeTask) -> bool:
+    """Return True if an ended task failed within a minute."""
+    if task.succeeded or not (task.started and task.ended):
+        return False
+    return task.ended - task.started < _QUICKLY
+
+
+def take_out_failing_node(connection: Connection, pool_id: str) -> str | None:
+    """Give no more tasks to a node that fails all of them, and return what was done, or None.
+
+    The pool keeps at least half of its working nodes; `find_failing_node` names the others.
+    """
+    nodes = list_pool_nodes(connection, pool_id)
+    working = [node for node in nodes if node.state in _WORKING]
+    found = find_failing_node(working, certain=True)
+    if found is None or 2 * (len(working) - 1) < len(nodes):
+        return None
+    node, failures = found
+    if not set_scheduling(connection, pool_id, node.id, enabled=False):
+        return None
+    return (
+        f"node {node.id} of pool {pool_id} gets no more tasks: its last {len(failures)} tasks "
+        "failed within a minute each, while those on other nodes succeed. To use it again: "
+        f"runner pool enable {pool_id} {node.id}"
+    )
 
 
 # -- nodes that may still take the run

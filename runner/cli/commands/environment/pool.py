@@ -120,6 +120,37 @@ def nodes(call: Invocation, pool: PoolArgument) -> None:
                     out.note(f"  {line}")
 
 
+NodeArgument = Annotated[str, typer.Argument(help="ID of the node.", show_default=False)]
+
+
+@app.command()
+@on_target
+def disable(call: Invocation, pool: PoolArgument, node: NodeArgument) -> None:
+    """Give a node no more tasks; those that run go on, and the node still costs money."""
+    _schedule(call, pool, node, enabled=False)
+
+
+@app.command()
+@on_target
+def enable(call: Invocation, pool: PoolArgument, node: NodeArgument) -> None:
+    """Give tasks to a node again."""
+    _schedule(call, pool, node, enabled=True)
+
+
+def _schedule(call: Invocation, pool: str, node: str, *, enabled: bool) -> None:
+    from runner.flows.environment.pools import schedule_on_node
+
+    out = call.out
+    changed = schedule_on_node(call.settings(), pool, node, enabled=enabled)
+    if not out.as_text:
+        out.record({"pool": pool, "node": node, "enabled": enabled, "changed": changed})
+        return
+    done = "takes tasks" if enabled else "gets no more tasks"
+    out.note(f"node {node} {done}" + ("" if changed else "; nothing was changed"))
+    if not enabled:
+        out.note(f"to use it again: runner pool enable {pool} {node}")
+
+
 @app.command()
 def resize(
     pool: PoolArgument,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from runner.flows.runs.rehearsal import RehearsalReport, RehearsedEviction
     from runner.flows.runs.watch import WatchOptions
     from runner.protocol.run_spec import RunSpec
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ def report(
     ended, folder = followed.ended, followed.folder
     if ended.status.state is RunState.FAILED:
         print_failure(out, connection, record, ended, followed.display)
+        _take_out(out, connection, record)
     print_summary(out, connection, record, ended, folder, view, model=followed.model)
     document: dict[str, Any] = {}
     if record.rehearsal is not None:
@@ -138,6 +142,17 @@ def report(
         raise followed.problem
     if ended.status.state is not RunState.SUCCEEDED:
         raise typer.Exit(ExitCode.CAPACITY if ended.gave_up else ExitCode.RUN_FAILED)
+
+
+def _take_out(out: Output, connection: Connection, record: RunSpec) -> None:
+    """Take the node of a failed run out of scheduling if it fails tasks that succeed elsewhere."""
+    from runner.flows.runs.stuck import take_out_failing_node
+
+    try:
+        if said := take_out_failing_node(connection, record.pool):
+            out.warning(said)
+    except RunnerError as err:
+        logger.debug("the nodes of pool %s are unknown: %s", record.pool, err.what)
 
 
 def _restored(each: RehearsedEviction, run_id: str) -> str:

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from runner.azure.batch.pools import NodeView, PoolAutoscale, PoolProblem, PoolView
-from runner.flows.runs.stuck import NodeNeed, PoolFacts, explain_wait, gives_no_node
+from runner.azure.batch.pools import NodeTask, NodeView, PoolAutoscale, PoolProblem, PoolView
+from runner.flows.runs.stuck import (
+    NodeNeed,
+    PoolFacts,
+    explain_wait,
+    find_failing_node,
+    gives_no_node,
+)
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 SINCE = NOW - timedelta(minutes=2)
@@ -211,3 +217,42 @@ def test_formula_of_constants_that_gives_no_node_is_found(formula: str) -> None:
 )
 def test_formula_that_may_give_a_node_is_not_accused(formula: str) -> None:
     assert not gives_no_node(formula)
+
+
+def worked(job: str, *succeeded: bool, seconds: float = 2) -> tuple[NodeTask, ...]:
+    """Return tasks that ended one after the other."""
+    return tuple(
+        NodeTask(
+            job, f"{job}-{number}", SINCE + timedelta(seconds=10 * number),
+            SINCE + timedelta(seconds=10 * number + seconds), has_succeeded,
+        )
+        for number, has_succeeded in enumerate(succeeded)
+    )  # fmt: skip
+
+
+BAD = worked("job", False, False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "named", "certain"),
+    [
+        (BAD, worked("job", True, True), True, True),
+        (worked("job", True, *[False] * 9), worked("job", True, True, True), True, True),
+        (BAD, worked("job", True), True, False),
+        (worked("job", False, False, False), worked("job", True, True), True, False),
+        (BAD, worked("job", True, True, True, False), True, False),  # other parameters fail too
+        (BAD, worked("other", True, True, True), False, False),
+        (BAD, worked("job", *[False] * 4), False, False),
+        (worked("job", *[False] * 4, True), worked("job", True, True, True), False, False),
+        (worked("job", False, False), worked("job", True, True, True), False, False),
+        (worked("job", *[False] * 4, seconds=90), worked("job", *[True] * 9), False, False),
+    ],
+)
+def test_node_that_fails_what_succeeds_elsewhere_is_found(
+    mine: tuple[NodeTask, ...], others: tuple[NodeTask, ...], named: bool, certain: bool
+) -> None:
+    first, second = nodes("idle", "idle")
+    pool = (replace(first, recent=mine), replace(second, recent=others))
+    for is_certain, expected in ((False, named), (True, certain)):
+        found = find_failing_node(pool, certain=is_certain)
+        assert (found is not None and found[0].id == first.id) == expected
