@@ -66,7 +66,7 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/dev.lock
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
-	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --extra infra --upgrade --quiet \
+	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --extra infra --extra otlp --upgrade --quiet \
 	  --constraints requirements/dev.lock --constraints requirements/together.in \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/infra.lock

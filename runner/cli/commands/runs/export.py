@@ -22,6 +22,7 @@ class Destination(StrEnum):
 
     MLFLOW = "mlflow"
     TENSORBOARD = "tensorboard"
+    OTLP = "otlp"
 
 
 @options.on_target
@@ -33,15 +34,15 @@ def export(
         str | None,
         typer.Option(
             "--uri",
-            help="Tracking URI of MLflow, or folder for TensorBoard.",
-            show_default="MLFLOW_TRACKING_URI, ./tensorboard",
+            help="Tracking URI of MLflow, folder for TensorBoard, or OTLP endpoint.",
+            show_default="MLFLOW_TRACKING_URI, ./tensorboard, OTEL_EXPORTER_OTLP_ENDPOINT",
         ),
     ] = None,
     artifacts: Annotated[
         bool, typer.Option("--artifacts/--no-artifacts", help="Also send the outputs to MLflow.")
     ] = True,
 ) -> None:
-    """Copy a run to MLflow or TensorBoard, or update the copy."""
+    """Copy a run to MLflow or TensorBoard, or its events to an OTLP endpoint; update the copy."""
     from runner.flows.runs.documents import find_run
 
     out = call.out
@@ -49,8 +50,14 @@ def export(
     record = find_run(connection, run)
     if to is Destination.MLFLOW:
         out.record(_to_mlflow(out, connection, record, settings, uri, artifacts=artifacts))
-    else:
+    elif to is Destination.TENSORBOARD:
         out.record(_to_tensorboard(connection, record, uri))
+    else:
+        from runner.flows.export.otlp import OtlpSender, export_to_otlp
+
+        sender = OtlpSender(uri, settings.target)
+        sent = export_to_otlp(connection, record, sender)
+        out.record({"run_id": record.run_id, "where": sender.address, "events": sent})
 
 
 def _to_mlflow(
