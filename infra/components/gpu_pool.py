@@ -102,7 +102,7 @@ class GpuPool(pulumi.ComponentResource):
                 batch.MetadataItemArgs(name="runner-stack", value=context.names.stack),
                 batch.MetadataItemArgs(name=SCENARIO, value=pool.scenario),
             ],
-            tags={**context.tags, **pool.tags},
+            tags={**context.tags, "pool": pool.id, **pool.tags},  # `runner cost --reconcile`
             # Pool names are unique, and the quota may not allow both pools.
             opts=pulumi.ResourceOptions(
                 parent=self,

@@ -160,7 +160,11 @@ class NodeLife:
     @property
     def micro(self) -> int | None:
         """Node time times price, rounded to a micro-dollar."""
-        return _price(self.ended_ms - self.started_ms, self.micro_per_hour)
+        return self.micro_until(self.ended_ms)
+
+    def micro_until(self, moment_ms: int) -> int | None:
+        """Return the price of the node from its start until a moment."""
+        return _price(moment_ms - self.started_ms, self.micro_per_hour)
 
 
 @dataclass(frozen=True, slots=True)

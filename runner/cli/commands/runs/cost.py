@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -14,8 +15,12 @@ from runner.cli.autocomplete import complete_run
 from runner.cli.commands.runs.cost_what_if import whatif
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from runner.core.pricing.billing import Bill
     from runner.core.pricing.ledger import Gap, Spent
     from runner.flows.runs.costs import CostReport, CostRow
 
@@ -100,6 +105,15 @@ def show(
             show_default=False,
         ),
     ] = None,
+    reconcile: Annotated[
+        Path | None,
+        typer.Option(
+            "--reconcile",
+            metavar="FILE",
+            help="Compare the nodes on record with a cost export of Azure, by pool.",
+            show_default=False,
+        ),
+    ] = None,
     chart: Annotated[
         bool | None,
         typer.Option(
@@ -125,8 +139,18 @@ def show(
         spot_usd=spot_price,
         dedicated_usd=dedicated_price,
     )
+    if reconcile is not None and run_id is not None:
+        raise RunnerError(
+            "R-COST-RECONCILE",
+            "--reconcile compares pools, not a run",
+            why="Azure bills nodes, which runs share",
+            fix=f"runner cost --reconcile {reconcile}",
+        )
     report = report_costs(connection, query, settings.home)
     out = call.out
+    if reconcile is not None:
+        _reconcile(out, report, reconcile, connection.outputs.batch_account, query.since)
+        return
     if not out.as_text:
         _print_document(out, report)
         return
@@ -140,6 +164,76 @@ def show(
         _print_notes(out, report)
         if sys.stdout.isatty() if chart is None else chart:
             _draw(out, report)
+
+
+def _reconcile(
+    out: Output, report: CostReport, path: Path, account: str, since: datetime | None
+) -> None:
+    """Print what Azure billed for pools next to what is on record."""
+    from itertools import groupby
+
+    from runner.core.pricing.billing import load_export, reconcile, total
+
+    export = load_export(path, account)
+    bills = reconcile(export, report.ledger.lives)
+    bills = tuple(bill for bill in bills if since is None or bill.day >= since.date())
+    if report.is_free:
+        for bill in bills:
+            bill.recorded_micro = None
+    if not out.as_text:
+        out.rows([_bill(bill) for bill in bills], _BILL_COLUMNS)
+        return
+    rows: list[dict[str, Any]] = []
+    by_pool = sorted(bills, key=lambda bill: (bill.pool, bill.day))
+    for pool, found in groupby(by_pool, key=lambda bill: bill.pool):
+        days: list[Bill] = list(found)
+        summed = total(days)
+        hours = summed.billed_hours
+        rows.append(
+            {
+                "pool": pool or f"all of {account}",
+                "days": len(days),
+                "billed": _usd(summed.billed_micro),
+                "on_record": _usd(summed.recorded_micro),
+                "difference": _usd(summed.difference_micro),
+                "hours_billed": "unknown" if hours is None else f"{hours:.2f}",
+                "hours_on_record": f"{summed.recorded_ms / 3_600_000:.2f}",
+                "other": _usd(summed.other_micro),
+            }
+        )
+    columns = tuple(rows[0]) if rows else ("pool",)
+    out.rows(rows, columns, empty=f"{path} has no rows about Batch account {account}")
+    out.note(f"{path}: {export.since} to {export.until}, in UTC; {export.others} rows of others")
+    if export.currencies:
+        named = ", ".join(sorted(export.currencies))
+        out.warning(f"costs in {named} are unknown in USD, and not compared; the hours are")
+    if report.is_free:
+        out.note("nodes on this machine are free; add --vm-size and --region for a price")
+    elif rows:
+        out.note(
+            "billed and not on record: idle nodes after their last run, nodes without a run, start "
+            "and end of nodes, and prices that changed; to see the days: -o json",
+            style="dim",
+        )
+
+
+_BILL_COLUMNS = (
+    *("day", "pool", "billed_micro_usd", "recorded_micro_usd", "difference_micro_usd"),
+    *("billed_hours", "recorded_hours", "other_micro_usd"),
+)
+
+
+def _bill(bill: Bill) -> dict[str, Any]:
+    return {
+        "day": bill.day.isoformat(),
+        "pool": bill.pool or None,
+        "billed_micro_usd": bill.billed_micro,
+        "recorded_micro_usd": bill.recorded_micro,
+        "difference_micro_usd": bill.difference_micro,
+        "billed_hours": None if bill.billed_hours is None else float(bill.billed_hours),
+        "recorded_hours": bill.recorded_ms / 3_600_000,
+        "other_micro_usd": bill.other_micro,
+    }
 
 
 def _print_document(out: Output, report: CostReport) -> None:

@@ -182,7 +182,12 @@ def pools() -> Mapping[str, dict[str, Any]]:
     parts = {"location": "eastus", "image": {}, "storage": {"file_share_gib": 100}}
     found = deploy(config_of("keys", **parts, pools=wanted)).of("batch:Pool")
     assert len(found) == len(wanted)
-    return {
-        pool.inputs["poolName"]: {k: v for k, v in pool.inputs.items() if k != "poolName"}
-        for pool in found
-    }
+    return dict(without_name(pool.inputs) for pool in found)
+
+
+def without_name(inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a pool and its other inputs; a tag has the name too."""
+    pool_id, tags = inputs["poolName"], inputs["tags"]
+    assert tags["pool"] == pool_id
+    rest = {key: value for key, value in inputs.items() if key != "poolName"}
+    return pool_id, {**rest, "tags": {key: tags[key] for key in tags if key != "pool"}}

@@ -1,0 +1,274 @@
+"""Compare the ledger with what Azure billed: the rows of a cost export, by pool and day.
+
+Exports are CSV files whose columns depend on the agreement, by "Understand cost details fields":
+https://learn.microsoft.com/azure/cost-management-billing/automate/understand-usage-details-fields
+(read 2026-11-24). Those of FOCUS were not compared with a file from Azure. A row belongs to a pool
+if its tag `pool` or its resource ID says so, else to the account as a whole: our choice, as no page
+was found that says how Azure names the pools in an export.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, cast
+
+from runner.core.pricing.ledger import MICRO, NodeLife
+from runner.protocol.errors import RunnerError
+
+POOL_TAG = "pool"  # of the pools of a stack
+_DAY_MS = 86_400_000
+_MAX_BYTES = 2 * 1024**3
+# The first column that a file has counts; names in lower case, without spaces and underscores.
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "day": ("date", "usagedate", "usagedatetime", "chargeperiodstart"),
+    "resource": ("resourceid", "instanceid"),
+    "category": ("metercategory", "servicename", "consumedservice"),
+    "usd": ("costinusd", "costusd", "xeffectivecostinusd"),
+    "cost": ("costinbillingcurrency", "cost", "pretaxcost", "billedcost"),
+    "currency": ("billingcurrencycode", "billingcurrency", "currency"),
+    "quantity": ("quantity", "usagequantity", "consumedquantity"),
+    "unit": ("unitofmeasure", "consumedunit", "pricingunit"),
+    "tags": ("tags",),
+}
+_NEEDED = ("day", "resource", "category")
+_ACCOUNT = re.compile(
+    r"/microsoft\.batch/batchaccounts/([^/]+)(?:/(?:batch)?pools?/([^/]+))?", re.I
+)
+_HOURS = re.compile(r"\s*(\d*)\s*hours?\s*", re.I)
+_FORMATS = ("%Y-%m-%d", "%m/%d/%Y", "%Y%m%d")
+
+
+@dataclass(frozen=True, slots=True)
+class BilledRow:
+    """A row of an export about a Batch account.
+
+    Attributes:
+        pool: ID of the pool in lower case; empty if the row does not name one.
+        micro: The cost in micro-dollars, or None in another currency.
+        is_compute: Whether it is the time of nodes, and not a disk, address or traffic.
+        hours: The billed node hours of a row about nodes, None if its unit is another.
+    """
+
+    day: date
+    pool: str
+    micro: int | None
+    is_compute: bool
+    hours: Decimal | None
+    currency: str = "USD"
+
+
+@dataclass(slots=True)
+class Bill:
+    """What was billed for nodes on a day, and what is on record for it.
+
+    `pool` is empty for rows that name no pool, and then stands for all pools without rows.
+    """
+
+    day: date
+    pool: str
+    billed_micro: int | None = 0
+    billed_hours: Decimal | None = Decimal(0)
+    other_micro: int | None = 0
+    recorded_micro: int | None = 0
+    recorded_ms: int = 0
+
+    def add(self, other: Bill) -> None:
+        """Add the amounts of `other`; a sum with an unknown amount is unknown."""
+        self.billed_micro = _plus(self.billed_micro, other.billed_micro)
+        self.other_micro = _plus(self.other_micro, other.other_micro)
+        self.recorded_micro = _plus(self.recorded_micro, other.recorded_micro)
+        hours = (self.billed_hours, other.billed_hours)
+        self.billed_hours = None if None in hours else sum(filter(None, hours), Decimal(0))
+        self.recorded_ms += other.recorded_ms
+
+    @property
+    def difference_micro(self) -> int | None:
+        """What was billed and is not on record; below 0, more is on record."""
+        if self.billed_micro is None or self.recorded_micro is None:
+            return None
+        return self.billed_micro - self.recorded_micro
+
+
+@dataclass(frozen=True, slots=True)
+class CostExport:
+    """The rows of a file about one Batch account, of `since` to `until`, and how many others."""
+
+    rows: Sequence[BilledRow]
+    since: date
+    until: date
+    others: int
+    currencies: frozenset[str] = field(default_factory=frozenset[str])
+
+
+def load_export(path: Path, account: str) -> CostExport:
+    """Read a cost export, as CSV or compressed with gzip.
+
+    Raises:
+        RunnerError: R-COST-EXPORT, it cannot be read, is none, or a line is invalid.
+    """
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise _invalid(path, "it is larger than 2 GiB")
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        text = raw.decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as err:
+        raise _invalid(path, getattr(err, "strerror", None) or str(err)) from err
+    return parse_export(text, path, account)
+
+
+def parse_export(text: str, path: Path, account: str) -> CostExport:
+    """Return the rows about `account`. Raise R-COST-EXPORT, which names `path` and the line."""
+    lines = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        names = {_plain(name): name for name in lines.fieldnames or ()}
+        columns = {
+            key: next((names[each] for each in known if each in names), "")
+            for key, known in _COLUMNS.items()
+        }
+        missing = [_COLUMNS[key][0] for key in _NEEDED if not columns[key]]
+        if not (columns["usd"] or columns["cost"]):
+            missing.append(_COLUMNS["cost"][0])
+        if missing:
+            raise _invalid(path, f"it has no column {' and no '.join(missing)}")
+        rows: list[BilledRow] = []
+        days: list[date] = []
+        others = 0
+        for line in lines:
+            try:
+                day = _day(line[columns["day"]] or "")
+                days.append(day)
+                found = _ACCOUNT.search(line[columns["resource"]] or "")
+                if found is None or found[1].lower() != account.lower():
+                    others += 1
+                    continue
+                rows.append(_row(line, columns, day, found[2] or ""))
+            except (ValueError, TypeError, InvalidOperation) as err:
+                why = str(err) if isinstance(err, ValueError) else "a field is not a number"
+                raise _invalid(path, f"line {lines.line_num}: {why}") from err
+    except csv.Error as err:
+        raise _invalid(path, f"line {lines.line_num}: {err}") from err
+    if not days:
+        raise _invalid(path, "it has no rows")
+    currencies = frozenset(row.currency for row in rows if row.micro is None)
+    return CostExport(rows, min(days), max(days), others, currencies)
+
+
+def reconcile(
+    export: CostExport, lives: Iterable[NodeLife], pool: str | None = None
+) -> tuple[Bill, ...]:
+    """Return bills of the days of an export, by day and pool; with `pool`, only of that one.
+
+    Nodes of a pool that no row names are compared with the rows that name no pool.
+    """
+    named = {row.pool for row in export.rows if row.pool}
+    has_unnamed = any(not row.pool for row in export.rows)
+    bills: dict[tuple[date, str], Bill] = {}
+
+    def add(bill: Bill) -> None:
+        bills.setdefault((bill.day, bill.pool), Bill(bill.day, bill.pool)).add(bill)
+
+    for row in export.rows:
+        if row.is_compute:
+            add(Bill(row.day, row.pool, row.micro, row.hours))
+        else:
+            add(Bill(row.day, row.pool, other_micro=row.micro))
+    for life in lives:
+        key = life.pool.lower()
+        key = key if key in named or not has_unnamed else ""
+        for day, ms, micro in _by_day(life):
+            if export.since <= day <= export.until:
+                add(Bill(day, key, recorded_micro=micro, recorded_ms=ms))
+    chosen = (bill for bill in bills.values() if pool is None or bill.pool == pool.lower())
+    return tuple(sorted(chosen, key=lambda bill: (bill.day, bill.pool)))
+
+
+def _by_day(life: NodeLife) -> Iterator[tuple[date, int, int | None]]:
+    """Yield the time and price of a node by day in UTC; the prices sum to that of its life."""
+    begin, before = life.started_ms, 0
+    while begin < life.ended_ms:
+        number = begin // _DAY_MS
+        end = min((number + 1) * _DAY_MS, life.ended_ms)
+        until = None if (price := life.micro_until(end)) is None else price
+        micro = None if until is None else until - before
+        yield date(1970, 1, 1) + timedelta(days=number), end - begin, micro
+        begin, before = end, until or 0
+
+
+def _row(line: Mapping[str, str], columns: Mapping[str, str], day: date, pool: str) -> BilledRow:
+    def value(key: str) -> str:
+        return (line.get(columns[key]) or "").strip() if columns[key] else ""
+
+    currency = "USD" if columns["usd"] else value("currency").upper()
+    amount = value("usd") if columns["usd"] else value("cost")
+    micro = round(_number(amount) * MICRO) if currency == "USD" else None
+    is_compute = value("category").lower() in ("virtual machines", "microsoft.compute")
+    hours = None
+    if is_compute and (unit := _HOURS.fullmatch(value("unit"))):
+        hours = _number(value("quantity")) * int(unit[1] or 1)
+    tag = _tags(value("tags")).get(POOL_TAG)
+    named = tag if isinstance(tag, str) and tag else pool
+    return BilledRow(day, named.lower(), micro, is_compute, hours, currency or "unknown")
+
+
+def _tags(text: str) -> Mapping[str, Any]:
+    """Return the tags of a row: JSON, which older exports write without braces."""
+    for each in (text, f"{{{text}}}"):
+        try:
+            found: Any = json.loads(each)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return cast("dict[str, Any]", found)
+    return {}
+
+
+def _number(text: str) -> Decimal:
+    number = Decimal(text)
+    if not number.is_finite():
+        raise ValueError(f"{text} is not an amount")
+    return number
+
+
+def _day(text: str) -> date:
+    first = text.strip()[:10]
+    for form in _FORMATS:
+        try:
+            return datetime.strptime(first, form).replace(tzinfo=UTC).date()
+        except ValueError:
+            continue
+    raise ValueError(f"{text!r} is not a date")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_]", "", name).lower()
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _invalid(path: Path, why: str) -> RunnerError:
+    return RunnerError(
+        "R-COST-EXPORT",
+        f"cannot read {path} as a cost export",
+        why=why,
+        fix="use a CSV file that Cost Management exported: actual costs, or FOCUS",
+    )
+
+
+def total(bills: Sequence[Bill]) -> Bill:
+    """Return the sum of bills."""
+    summed = Bill(min(bill.day for bill in bills), "")
+    for bill in bills:
+        summed.add(bill)
+    return summed
