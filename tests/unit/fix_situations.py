@@ -111,6 +111,8 @@ SERVED: Mapping[str, FixCase] = {
     "R-MODEL-UNKNOWN": FixCase("models show nothing", values={"RUN": "{done}", "NAME": "other"}),
     "R-MODEL-VERSION": FixCase("models show fixes@99"),
     "R-NODE-UNKNOWN": FixCase("logs {done} --node 7"),
+    "R-COST-RECONCILE": FixCase("cost {done} --reconcile train.py", beyond=("R-COST-EXPORT",)),
+    "R-NODE-MISSING": FixCase("pool disable local nothing"),
     "R-POOL-MISSING": FixCase("pool show nothing"),
     "R-REACH-ENDED": FixCase("exec {done} -- true"),
     "R-RESUME-NOTHING": FixCase("resume {done}"),

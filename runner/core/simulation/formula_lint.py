@@ -30,6 +30,7 @@ _MOST = 1_000_000
 _ROUNDS = 96  # evaluations of a day, every 15 minutes
 _SLOTS = 4
 _NODES = 4
+_KEEP_TASKS = frozenset({"taskcompletion", "retaineddata"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +155,41 @@ class _Lint:
             yield from self._spot_nodes()
         if self.slots > 1:
             yield from self._slots()
-        if OPTION not in self.lines:
-            yield Finding(
-                "no-taskcompletion",
-                "warning",
-                min(self.lines[name] for name in (SPOT, DEDICATED) if name in self.lines),
-                f"{OPTION} is not set: a node that leaves the pool stops its tasks, which start "
-                "again on another node",
-                f"{OPTION} = taskcompletion;",
-            )
+        option = self._evaluate(_waiting(8), spot=2, dedicated=2).option
+        if option in _KEEP_TASKS:
+            return
+        yield from self._removes_working_nodes()
+        is_set = OPTION in self.lines
+        lines = [self.lines[name] for name in (SPOT, DEDICATED) if name in self.lines]
+        ends = "end as failed" if option == "terminate" else "start again on another node"
+        yield Finding(
+            "no-taskcompletion",
+            "warning",
+            self.lines[OPTION] if is_set else min(lines),
+            f"{OPTION} is {option if is_set else 'not set'}: a node that leaves the pool stops its "
+            f"tasks, which {ends}",
+            f"{OPTION} = taskcompletion;",
+        )
+
+    def _removes_working_nodes(self) -> Iterator[Finding]:
+        """Find a formula that counts waiting tasks only, so that it removes nodes that work."""
+        tasks = self.slots * _NODES
+        started = {"$RunningTasks": tasks, "$PendingTasks": tasks}
+        for name, spot, dedicated in ((SPOT, _NODES, 0), (DEDICATED, 0, _NODES)):
+            if name not in self.lines:
+                continue
+            waiting = self._settled(_waiting(tasks), spot=spot, dedicated=dedicated)
+            working = self._settled(started, spot=spot, dedicated=dedicated)
+            if sum(waiting) and sum(working) < min(_NODES, sum(waiting)):
+                yield Finding(
+                    "removes-working-nodes",
+                    "warning",
+                    self.lines[name],
+                    f"when {tasks} tasks run on {_NODES} nodes and none waits, it asks for "
+                    f"{sum(working)}: tasks are stopped and start again",
+                    "count with $PendingTasks, the waiting and the running tasks",
+                )
+                return
 
     def _misspelled(self) -> Iterator[Finding]:
         for statement in self.statements:

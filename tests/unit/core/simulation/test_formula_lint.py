@@ -40,6 +40,16 @@ def test_a_good_formula_has_no_findings(text: str) -> None:
             f"$TargetLowPriorityNodes = min(4, max(1, $PendingTasks.GetSample(1))); {END}",
         ),
         ("no-taskcompletion", "$TargetLowPriorityNodes = min(4, $PendingTasks.GetSample(1));"),
+        ("no-taskcompletion", SIMPLE.replace("taskcompletion", "requeue")),
+        ("no-taskcompletion", SIMPLE.replace("taskcompletion", "terminate")),
+        (
+            "removes-working-nodes",
+            f"{SPOT} = min(4, $ActiveTasks.GetSample(1)); $NodeDeallocationOption = requeue;",
+        ),
+        (
+            "removes-working-nodes",
+            "$TargetDedicatedNodes = min(4, $ActiveTasks.GetSample(1));",
+        ),
         (
             "spot-target-not-set",
             f"$TargetDedicatedNodes = min(4, $PendingTasks.GetSample(1)); {END}",
@@ -78,6 +88,12 @@ def test_a_bad_formula_is_found(rule: str, text: str) -> None:
 )
 def test_a_formula_is_judged_by_where_it_leads(formula: str, found: set[str]) -> None:
     assert rules(f"{formula} {END}") == found
+
+
+@pytest.mark.parametrize("option", ["taskcompletion", "retaineddata"])
+def test_waiting_tasks_may_be_counted_if_removed_nodes_finish_theirs(option: str) -> None:
+    text = f"{SPOT} = min(4, $ActiveTasks.GetSample(1)); $NodeDeallocationOption = {option};"
+    assert rules(text) == set()
 
 
 def test_a_node_for_each_task_is_found_on_nodes_with_several_slots() -> None:
