@@ -175,7 +175,9 @@ def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Fai
         return explain_output(what, result.exit_code, stderr, stdout)
     cause = _CAUSES.get(result.code, result.code)
     lines = [line.rstrip() for line in stderr.splitlines() if line.strip()][-_SHOWN_LINES:]
-    own = result.code in ("EnvironmentFailed", "PreparationFailed", "Timeout", "OutOfMemory")
+    own = result.code in (
+        "EnvironmentFailed", "PreparationFailed", "Timeout", "OutOfMemory", "NotebookCellFailed",
+    )  # fmt: skip
     fix = advice_for_result(result.code)
     return Failure(cause, message, fix, tuple(lines) if own else ())
 

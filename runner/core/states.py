@@ -44,6 +44,7 @@ _ADVICE_FOR_RESULTS = {
     "InputMissing": "correct the input, or submit again: inputs are resolved again",
     "SecretUnavailable": "see `secrets` in docs/guides/recipes.md",
     "CommandNotFound": "correct `command`; it does not run in a shell",
+    "NotebookCellFailed": "correct the cell; the notebook executed up to it is an output",
     "VariableMissing": "set it under `env`, or write $$NAME for the text $NAME",
     "Timeout": "raise `timeout` in train.yaml, or shorten the work",
     "OutputMissing": "write the files of `outputs` to $RUNNER_OUTPUT_DIR, or remove their names",

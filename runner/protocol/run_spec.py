@@ -138,6 +138,8 @@ class RecipeSpec:
 
     Attributes:
         requirements_file: Path in the code archive.
+        packages: Further packages, unless the requirements list them.
+        live_outputs: Files below `$RUNNER_OUTPUT_DIR` that are stored while the script runs.
         secrets: A reference without a source is of a run.json that has names only.
         named_outputs: Folders below the outputs, by the variable that names them.
         metric_patterns: Regular expressions over standard output, by metric.
@@ -150,6 +152,8 @@ class RecipeSpec:
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     requirements_file: str | None = None
+    packages: tuple[str, ...] = ()
+    live_outputs: tuple[str, ...] = ()
     python: str | None = None
     secrets: tuple[SecretRef, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -186,6 +190,8 @@ class RecipeSpec:
             "model": self.model.to_json() if self.model else None,
             "checkpoints": asdict(self.checkpoints) if self.checkpoints else None,
             **self._keep_json(),
+            **({"packages": list(self.packages)} if self.packages else {}),
+            **({"live_outputs": list(self.live_outputs)} if self.live_outputs else {}),
             **({"prepare": self.prepare} if self.prepare else {}),
             **({"max_cost_micros": self.max_cost_micros} if self.max_cost_micros else {}),
             "timeout_s": self.timeout_s,
@@ -213,6 +219,8 @@ class RecipeSpec:
         return RecipeSpec(
             env={str(name): str(value) for name, value in _part(raw, "env").items()},
             requirements_file=_part(raw, "requirements").get("file"),
+            packages=tuple(str(name) for name in raw.get("packages") or ()),
+            live_outputs=tuple(str(path) for path in raw.get("live_outputs") or ()),
             python=raw.get("python"),
             secrets=tuple(
                 SecretRef(name, ref.get("env"), ref.get("keyvault")) for name, ref in refs.items()
@@ -540,6 +548,9 @@ class RunSpec(RecipeSpec):
                 re.compile(pattern)
         except re.error as err:
             raise ValueError(str(err)) from err
+        for path in self.live_outputs:
+            if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+                raise ValueError(f"{path!r} leaves the outputs")
         for variable, path in self.named_outputs.items():
             parts = PurePosixPath(path).parts
             if not variable.startswith("RUNNER_OUTPUT_") or variable == "RUNNER_OUTPUT_DIR":

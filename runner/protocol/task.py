@@ -5,6 +5,7 @@ from __future__ import annotations
 AGENT_FILE = "runner-agent.pyz"
 CODE_ARCHIVE = "code.tar.gz"
 SHELL_FILE = "environment.sh"  # in the attempt's folder `logs`, which is never exported
+NOTEBOOK_STOPPED = "runner: the notebook stopped: "  # what a failing cell prints to stderr
 WORKER_LOG = "runner-worker.txt"  # of a node that is not the primary, in its task's folder
 JOIN_ARGUMENT = "join"  # the agent's argument in a coordination command
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Cli
+from tests.e2e.conftest import ROOT, Cli, show_ended, until
 from tests.e2e.extras import Extras
 
 pytestmark = pytest.mark.slow
@@ -62,30 +62,88 @@ def test_notebook_shows_a_run_live_and_what_came_of_it(
     assert "Traceback" not in "\n".join(wrong[0]["traceback"])
 
 
-def cell(source: str, *tags: str) -> dict[str, Any]:
-    return {
-        "cell_type": "code", "metadata": {"tags": list(tags)}, "source": source,
-        "outputs": [], "execution_count": None,
-    }  # fmt: skip
+TRAIN = """\
+import json, os, pathlib, time
+state = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"], "state.json")
+start = json.loads(state.read_text())["epoch"] + 1 if state.exists() else 0
+print("starting at epoch", start)
+for epoch in range(start, EPOCHS):
+    time.sleep(PAUSE_S)
+    print(f"epoch={epoch} loss={LR / (epoch + 1)}", flush=True)
+    state.write_text(json.dumps({"epoch": epoch}))
+"""
+
+
+def write_notebook(path: Path, *sources: str) -> Path:
+    """Write a notebook whose first cell is tagged `parameters`."""
+    kernel = {"name": "of-a-laptop", "display_name": "Python 3", "language": "python"}
+    cells = [
+        {
+            "cell_type": "code", "metadata": {"tags": [] if number else ["parameters"]},
+            "source": source, "outputs": [], "execution_count": None,
+        }
+        for number, source in enumerate(sources)
+    ]  # fmt: skip
+    document = {"nbformat": 4, "nbformat_minor": 4, "metadata": {"kernelspec": kernel}}
+    path.write_text(json.dumps({**document, "cells": cells}))
+    return path
+
+
+def executed(cli: Cli, run_id: str) -> list[str]:
+    """Download the executed notebook of a run, and return what its cells printed."""
+    cli.ok("files", "get", run_id, "train.ipynb")
+    text = (cli.cwd / "outputs" / run_id / "train.ipynb").read_text()
+    found = [cell.get("outputs") or [] for cell in json.loads(text)["cells"]]
+    return ["".join("".join(each.get("text", "")) for each in outputs) for outputs in found]
 
 
 @pytest.mark.feature(50)
-def test_notebook_runs_on_a_node_with_its_parameters_and_comes_back_executed(
-    cli: Cli, tmp_path: Path
+def test_notebook_is_stored_while_it_runs_and_resumes_after_an_eviction(
+    own_cli: Cli, tmp_path: Path
 ) -> None:
-    page = (ROOT / "docs" / "guides" / "recipes.md").read_text(encoding="utf-8")
-    (recipe,) = re.findall(r"```yaml\n(command: \[sh, -c, 'papermill.*?)```", page, re.DOTALL)
-    (folder := tmp_path / "book").mkdir()
-    (folder / "train.yaml").write_text(recipe)
-    (folder / "requirements.txt").write_text("papermill\nipykernel\n")
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells = [cell("epochs = 1", "parameters"), cell("print('trained', epochs, 'epochs')")]
-    document = {"nbformat": 4, "nbformat_minor": 4, "metadata": {"kernelspec": kernel}}
-    (folder / "train.ipynb").write_text(json.dumps({**document, "cells": cells}))
-    refused = cli.run("train", folder / "train.ipynb")
-    assert "papermill" in refused.stderr
-    run_id = cli.json("train", folder, "--set", "epochs=4")["run_id"]
-    assert "trained 4 epochs" in cli.ok("logs", run_id) + cli.ok("logs", run_id, "--stderr")
-    [executed] = (cli.cwd / "outputs").rglob("train.ipynb")
-    last = json.loads(executed.read_text())["cells"][-1]
-    assert last["outputs"][0]["text"] == ["trained 4 epochs\n"]
+    write_notebook(tmp_path / "train.ipynb", "EPOCHS = 1\nLR = 0.1\nPAUSE_S = 0.0", TRAIN)
+    options = ("--set", "EPOCHS=80", "--set", "PAUSE_S=0.5", "--detach")
+    run_id = own_cli.json("train", tmp_path / "train.ipynb", *options)["run_id"]
+
+    def shows_an_epoch() -> bool:
+        listed = own_cli.run("files", "ls", run_id).stdout
+        return "train.ipynb" in listed and "epoch=3" in executed(own_cli, run_id)[-1]
+
+    until(shows_an_epoch)
+    own_cli.ok("local", "evict", "--notice", "12")
+    shown = show_ended(own_cli, run_id)
+    assert (shown["state"], len(shown["attempts"])) == ("succeeded", 2)
+    first = re.findall(r"starting at epoch (\d+)", own_cli.ok("logs", run_id))
+    assert first[0] == "0"
+    assert int(first[1]) > 3
+    assert "epoch=79" in executed(own_cli, run_id)[-1]
+
+
+@pytest.mark.feature(50)
+def test_failing_cell_is_named_and_the_notebook_up_to_it_is_kept(cli: Cli, tmp_path: Path) -> None:
+    failing = "print(len('x' * N))\nprint('y' * 20_000_000)\n1 / 0"
+    write_notebook(tmp_path / "train.ipynb", "N = 1", "print('before')", failing, "print('never')")
+    run_id = cli.json("train", tmp_path / "train.ipynb", "--set", "N=3", "-d")["run_id"]
+    shown = show_ended(cli, run_id)
+    assert shown["state"] == "failed"
+    why = cli.json("why", run_id)
+    assert why["cause"] == "NotebookCellFailed"
+    assert why["message"] == (
+        "cell In [4] of train.ipynb failed at line 3, `1 / 0`: ZeroDivisionError: division by zero"
+    )
+    printed = executed(cli, run_id)
+    assert "before\n" in printed
+    [cut] = [text for text in printed if text.startswith("3\nyyy")]
+    assert len(cut) < 6_000_000
+    assert f"runner logs {run_id}" in cut
+
+
+@pytest.mark.feature(50)
+def test_notebook_is_swept_over_its_parameters(cli: Cli, tmp_path: Path) -> None:
+    write_notebook(tmp_path / "train.ipynb", "EPOCHS = 1\nLR = 0.1\nPAUSE_S = 0.0", TRAIN)
+    cli.ok("sweep", "start", tmp_path / "train.ipynb", "-p", "LR=0.1,0.01", "--set", "EPOCHS=2")
+    trials = cli.json("sweep", "show", "@last")["trials"]
+    assert [(each["params"]["LR"], each["value"]) for each in trials] == [
+        (0.01, 0.005), (0.1, 0.05),
+    ]  # fmt: skip
+    assert "loss=0.005" in executed(cli, trials[0]["run_id"])[-1]

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from runner.core.recipe.notebook import SUFFIX, notebook_command, parsed_code
 from runner.core.recipe.recipe import RECIPE_FILE, Recipe
 from runner.core.yaml_files import near
 from runner.protocol.errors import RunnerError
@@ -23,6 +24,7 @@ _PROGRAMS = ("train", "main", "__main__")  # names of modules that probably are 
 _LINE_BYTES = 256  # of a `#!` line, as in Linux
 # Inline metadata of a script: packaging.python.org/specifications/inline-script-metadata.
 _METADATA = re.compile(rb"(?m)^# /// script\s*$(?s:.*?)^# ///\s*$")
+_WITH_COMMAND = f"write a {RECIPE_FILE} with its command"
 _UNREAD = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml", "Pipfile", "setup.py")
 
 
@@ -35,7 +37,7 @@ def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
     if entry is None:
         return _command_of(folder, _only_script(folder)) or ()
     path = PurePosixPath(entry)
-    fix = _with_command(entry)
+    fix = _WITH_COMMAND
     if path.is_absolute() or ".." in path.parts:
         why = "an entry is a file in the folder, or a module of a package in it"
     elif (folder / path).is_file():
@@ -45,7 +47,7 @@ def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
     elif has_entry(folder, entry):
         return "python", "-m", entry
     else:
-        known = [each.name for each in folder.iterdir() if each.suffix in (".py", ".sh")]
+        known = [each.name for each in folder.iterdir() if each.suffix in (".py", ".sh", SUFFIX)]
         why, fix = f"no such file in {folder}", near(entry, known) or "name one of its scripts"
     raise RunnerError("R-RECIPE-ENTRY", f"entry {entry!r} is refused", why=why, fix=fix)
 
@@ -66,10 +68,10 @@ def script_command(path: Path) -> tuple[str, ...]:
         raise RunnerError(
             "R-RECIPE-PATH",
             f"{path} is not a script",
-            why=f"a recipe is a folder, a {RECIPE_FILE}, a .py file, or a file with a line #!",
+            why=f"a recipe is a folder, a {RECIPE_FILE}, a .py, an .ipynb, or a file with a #!",
             fix=f"run `runner submit {shlex.quote(str(path))}` if it has tasks"
             if path.suffix in (".yaml", ".yml")
-            else f"{_with_command(path.name)}, and train the folder",
+            else f"{_WITH_COMMAND}, and train the folder",
         )
     root, entry = entry_in_folder(path)
     beside = [*imported_beside(path), *_read_beside(path)]
@@ -102,6 +104,8 @@ def entry_in_folder(script: Path) -> tuple[Path, str]:
 def _command_of(folder: Path, name: str) -> tuple[str, ...] | None:
     """Return the command of a script in a folder, or None if it is none."""
     path = folder / name
+    if path.suffix == SUFFIX:
+        return notebook_command(name)
     if path.suffix == ".py":
         root, entry = entry_in_folder(path)
         module = entry.removesuffix(".py").replace("/", ".")
@@ -151,17 +155,6 @@ def _imports_package(script: Path, package: str) -> bool:
     return False
 
 
-def _with_command(name: str) -> str:
-    """Return what to write so that a file of a folder runs that is no script."""
-    if not name.endswith(".ipynb"):
-        return f"write a {RECIPE_FILE} with its command"
-    quoted = shlex.quote(name)
-    return (
-        f"write a {RECIPE_FILE} with the line `command: papermill {quoted} "
-        f"$RUNNER_OUTPUT_DIR/{quoted}`, add papermill and ipykernel to requirements.txt"
-    )
-
-
 def imported_beside(script: Path) -> list[str]:
     """Return the files and packages beside a script that it imports, outside of any `try`."""
     names: set[str] = set()
@@ -184,6 +177,8 @@ def imported_beside(script: Path) -> list[str]:
 
 
 def _parsed(script: Path) -> ast.Module:
+    if script.suffix == SUFFIX:
+        return parsed_code(script)
     try:
         return ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -192,7 +187,7 @@ def _parsed(script: Path) -> ast.Module:
 
 def _read_beside(script: Path) -> list[str]:
     """Return the files beside a script that it reads by name, unless it checks or tries first."""
-    if script.suffix != ".py" and not _parsed(script).body:
+    if script.suffix not in (".py", SUFFIX) and not _parsed(script).body:
         return _named_beside(script)
     names: set[str] = set()
     pending: list[ast.AST] = [_parsed(script)]
@@ -234,12 +229,15 @@ def _only_script(folder: Path) -> str:
         if (folder / name).is_file():
             return name
     scripts = sorted(path.name for path in folder.glob("*.py"))
+    notebooks = sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
     if len(scripts) == 1:
         return scripts[0]
+    if len(notebooks) == 1 and not scripts:
+        return notebooks[0]
     imported = {name for script in scripts for name in imported_beside(folder / script)}
     likely = [name for name in scripts if name not in imported] or scripts
     likely += [*_package_programs(folder), *sorted(path.name for path in folder.glob("*.sh"))]
-    notebooks = sorted(path.name for path in folder.glob("*.ipynb"))
+    likely += notebooks
     found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file of its own"
     why = f"no command in a {RECIPE_FILE}, no train.py, no main.py; {found}"
     raise RunnerError(
@@ -248,7 +246,7 @@ def _only_script(folder: Path) -> str:
         why=why,
         fix=f"runner train {shlex.quote(str(folder))} --entry {shlex.quote(likely[0])}"
         if likely
-        else _with_command([*notebooks, ""][0]),
+        else _WITH_COMMAND,
     )
 
 

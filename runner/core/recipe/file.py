@@ -17,6 +17,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe import keys
 from runner.core.recipe.entry import folder_command, has_entry, packages_file, script_command
+from runner.core.recipe.notebook import (
+    PACKAGES,
+    SUFFIX,
+    executed_name,
+    merged_params,
+    notebook_of,
+)
 from runner.core.recipe.recipe import (
     BUILTIN_FOLDER,
     RECIPE_FILE,
@@ -355,7 +362,7 @@ def _unknown(ref: str) -> RunnerError:
     if (
         any(mark in ref for mark in ("/", "\\"))
         or ref.startswith((".", "~"))
-        or ref.endswith(".py")
+        or ref.endswith((".py", SUFFIX))
     ):
         return RunnerError(
             f"{_CODE}-UNKNOWN",
@@ -446,6 +453,10 @@ def _build(
     files: tuple[str, ...] | None = None,
 ) -> Recipe:
     is_in_image = parsed.image is not None
+    params = tuple(_param(name, param) for name, param in parsed.params.items())
+    notebook = notebook_of(command)
+    if notebook is not None:
+        params = merged_params(folder / notebook, params)
     requirements = parsed.requirements or packages_file(folder, command, is_in_image=is_in_image)
     return Recipe(
         name=parsed.name or _slug(files[0] if files else folder.name),
@@ -453,8 +464,10 @@ def _build(
         folder=folder,
         source=source,
         command=command,
-        params=tuple(_param(name, param) for name, param in parsed.params.items()),
+        params=params,
         requirements_file=requirements,
+        packages=() if notebook is None else PACKAGES,
+        live_outputs=() if notebook is None else (executed_name(notebook),),
         python=parsed.python,
         dataset=parsed.dataset,
         outputs=(*parsed.outputs, *parsed.named_outputs.values()),

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from runner.core.pricing.cost import to_micros
+from runner.core.recipe.notebook import parse_text, unknown_param
 from runner.core.recipe.recipe import MOST_NODES, PRIORITIES, Param, ParamValue, Recipe
 from runner.core.units import parse_duration_flag
 from runner.protocol.errors import RunnerError
@@ -17,14 +18,21 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
 
-def resolve_params(params: tuple[Param, ...], overrides: Iterable[str]) -> dict[str, ParamValue]:
-    """Return each parameter's default or the last value given; omit one with neither."""
+def resolve_params(
+    params: tuple[Param, ...], overrides: Iterable[str], notebook: str | None = None
+) -> dict[str, ParamValue]:
+    """Return each parameter's default or the last value given; omit one with neither.
+
+    `notebook` is the one that declares them, if it is one.
+    """
     declared = {param.name: param for param in params}
-    values = {param.name: param.default for param in params if param.default is not None}
+    values: dict[str, ParamValue] = {
+        param.name: param.default for param in params if param.default is not None
+    }
     for text in overrides:
         name, raw = _split(text)
         if name not in declared:
-            raise _unknown(name, tuple(declared))
+            raise _unknown(name, tuple(declared), notebook)
         values[name] = parse_value(declared[name], raw)
     return values
 
@@ -58,6 +66,11 @@ def _typed(param: Param, raw: str) -> ParamValue:
         return raw
     if param.type == "bool":
         return _boolean(param, raw)
+    if param.type in ("list", "any"):
+        found = parse_text(raw)
+        if param.type == "list" and not isinstance(found, list):
+            raise _refused(param, raw, "must be a list, like [1, 2]")
+        return found
     try:
         value = int(raw) if param.type == "int" else float(raw)
     except ValueError as err:
@@ -97,13 +110,15 @@ def _example(param: Param) -> str:
     return str(param.choices[0]) if param.choices else "VALUE"
 
 
-def _unknown(name: str, known: tuple[str, ...]) -> RunnerError:
+def _unknown(name: str, known: tuple[str, ...], notebook: str | None) -> RunnerError:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    fix = "did you mean " + " or ".join(near) + "?" if near else "use one of these names"
+    if notebook is not None:
+        return unknown_param(notebook, name, known, fix)
     if not known:
         why, fix = "this recipe declares no parameters", "pass script arguments after --"
     else:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         why = f"declared are: {', '.join(known)}"
-        fix = "did you mean " + " or ".join(near) + "?" if near else "use one of these names"
     return RunnerError("R-SET-UNKNOWN", f"parameter {name!r} is not declared", why=why, fix=fix)
 
 

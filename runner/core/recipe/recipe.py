@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from runner.core.recipe.inputs import InputSpec
 from runner.protocol.run_spec import Capacity, RecipeSpec
@@ -35,8 +35,8 @@ def builtin_names() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in found if path.parent.name != TEMPLATE))
 
 
-ParamType = Literal["int", "float", "str", "bool"]
-ParamValue = int | float | str | bool
+ParamType = Literal["int", "float", "str", "bool", "list", "any"]  # the last two of notebooks
+ParamValue = int | float | str | bool | list[Any] | None
 RecipeSource = Literal["builtin", "folder", "script"]
 
 
@@ -55,8 +55,10 @@ class Param:
     @classmethod
     def of_value(cls, name: str, value: ParamValue) -> Param:
         """Return a parameter of the type of its value, for a command that declares none."""
-        kinds: dict[type, ParamType] = {bool: "bool", int: "int", float: "float"}
-        return cls(name, kinds.get(type(value), "str"), value)
+        kinds: dict[type, ParamType] = {
+            bool: "bool", int: "int", float: "float", str: "str", list: "list",
+        }  # fmt: skip
+        return cls(name, kinds.get(type(value), "any"), value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from runner.core.planning.plan import RunInputs, RunRequest, to_arguments
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.inputs import InputSpec, input_variable, override_inputs
+from runner.core.recipe.notebook import notebook_of, refuse_arguments
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_in_the_open
@@ -94,7 +95,10 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
         )
     inputs = override_inputs(recipe.inputs, options.inputs, Path.cwd())
     values = read_secrets(recipe.secrets, os.environ)
-    params = resolve_params(recipe.params, options.overrides)
+    notebook = notebook_of(recipe.command)
+    if notebook is not None:
+        refuse_arguments(notebook, options.script_args)
+    params = resolve_params(recipe.params, options.overrides, notebook)
     request = RunRequest(params, options.script_args, options.experiment, options.rehearsal)
     arguments = (*recipe.command, *to_arguments(params), *options.script_args)
     refuse_in_the_open(values, [*arguments, *recipe.env.values()])

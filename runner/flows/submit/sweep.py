@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from runner.core.planning.plan import to_arguments
 from runner.core.pricing.cost import to_micros
+from runner.core.recipe.notebook import notebook_of
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.sweep import MOST_TRIALS, SweepFile, Trial, is_value
 from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
@@ -78,7 +79,7 @@ def check_sweep(
 
 
 def _options(recipe: Recipe, trial: Trial, options: TrainOptions) -> TrainOptions:
-    if not recipe.params:
+    if not recipe.params and notebook_of(recipe.command) is None:
         return replace(options, script_args=(*to_arguments(trial), *options.script_args))
     swept = (f"{name}={value}" for name, value in trial.items())
     return replace(options, overrides=(*options.overrides, *swept))

@@ -47,6 +47,7 @@ from runner.node.inputs.stage import (
 from runner.node.script import command
 from runner.node.script.code_text import CodeText
 from runner.node.script.command import SCRIPT_OF
+from runner.node.script.live_outputs import LiveOutputs
 from runner.node.script.metrics import (
     MAX_JSON_BYTES,
     MAX_NAMES,
@@ -88,7 +89,7 @@ from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import LeftOut, OutputFile
 from runner.protocol.run_spec import RunSpec, expand_variables
-from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, WORKER_LOG
+from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, NOTEBOOK_STOPPED, WORKER_LOG
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,8 @@ SEVERAL_NODES = (
 )
 # The end of a traceback in stderr; the script may print something after it.
 _MISSING_MODULE = re.compile(r"(?m)^ModuleNotFoundError: No module named '([A-Za-z_]\w{0,80})")
+# The last words of `runner.hooks.notebook`.
+_STOPPED_NOTEBOOK = re.compile(rf"(?m)^{re.escape(NOTEBOOK_STOPPED)}(.+)$")
 MAX_COMMAND_CHARS = 80  # of a process in a notice
 UNHURRIED_S = 600.0  # most seconds to find files of an attempt that failed
 
@@ -306,6 +309,7 @@ class Attempt:
         self._checkpoints = checkpoints
         self.finished: FinishedScript | None = None
         self.printed: PrintedMetrics | None = None
+        self.live: LiveOutputs | None = None
         self._written: WrittenFiles | None = None
         self._collected: Collected | None = None
         self._not_uploaded: list[LeftOut] = []
@@ -359,7 +363,7 @@ class Attempt:
             if spec.image is not None:
                 inside = ImageEnvironment(shared, spec.image, report, check)
                 file, pins = spec.requirements_file, spec.constraints
-                return inside.ensure(code, file, spec.code.sha256, pins)
+                return inside.ensure(code, file, spec.code.sha256, pins, spec.packages)
             builder = EnvironmentBuilder(shared, report, check)
             return builder.ensure(
                 code,
@@ -367,6 +371,7 @@ class Attempt:
                 spec.python,
                 spec.code.sha256,
                 constraints=spec.constraints,
+                packages=spec.packages,
             )
 
     @property
@@ -406,6 +411,8 @@ class Attempt:
                 self.printed.is_on = not written.mentions("RUNNER_METRICS_FILE")
             written.begin(words)
             self._written = written
+            if self.live is not None:
+                self.live.start()
             try:
                 ended = command.run_command(
                     words,
@@ -422,6 +429,9 @@ class Attempt:
             except BaseException:
                 checkpoints.finish(None)
                 raise
+            finally:
+                if self.live is not None:
+                    self.live.finish()
             checkpoints.finish(ended)
             self._termination.check()
             if others is not None:
@@ -708,10 +718,15 @@ class Attempt:
             if full:  # the script may have ignored errors of its writes
                 self.events.aside("notice", "progress", f"files may be incomplete: {full}")
             return
+        tail = read_tail(self._dirs.stderr)
+        if stopped := _STOPPED_NOTEBOOK.findall(tail):
+            raise StageFailedError(
+                command.COMMAND_STAGE, "NotebookCellFailed", stopped[-1], ended.exit_code
+            )
         how += self._checkpoints.where_from + self._missing_module()
         # On a full disk the script's own complaint may have found no room, and a script that
         # removes what it could not finish leaves room.
-        if full or (full := disk_full_line(read_tail(self._dirs.stderr))):
+        if full or (full := disk_full_line(tail)):
             raise StageFailedError(
                 command.COMMAND_STAGE, "DiskFull", f"{how}: {full}", ended.exit_code
             )
@@ -781,4 +796,5 @@ class Attempt:
             **({"RUNNER_CHECKPOINT_INTERVAL": f"{rule.interval_s:g}"} if rule else {}),
             "RUNNER_METRICS_FILE": str(self._dirs.metrics),
             "RUNNER_PARAMS": str(self._dirs.params),
+            "RUNNER_SECRET_NAMES": " ".join(sorted(self._spec.secret_names)),
         }

@@ -39,6 +39,7 @@ from runner.node.failures import (
     is_disk_full,
 )
 from runner.node.inputs.data_cache import node_lock
+from runner.node.script.live_outputs import LiveOutputs
 from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.script.streams import EventLog, Streams, record_attempt, ship_left_logs
 from runner.node.script.workspace import AttemptDirs, make_dirs
@@ -205,6 +206,8 @@ def _run_attempt(
         termination=agent.termination, checkpoints=checkpoints,
     )  # fmt: skip
     attempt.finished, attempt.printed = finished, streams.printed
+    if spec.live_outputs:
+        attempt.live = LiveOutputs(agent.runs, agent.blobs, number, dirs.output, spec.live_outputs)
     others: NodeGroup | None = None
     try:
         others = open_node_group(agent, spec, number, events)

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.node.environment.uv import STEP, find_uv, run_uv, uv_environment
-from runner.node.environment.virtual_env import Requirements, is_usable, remove_tree
+from runner.node.environment.virtual_env import (
+    Requirements,
+    is_usable,
+    missing_packages,
+    remove_tree,
+)
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
@@ -96,19 +101,24 @@ class ImageEnvironment:
         requirements_file: str | None,
         code_sha256: str,
         constraints: Sequence[str] = (),
+        packages: Sequence[str] = (),
     ) -> Path:
         """Return a folder with `bin/python`; the arguments are those of `EnvironmentBuilder`.
 
         Raises:
             StageFailedError: the environment cannot be built.
         """
-        if requirements_file is None:
+        if requirements_file is None and not packages:
             return self._link_interpreter(code_dir.parent / "python")
         if self._python is None:
-            message = f"the image has no Python to install {requirements_file} for"
+            listed = requirements_file or ", ".join(packages)
+            message = f"the image has no Python to install {listed} for"
             raise StageFailedError(STEP, "EnvironmentFailed", message)
-        requirements = Requirements(code_dir / requirements_file, code_dir)
-        key = self._hash(self._python, requirements, code_sha256, constraints)
+        requirements = (
+            Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
+        )
+        packages = missing_packages(packages, requirements)
+        key = self._hash(self._python, requirements, code_sha256, constraints, packages)
         target = self._root / "envs" / key
         pins = code_dir.parent / "constraints.txt"
         pins.write_text("\n".join(constraints), encoding="utf-8")
@@ -118,7 +128,11 @@ class ImageEnvironment:
                 self._report("environment is cached")
                 return target
             remove_tree(target)
-            self._build(self._python, requirements, pins, code_dir, target)
+            what: list[str | Path] = [*packages, "-c", pins]
+            if requirements is not None:
+                what += ["-r", requirements.path]
+                requirements.report_to(self._report)
+            self._build(self._python, what, code_dir, target)
         return target
 
     def _link_interpreter(self, folder: Path) -> Path:
@@ -141,8 +155,7 @@ class ImageEnvironment:
     def _build(
         self,
         of_image: ImagePython,
-        requirements: Requirements,
-        pins: Path,
+        what: Sequence[str | Path],
         code_dir: Path,
         target: Path,
     ) -> None:
@@ -151,9 +164,8 @@ class ImageEnvironment:
             shutil.rmtree(left, ignore_errors=True)
         building = target.with_name(f"{target.name}.building-{uuid.uuid4().hex}")
         environment = uv_environment(self._root / "uv-of-containers")
-        requirements.report_to(self._report)
         try:
-            make, install = self._commands(of_image, requirements, pins, building)
+            make, install = self._commands(of_image, what, building)
             run_uv(make, environment, cwd=code_dir, report=self._report, check=self._check)
             _add_image_packages(of_image, building)
             run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
@@ -163,18 +175,18 @@ class ImageEnvironment:
             shutil.rmtree(building, ignore_errors=True)
 
     def _commands(
-        self, of_image: ImagePython, requirements: Requirements, pins: Path, building: Path
+        self, of_image: ImagePython, what: Sequence[str | Path], building: Path
     ) -> tuple[list[str | Path], list[str | Path]]:
         python = building / "bin" / "python"
-        what: list[str | Path] = ["-r", requirements.path, "-c", pins]
         if of_image.number >= _OLDEST_OF_UV and (uv := self._uv()):
             options = ["--relocatable", "--no-project", "--system-site-packages"]
             return (
                 [uv, "venv", *options, "--python", of_image.path, building],
                 [uv, "pip", "install", "--python", python, *what],
             )
-        if requirements.path.suffix in (".toml", ".py"):
-            message = f"{requirements.path.name} needs uv: write a requirements.txt"
+        listed = Path(what[-1])
+        if listed.suffix in (".toml", ".py"):
+            message = f"{listed.name} needs uv: write a requirements.txt"
             raise StageFailedError(STEP, "EnvironmentFailed", message)
         quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
         # The new environment can use the image's pip. Another copy takes seconds, and Debian's
@@ -198,15 +210,17 @@ class ImageEnvironment:
     def _hash(
         self,
         of_image: ImagePython,
-        requirements: Requirements,
+        requirements: Requirements | None,
         code_sha256: str,
         constraints: Sequence[str],
+        packages: Sequence[str],
     ) -> str:
         key = {
             "layout": LAYOUT_VERSION,
             "image": self._image,
-            "requirements": requirements.texts,
-            "code": code_sha256 if requirements.local else None,
+            "requirements": requirements.texts if requirements else None,
+            **({"packages": sorted(packages)} if packages else {}),
+            "code": code_sha256 if requirements and requirements.local else None,
             "constraints": sorted(constraints),
             "python": [of_image.path, of_image.version],
         }

@@ -112,6 +112,16 @@ class Requirements:
             self.local = True
 
 
+def missing_packages(packages: Sequence[str], requirements: Requirements | None) -> list[str]:
+    """Return the packages that no line of the requirements begins with."""
+    text = "\n".join(requirements.texts.values()) if requirements else ""
+
+    def is_listed(name: str) -> bool:
+        return re.search(rf"(?im)^[#\s\"']*{re.escape(name)}(?![\w.-])", text) is not None
+
+    return [name for name in packages if not is_listed(name)]
+
+
 def _is_local(requirement: str) -> bool:
     """Return True if the requirement may be a path: in doubt, build again."""
     what = requirement.rpartition(" @ ")[2].partition(";")[0].strip()
@@ -296,6 +306,7 @@ class EnvironmentBuilder:
         code_sha256: str,
         *,
         constraints: Sequence[str] = (),
+        packages: Sequence[str] = (),
     ) -> Path:
         """Return the folder of a complete environment; build it if necessary.
 
@@ -305,6 +316,7 @@ class EnvironmentBuilder:
             python: a request for uv such as `3.12`, or None.
             code_sha256: the hash of the code, for requirements that install from it.
             constraints: `name==version` of packages, which get these versions.
+            packages: further ones, unless the requirements list them.
 
         Raises:
             StageFailedError: the environment cannot be built.
@@ -312,12 +324,15 @@ class EnvironmentBuilder:
         requirements = (
             Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
         )
+        packages = missing_packages(packages, requirements)
         uv = find_uv(self._shared_dir)
         if python is None and sys.version_info[:2] < OLDEST_PYTHON:
             python = NEWER_PYTHON
         interpreter = Path(sys.executable) if python is None else self._find_python(uv, python)
-        target = self._envs / _environment_hash(requirements, interpreter, python, code_sha256)
-        if constraints and requirements and not _has(target, constraints):
+        target = self._envs / _environment_hash(
+            requirements, interpreter, python, code_sha256, packages
+        )
+        if constraints and (requirements or packages) and not _has(target, constraints):
             name = f"{target.name}:{json.dumps(sorted(constraints))}"
             target = self._envs / hashlib.sha256(name.encode()).hexdigest()[:32]
         if is_usable(target):
@@ -332,7 +347,10 @@ class EnvironmentBuilder:
             if self._store.copy_to(target.name, target):
                 self._report("environment is cached")
             else:
-                self._build(uv, interpreter, requirements, code_dir, target, constraints)
+                self._report_install(requirements, packages)
+                what: list[str | Path] = [*packages]
+                what += [] if requirements is None else ["-r", requirements.path]
+                self._build(uv, interpreter, what, code_dir, target, constraints)
                 self._store.add(target.name, target)
         return target
 
@@ -344,7 +362,7 @@ class EnvironmentBuilder:
         self,
         uv: Path,
         interpreter: Path,
-        requirements: Requirements | None,
+        what: Sequence[str | Path],
         code_dir: Path,
         target: Path,
         constraints: Sequence[str],
@@ -360,18 +378,23 @@ class EnvironmentBuilder:
             # Relocatable, as the folder is renamed afterwards.
             venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
             run_uv(venv, environment, cwd=code_dir, report=self._report, check=self._check)
-            if requirements is not None:
-                requirements.report_to(self._report)
+            if what:
                 install = [uv, "pip", "install", "--python", building / "bin" / "python"]
                 if constraints:
                     pinned = building / "constraints.txt"
                     pinned.write_text("\n".join(constraints), encoding="utf-8")
                     install += ["-c", pinned]
-                install += ["--compile-bytecode", "-r", requirements.path]
+                install += ["--compile-bytecode", *what]
                 run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
             building.rename(target)
         finally:
             shutil.rmtree(building, ignore_errors=True)
+
+    def _report_install(self, requirements: Requirements | None, packages: Sequence[str]) -> None:
+        if requirements is not None:
+            requirements.report_to(self._report)
+        elif packages:
+            self._report(f"installing {', '.join(packages)}")
 
     def _find_python(self, uv: Path, request: str) -> Path:
         """Return uv's interpreter for a request such as `3.12` or `>=3.11`; may download it."""
@@ -399,11 +422,16 @@ def _has(environment: Path, constraints: Sequence[str]) -> bool:
 
 
 def _environment_hash(
-    requirements: Requirements | None, interpreter: Path, python: str | None, code_sha256: str
+    requirements: Requirements | None,
+    interpreter: Path,
+    python: str | None,
+    code_sha256: str,
+    packages: Sequence[str] = (),
 ) -> str:
     key = {
         "layout": LAYOUT_VERSION,
         "requirements": requirements.texts if requirements else None,
+        **({"packages": sorted(packages)} if packages else {}),
         # Packages that are installed from the code change with it.
         "code": code_sha256 if requirements and requirements.local else None,
         "python": str(interpreter.resolve()),

@@ -27,7 +27,8 @@ elif arguments[:2] == ["pip", "install"]:
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ
     assert os.environ["UV_CACHE_DIR"].endswith("runner/cache/uv")
     environment = Path(arguments[arguments.index("--python") + 1]).parent.parent
-    (environment / "installed.txt").write_text(Path(arguments[-1]).read_text())
+    listed = Path(arguments[-1]).read_text() if "-r" in arguments else ""
+    (environment / "installed.txt").write_text(listed)
     for line in ("Resolved 2 packages in 1ms", " Downloaded keras", "Installed 2 packages in 1ms"):
         print(line, file=sys.stderr)
 """

@@ -180,6 +180,8 @@ def test_document_that_is_read_is_written_as_it_was(path: Path) -> None:
 OTHER_VALUES: dict[str, Any] = {
     "env": {"A": "b"},
     "requirements_file": "requirements.txt",
+    "packages": ("papermill",),
+    "live_outputs": ("a.ipynb",),
     "python": "3.12",
     "secrets": (SecretRef("A", env="B"), SecretRef("C", keyvault="https://x")),
     "outputs": ("a", "b"),

@@ -122,6 +122,15 @@ def _environment(shown: RunDetails) -> str:
     return ", ".join(parts)
 
 
+def live_outputs(shown: RunDetails) -> dict[str, str]:
+    """How to download outputs that are stored while it runs, such as an executed notebook."""
+    record = shown.view.record
+    return {
+        name: shlex.join(["runner", "files", "get", record.run_id, name])
+        for name in record.live_outputs
+    }
+
+
 def data(shown: RunDetails) -> dict[str, str]:
     """The data set."""
     found = shown.view.record.data
@@ -213,6 +222,7 @@ SUBJECTS: tuple[Callable[[RunDetails], dict[str, str]], ...] = (
     time,
     checkpoints,
     outputs,
+    live_outputs,
     models,
 )
 

@@ -404,15 +404,6 @@ def folder_with(tmp_path: Path, **scripts: str) -> Path:
     return tmp_path
 
 
-def test_notebook_is_refused_with_its_command(tmp_path: Path) -> None:
-    (tmp_path / "a b.ipynb").touch()
-    line = "`command: papermill 'a b.ipynb' $RUNNER_OUTPUT_DIR/'a b.ipynb'`"
-    for ref, entry in (("./a b.ipynb", None), (".", "a b.ipynb"), (".", None)):
-        with pytest.raises(RunnerError) as caught:
-            load_recipe(ref, cwd=tmp_path, entry=entry)
-        assert line in (caught.value.fix or "")
-
-
 def test_folder_of_a_package_is_refused_with_the_command_of_its_module(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/__init__.py").touch()

@@ -380,6 +380,35 @@ def test_next_attempt_continues_logs_and_numbers(task: Task, until: Until) -> No
     assert task.json("result.json")["attempt"] == 2
 
 
+def test_live_output_outlives_the_node_and_is_that_of_the_next_attempt(
+    task: Task, until: Until
+) -> None:
+    write = (
+        "import os, pathlib, time\nout = pathlib.Path(os.environ['RUNNER_OUTPUT_DIR'])\n"
+        "(out / 'a.ipynb').write_text(os.environ['RUNNER_ATTEMPT'])\n"
+        "if os.environ['RUNNER_ATTEMPT'] == '1':\n"
+        " (out / 'b.ipynb').write_text('so far')\n time.sleep(60)\n"
+    )
+    task.submit(write, live_outputs=["a.ipynb", "b.ipynb"])
+    lost = task.start()
+    until(lambda: task.has("attempts/1/outputs.json"))
+    assert task.text("output/b.ipynb") == "so far"
+    task.kill(lost)
+    assert task.run() == 0
+    kept = {each["path"]: each.get("attempt") for each in task.json("result.json")["outputs"]}
+    assert kept == {"a.ipynb": None, "b.ipynb": 1}
+
+
+def test_cell_that_stops_a_notebook_is_the_message_of_the_run(task: Task) -> None:
+    task.submit(
+        "import sys\nsys.stderr.write('runner: the notebook stopped: cell In [3] failed\\n')\n"
+        "sys.exit(1)"
+    )
+    assert task.run() == 1
+    result = task.json("result.json")
+    assert (result["code"], result["message"]) == ("NotebookCellFailed", "cell In [3] failed")
+
+
 @pytest.mark.slow
 def test_retried_run_fails_only_when_its_retries_are_spent(task: Task) -> None:
     task.submit("raise SystemExit(3)", retries=1)

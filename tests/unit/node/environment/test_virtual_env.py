@@ -68,6 +68,22 @@ def test_environment_is_built_once(
     assert len(calls(shared)) == 2
 
 
+def test_packages_are_added_unless_the_requirements_list_them(
+    builder: EnvironmentBuilder, shared: Path, code: Path
+) -> None:
+    plain = builder.ensure(code, "requirements.txt", None, "c0de")
+    more = builder.ensure(
+        code, "requirements.txt", None, "c0de", packages=("papermill", "ipykernel")
+    )
+    assert more != plain
+    assert "papermill ipykernel -r" in calls(shared)[-1]
+    (code / "requirements.txt").write_text("keras==3.0\nPapermill[s3]>=2\nipykernel\n")
+    builder.ensure(code, "requirements.txt", None, "c0de", packages=("papermill", "ipykernel"))
+    assert "papermill" not in calls(shared)[-1]
+    builder.ensure(code, None, None, "c0de", packages=("papermill",))
+    assert calls(shared)[-1].endswith("papermill")
+
+
 @pytest.mark.slow
 def test_constraints_build_another_environment(
     builder: EnvironmentBuilder, shared: Path, code: Path

@@ -1,0 +1,222 @@
+"""Notebooks as scripts: their command, their code, and the parameters of the cell tagged
+`parameters`, as papermill reads them.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, cast, get_args
+
+from runner.core.recipe.recipe import Param, ParamType, ParamValue
+from runner.protocol.errors import RunnerError
+
+SUFFIX = ".ipynb"
+PACKAGES = ("papermill", "ipykernel")  # what executes it, beside its own imports
+_DRIVER = ("python", "-m", "runner.hooks.notebook")
+_TAG = "parameters"
+_KEPT_MAGICS = ("time", "timeit", "capture", "prun")  # of a cell that remains Python
+_MAGIC_LINE = re.compile(r"^([ \t]*)[%!?].*$|^([ \t]*)[\w.]+\?{1,2}[ \t]*$", re.MULTILINE)
+_HOW_TO_TAG = (
+    "tag the cell that sets them `parameters`: in JupyterLab with the gear at the top right, in VS "
+    "Code with Add Cell Tag in its menu"
+)
+
+
+def notebook_command(name: str) -> tuple[str, ...]:
+    """Return the command that executes a notebook of the code's folder."""
+    return *_DRIVER, name
+
+
+def notebook_of(command: Sequence[str]) -> str | None:
+    """Return the notebook that a command executes, None if it is another command."""
+    length = len(_DRIVER)
+    return command[length] if tuple(command[:length]) == _DRIVER and command[length:] else None
+
+
+def executed_name(notebook: str) -> str:
+    """Return the path of the executed notebook among the outputs."""
+    return PurePosixPath(notebook).name
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    source: str
+    tags: tuple[str, ...]
+
+
+def read_params(path: Path) -> tuple[Param, ...]:
+    """Return the parameters that the tagged cell of a notebook sets; none without such a cell.
+
+    A parameter has the type of its annotation, or of its value. A value that is computed may be of
+    any type, and has no default here.
+
+    Raises:
+        RunnerError: R-NOTEBOOK, it is no notebook of Python.
+    """
+    tagged = next((cell for cell in _code_cells(path) if _TAG in cell.tags), None)
+    if tagged is None:
+        return ()
+    try:
+        statements = ast.parse(_without_magics(tagged.source)).body
+    except (SyntaxError, ValueError) as err:
+        line = getattr(err, "lineno", None)
+        raise RunnerError(
+            "R-NOTEBOOK",
+            f"{path.name}: the cell tagged `{_TAG}` is not valid Python",
+            why=f"{err.args[0]}{f', in its line {line}' if line else ''}",
+            fix="correct the cell",
+        ) from err
+    found: dict[str, Param] = {}
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target, annotation = statement.targets[0], None
+        elif isinstance(statement, ast.AnnAssign):
+            target, annotation = statement.target, ast.unparse(statement.annotation)
+        else:
+            continue
+        if isinstance(target, ast.Name):
+            found[target.id] = _param(target.id, annotation, statement.value)
+    return tuple(found.values())
+
+
+def _param(name: str, annotation: str | None, value: ast.expr | None) -> Param:
+    default: Any = None
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        if value is not None:
+            default = ast.literal_eval(value)
+            json.dumps(default, allow_nan=False)
+    known = Param.of_value(name, default if _is_value(default) else None)
+    kind = known.type
+    if annotation is not None:
+        word = annotation.partition("[")[0].rpartition(".")[2].lower()
+        kind = cast("ParamType", word) if word in get_args(ParamType) else "any"
+    if kind == "float" and type(known.default) is int:
+        return Param(name, kind, float(known.default))
+    return Param(name, kind, known.default)
+
+
+def _is_value(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int | str | bool | list)
+
+
+def merged_params(path: Path, declared: tuple[Param, ...]) -> tuple[Param, ...]:
+    """Return the parameters of a notebook, those that train.yaml declares as it declares them.
+
+    Raises:
+        RunnerError: R-NOTEBOOK-PARAM, train.yaml declares one that the tagged cell does not set.
+    """
+    own = {param.name: param for param in read_params(path)}
+    for param in declared:
+        if param.name not in own:
+            raise RunnerError(
+                "R-NOTEBOOK-PARAM",
+                f"params: {param.name} is not a parameter of {path.name}",
+                why=_why(path.name, tuple(own)),
+                fix=f"set {param.name} in that cell, or remove it from params"
+                if own
+                else _HOW_TO_TAG,
+            )
+    return tuple((own | {param.name: param for param in declared}).values())
+
+
+def unknown_param(notebook: str, name: str, known: tuple[str, ...], near: str) -> RunnerError:
+    """Return the error for a parameter that the notebook's tagged cell does not set."""
+    return RunnerError(
+        "R-SET-UNKNOWN",
+        f"parameter {name!r} is not a parameter of {notebook}",
+        why=_why(notebook, known),
+        fix=near if known else _HOW_TO_TAG,
+    )
+
+
+def _why(notebook: str, known: tuple[str, ...]) -> str:
+    if not known:
+        return f"{notebook} has no cell tagged `{_TAG}` that sets parameters"
+    return f"its cell tagged `{_TAG}` sets: {', '.join(known)}"
+
+
+def refuse_arguments(notebook: str, arguments: Sequence[str]) -> None:
+    """Raise RunnerError for arguments of a script, which a notebook has none of."""
+    if arguments:
+        raise RunnerError(
+            "R-NOTEBOOK-ARGS",
+            f"unexpected argument {arguments[0]!r}",
+            why=f"{notebook} is a notebook, which has parameters instead of arguments",
+            fix="use --set NAME=VALUE",
+        )
+
+
+def parse_text(raw: str) -> ParamValue:
+    """Return the value of a text: JSON or a Python literal, else the text itself."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(raw, parse_constant=_refuse_constant)
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        value: Any = ast.literal_eval(raw.strip())
+        return json.loads(json.dumps(value, allow_nan=False))  # a tuple is a list in JSON
+    return raw
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parsed_code(path: Path) -> ast.Module:
+    """Return the code of all cells that are valid Python; none for a file that is no notebook."""
+    body: list[ast.stmt] = []
+    with suppress(RunnerError):
+        for cell in _code_cells(path):
+            with suppress(SyntaxError, ValueError, RecursionError):
+                body += ast.parse(_without_magics(cell.source)).body
+    return ast.Module(body, [])
+
+
+def _without_magics(source: str) -> str:
+    """Return the code of a cell without what only IPython understands; its lines stay."""
+    if source.lstrip().startswith("%%"):
+        first, _, rest = source.lstrip().partition("\n")
+        if first[2:].split(" ")[0] not in _KEPT_MAGICS:
+            return ""
+        source = f"\n{rest}"
+    return _MAGIC_LINE.sub(r"\1\2pass", source)
+
+
+def _code_cells(path: Path) -> Iterator[_Cell]:
+    """Yield the code cells of a notebook. Raise RunnerError if it is none of Python."""
+    try:
+        raw: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+        cells: list[Any] = raw["cells"]
+        metadata: dict[str, Any] = raw.get("metadata") or {}
+        kernel: dict[str, Any] = metadata.get("kernelspec") or {}
+        about: dict[str, Any] = metadata.get("language_info") or {}
+        language = str(kernel.get("language") or about.get("name") or "python")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
+        raise RunnerError(
+            "R-NOTEBOOK",
+            f"{path.name} is not a notebook of format 4",
+            why=f"{type(err).__name__}: {err}" if not isinstance(err, KeyError) else "no `cells`",
+            fix="open it in Jupyter, and save it",
+        ) from err
+    if language.lower() != "python":
+        raise RunnerError(
+            "R-NOTEBOOK",
+            f"{path.name} is a notebook of {language}",
+            why="only those of Python are executed",
+            fix=f"use an image with a kernel of {language}, and a train.yaml with a `command`",
+        )
+    for cell in cells:
+        if isinstance(cell, dict) and cast("dict[str, Any]", cell).get("cell_type") == "code":
+            found = cast("dict[str, Any]", cell)
+            source = found.get("source") or ""
+            own: dict[str, Any] = found.get("metadata") or {}
+            tags: Any = own.get("tags") or ()
+            text = source if isinstance(source, str) else "".join(map(str, source))
+            yield _Cell(text, tuple(map(str, tags)))

@@ -1,0 +1,336 @@
+"""Execute a notebook with papermill: `python -m runner.hooks.notebook NOTEBOOK`.
+
+The parameters are those in `$RUNNER_PARAMS`, with their types; further arguments are ignored. The
+executed notebook is in `$RUNNER_OUTPUT_DIR`. It is replaced as a whole after each cell, and every
+few seconds while a cell prints. What cells print also goes to stdout and stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, cast  # noqa: UP035 - the script's Python may be 3.8
+
+SAVE_EVERY_S = 3.0  # while a cell prints
+SAVE_SHARE = 10  # a save that takes one second is not repeated for ten
+CELL_BYTES = 5 << 20  # of the outputs of a cell that the notebook keeps
+NOTEBOOK_BYTES = 50 << 20  # of all cells
+MAX_ERROR_CHARS = 100_000
+STOPPED = "runner: the notebook stopped: "  # NOTEBOOK_STOPPED of runner.protocol.task
+MAX_SHOWN = 200  # characters of a source line and of an error
+SHORTEST_SECRET = 6
+KERNEL = "python3"  # of ipykernel, in the environment of this interpreter
+IDLE_S = 600  # until the kernel has sent all of a cell's outputs
+TERMINATED = 128 + signal.SIGTERM
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_FAILED_LINE = re.compile(r"^-+>[ ]*(\d+) ", re.MULTILINE)
+_NAMED_LINE = re.compile(r"\bline (\d+)")
+
+
+class OutputLimit:
+    """How much of the outputs the notebook keeps; `cell_bytes` of each cell at most."""
+
+    def __init__(self, cell_bytes: int = CELL_BYTES, notebook_bytes: int = NOTEBOOK_BYTES) -> None:
+        self._cell_bytes = cell_bytes
+        self._left = notebook_bytes
+        self._used = 0
+        self.is_exceeded = False
+
+    def start_cell(self) -> None:
+        """Count the outputs of the next cell."""
+        self._left -= self._used
+        self._used = 0
+        self.is_exceeded = False
+
+    def clear(self) -> None:
+        """Forget the outputs of this cell, which it has cleared."""
+        self._used = 0
+
+    def take(self, size: int) -> int:
+        """Return how many of these bytes are kept; after the first refusal, none."""
+        if self.is_exceeded:
+            return 0
+        kept = max(min(size, self._cell_bytes - self._used, self._left - self._used), 0)
+        self._used += kept
+        self.is_exceeded = kept < size
+        return kept
+
+    def notice(self, run_id: str) -> str:
+        """Return what the notebook says in place of the rest."""
+        whole = self._left - self._used <= 0
+        what = "outputs of this notebook are" if whole else "output of this cell is"
+        size = NOTEBOOK_BYTES if whole else self._cell_bytes
+        return (
+            f"\n[runner: the {what} longer than {size >> 20} MB, so the rest is left out here; what"
+            f" was printed is in the log: runner logs {run_id}]\n"
+        )
+
+
+def limit_message(message: Dict[str, Any], limit: OutputLimit, run_id: str) -> bool:  # noqa: UP006
+    """Shorten an output to what the notebook keeps. Return False if it keeps nothing of it."""
+    kind, content = message["msg_type"], message["content"]
+    if kind == "clear_output":
+        limit.clear()
+    if kind == "error":
+        content["evalue"] = content["evalue"][:MAX_ERROR_CHARS]
+        content["traceback"] = [line[:MAX_ERROR_CHARS] for line in content["traceback"]]
+    if kind not in ("stream", "display_data", "execute_result", "update_display_data"):
+        return True
+    had_room = not limit.is_exceeded
+    if kind == "stream":
+        kept = limit.take(len(content["text"]))
+        content["text"] = content["text"][:kept]
+    else:
+        size = sum(len(str(data)) for data in content["data"].values())
+        kept = limit.take(size)
+        if kept < size:
+            content["data"] = {"text/plain": ""}
+    if limit.is_exceeded and had_room:
+        if kind == "stream":
+            content["text"] += limit.notice(run_id)
+        else:
+            content["data"] = {"text/plain": limit.notice(run_id)}
+        return True
+    return kept > 0 or not limit.is_exceeded
+
+
+def describe_failure(
+    name: str,
+    count: Optional[int],  # noqa: UP045
+    source: str,
+    error: str,
+    traceback: List[str],  # noqa: UP006
+) -> str:
+    """Return which cell failed, the line of its source, and the error.
+
+    Args:
+        name: the notebook.
+        count: the number that the notebook shows beside the cell, in `In [3]`.
+        source: the source of the cell.
+        error: such as `ValueError: no data`.
+        traceback: the parts of IPython's traceback; the first arrow is in the cell.
+    """
+    text = _ESCAPES.sub("", "\n".join(traceback))
+    found = _FAILED_LINE.search(text) or _NAMED_LINE.search(text)
+    lines = source.splitlines()
+    number = int(found.group(1)) if found else 0
+    where = ""
+    if 1 <= number <= len(lines):
+        where = f" at line {number}, `{lines[number - 1].strip()[:MAX_SHOWN]}`"
+    first = error.strip().splitlines()
+    said = (first[0] if first else "")[:MAX_SHOWN]
+    return f"cell In [{count if count is not None else '-'}] of {name} failed{where}: {said}"
+
+
+def _secrets() -> List[str]:  # noqa: UP006
+    names = os.environ.get("RUNNER_SECRET_NAMES", "").split()
+    values = (os.environ.get(name, "") for name in names)
+    return [value for value in values if len(value) >= SHORTEST_SECRET]
+
+
+def _hide(value: Any, secrets: List[str]) -> Any:  # noqa: UP006
+    """Return an output without the values of secrets."""
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, "***")
+        return value
+    if isinstance(value, dict):
+        document = cast("dict[str, Any]", value)
+        return {key: _hide(each, secrets) for key, each in document.items()}
+    if isinstance(value, list):
+        return [_hide(each, secrets) for each in cast("list[Any]", value)]
+    return value
+
+
+class ForwardedSignal:
+    """SIGTERM is for the kernel, whose code may save its state; the notebook is saved at once."""
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        self.client: Any = None
+        signal.signal(signal.SIGTERM, self._forward)
+
+    def _forward(self, *_: object) -> None:
+        self.is_requested = True
+        pid = getattr(getattr(getattr(self.client, "km", None), "provisioner", None), "pid", None)
+        if pid is None:
+            raise SystemExit(TERMINATED)
+        os.kill(pid, signal.SIGTERM)
+
+
+def _client_class(base: Any, run_sync: Callable[[Any], Any]) -> Any:
+    """Return papermill's client, with limited outputs, and a notebook saved while a cell runs."""
+
+    class Client(base):
+        limit = OutputLimit()
+        secrets: List[str] = []  # noqa: UP006, RUF012
+        termination: Any = None
+        saver: Any = None
+        run_id = ""
+
+        def process_message(self, message: Any, cell: Any, cell_index: int) -> Any:
+            if self.secrets:
+                message["content"] = _hide(message["content"], self.secrets)
+            if message["msg_type"] == "stream":
+                content = message["content"]
+                out = sys.stderr if content["name"] == "stderr" else sys.stdout
+                out.write(content["text"])
+                out.flush()
+            self.saver.is_due = True
+            if not limit_message(message, self.limit, self.run_id):
+                return None
+            return base.process_message(self, message, cell, cell_index)
+
+        async def async_execute_cell(self, cell: Any, cell_index: int, **options: Any) -> Any:
+            self.limit.start_cell()
+            saving = asyncio.ensure_future(self.saver.save_regularly(self.termination))
+            try:
+                return await base.async_execute_cell(self, cell, cell_index, **options)
+            finally:
+                saving.cancel()
+
+        execute_cell = run_sync(async_execute_cell)
+
+    return Client
+
+
+class Saver:
+    """Saves the notebook, less often if that takes long."""
+
+    def __init__(self, save: Callable[[], None]) -> None:
+        self._save = save
+        self._next_at = 0.0
+        self.is_due = False
+
+    def save(self, **_: object) -> None:
+        """Save now, or leave it to `save_regularly` if that was done a moment ago."""
+        began = time.monotonic()
+        if began < self._next_at:
+            self.is_due = True
+            return
+        self.is_due = False
+        self._save()
+        took_s = time.monotonic() - began
+        self._next_at = time.monotonic() + min(took_s * SAVE_SHARE, SAVE_EVERY_S)
+
+    async def save_regularly(self, termination: ForwardedSignal) -> None:
+        """Save until cancelled: every few seconds, and once when the process is terminated."""
+        saved_at, was_requested = time.monotonic(), False
+        while True:
+            await asyncio.sleep(0.2)
+            urgent = termination.is_requested and not was_requested
+            if urgent or (self.is_due and time.monotonic() - saved_at >= SAVE_EVERY_S):
+                was_requested = termination.is_requested
+                self._next_at = 0.0
+                self.save()
+                saved_at = time.monotonic()
+
+
+class _WholeFiles:
+    """How papermill writes: a file replaces the one before only once it is complete."""
+
+    def __init__(self, part: Path) -> None:
+        self._part = part
+
+    def write(self, text: str, path: str) -> None:
+        self._part.write_text(text, encoding="utf-8")
+        os.replace(self._part, path[len(_SCHEME) :])  # noqa: PTH105 - says what it is
+
+    def pretty_path(self, path: str) -> str:
+        return path[len(_SCHEME) :]
+
+
+_SCHEME = "whole:"
+
+
+def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noqa: UP006
+    """Execute a notebook, and write it to `output`. Return the exit code."""
+    papermill: Any = importlib.import_module("papermill")
+    engines: Any = importlib.import_module("papermill.engines")
+    iorw: Any = importlib.import_module("papermill.iorw")
+    wrap: Any = importlib.import_module("papermill.clientwrap")
+    run_sync: Any = importlib.import_module("jupyter_core.utils").run_sync
+    termination = ForwardedSignal()
+    client_class = _client_class(wrap.PapermillNotebookClient, run_sync)
+
+    class Engine(engines.NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **_: Any) -> Any:
+            saver = Saver(nb_man.save)
+            nb_man.save = saver.save
+            client = client_class(
+                nb_man, kernel_name=kernel_name, timeout=None, startup_timeout=120,
+                iopub_timeout=IDLE_S, log=engines.logger,
+                extra_arguments=["--log-level=ERROR"],
+            )  # fmt: skip
+            client.secrets, client.run_id = _secrets(), os.environ.get("RUNNER_RUN_ID", "RUN")
+            client.saver, client.termination, client.limit = saver, termination, OutputLimit()
+            termination.client = client
+            try:
+                return client.execute()
+            finally:
+                del nb_man.save  # the last version is always saved
+
+    engines.papermill_engines.register("runner", Engine)
+    # In the folder of the logs, which is none of outputs.
+    logs = Path(os.environ.get("RUNNER_METRICS_FILE") or output).parent
+    iorw.papermill_io.register(_SCHEME, _WholeFiles(logs / f".{output.name}.part"))
+    try:
+        papermill.execute_notebook(
+            str(notebook), f"{_SCHEME}{output}", parameters=params, engine_name="runner",
+            kernel_name=KERNEL, progress_bar=False, autosave_cell_every=0,
+            cwd=str(notebook.parent),
+        )  # fmt: skip
+    except papermill.PapermillExecutionError as err:
+        sys.stderr.write(_ESCAPES.sub("", "\n".join(err.traceback)) + "\n")
+        error = f"{err.ename}: {err.evalue}" if err.evalue else err.ename
+        said = describe_failure(notebook.name, err.exec_count, err.source, error, err.traceback)
+    except RuntimeError as err:
+        if type(err).__name__ != "DeadKernelError":
+            raise
+        if termination.is_requested:
+            return TERMINATED
+        said = _describe_death(notebook.name, output)
+    else:
+        return 0
+    sys.stderr.write(_hide(f"{STOPPED}{said}", _secrets()) + "\n")
+    sys.stderr.flush()
+    return TERMINATED if termination.is_requested else 1
+
+
+def _describe_death(name: str, output: Path) -> str:
+    """Return in which cell the kernel ended."""
+    cells = json.loads(output.read_text(encoding="utf-8"))["cells"]
+    begun = [
+        cell
+        for cell in cells
+        if cell["cell_type"] == "code" and cell["metadata"]["papermill"]["start_time"]
+    ]
+    source = "".join(begun[-1]["source"]) if begun else ""
+    first = (source.strip().splitlines() or [""])[0][:MAX_SHOWN]
+    return (
+        f"the kernel of {name} ended in the cell that begins with `{first}`, as it does if the node"
+        " has no memory left"
+    )
+
+
+def main(arguments: List[str]) -> int:  # noqa: UP006
+    """Execute the notebook on the command line. Return the exit code."""
+    notebook = Path(arguments[0]).resolve()
+    params_file = os.environ.get("RUNNER_PARAMS")
+    params: Dict[str, Any] = {}  # noqa: UP006
+    if params_file:
+        params = json.loads(Path(params_file).read_text(encoding="utf-8"))
+    output = Path(os.environ.get("RUNNER_OUTPUT_DIR", ".")).resolve() / notebook.name
+    return execute(notebook, output, params)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

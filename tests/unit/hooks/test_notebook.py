@@ -1,0 +1,103 @@
+"""What the notebook keeps of long outputs, and what is said of a cell that failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.hooks import notebook
+from runner.hooks.notebook import OutputLimit, Saver, describe_failure, limit_message
+from runner.protocol.task import NOTEBOOK_STOPPED
+
+MIB = 1 << 20
+
+
+def printed(text: str) -> dict[str, Any]:
+    return {"msg_type": "stream", "content": {"name": "stdout", "text": text}}
+
+
+def shown(text: str) -> dict[str, Any]:
+    return {"msg_type": "display_data", "content": {"data": {"text/html": text}}}
+
+
+def test_agent_knows_the_words_of_the_driver() -> None:
+    assert notebook.STOPPED == NOTEBOOK_STOPPED
+
+
+def test_output_beyond_the_limit_is_cut_with_one_note() -> None:
+    limit = OutputLimit(cell_bytes=MIB)
+    messages = [printed("x" * (MIB - 10)), printed("y" * 100 * MIB), printed("z")]
+    assert [limit_message(each, limit, "run-1") for each in messages] == [True, True, False]
+    kept = "".join(each["content"]["text"] for each in messages[:2])
+    assert kept.startswith("x" * (MIB - 10) + "y" * 10 + "\n[runner: the output of this cell is")
+    assert "longer than 1 MB" in kept
+    assert "runner logs run-1" in kept
+    limit.start_cell()
+    assert limit_message(printed("next cell"), limit, "run-1")
+
+
+def test_picture_beyond_the_limit_is_replaced_by_the_note() -> None:
+    limit = OutputLimit(cell_bytes=MIB)
+    picture = shown("x" * 2 * MIB)
+    assert limit_message(picture, limit, "run-1")
+    assert "left out here" in picture["content"]["data"]["text/plain"]
+    assert not limit_message(shown("small"), limit, "run-1")
+
+
+def test_cleared_outputs_do_not_count() -> None:
+    limit = OutputLimit(cell_bytes=MIB)
+    for _ in range(10):
+        assert limit_message(printed("x" * (MIB // 2)), limit, "run-1")
+        limit_message({"msg_type": "clear_output", "content": {}}, limit, "run-1")
+    assert not limit.is_exceeded
+
+
+def test_whole_notebook_has_a_limit() -> None:
+    limit = OutputLimit(cell_bytes=MIB, notebook_bytes=3 * MIB)
+    for _ in range(3):
+        limit.start_cell()
+        assert limit_message(printed("x" * MIB), limit, "run-1")
+    limit.start_cell()
+    last = printed("x")
+    assert limit_message(last, limit, "run-1")
+    assert "outputs of this notebook are longer" in last["content"]["text"]
+
+
+def test_failure_names_cell_line_and_error() -> None:
+    traceback = [
+        "\x1b[31m-----\x1b[39m",
+        "Cell \x1b[32mIn[3]\x1b[39m\x1b[32m, line 3\x1b[39m\n      1 x = 1\n      2 if x:",
+        "\x1b[32m----> 3\x1b[39m     f()\n",
+        "Cell In[2], line 2, in f()\n----> 2     raise ValueError('bad')\n",
+        "ValueError: bad",
+    ]
+    source = "x = 1\nif x:\n    f()\n"
+    said = describe_failure("nb.ipynb", 3, source, "ValueError: bad\nmore", traceback)
+    assert said == "cell In [3] of nb.ipynb failed at line 3, `f()`: ValueError: bad"
+
+
+def test_failure_of_the_syntax_names_its_line() -> None:
+    traceback = ["  Cell In[1], line 2\n    y = = 1\n        ^\nSyntaxError: invalid syntax\n"]
+    said = describe_failure(
+        "nb.ipynb", 1, "x = 1\ny = = 1", "SyntaxError: invalid syntax", traceback
+    )
+    assert (
+        said == "cell In [1] of nb.ipynb failed at line 2, `y = = 1`: SyntaxError: invalid syntax"
+    )
+
+
+def test_save_that_takes_long_is_put_off(monkeypatch: Any) -> None:
+    now, saves = [100.0], list[float]()
+    monkeypatch.setattr(notebook.time, "monotonic", lambda: now[0])
+
+    def save() -> None:
+        saves.append(now[0])
+        now[0] += 0.2
+
+    saver = Saver(save)
+    saver.save()
+    now[0] += 1
+    saver.save()
+    assert (len(saves), saver.is_due) == (1, True)
+    now[0] += 1.5
+    saver.save()
+    assert (len(saves), saver.is_due) == (2, False)
