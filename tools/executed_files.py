@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,33 +46,35 @@ def measure(home: Path, data: Path | None) -> Executed:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         agent, client = folder / "agent.txt", folder / "client.txt"
-        environment = {**os.environ, "RUNNER_HOME": str(home)}
-        nodes = {"EXECUTED_FILES_BIN": str(_python_for_nodes(folder, agent)), **HOOKED}
+        # Tasks as this user: they write the list of files.
+        isolation = {"BATCH_EMULATOR_ISOLATION": "environment"}
+        environment = {**os.environ, **isolation, "RUNNER_HOME": str(home)}
         train = [*TRAIN, "--data", str(data)] if data else [*TRAIN]
         train += ["--output-dir", str(folder / "outputs")]
         _runner(["local", "down"], environment)  # of a measurement that was killed
         try:
-            _runner(["local", "up", "--nodes", "1", "--slots", "1"], environment | nodes)
+            _runner(["local", "up", "--nodes", "1", "--slots", "1"], environment)
             _runner(train, environment)
-            agent.unlink()
+            _record_agents(home, agent)
             _runner(train, {**environment, "EXECUTED_FILES": str(client), **HOOKED})
         finally:
             _runner(["local", "down"], environment)
         return _read(client, agent)
 
 
-def _python_for_nodes(folder: Path, target: Path) -> Path:
-    """Make a folder whose `python3` is this one, and records where it runs the agent."""
-    script = folder / "bin" / "python3"
-    script.parent.mkdir()
-    variables = f"EXECUTED_FILES={shlex.quote(str(target))} PYTHONPATH={shlex.quote(str(HOOK))}"
-    script.write_text(
-        f'#!/bin/sh\ncase "$1" in *{ARCHIVE}) export {variables};; esac\n'
-        f'exec {shlex.quote(sys.executable)} "$@"\n',
-        encoding="utf-8",
-    )
-    script.chmod(0o755)
-    return script.parent
+def _record_agents(home: Path, target: Path) -> None:
+    """Add the hook to the Python of each node; it records where Python runs the agent."""
+    programs = [path for path in home.rglob("bin/pip") if (path.parents[1] / "pyvenv.cfg").exists()]
+    folders = [each for path in programs for each in path.parents[1].glob("lib/*/site-packages")]
+    if not folders:
+        raise SystemExit(f"no node has a Python below {home}")
+    condition = f"any(word.endswith({ARCHIVE!r}) for word in sys.orig_argv)"
+    for folder in folders:
+        shutil.copy(HOOK / "sitecustomize.py", folder)
+        (folder / "executed_files.pth").write_text(
+            f"import os, sys; {condition} and os.environ.update(EXECUTED_FILES={str(target)!r})\n",
+            encoding="utf-8",
+        )
 
 
 def _runner(arguments: Sequence[str], environment: dict[str, str]) -> None:

@@ -1,8 +1,7 @@
 """Record in which files functions execute, in a process that has EXECUTED_FILES.
 
-Python imports this module at start when its folder is on PYTHONPATH; see tools/executed_files.py.
-EXECUTED_FILES names the file to write. EXECUTED_FILES_BIN is a folder to put first on the PATH of
-the emulator, whose tasks inherit it: `runner local up` puts its own environment first.
+Python imports this module at start when its folder is on PYTHONPATH, or among its packages; see
+tools/executed_files.py. EXECUTED_FILES names the file to write.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ def _record(target: str) -> None:
     sys.setprofile(on_event)
 
 
-if _folder := os.environ.get("EXECUTED_FILES_BIN"):
-    os.environ["PATH"] = os.pathsep.join([_folder, os.environ.get("PATH", os.defpath)])
 if _target := os.environ.pop("EXECUTED_FILES", None):
     os.environ.pop("PYTHONPATH", None)  # the processes that this one starts are not recorded
     _record(_target)
