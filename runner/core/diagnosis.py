@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from runner.core.states import NO_ACCESS, TaskView, advice_for_result, describe_exit, explain_task
+from runner.core.units import format_duration
 from runner.protocol.results import RunResult
 
 
@@ -205,3 +207,40 @@ def explain_task_end(task: TaskView, output: str = "", *, identity: bool = False
         no_role = identity or _NO_PERMISSION in output
         cause = "IdentityWithoutRole" if no_role else "SasExpired"
     return Failure(cause, message, fix, lines)
+
+
+_QUIET = timedelta(minutes=15)
+_METRICS = 5  # with fewer, nobody knows how often the script writes them
+_PAUSES = 5
+
+
+def explain_silence(
+    metrics: Sequence[datetime], written: Sequence[datetime | None], now: datetime
+) -> Failure | None:
+    """Return that a running script has stopped to make progress, or None.
+
+    It has, if it writes nothing for 15 minutes and for five times its longest pause between two
+    metrics. A script without metrics may well be silent.
+
+    Args:
+        metrics: The times of the metrics of this attempt, by the clock of the node.
+        written: When the output or metrics of each rank last grew, by the clock of storage.
+        now: The present.
+    """
+    times = sorted(set(metrics))
+    newest = max(filter(None, written), default=None)
+    if len(times) < _METRICS or newest is None:
+        return None
+    pause = max(later - earlier for earlier, later in pairwise(times))
+    if now - newest < max(_QUIET, _PAUSES * pause):
+        return None
+    silent = format_duration((now - newest).total_seconds())
+    usual = format_duration(pause.total_seconds())
+    oldest = datetime.min.replace(tzinfo=UTC)
+    rank = min(range(len(written)), key=lambda each: written[each] or oldest)
+    who = f"rank {rank} was the first to stop, and all ranks have" if len(written) > 1 else "it has"
+    return Failure(
+        "HungRank" if len(written) > 1 else "NoProgress",
+        f"{who} written nothing for {silent}; before, a metric came every {usual} at most",
+        "look at what its processes wait for, for example with py-spy dump, then cancel it",
+    )

@@ -26,7 +26,7 @@ from runner.core.recipe.file import load_recipe
 from runner.core.settings import load_settings
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.diagnose import diagnose_run
-from runner.flows.runs.documents import find_run, runs_container
+from runner.flows.runs.documents import find_run, load_points, runs_container
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptStart, StageEvent
@@ -314,6 +314,31 @@ def test_events_of_a_node_with_another_clock_are_corrected_and_gaps_are_marked(
     assert by_text["stage command"]["clock_offset_s"] >= 5400
     shown = cli.run("events", run_id)
     assert "attempt 1: its clock is 54" in shown.stderr
+    cli.ok("cancel", run_id)
+
+
+def test_run_that_has_stopped_to_write_is_named_and_a_quiet_one_is_not(
+    cli: Cli, script: Write
+) -> None:
+    folder = script(
+        "import time\n"
+        "for step in range(6):\n"
+        "    print(f'loss={1 / (step + 1)}', flush=True)\n"
+        "    time.sleep(0.1)\n"
+        "time.sleep(600)\n"
+    )
+    (folder / "train.yaml").write_text(
+        "command: python train.py\nmetrics: {patterns: {loss: 'loss=([0-9.]+)'}}\n"
+    )
+    run_id = cli.json("train", folder, "--detach")["run_id"]
+    _, connection = in_process(cli)
+    record = find_run(connection, run_id)
+    until(lambda: len(load_points(connection, record)) == 6)
+    now = datetime.now(UTC)
+    assert diagnose_run(connection, record, now + timedelta(minutes=10)).cause is None
+    found = diagnose_run(connection, record, now + timedelta(minutes=20))
+    assert (found.cause, found.command) == ("NoProgress", f"runner ssh {run_id}")
+    assert all(each.at for each in found.evidence)
     cli.ok("cancel", run_id)
 
 

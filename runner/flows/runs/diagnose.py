@@ -34,11 +34,18 @@ from runner.core.diagnosis import (
     Evidence,
     Failure,
     explain_result,
+    explain_silence,
     explain_task_end,
 )
 from runner.core.states import RunState, TaskView, WaitCause
 from runner.flows.runs.attempts import list_checkpoints
-from runner.flows.runs.documents import find_run, load_attempt_ends, load_result, runs_container
+from runner.flows.runs.documents import (
+    find_run,
+    load_attempt_ends,
+    load_points,
+    load_result,
+    runs_container,
+)
 from runner.flows.runs.stuck import (
     NodeNeed,
     PoolFacts,
@@ -95,8 +102,11 @@ def _pool_facts(connection: Connection, pool_id: str) -> PoolFacts | None:
 # -- runs
 
 
-def diagnose_run(connection: Connection, record: RunSpec) -> Diagnosis:
-    """Return why a run waits or has failed; without a cause if it only waits, or runs."""
+def diagnose_run(connection: Connection, record: RunSpec, now: datetime | None = None) -> Diagnosis:
+    """Return why a run waits, hangs or has failed; without a cause if it only waits, or runs.
+
+    `now` is the present, for tests.
+    """
     view = load_view(connection, record)
     status = view.status
     blank = Diagnosis(record.run_id, "run", status.state.value, message=status.reason)
@@ -110,7 +120,33 @@ def diagnose_run(connection: Connection, record: RunSpec) -> Diagnosis:
             blank, cause="TaskMissing", evidence=(found,), fix="submit it again",
             command=f"runner retry {record.run_id}",
         )  # fmt: skip
+    if status.state is RunState.RUNNING:
+        return _running(connection, view, blank, now or datetime.now(UTC))
     return blank
+
+
+def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datetime) -> Diagnosis:
+    """Explain a run that has stopped to write anything, without having ended."""
+    record, attempt = view.record, len(view.attempts)
+    points = [each for each in load_points(connection, record) if each.attempt == attempt]
+    times = [moment for each in points if (moment := _moment(each.time)) is not None]
+    container = runs_container(connection)
+    modified = {blob.name: blob.modified for blob in container.list(f"{record.run_id}/")}
+    written: list[datetime | None] = []
+    for rank in range(record.nodes):
+        paths = RunPaths(record.run_id, rank)
+        found = (modified.get(each) for each in (paths.metrics, paths.stdout, paths.stderr))
+        written.append(max(filter(None, found), default=None))
+    failure = explain_silence(times, written, now)
+    if failure is None:
+        return blank
+    found = [
+        Evidence(f"rank {rank}" if record.nodes > 1 else "logs and metrics", "last written", at)
+        for rank, at in enumerate(written)
+    ]
+    last = points[-1]
+    found.append(Evidence("metric", f"{last.name}={last.value:g}", _moment(last.time)))
+    return _with_failure(blank, failure, found, f"runner ssh {record.run_id}")
 
 
 def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
