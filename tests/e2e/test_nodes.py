@@ -65,6 +65,8 @@ def test_three_nodes_sum_up_what_each_has_over_the_addresses_they_are_given(
     assert f"2: {attempt['others'][1]}" in three.ok("show", run["run_id"])
     logs = [three.ok("logs", run["run_id"], "--node", rank) for rank in range(3)]
     assert logs == [f"rank {rank} sum 111\n" for rank in range(3)]
+    merged = [f"[rank {rank}] rank {rank} sum 111\n" for rank in range(3)]
+    assert three.ok("logs", run["run_id"]) == "".join(merged)
     written = sorted((three.cwd / "outputs").rglob("sum-*"))
     assert [path.parent.name for path in written[:2]] == ["rank-1", "rank-2"]
     assert [path.read_text() for path in written] == ["111"] * 3
@@ -110,7 +112,7 @@ def test_run_goes_on_when_one_of_its_nodes_is_evicted(
     until(lambda: three.json("show", run_id)["checkpoints"])
     three.ok("local", "evict", node_of(three, run_id, 1), "--notice", "0")
     assert three.run("attach", run_id).returncode == 0
-    assert three.ok("logs", run_id).splitlines() == [
+    assert three.ok("logs", run_id, "--node", "0").splitlines() == [
         "rank 0 attempt 1 from the start",
         "rank 0 attempt 2 from a checkpoint",
     ]

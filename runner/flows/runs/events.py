@@ -37,10 +37,11 @@ class StageReported:
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """Output of the script; a piece may end within a line."""
+    """Output of the script; a piece may end within a line. `rank` is that of its node."""
 
     stream: LogStream
     text: str
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import read_task_file
 from runner.azure.storage.blobs import BlobContainer
-from runner.flows.runs.documents import load_attempts, runs_container
+from runner.flows.runs.documents import load_attempts, load_result, runs_container
 from runner.flows.runs.events import LogStream
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
@@ -114,6 +114,48 @@ def read_log(
         attempts = load_attempts(container, record.run_id, node)
         start, end = _attempt_range(attempts, attempt, stream, size)
     yield from _pieces(container, blob, start, end, tail)
+
+
+def rank_prefix(rank: int) -> str:
+    """Return what a line begins with in the log of all ranks."""
+    return f"[rank {rank}] "
+
+
+def read_merged_log(
+    connection: Connection,
+    record: RunSpec,
+    stream: LogStream,
+    *,
+    tail: int | None = None,
+    attempt: int | None = None,
+) -> Iterator[str]:
+    """Yield the lines of all ranks so far, each with the prefix of its rank.
+
+    Lines have no times, so they are in the order of attempts, then of ranks; the rank that failed
+    first is the first one. `tail` counts the lines of each rank.
+
+    Raises:
+        RunnerError: the run has no such `attempt`.
+    """
+    container = runs_container(connection)
+    result = load_result(container, record.run_id)
+    failed = result.rank if result is not None and result.status == "failed" else 0
+    ranks = sorted(range(record.nodes), key=lambda rank: (rank != failed, rank))
+    started = {rank: load_attempts(container, record.run_id, rank) for rank in ranks}
+    known = [each.attempt for each in started[0]]
+    if attempt is not None and attempt not in known:
+        _attempt_range(started[0], attempt, stream, 0)
+    for number in known if attempt is None and tail is None else [attempt]:
+        for rank in ranks:
+            blob = RunPaths(record.run_id, rank).log(stream)
+            end = container.size(blob) or 0
+            start = 0
+            if number is not None:
+                if number not in [each.attempt for each in started[rank]]:
+                    continue  # this node did not take part in it
+                start, end = _attempt_range(started[rank], number, stream, end)
+            text = "".join(_pieces(container, blob, start, end, tail))
+            yield from (rank_prefix(rank) + line for line in text.splitlines())
 
 
 def last_lines(

@@ -7,6 +7,7 @@ Batch SDK.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -204,7 +205,7 @@ class WatchOptions:
     intervals: PollIntervals = PollIntervals()
     contact_timeout_s: float = CONTACT_TIMEOUT_S
     beats: bool = False
-    node: int = 0  # the rank whose log is read
+    ranks: tuple[int, ...] = (0,)  # whose logs are read
     fail_if_stuck_s: float | None = None
 
 
@@ -269,8 +270,9 @@ class _Timer:
 class _LogTail:
     """One log stream."""
 
-    def __init__(self, stream: LogStream, cursor: TextCursor) -> None:
+    def __init__(self, stream: LogStream, cursor: TextCursor, rank: int) -> None:
         self.stream: LogStream = stream
+        self.rank = rank
         self.cursor = cursor
         self.timer = _Timer()
         self.last_output = time.monotonic()
@@ -383,14 +385,15 @@ class _RunWatcher:
             return
         logs: list[_LogTail] = []
         skipped: list[LogSkipped] = []
-        for stream in self._options.streams:
-            blob = RunPaths(self._paths.run_id, self._options.node).log(stream)
+        options = self._options
+        for rank, stream in itertools.product(options.ranks, options.streams):
+            blob = RunPaths(self._paths.run_id, rank).log(stream)
             offset = 0
-            if self._options.tail is not None:
-                offset = tail_offset(self._container, blob, self._options.tail)
+            if options.tail is not None:
+                offset = tail_offset(self._container, blob, options.tail)
             if offset:
                 skipped.append(LogSkipped(stream, offset))
-            logs.append(_LogTail(stream, TextCursor(self._container, blob, offset)))
+            logs.append(_LogTail(stream, TextCursor(self._container, blob, offset), rank))
         self._logs = logs
         yield from skipped
 
@@ -410,12 +413,12 @@ class _RunWatcher:
             if text := log.read():
                 log.last_output = time.monotonic()
                 log.timer.soon()  # there may be more
-                yield LogText(log.stream, text)
+                yield LogText(log.stream, text, log.rank)
 
     def _drain_logs(self) -> Generator[WatchEvent]:
         for log in self._logs or ():
             while text := log.read():
-                yield LogText(log.stream, text)
+                yield LogText(log.stream, text, log.rank)
 
     def _poll_metrics(self) -> Generator[WatchEvent]:
         for line in self._metrics.read():

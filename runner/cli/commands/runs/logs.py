@@ -31,7 +31,15 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Only the log of this attempt, from 1.")
     ] = None,
-    node: Annotated[int, typer.Option("--node", min=0, help="Rank of the node, from 0.")] = 0,
+    node: Annotated[
+        int | None,
+        typer.Option(
+            "--node",
+            min=0,
+            help="Rank of the node, from 0; by default all of them.",
+            show_default=False,
+        ),
+    ] = None,
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
@@ -49,10 +57,32 @@ def logs(
     connection = open_connection(target, stack)
     record = find_run(connection, run)
     stream: LogStream = "stderr" if stderr else "stdout"
+    every = node is None and record.nodes > 1
     if follow:
-        _follow(out, connection, record, stream, tail, node)
+        ranks = tuple(range(record.nodes)) if every else (node or 0,)
+        _follow(out, connection, record, stream, tail, ranks)
+    elif every:
+        _print_all(out, connection, record, stream, tail, attempt)
     else:
-        _print(out, connection, record, stream, tail, attempt, node)
+        _print(out, connection, record, stream, tail, attempt, node or 0)
+
+
+def _print_all(
+    out: Output,
+    connection: Connection,
+    record: RunSpec,
+    stream: LogStream,
+    tail: int | None,
+    attempt: int | None,
+) -> None:
+    from runner.flows.runs.logs import read_merged_log
+
+    empty = True
+    for line in read_merged_log(connection, record, stream, tail=tail, attempt=attempt):
+        empty = False
+        out.log(line)
+    if empty and tail != 0:
+        _mention_other_stream(out, connection, record, stream, attempt, 0)
 
 
 def _print(
@@ -104,23 +134,27 @@ def _follow(
     record: RunSpec,
     stream: LogStream,
     tail: int | None,
-    node: int,
+    ranks: tuple[int, ...],
 ) -> None:
     from runner.flows.runs.events import ContactLost, LogText
-    from runner.flows.runs.logs import check_node
+    from runner.flows.runs.logs import check_node, rank_prefix
     from runner.flows.runs.watch import WatchOptions, watch_run
 
-    check_node(record, node)
-    options, rest = WatchOptions(tail=tail, streams=(stream,), node=node), ""
+    check_node(record, ranks[-1])
+    options = WatchOptions(tail=tail, streams=(stream,), ranks=ranks)
+    rest = dict.fromkeys(ranks, "")
+    prefix = {rank: rank_prefix(rank) if len(ranks) > 1 else "" for rank in ranks}
     try:
         for event in watch_run(connection, record, options):
             if isinstance(event, LogText):
-                *lines, rest = (rest + event.text).split("\n")
+                rank = event.rank
+                *lines, rest[rank] = (rest[rank] + event.text).split("\n")
                 for line in lines:
-                    out.log(line)
+                    out.log(prefix[rank] + line)
             elif isinstance(event, ContactLost):
                 out.warning(f"lost contact ({event.why}); retrying")
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    if rest:
-        out.log(rest)
+    for rank, line in rest.items():
+        if line:
+            out.log(prefix[rank] + line)
