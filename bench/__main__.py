@@ -22,6 +22,7 @@ NAMES = (
     "log_latency",
     "train_warm",
     "gang_start",
+    "data_parallel",
     "checkpoint",
     "infra_program",
     "history",
