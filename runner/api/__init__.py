@@ -77,6 +77,7 @@ def train(
     experiment: str | None = None,
     gpus: int | None = None,
     nodes: int | None = None,
+    launcher: str | None = None,
     capacity: Capacity | None = None,
     priority: int | None = None,
     after: Iterable[Run | str] = (),
@@ -104,6 +105,7 @@ def train(
         experiment: experiment of the run; by default the recipe's name.
         gpus: minimum number of GPUs. `gpus` ... `max_cost` override the recipe.
         nodes: number of nodes that run it together.
+        launcher: what starts the command, such as "torchrun" or "mpi".
         capacity: "spot", "dedicated" or "spot-then-dedicated".
         priority: from -1000 to 1000; higher runs first.
         after: runs that have to succeed first.
@@ -124,7 +126,7 @@ def train(
 
     where = where_flags(
         gpus=gpus, nodes=nodes, capacity=capacity, priority=priority, after=after,
-        timeout=timeout, retries=retries, max_cost=max_cost,
+        timeout=timeout, retries=retries, max_cost=max_cost, launcher=launcher,
     )  # fmt: skip
     options = TrainOptions(
         overrides=overrides_of(set),

@@ -245,6 +245,16 @@ NodesOption = Annotated[
         show_default=False,
     ),
 ]
+LauncherOption = Annotated[
+    str | None,
+    typer.Option(
+        "--launcher",
+        metavar="NAME",
+        help="What starts the command: python, torchrun, mpi, horovod, tensorflow, jax, "
+        "chainermn, cntk.",
+        show_default=False,
+    ),
+]
 SpotOption = Annotated[
     bool | None,
     typer.Option("--spot/--dedicated", help="Kind of nodes to run on.", show_default=False),
@@ -345,6 +355,7 @@ def to_flags(
     retries: int | None,
     keep: list[str] | None,
     max_cost: str | None,
+    launcher: str | None = None,
 ) -> RecipeFlags:
     """Return the options as the planner expects them."""
     from runner.core.recipe.overrides import RecipeFlags
@@ -352,5 +363,5 @@ def to_flags(
     capacity = None if spot is None else "spot" if spot else "dedicated"
     return RecipeFlags(
         gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes, tuple(keep or ()),
-        max_cost,
+        max_cost, launcher,
     )  # fmt: skip

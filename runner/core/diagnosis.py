@@ -98,11 +98,19 @@ _MEMORY = re.compile(
     r"^(?:\w+\.)*_?\w*MemoryError\b|std::bad_alloc|can't allocate memory|Cannot allocate memory"
     r"|OOM when allocating tensor|is killed by signal: Killed|java\.lang\.OutOfMemoryError"
 )
+_PORT = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 _DISK = re.compile(r"No space left on device|Disk quota exceeded")
 
 _FIX_GPU = "use a smaller batch or model, mixed precision, or a VM size with more GPU memory"
 _FIX_MEMORY = "load less at once, use fewer data loader processes, or choose a larger VM size"
 _FIX_DISK = advice_for_result("DiskFull")
+_FIX_PORT = "let the script use $MASTER_PORT, a free one of each attempt, and set `retries`"
+_CAUSES_IN_OUTPUT = (
+    (_GPU_MEMORY, "GpuOutOfMemory", "the GPU has no memory left", _FIX_GPU),
+    (_MEMORY, "OutOfMemory", "the script has no memory left", _FIX_MEMORY),
+    (_PORT, "PortInUse", "another program on the node uses a port of the script", _FIX_PORT),
+    (_DISK, "DiskFull", "the disk of the node is full", _FIX_DISK),
+)
 _SIGKILL_CODES = frozenset({137, -9})
 
 
@@ -133,12 +141,9 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
             (*source, lines[last]),
         )  # fmt: skip
     shown_error = f"{what}: {lines[last]}" if last is not None else what
-    if _GPU_MEMORY.search(final):
-        return Failure("GpuOutOfMemory", "the GPU has no memory left", _FIX_GPU, shown)
-    if _MEMORY.search(final):
-        return Failure("OutOfMemory", "the script has no memory left", _FIX_MEMORY, shown)
-    if _DISK.search(final):
-        return Failure("DiskFull", "the disk of the node is full", _FIX_DISK, shown)
+    for pattern, cause, message, fix in _CAUSES_IN_OUTPUT:
+        if pattern.search(final):
+            return Failure(cause, message, fix, shown)
     if exit_code in _SIGKILL_CODES:
         message = f"{what}; the kernel sends SIGKILL if the memory of the node is used up"
         return Failure("Killed", message, _FIX_MEMORY, shown)
@@ -178,8 +183,13 @@ def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Fai
     cause = _CAUSES.get(result.code, result.code)
     lines = [line.rstrip() for line in stderr.splitlines() if line.strip()][-_SHOWN_LINES:]
     own = result.code in (
-        "EnvironmentFailed", "PreparationFailed", "Timeout", "OutOfMemory", "NotebookCellFailed",
-    )  # fmt: skip
+        "EnvironmentFailed",
+        "PreparationFailed",
+        "Timeout",
+        "OutOfMemory",
+        "Hung",
+        "NotebookCellFailed",
+    )
     fix = advice_for_result(result.code)
     return Failure(cause, message, fix, tuple(lines) if own else ())
 

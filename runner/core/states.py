@@ -52,6 +52,8 @@ _ADVICE_FOR_RESULTS = {
     "DiskFull": "write less, or choose a VM size with a larger disk",
     "StorageFailed": _RETRY,
     "NodesMissing": "let the pool's nodes reach one another on ports 21000 to 28999",
+    "NodeUnhealthy": "set `retries`; reboot the node if it fails again: `runner why NODE`",
+    "Hung": "read the stacks: runner logs RUN --stderr; raise hang_timeout if it was busy",
     "NodesLate": "shorten the preparation of that node, for example with less data",
     "NodeLost": "check the memory of the node, or set `retries`",
 }

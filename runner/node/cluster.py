@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import json
+import secrets
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -72,10 +73,30 @@ def listen(address: str, port: int) -> socket.socket:
         return socket.create_server(("", port), backlog=128)
 
 
-def free_port(address: str | None) -> int:
-    """Return a port that is free now."""
-    with listen(address or "", 0) as probe:
-        return int(probe.getsockname()[1])
+# Below the ports that Linux gives to outgoing connections, which could take one in between, and
+# those of the agents (rendezvous.py).
+RENDEZVOUS_PORTS = range(10_000, 21_000)
+PORT_TRIES = 50
+
+
+def free_port(address: str | None, candidates: Iterator[int] | None = None) -> int:
+    """Return a port that is free now, another one for each call.
+
+    Args:
+        address: where to listen; None is every address.
+        candidates: the ports to try; random ones by default.
+
+    Raises:
+        OSError: none of them is free.
+    """
+    last: OSError | None = None
+    for port in candidates or (secrets.choice(RENDEZVOUS_PORTS) for _ in range(PORT_TRIES)):
+        try:
+            with listen(address or "", port):
+                return port
+        except OSError as err:
+            last = err
+    raise last or OSError("no port")
 
 
 def _family(address: str) -> socket.AddressFamily:
@@ -88,12 +109,17 @@ SINGLE_NODE = {"RUNNER_NODES": "1", "RUNNER_NODE_RANK": "0"}
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """All nodes of an attempt. `ports` has a free one for each rank; the others are of rank 0."""
+    """All nodes of an attempt.
+
+    `ports` has a free one for each rank, `processes` how many its launcher starts; the other ports
+    are of rank 0.
+    """
 
     addresses: tuple[str, ...]
     ports: tuple[int, ...]
     master_port: int
     jax_port: int
+    processes: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the message that the primary sends to the workers."""
@@ -102,6 +128,7 @@ class ClusterSpec:
             "ports": list(self.ports),
             "master_port": self.master_port,
             "jax_port": self.jax_port,
+            "processes": list(self.processes),
         }
 
 
@@ -114,11 +141,12 @@ def parse_cluster_spec(raw: Mapping[str, Any]) -> ClusterSpec:
         tuple(int(one) for one in ports),
         int(raw["master_port"]),
         int(raw["jax_port"]),
+        tuple(int(one) for one in raw["processes"]),
     )
 
 
 def node_environment(cluster_spec: ClusterSpec, rank: int) -> dict[str, str]:
-    """Return the script's variables on one node (docs/guides/several-nodes.md)."""
+    """Return the script's variables on one node (docs/guides/distributed.md)."""
     nodes, first = len(cluster_spec.addresses), cluster_spec.addresses[0]
     workers = [
         f"{_host(a)}:{p}" for a, p in zip(cluster_spec.addresses, cluster_spec.ports, strict=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from runner.protocol.encoding import parse_json
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+_RANK_FOLDER = "rank-"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MODE = re.compile(r"[0-7]{3}")  # a forged manifest must not set other bits
 _TIMES_NS = range(-(1 << 63), 1 << 63)
@@ -63,6 +64,7 @@ class CheckpointManifest:
         step: The last step of any metric before it.
         folders: Empty folders.
         links: Targets of symbolic links, by path.
+        ranks: Number of ranks that wrote it, each to a folder `rank-<n>` of it; 0 for one folder.
     """
 
     number: int
@@ -72,6 +74,7 @@ class CheckpointManifest:
     links: Mapping[str, str]
     folders: tuple[str, ...]
     step: int | None = None
+    ranks: int = 0
 
     @property
     def order(self) -> tuple[int, int]:
@@ -100,8 +103,61 @@ class CheckpointManifest:
             "files": [file.to_json() for file in self.files],
             "links": [{"path": path, "target": to} for path, to in sorted(self.links.items())],
             "folders": list(self.folders),
+            **({"ranks": self.ranks} if self.ranks else {}),
         }
         return json.dumps(document, indent=1).encode()
+
+
+def merge_shards(shards: Mapping[int, CheckpointManifest]) -> CheckpointManifest:
+    """Return one manifest of the shards of all ranks; number and step are those of rank 0."""
+    below = {rank: f"{_RANK_FOLDER}{rank}/" for rank in sorted(shards)}
+    return replace(
+        shards[0],
+        files=tuple(
+            replace(file, path=prefix + file.path)
+            for rank, prefix in below.items()
+            for file in shards[rank].files
+        ),
+        links={p + path: to for r, p in below.items() for path, to in shards[r].links.items()},
+        folders=tuple(p + path for r, p in below.items() for path in shards[r].folders),
+        ranks=len(shards),
+    )
+
+
+def select_shards(checkpoint: CheckpointManifest, rank: int, nodes: int) -> CheckpointManifest:
+    """Return what a rank restores: its own shard, or all of them if the number of nodes differs.
+
+    The files of all ranks are then in one folder. Of those that several ranks wrote with different
+    content, each remains in the folder `rank-<n>`.
+    """
+    if not checkpoint.ranks:
+        return checkpoint
+    if checkpoint.ranks == nodes:
+        prefix = f"{_RANK_FOLDER}{rank}/"
+        chosen = [file for file in checkpoint.files if file.path.startswith(prefix)]
+        return replace(
+            checkpoint,
+            files=tuple(replace(f, path=f.path.removeprefix(prefix)) for f in chosen),
+            links=_below(checkpoint.links, prefix),
+            folders=tuple(_below(dict.fromkeys(checkpoint.folders, ""), prefix)),
+        )
+    hashes: dict[str, set[str]] = {}
+    for file in checkpoint.files:
+        hashes.setdefault(_without_rank(file.path), set()).add(file.sha256)
+    files: dict[str, CheckpointFile] = {}
+    for file in checkpoint.files:
+        plain = _without_rank(file.path)
+        path = plain if len(hashes[plain]) == 1 else file.path
+        files[path] = replace(file, path=path)
+    return replace(checkpoint, files=tuple(files.values()), links={}, folders=())
+
+
+def _without_rank(path: str) -> str:
+    return path.partition("/")[2]
+
+
+def _below(paths: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {p.removeprefix(prefix): to for p, to in paths.items() if p.startswith(prefix)}
 
 
 class CheckpointBlobs:
@@ -151,6 +207,7 @@ def parse_checkpoint(body: bytes, blobs: CheckpointBlobs, number: int) -> Checkp
             links={_inside(link["path"]): str(link["target"]) for link in raw.get("links") or ()},
             folders=tuple(_inside(path) for path in raw.get("folders") or ()),
             step=cast("int | None", raw.get("step")),
+            ranks=int(raw.get("ranks") or 0),
         )
     except _DAMAGED as err:
         raise BadManifestError(f"its manifest is damaged: {type(err).__name__}: {err}") from err

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import PurePosixPath
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
@@ -25,6 +25,13 @@ from runner.protocol.paths import code_blob
 FORMAT = 1  # of run.json, result.json and groups/<id>.json
 Document = Mapping[str, Any]
 Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
+# What starts the command on the nodes; docs/guides/distributed.md has a table.
+Launcher = Literal["python", "torchrun", "mpi", "horovod", "tensorflow", "jax", "chainermn", "cntk"]
+LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
+# These start all processes with `mpirun` on rank 0.
+MPI_LAUNCHERS: frozenset[str] = frozenset({"mpi", "horovod", "chainermn", "cntk"})
+# These start one process for each GPU.
+PROCESS_LAUNCHERS: frozenset[str] = MPI_LAUNCHERS | {"torchrun"}
 # What reading a document of any content may raise.
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
 _UNKNOWN_TIME = datetime.fromtimestamp(0, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
@@ -77,13 +84,20 @@ NO_RESOURCES = Resources()
 class CheckpointRule:
     """How often checkpoints are committed, how many are retained, and how large they may be.
 
-    With `automatic`, frameworks save checkpoints in a script that does not.
+    With `automatic`, frameworks save checkpoints in a script that does not. With `sharded`, every
+    rank saves its part of the state.
     """
 
     interval_s: float = 60
     keep: int = 3
     max_bytes: int = 10 << 30
     automatic: bool = True
+    sharded: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `checkpoints` of run.json."""
+        found = asdict(self)
+        return found if self.sharded else {k: v for k, v in found.items() if k != "sharded"}
 
     @classmethod
     def from_json(cls, raw: Document) -> CheckpointRule:
@@ -94,6 +108,7 @@ class CheckpointRule:
             keep=max(int(raw.get("keep", default.keep)), 1),
             max_bytes=int(raw.get("max_bytes", default.max_bytes)),
             automatic=bool(raw.get("automatic", default.automatic)),
+            sharded=bool(raw.get("sharded", default.sharded)),
         )
 
 
@@ -148,6 +163,8 @@ class RecipeSpec:
         image: Reference of the container image that the script runs in.
         prepare: Shell commands before the script, once per node and job where that is enough.
         max_cost_micros: Cap of the costs of its job in micro-dollars.
+        processes_per_node: For the launchers that start several; None is one for each GPU.
+        hang_timeout_s: Time without any progress after which the attempt fails; None is unlimited.
     """
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -171,6 +188,9 @@ class RecipeSpec:
     image: str | None = None
     prepare: str | None = None
     max_cost_micros: int | None = None
+    launcher: Launcher = "python"
+    processes_per_node: int | None = None
+    hang_timeout_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of run.json that the recipe decides."""
@@ -188,12 +208,13 @@ class RecipeSpec:
                 "goal": self.goal,
             },
             "model": self.model.to_json() if self.model else None,
-            "checkpoints": asdict(self.checkpoints) if self.checkpoints else None,
+            "checkpoints": self.checkpoints.to_json() if self.checkpoints else None,
             **self._keep_json(),
             **({"packages": list(self.packages)} if self.packages else {}),
             **({"live_outputs": list(self.live_outputs)} if self.live_outputs else {}),
             **({"prepare": self.prepare} if self.prepare else {}),
             **({"max_cost_micros": self.max_cost_micros} if self.max_cost_micros else {}),
+            **self._launch_json(),
             "timeout_s": self.timeout_s,
             "retries": self.retries,
             "resources": self.resources.to_json(),
@@ -202,6 +223,15 @@ class RecipeSpec:
             if self.image
             else None,
         }
+
+    def _launch_json(self) -> dict[str, Any]:
+        """Return the keys about processes that are not the defaults."""
+        found = {
+            "launcher": None if self.launcher == "python" else self.launcher,
+            "processes_per_node": self.processes_per_node,
+            "hang_timeout_s": self.hang_timeout_s,
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def _keep_json(self) -> dict[str, Any]:
         """Return `keep` unless it is the default, which documents before it mean too."""
@@ -240,6 +270,9 @@ class RecipeSpec:
             image=_part(raw, "image").get("name"),
             prepare=raw.get("prepare"),
             max_cost_micros=raw.get("max_cost_micros"),
+            launcher=raw.get("launcher") or "python",
+            processes_per_node=raw.get("processes_per_node"),
+            hang_timeout_s=raw.get("hang_timeout_s"),
         )
 
     @property
@@ -551,6 +584,8 @@ class RunSpec(RecipeSpec):
         for path in self.live_outputs:
             if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
                 raise ValueError(f"{path!r} leaves the outputs")
+        if self.launcher not in LAUNCHERS:
+            raise ValueError(f"{self.launcher!r} is no launcher that this agent has")
         for variable, path in self.named_outputs.items():
             parts = PurePosixPath(path).parts
             if not variable.startswith("RUNNER_OUTPUT_") or variable == "RUNNER_OUTPUT_DIR":

@@ -45,7 +45,7 @@ from runner.core.yaml_files import (
     read_document,
 )
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import NO_RESOURCES
+from runner.protocol.run_spec import NO_RESOURCES, PROCESS_LAUNCHERS, Launcher
 
 _SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
 
@@ -279,6 +279,23 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         None, description="The model that every run which succeeds becomes a version of."
     )
     env: keys.EnvFile = Field(default_factory=dict)
+    launcher: Launcher = Field(
+        "python",
+        description="What starts the command: python runs it once on each node, torchrun and mpi "
+        "start a process for each GPU; the others set what their framework reads.",
+    )
+    processes_per_node: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="For torchrun, mpi, horovod, chainermn and cntk; default: the number of GPUs, "
+        "or 1.",
+    )
+    hang_timeout: Annotated[int, Amount("duration", "5s", "7d")] | None = Field(
+        None,
+        description="If no node writes a log line, a metric or a checkpoint for this long, dump "
+        "the stacks of all processes and fail the attempt: 30m, 2h.",
+    )
     prepare: Annotated[str, Field(min_length=1)] | None = Field(
         None,
         description="Shell commands that run once on each node of a job, before the first script "
@@ -317,6 +334,16 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     sweep: SweepFile | None = Field(
         None, description="The trials of a sweep; a single run ignores it."
     )
+
+    @model_validator(mode="after")
+    def _launchable(self) -> RecipeFile:
+        if (self.processes_per_node or 1) > 1 and self.launcher not in PROCESS_LAUNCHERS:
+            raise keys.key_error(
+                f"`processes_per_node: {self.processes_per_node}` has no effect with the launcher "
+                f"{self.launcher}, which starts one process on each node",
+                "add launcher: torchrun, or launcher: mpi",
+            )
+        return self
 
 
 _PYTHONS = ("python", "python3")
@@ -491,6 +518,9 @@ def _build(
         image=parsed.image,
         prepare=parsed.prepare,
         max_cost_micros=None if parsed.max_cost is None else to_micros(parsed.max_cost),
+        launcher=parsed.launcher,
+        processes_per_node=parsed.processes_per_node,
+        hang_timeout_s=parsed.hang_timeout,
         sweep=parsed.sweep,
     )
 

@@ -217,6 +217,10 @@ class CheckpointsFile(StrictModel):
         default=True,
         description="Let Keras, Lightning and others save there in a script that does not.",
     )
+    sharded: bool = Field(
+        default=False,
+        description="On several nodes, commit the folders of all ranks as one checkpoint.",
+    )
 
 
 def _expand_checkpoints(value: object) -> object:
@@ -240,7 +244,13 @@ def to_rule(parsed: CheckpointsFile | None) -> CheckpointRule | None:
     """Return the rule of the recipe; None switches checkpoints off."""
     if parsed is None:
         return None
-    return CheckpointRule(parsed.interval, parsed.keep, parsed.max_size, automatic=parsed.automatic)
+    return CheckpointRule(
+        parsed.interval,
+        parsed.keep,
+        parsed.max_size,
+        automatic=parsed.automatic,
+        sharded=parsed.sharded,
+    )
 
 
 class KeepFile(StrictModel):

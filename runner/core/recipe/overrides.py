@@ -12,7 +12,14 @@ from runner.core.recipe.notebook import parse_text, unknown_param
 from runner.core.recipe.recipe import MOST_NODES, PRIORITIES, Param, ParamValue, Recipe
 from runner.core.units import parse_duration_flag
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import Capacity, KeepRule, Resources
+from runner.protocol.run_spec import (
+    LAUNCHERS,
+    PROCESS_LAUNCHERS,
+    Capacity,
+    KeepRule,
+    Launcher,
+    Resources,
+)
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
@@ -138,6 +145,7 @@ class RecipeFlags:
     nodes: int | None = None
     keep: tuple[str, ...] = ()
     max_cost: str | None = None
+    launcher: str | None = None
 
     @property
     def resources(self) -> Resources:
@@ -167,7 +175,32 @@ def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
         max_cost_micros=recipe.max_cost_micros
         if flags.max_cost is None
         else to_micros(flags.max_cost),
+        launcher=recipe.launcher if flags.launcher is None else _launcher(recipe, flags.launcher),
     )
+
+
+def _launcher(recipe: Recipe, name: str) -> Launcher:
+    """Return the launcher of an option. Raise RunnerError if it is unknown or does not fit."""
+    known: dict[str, Launcher] = {each: each for each in LAUNCHERS}
+    launcher = known.get(name)
+    if launcher is None:
+        near = difflib.get_close_matches(name, LAUNCHERS, n=1, cutoff=0.4)
+        raise RunnerError(
+            "R-FLAG-VALUE",
+            f"--launcher {name} is refused",
+            why=f"launchers are: {', '.join(LAUNCHERS)}",
+            fix=f"--launcher {near[0] if near else 'torchrun'}",
+        )
+    processes = recipe.processes_per_node or 1
+    if processes > 1 and launcher not in PROCESS_LAUNCHERS:
+        raise RunnerError(
+            "R-FLAG-VALUE",
+            f"--launcher {name} is refused",
+            why=f"it starts one process on each node, but the recipe has `processes_per_node: "
+            f"{processes}`",
+            fix="--launcher torchrun",
+        )
+    return launcher
 
 
 def _with_paths(rule: KeepRule | None, paths: tuple[str, ...]) -> KeepRule | None:

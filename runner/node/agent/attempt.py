@@ -27,8 +27,18 @@ from typing import Any
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation, boot_id
 from runner.node.checkpoints.restore import RestoredCheckpoint
-from runner.node.cluster import SINGLE_NODE
+from runner.node.cluster import SINGLE_NODE, ClusterSpec, node_environment
+from runner.node.distributed.launchers import (
+    LAUNCH_FOLDER,
+    PROCESSES_VARIABLE,
+    Launch,
+    NodePlace,
+    count_processes,
+    plan_launch,
+    write_launch_files,
+)
 from runner.node.distributed.node_group import NodeGroup
+from runner.node.distributed.remote_launch import LaunchRequests
 from runner.node.environment.image_env import ImageEnvironment
 from runner.node.environment.virtual_env import EnvironmentBuilder
 from runner.node.failures import (
@@ -47,6 +57,7 @@ from runner.node.inputs.stage import (
 from runner.node.script import command
 from runner.node.script.code_text import CodeText
 from runner.node.script.command import SCRIPT_OF
+from runner.node.script.hangs import HangWatch, dump_stacks
 from runner.node.script.live_outputs import LiveOutputs
 from runner.node.script.metrics import (
     MAX_JSON_BYTES,
@@ -74,6 +85,7 @@ from runner.node.script.workspace import (
     HOOKS_FOLDER,
     AttemptDirs,
     python_path,
+    stacks_file,
     unpack_code,
     write_shell_file,
     written_paths,
@@ -88,7 +100,7 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import LeftOut, OutputFile
-from runner.protocol.run_spec import RunSpec, expand_variables
+from runner.protocol.run_spec import MPI_LAUNCHERS, RunSpec, expand_variables
 from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, NOTEBOOK_STOPPED, WORKER_LOG
 
 logger = logging.getLogger(__name__)
@@ -279,6 +291,12 @@ def _named_inputs(written: WrittenFiles, prepared: Mapping[str, str]) -> dict[st
     }
 
 
+def _no_node(address: str, name: str, command: str) -> bool:
+    """Refuse to start a command on another node: the run has one."""
+    del address, name, command
+    return False
+
+
 def _unprepared(how: str) -> StageFailedError:
     message = f"`prepare` on this node {how}"
     return StageFailedError(PREPARE_STAGE, "PreparationFailed", message)
@@ -300,7 +318,7 @@ class Attempt:
         checkpoints: AttemptCheckpoints,
     ) -> None:
         self._node = node
-        self._spec = spec
+        self.spec = self._spec = spec
         self.number = number
         self._dirs = dirs
         self.events = events
@@ -318,10 +336,12 @@ class Attempt:
         digest = hashlib.sha256(str(node.work_dir).encode()).hexdigest()
         self._own_temp = Path(tempfile.gettempdir(), f"run-{digest[:12]}")
         self._temp: Path | None = None
+        self._hung = ""  # why the attempt fails, if nothing progresses
         self._began = 0.0  # the stages that the time limit is for
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
         """Run the stages code to inputs. Return the variables that they add for the script."""
+        shutil.rmtree(self.launch_folder, ignore_errors=True)  # of an earlier attempt
         with self.events.stage("code", "unpacking the code"):
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self._spec.code.sha256)
@@ -383,18 +403,25 @@ class Attempt:
         self,
         inherited: Mapping[str, str],
         prepared: Mapping[str, str],
+        cluster: ClusterSpec | None = None,
         others: NodeGroup | None = None,
         *,
-        is_worker: bool = False,
+        rank: int = 0,
     ) -> None:
         """Run the stages prepare and command; the time limit is for both together.
 
         Args:
             inherited: the environment of the agent.
             prepared: further variables, from `prepare`.
+            cluster: the nodes of the run, if it has several.
             others: the run's other nodes, where this is the primary of several.
-            is_worker: the primary limits the time of the command.
+            rank: of this node; the primary limits the time of the command.
         """
+        folder = self.launch_folder
+        place = NodePlace(rank, self.count_processes(inherited), folder, cluster)
+        prepared = {**prepared, PROCESSES_VARIABLE: str(place.processes)}
+        if cluster is not None:
+            prepared |= node_environment(cluster, rank)
         temp = self._make_temp(inherited)
         written = self._watch_files(inherited)
         named = {**temp, **written.named_outputs(), **_named_inputs(written, prepared)}
@@ -407,21 +434,25 @@ class Attempt:
         with self.events.stage("command", shlex.join(self._spec.command)):
             checkpoints = self._checkpoints
             words = self._expanded_command(environment)
+            launch = self._plan_launch(words, place, environment)
+            environment |= launch.environment
             if self.printed is not None and not self._spec.metric_patterns:
                 self.printed.is_on = not written.mentions("RUNNER_METRICS_FILE")
             written.begin(words)
+            watch = None if rank else self.hang_watch()  # the primary knows of all ranks
+            requests = self._connect(place, others)
             self._written = written
             if self.live is not None:
                 self.live.start()
             try:
                 ended = command.run_command(
-                    words,
+                    launch.words,
                     cwd=self._dirs.code,
                     environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
                     stdout=self._dirs.stdout,
                     stderr=self._dirs.stderr,
-                    timeout_s=None if is_worker else self._left_s(),
-                    terminated=lambda: self._must_stop(others),
+                    timeout_s=None if rank else self._left_s(),
+                    terminated=lambda: self._must_stop(others) or self._hangs(watch, others),
                     grace_s=lambda: checkpoints.grace_s,
                     on_start=checkpoints.start,
                     writers=checkpoints.writers,
@@ -432,17 +463,89 @@ class Attempt:
             finally:
                 if self.live is not None:
                     self.live.finish()
+                requests.stop()
             checkpoints.finish(ended)
             self._termination.check()
-            if others is not None:
-                others.check_results(ended)
-            if ended.stopped:
-                raise EvictedError
+            self._check_stop(ended, others)
             self._check_end(ended)
         if self.finished is not None:
             printed = self.printed is not None and self.printed.is_on
             where = Path(prepared["VIRTUAL_ENV"])
             self.finished.save(self.number, where, self.collect(), printed=printed)
+
+    def _check_stop(self, ended: command.ScriptResult, others: NodeGroup | None) -> None:
+        """Raise the cause if it was not the script that ended its command."""
+        if self._hung:
+            raise StageFailedError(command.COMMAND_STAGE, "Hung", self._hung)
+        if others is not None:
+            others.check_results(ended)
+        if ended.stopped:
+            raise EvictedError
+
+    def hang_watch(self) -> HangWatch | None:
+        """Return what knows whether the script of this node progresses, if somebody asked."""
+        limit_s = self._spec.hang_timeout_s
+        return HangWatch(self._dirs, limit_s) if limit_s else None
+
+    def _hangs(self, watch: HangWatch | None, others: NodeGroup | None) -> bool:
+        """Return True if no node has progressed for too long, after their stacks were dumped."""
+        if watch is None or self._hung:
+            return bool(self._hung)
+        if watch.idle_s() < watch.limit_s:
+            return False
+        stalled_s, first = others.stalled() if others is not None else (watch.limit_s, "")
+        if stalled_s < watch.limit_s:
+            return False
+        what = "the script" if others is None else "every node"
+        text = f"{what} stopped: no log line, metric or checkpoint for {watch.limit_s:g} s"
+        if first and stalled_s < float("inf"):
+            text += f"; {first} was the first worker to stop"
+        self.events.aside("notice", "failed", text)
+        if others is not None:
+            others.dump_stacks(text)
+        self.dump_stacks(text)
+        self._hung = f"{text}; the stacks of all processes are at the end of stderr"
+        return True
+
+    def dump_stacks(self, text: str) -> None:
+        """Write the stacks of the script's processes on this node to its standard error."""
+        count = dump_stacks(stacks_file(self._node.work_dir), self._dirs.stderr, text)
+        logger.info("wrote the stacks of %d processes", count)
+
+    def count_processes(self, inherited: Mapping[str, str]) -> int:
+        """Return how many processes the launcher starts on this node."""
+        return count_processes(self._spec, {**inherited, **self._spec.env})
+
+    @property
+    def launch_folder(self) -> Path:
+        """The folder of the launcher's files."""
+        return self._node.work_dir / HOOKS_FOLDER / LAUNCH_FOLDER
+
+    def _connect(self, place: NodePlace, others: NodeGroup | None) -> LaunchRequests:
+        """Let checkpoints and mpirun reach the other nodes, if there are any."""
+        requests = LaunchRequests(place.folder, others.launch if others else _no_node)
+        if others is not None:
+            self._checkpoints.collect_shards = others.collect_shards
+            if self._spec.launcher in MPI_LAUNCHERS:
+                others.on_launch_end = requests.end
+                requests.start()
+        return requests
+
+    def _plan_launch(
+        self, words: Sequence[str], place: NodePlace, environment: Mapping[str, str]
+    ) -> Launch:
+        launcher = self._spec.launcher
+        if launcher in MPI_LAUNCHERS:
+            if shutil.which("mpirun", path=environment["PATH"]) is None:
+                raise StageFailedError(
+                    command.COMMAND_STAGE,
+                    "CommandNotFound",
+                    f"mpirun, which the launcher {launcher} uses, is not on this node: add the "
+                    "package openmpi to the requirements, or install Open MPI with `prepare`",
+                    command.NOT_FOUND_EXIT_CODE,
+                )
+            write_launch_files(words, self._dirs.code, place)
+        return plan_launch(self._spec, self.number, words, place)
 
     def _prepare_node(
         self, script: str, environment: Mapping[str, str], others: NodeGroup | None
@@ -779,6 +882,7 @@ class Attempt:
             environment_dir,
             automatic=automatic,
             recorded=self._spec.keep is not None,
+            stacks=self._spec.hang_timeout_s is not None,
         )
         return {
             **named,

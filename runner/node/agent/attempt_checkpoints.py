@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runner.node.checkpoints.committer import CheckpointCommitter
+from runner.node.checkpoints.committer import CheckpointCommitter, CollectShards
 from runner.node.checkpoints.restore import CheckpointRestore, RestoredCheckpoint
 from runner.node.checkpoints.snapshot import (
     FolderListing,
@@ -68,6 +68,7 @@ class AttemptCheckpoints:
         self._step = step
         self._notices = notices
         self._thread: CheckpointCommitter | None = None
+        self.collect_shards: CollectShards | None = None  # from the other ranks
         self.writers = OpenWriters(folder) if spec.checkpoints is not None else None
         self._pid = 0
         self._found = FolderListing()  # before the script wrote anything
@@ -81,12 +82,19 @@ class AttemptCheckpoints:
         self.restored = self._resume().restore(self._number, spec.resume_from)
         with suppress(TooManyFilesError):  # an older agent's: told when the script runs
             self._found = list_folder(self._folder)
-        return {"RUNNER_RESUMED": "1"} if self.restored else {}
+        return self._variables()
 
     def follow(self, wanted: ResumeFrom) -> dict[str, str]:
         """Restore the checkpoint of the primary node. Return variables as `restore` does."""
         self.restored = self._resume().follow(wanted)
-        return {"RUNNER_RESUMED": "1"}
+        return self._variables()
+
+    def _variables(self) -> dict[str, str]:
+        if self.restored is None:
+            return {}
+        ranks = self.restored.checkpoint.ranks
+        shards = {"RUNNER_CHECKPOINT_RANKS": str(ranks)} if ranks else {}
+        return {"RUNNER_RESUMED": "1", **shards}
 
     def _resume(self) -> CheckpointRestore:
         return CheckpointRestore(
@@ -97,6 +105,7 @@ class AttemptCheckpoints:
             events=self._events,
             retry_budget=self._retry_budget,
             check=self._termination.check,
+            nodes=self._spec.nodes,
         )
 
     @property
@@ -120,6 +129,7 @@ class AttemptCheckpoints:
             step=self._step,
             script_runs=self._script_runs,
             restored=self._found,
+            collect_shards=self.collect_shards if rule.sharded else None,
         )
         self._thread.start()
         if self._notices is not None:

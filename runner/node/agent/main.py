@@ -346,9 +346,9 @@ def _run_script(
     prepared = attempt.prepare(agent.inputs)
     prepared |= attempt.resume()
     write_environment(agent.runs, agent.blobs, attempt.number, Path(prepared["VIRTUAL_ENV"]))
-    if others is not None:
-        prepared |= others.assemble(attempt.restored)
-    attempt.run(inherited, {**secrets, **prepared}, others)
+    processes = attempt.count_processes(inherited)
+    cluster = others.assemble(attempt.restored, processes) if others is not None else None
+    attempt.run(inherited, {**secrets, **prepared}, cluster, others)
 
 
 def _secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:

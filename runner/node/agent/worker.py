@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import logging
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
 from typing import Any
 
 from runner.node.agent.attempt import Attempt
-from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.agent.records import write_node_start
-from runner.node.cluster import HeartbeatConfig, free_port, node_environment, parse_cluster_spec
+from runner.node.checkpoints.shards import ShardWriter
+from runner.node.checkpoints.snapshot import TooManyFilesError, UnsettledError
+from runner.node.checkpoints.store import CheckpointStore
+from runner.node.cluster import HeartbeatConfig, free_port, listen, parse_cluster_spec
 from runner.node.context import WorkerContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
+from runner.node.distributed.gate import Ring, check_gpus, check_node, has_gpus
 from runner.node.distributed.rank_outputs import CheckpointWatch
+from runner.node.distributed.remote_launch import LaunchedCommands
 from runner.node.failures import (
     EvictedError,
     StageFailedError,
@@ -27,13 +34,20 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
+from runner.node.script.hangs import HangWatch
 from runner.node.script.outputs import export_outputs, rank_folder, write_list
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.storage.http import StorageRequestError
 from runner.node.termination import Termination
 from runner.protocol.paths import RunPaths
-from runner.protocol.run_spec import ResumeFrom, RunSpec, RunSpecError, parse_run_spec
+from runner.protocol.run_spec import (
+    CheckpointRule,
+    ResumeFrom,
+    RunSpec,
+    RunSpecError,
+    parse_run_spec,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +74,7 @@ class PrimaryConnection(threading.Thread):
         self._termination = termination
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ended = threading.Event()
+        self.handlers: dict[str, Callable[[dict[str, Any]], None]] = {}  # orders while it runs
         self.again = False  # the worker should join the next attempt
         self.keeps = True  # outputs of an attempt that did not succeed
         self.folder = ""  # for these
@@ -75,7 +90,9 @@ class PrimaryConnection(threading.Thread):
                 self.folder = str(message.get("folder") or "")
                 logger.info("the primary ends the attempt%s", f": {why}" if why else "")
                 break
-            if message.get("order") != PrimaryOrder.HEARTBEAT:
+            if (handler := self.handlers.get(str(message.get("order")))) is not None:
+                handler(message)
+            elif message.get("order") != PrimaryOrder.HEARTBEAT:
                 self._orders.put(message)
         else:
             self.is_lost = True
@@ -109,6 +126,27 @@ class PrimaryConnection(threading.Thread):
         """Wait until the attempt has ended, or this node must end."""
         while not self._ended.wait(POLL_S) and not self._termination.requested:
             pass
+
+
+class ProgressReport(threading.Thread):
+    """Tells the primary when the script of this node progresses; does nothing without a watch."""
+
+    def __init__(self, watch: HangWatch | None, send_event: Callable[[str], None]) -> None:
+        super().__init__(name="progress", daemon=True)
+        self._watch = watch
+        self._send_event = send_event
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Thread body."""
+        watch = self._watch
+        while watch is not None and not self._stopped.wait(watch.look_s):
+            if watch.idle_s() < watch.look_s:
+                self._send_event(WorkerEvent.PROGRESS)
+
+    def stop(self) -> None:
+        """Stop reporting."""
+        self._stopped.set()
 
 
 class Worker:
@@ -165,19 +203,101 @@ class Worker:
         attempt = self._made = self._attempt(spec, dirs, events, checkpoints)
         secrets = context.secrets.resolve(context.retry_budget)
         prepared = attempt.prepare(context.access)
-        self._primary.send_event(WorkerEvent.PREPARED, port=free_port(context.hosts.own))
-        where = self._primary.await_order(PrimaryOrder.RESTORE)["where"]
-        if where is not None:
-            prepared |= checkpoints.follow(ResumeFrom(str(where[0]), int(where[1])))
-        self._primary.send_event(WorkerEvent.READY)
-        cluster_spec = parse_cluster_spec(
-            self._primary.await_order(PrimaryOrder.START)["cluster_spec"]
+        launched = LaunchedCommands(attempt.launch_folder, self._report_launched)
+        self._primary.handlers[PrimaryOrder.LAUNCH] = lambda order: launched.start_command(
+            str(order["name"]), str(order["command"])
         )
-        others = node_environment(cluster_spec, self._rank)
+        self._primary.handlers[PrimaryOrder.FINISH] = lambda _: launched.finish()
+        with listen(context.hosts.own or "", 0) as listener:
+            prepared |= self._wait_until_ready(attempt, checkpoints, listener, inherited)
+            cluster_spec = parse_cluster_spec(
+                self._primary.await_order(PrimaryOrder.START)["cluster_spec"]
+            )
         self._has_started = True
-        with CheckpointWatch(dirs.checkpoints, lambda text: self._log(events, text)):
-            attempt.run(inherited, {**secrets, **prepared, **others}, is_worker=True)
+        launched.start()
+        progress = ProgressReport(attempt.hang_watch(), self._primary.send_event)
+        progress.start()
+        self._primary.handlers[PrimaryOrder.DUMP] = lambda order: self._dump(attempt, order)
+        watch: AbstractContextManager[object] = nullcontext()
+        if spec.checkpoints is not None and spec.checkpoints.sharded:
+            self._write_shards(spec.checkpoints, dirs)
+        else:
+            watch = CheckpointWatch(dirs.checkpoints, lambda text: self._log(events, text))
+        try:
+            with watch:
+                attempt.run(inherited, {**secrets, **prepared}, cluster_spec, rank=self._rank)
+        finally:
+            launched.stop()
+            progress.stop()
         return dirs, events, attempt
+
+    def _wait_until_ready(
+        self,
+        attempt: Attempt,
+        checkpoints: AttemptCheckpoints,
+        listener: socket.socket,
+        inherited: Mapping[str, str],
+    ) -> dict[str, str]:
+        """Restore what the primary restored, and let it check this node.
+
+        Args:
+            attempt: the prepared attempt.
+            checkpoints: where to restore.
+            listener: for the check.
+            inherited: the environment of the agent.
+
+        Returns:
+            The variables that the restore adds for the script.
+        """
+        gpus = check_gpus if has_gpus(attempt.spec) else None
+        self._primary.handlers[PrimaryOrder.CHECK] = lambda order: threading.Thread(
+            target=self._check,
+            args=(Ring.from_json(self._rank, order), listener, gpus),
+            daemon=True,
+        ).start()
+        self._primary.send_event(
+            WorkerEvent.PREPARED,
+            port=free_port(self._context.hosts.own),
+            processes=attempt.count_processes(inherited),
+            check_port=int(listener.getsockname()[1]),
+        )
+        where = self._primary.await_order(PrimaryOrder.RESTORE)["where"]
+        found: dict[str, str] = {}
+        if where is not None:
+            found = checkpoints.follow(ResumeFrom(str(where[0]), int(where[1])))
+        self._primary.send_event(WorkerEvent.READY)
+        return found
+
+    def _check(self, ring: Ring, listener: socket.socket, gpus: Callable[[], str] | None) -> None:
+        found = check_node(ring, listener, gpus=gpus)
+        self._primary.send_event(WorkerEvent.CHECKED, **asdict(found))
+
+    def _write_shards(self, rule: CheckpointRule, dirs: AttemptDirs) -> None:
+        """Upload the checkpoint folder whenever the primary asks for it."""
+        store = CheckpointStore(self._context.access.runs, self._blobs, self._number, rule.keep)
+        writer = ShardWriter(dirs.checkpoints, dirs.checkpoints.with_name(SNAPSHOTS_FOLDER), store)
+        asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+        def serve() -> None:
+            while True:
+                number = asked.get()
+                try:
+                    found = asdict(writer.write(number))
+                except (UnsettledError, TooManyFilesError, StorageRequestError, OSError) as err:
+                    found = {"problem": str(err) or "its checkpoint folder has too many files"}
+                self._primary.send_event(WorkerEvent.SHARD, number=number, **found)
+
+        threading.Thread(target=serve, name="shards", daemon=True).start()
+        self._primary.handlers[PrimaryOrder.SNAPSHOT] = lambda order: asked.put(
+            int(order["number"])
+        )
+
+    def _dump(self, attempt: Attempt, order: dict[str, Any]) -> None:
+        attempt.dump_stacks(str(order["text"]))
+        self._primary.send_event(WorkerEvent.DUMPED)
+
+    def _report_launched(self, name: str, code: int) -> None:
+        self._primary.send_event(WorkerEvent.LAUNCHED, name=name, code=code)
 
     def _export(self, dirs: AttemptDirs, events: EventLog, attempt: Attempt) -> None:
         """Export the outputs when the primary orders it. Raise TerminatedError."""

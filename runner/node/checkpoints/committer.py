@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from runner.node.checkpoints.shards import ShardReport, check_generations, find_generation
 from runner.node.checkpoints.snapshot import (
     MAX_FILES,
     FolderListing,
@@ -31,6 +32,9 @@ from runner.protocol.encoding import format_size
 from runner.protocol.run_spec import CheckpointRule
 
 logger = logging.getLogger(__name__)
+
+# Receives a new number for each request; returns what each rank uploaded, or raises UnsettledError.
+CollectShards = Callable[[int], Mapping[int, ShardReport]]
 
 STAGE = "checkpoint"
 RETRY_S = 0.1
@@ -59,6 +63,7 @@ class CheckpointCommitter(threading.Thread):
         step: returns the last step of any metric.
         script_runs: returns whether the script is running.
         restored: the folder as the script found it.
+        collect_shards: lets the other ranks upload their shards; None without any.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class CheckpointCommitter(threading.Thread):
         step: Callable[[], int | None],
         script_runs: Callable[[], bool],
         restored: FolderListing | None = None,
+        collect_shards: CollectShards | None = None,
     ) -> None:
         super().__init__(name="checkpoints", daemon=True)
         self._snapshots = snapshots
@@ -80,6 +86,7 @@ class CheckpointCommitter(threading.Thread):
         self._events = events
         self._step = step
         self._script_runs = script_runs
+        self._collect_shards = collect_shards
         self._committed_listing = restored or FolderListing()  # restored files are committed
         self._content: tuple[object, ...] | None = None
         self._snapshot_at = 0.0  # the begin of the last one
@@ -88,6 +95,7 @@ class CheckpointCommitter(threading.Thread):
         self._final = False
         self._alive_ns: int | None = None  # if the script was killed
         self._superseded = False
+        self._collected = 0  # how often shards were asked for
         self._reported: set[str] = set()
         self.committed = 0
         self.took_s = 0.0  # the duration of the last commit
@@ -168,7 +176,8 @@ class CheckpointCommitter(threading.Thread):
                 self._committed_listing = snapshot.listing  # rewritten with the same content
                 return
             try:
-                checkpoint = self._store.commit(snapshot, step, self._progress())
+                shards = self._shards(snapshot)
+                checkpoint = self._store.commit(snapshot, step, self._progress(), shards)
                 break
             except UnsettledError:
                 if tries == TRIES:
@@ -176,6 +185,19 @@ class CheckpointCommitter(threading.Thread):
         self._committed_listing, self._content = snapshot.listing, snapshot.content
         self._snapshots.keep_only(snapshot)
         self._report_commit(checkpoint, time.monotonic() - self._snapshot_at)
+
+    def _shards(self, snapshot: Snapshot) -> dict[int, CheckpointManifest] | None:
+        """Return the shards of the other ranks. Raise UnsettledError if they do not fit."""
+        if self._collect_shards is None:
+            return None
+        self._collected += 1
+        reports = self._collect_shards(self._collected)
+        others = {rank: report.generation for rank, report in reports.items()}
+        check_generations(find_generation(snapshot.listing), others)
+        return {
+            rank: self._store.read_shard(report.blob, self._collected)
+            for rank, report in reports.items()
+        }
 
     def _report_commit(self, checkpoint: CheckpointManifest, took_s: float) -> None:
         self.took_s = took_s

@@ -28,6 +28,7 @@ from runner.protocol.checkpoints import (
     CheckpointFile,
     CheckpointManifest,
     parse_checkpoint,
+    select_shards,
 )
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom
@@ -108,7 +109,9 @@ class CheckpointRestore:
         events: EventLog,
         retry_budget: RetryBudget,
         check: Callable[[], None],
+        nodes: int = 1,
     ) -> None:
+        self._nodes = nodes
         self._runs = runs
         self._blobs = blobs
         self._folder = folder
@@ -214,6 +217,7 @@ class CheckpointRestore:
         Raises:
             DamagedCheckpointError: a file is missing or differs from the manifest.
         """
+        checkpoint = select_shards(checkpoint, self._blobs.rank, self._nodes)
         for file in checkpoint.files:
             size = sizes.get(file.blob)
             if size != file.size_bytes:

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from runner.protocol.checkpoints import (
     CheckpointBlobs,
     CheckpointFile,
     CheckpointManifest,
+    merge_shards,
     parse_checkpoint,
 )
 from runner.protocol.encoding import now_text
@@ -57,8 +58,29 @@ class CheckpointStore:
         """Return True if a later attempt has begun."""
         return self._runs.head(self._next_attempt) is not None
 
+    def upload(self, snapshot: Snapshot, number: int) -> bytes:
+        """Upload the missing files of a snapshot. Return its manifest. Raise as `commit` does."""
+        listed = self._runs.list_sizes(self._blobs.root)
+        draft, missing = self._draft(snapshot, None, listed)
+        upload_all(self._runs, missing)
+        return replace(draft, number=number).to_json()
+
+    def put_file(self, sha256: str, body: bytes) -> str:
+        """Store a file that no checkpoint refers to yet. Return its blob."""
+        blob = self._blobs.files(self._attempt) + sha256
+        self._runs.put(blob, body)
+        return blob
+
+    def read_shard(self, blob: str, number: int) -> CheckpointManifest:
+        """Return the manifest of a rank. Raise BadManifestError or StorageRequestError."""
+        return parse_checkpoint(self._runs.get(blob) or b"", self._blobs, number)
+
     def commit(
-        self, snapshot: Snapshot, step: int | None, on_requests: OnRequests = ignore_requests
+        self,
+        snapshot: Snapshot,
+        step: int | None,
+        on_requests: OnRequests = ignore_requests,
+        shards: Mapping[int, CheckpointManifest] | None = None,
     ) -> CheckpointManifest:
         """Upload the missing files of a snapshot and create its manifest.
 
@@ -66,17 +88,29 @@ class CheckpointStore:
             snapshot: the content.
             step: the last step of any metric, or None.
             on_requests: receives the numbers of completed and of all upload requests.
+            shards: the manifests of the other ranks, whose files are uploaded.
 
         Raises:
             StorageRequestError: storage refused a request or did not answer.
             UnsettledError: a file changed since the snapshot.
         """
         listed = self._runs.list_sizes(self._blobs.root)
+        draft, missing = self._draft(snapshot, step, listed)
+        upload_all(self._runs, missing, on_requests)
+        if shards is not None:
+            draft = merge_shards({0: draft, **shards})
+        checkpoint = self._create(draft, listed)
+        self._prune(checkpoint, {*listed, *(file.blob for file in draft.files)})
+        return checkpoint
+
+    def _draft(
+        self, snapshot: Snapshot, step: int | None, listed: Mapping[str, int]
+    ) -> tuple[CheckpointManifest, dict[str, HeldFile]]:
+        """Return the manifest without its number, and the files that are missing, by blob."""
         prefix = self._blobs.files(self._attempt)
         wanted = {prefix + file.sha256: file for file in snapshot.files}
         # After a crash storage may have lost acknowledged blobs: trust only the listing.
         missing = {b: file for b, file in wanted.items() if listed.get(b) != file.size_bytes}
-        upload_all(self._runs, missing, on_requests)
         files = tuple(
             CheckpointFile(
                 file.path,
@@ -92,9 +126,7 @@ class CheckpointStore:
         draft = CheckpointManifest(
             0, self._attempt, now_text(), files, listing.links, listing.folders, step
         )
-        checkpoint = self._create(draft, listed)
-        self._prune(checkpoint, {*listed, *wanted})
-        return checkpoint
+        return draft, missing
 
     def _create(self, draft: CheckpointManifest, listed: Iterable[str]) -> CheckpointManifest:
         taken = [number for name in listed if (number := self._blobs.number_of(name)) is not None]

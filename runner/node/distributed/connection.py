@@ -33,7 +33,12 @@ class PrimaryOrder:
 
     WELCOME = "welcome"  # the worker joined: `rank`, `attempt`
     RESTORE = "restore"  # restore a checkpoint: `where` is [run id, number] or None
+    CHECK = "check"  # check this node and its network: `ports`, `nonce`, `addresses`
     START = "go"  # start the script: `cluster_spec`
+    LAUNCH = "launch"  # start a command of mpirun: `name`, `command`
+    FINISH = "finish"  # rank 0 starts no more commands
+    DUMP = "dump"  # nothing progresses: write the stacks to the log: `text`
+    SNAPSHOT = "snapshot"  # upload the checkpoint folder: `number`
     EXPORT = "export"  # upload the outputs: `prefix`
     # The attempt has ended: `again` if the worker should join the next one; `keep` and `folder`
     # for its outputs.
@@ -50,8 +55,14 @@ class WorkerEvent:
     """
 
     HELLO = "hello"  # `node` and `address`
-    PREPARED = "prepared"  # code, environment and inputs are there; `port` is free
+    # Code, environment and inputs are there; `port` is free, `processes`, `check_port`.
+    PREPARED = "prepared"
     READY = "ready"  # the checkpoint is restored
+    CHECKED = "checked"  # the result of the check: `problem`, `peer`, `is_consequence`
+    SHARD = "shard"  # a snapshot was uploaded: `number`, `blob`, `generation`, or `problem`
+    PROGRESS = "progress"  # the script wrote something since the last one
+    DUMPED = "dumped"  # the stacks are in the log
+    LAUNCHED = "launched"  # a command of mpirun ended: `name`, `code`
     ENDED = "ended"  # the script succeeded
     FAILED = "failed"  # `step`, `code`, `message`, `exit_code`
     EXPORTED = "exported"  # the outputs are in storage

@@ -7,6 +7,7 @@ outputs of the workers, and `close`. `connection.WorkerEvent` has the states of 
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,9 +16,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.node.checkpoints.restore import RestoredCheckpoint
-from runner.node.cluster import ClusterSpec, HeartbeatConfig, Hosts, free_port, node_environment
+from runner.node.checkpoints.shards import ShardReport
+from runner.node.checkpoints.snapshot import UnsettledError
+from runner.node.cluster import ClusterSpec, HeartbeatConfig, Hosts, free_port, listen
 from runner.node.context import AgentContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
+from runner.node.distributed.gate import (
+    GATE_S,
+    GPU_S,
+    GateReport,
+    Ring,
+    check_gpus,
+    check_node,
+    find_bad_rank,
+    has_gpus,
+)
 from runner.node.distributed.rendezvous import RendezvousServer
 from runner.node.failures import NodeLostError, StageFailedError, TerminatedError
 from runner.node.script.command import COMMAND_STAGE, ScriptResult
@@ -34,8 +47,11 @@ class NodeGroupTimeouts:
     join_s: float = 600.0  # for workers to connect, after the primary is prepared
     prepare_s: float = 4 * 3600.0  # for all nodes to be ready, since `open`
     lag_s: float = 3600.0  # for the workers to be ready, after the primary is prepared
+    gate_s: float = GATE_S  # for the check of the nodes
+    shard_s: float = 600.0  # for the shards of a checkpoint
     cause_s: float = 3.0  # for the cause of a failure on another node
     finish_s: float = 60.0  # for the scripts of the workers, after its own succeeded
+    dump_s: float = 10.0  # for the stacks of the workers
     flush_s: float = 15.0  # for the logs of the workers
     partial_s: float = 600.0  # for the logs and outputs of the workers of a run that failed
     hurried_flush_s: float = 1.0  # the same when Batch ends the task
@@ -50,6 +66,12 @@ class WorkerNode:
     node: str = ""
     connection: AgentConnection | None = None
     port: int | None = None  # set once it is prepared
+    processes: int = 1
+    check_port: int = 0  # where its agent listens for the check of the nodes; 0 is no check
+    report: GateReport | None = None
+    progressed_at: float = field(default_factory=time.monotonic)
+    dumped: bool = False
+    shard: dict[str, Any] = field(default_factory=dict[str, Any])  # the last message of one
     ready: bool = False
     failure: StageFailedError | None = None
     ended_at: float | None = None
@@ -96,7 +118,8 @@ POLL_S = 0.1
 class NodeGroup:
     """The workers of one attempt.
 
-    `check` raises when the task must end; `on_notice` receives eviction notices of the workers.
+    `check` raises when the task must end; `on_notice` receives eviction notices of the workers,
+    `on_launch_end` name and exit code of a command that `launch` started.
     """
 
     hosts: Hosts
@@ -105,6 +128,8 @@ class NodeGroup:
     events: EventLog
     check: Callable[[], None]
     on_notice: Callable[[NodeEviction], None] = lambda _: None
+    on_launch_end: Callable[[str, int], None] | None = None
+    has_gpus: bool = False
     timeouts: NodeGroupTimeouts = field(default_factory=NodeGroupTimeouts)
     heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
     workers: dict[int, WorkerNode] = field(default_factory=dict[int, WorkerNode])
@@ -129,14 +154,57 @@ class NodeGroup:
             raise StageFailedError(NODES_STAGE, "NodesMissing", f"cannot listen: {err}") from err
         self._server.start()
 
-    def assemble(self, restored: RestoredCheckpoint | None) -> dict[str, str]:
+    def stalled(self) -> tuple[float, str]:
+        """Return the seconds since a worker progressed, and the name of the first that stopped."""
+        running = self._running()
+        if not running:
+            return float("inf"), ""
+        first = min(running, key=lambda worker: worker.progressed_at)
+        last = max(worker.progressed_at for worker in running)
+        return time.monotonic() - last, first.name
+
+    def dump_stacks(self, text: str) -> None:
+        """Let all workers write the stacks of their scripts to their logs, and wait for it."""
+        running = [worker for worker in self._running() if worker.connection is not None]
+        self._send_to_all(order=PrimaryOrder.DUMP, text=text)
+        until = time.monotonic() + self.timeouts.dump_s
+        with self._changed:
+            while not all(w.dumped or w.lost for w in running) and time.monotonic() < until:
+                self._changed.wait(POLL_S)
+
+    def collect_shards(self, number: int) -> dict[int, ShardReport]:
+        """Let all workers upload their checkpoint folders. Raise UnsettledError."""
+        self._send_to_all(order=PrimaryOrder.SNAPSHOT, number=number)
+        until = time.monotonic() + self.timeouts.shard_s
+        workers = list(self.workers.values())
+        with self._changed:
+            while not all(worker.shard.get("number") == number for worker in workers):
+                late = [w.name for w in workers if w.shard.get("number") != number]
+                if time.monotonic() > until or self._closed or any(w.lost for w in workers):
+                    raise UnsettledError(f"no shard from {', '.join(late)}")
+                self._changed.wait(POLL_S)
+            messages = {worker.rank: worker.shard for worker in workers}
+        for rank, message in messages.items():
+            if problem := message.get("problem"):
+                raise UnsettledError(f"rank {rank}: {problem}")
+        return {r: ShardReport(str(m["blob"]), str(m["generation"])) for r, m in messages.items()}
+
+    def launch(self, address: str, name: str, command: str) -> bool:
+        """Start a command on another node, for mpirun. Return False if it is not there."""
+        worker = next((w for w in self.workers.values() if w.address == address), None)
+        if worker is None or worker.lost or worker.connection is None:
+            return False
+        return worker.connection.send(order=PrimaryOrder.LAUNCH, name=name, command=command)
+
+    def assemble(self, restored: RestoredCheckpoint | None, processes: int = 1) -> ClusterSpec:
         """Wait until every node can start from the same checkpoint, and start the workers.
 
         Args:
             restored: the checkpoint that the primary restored, or None.
+            processes: how many the launcher starts on the primary.
 
         Returns:
-            The variables for the script of the primary.
+            The nodes, with fresh ports.
 
         Raises:
             StageFailedError: a worker failed, did not connect, or was not ready in time.
@@ -150,11 +218,38 @@ class NodeGroup:
             where = None if restored is None else (restored.run_id, restored.checkpoint.number)
             self._send_to_all(order=PrimaryOrder.RESTORE, where=where)
             self._await(lambda worker: worker.ready, report, "ready", began)
-            cluster_spec = self._cluster_spec()
+            self._check_nodes(report)
+            cluster_spec = self._cluster_spec(processes)
             self._send_to_all(order=PrimaryOrder.START, cluster_spec=cluster_spec.to_json())
             self._started = True
             self.events.summarise(f"{count + 1} nodes: {', '.join(cluster_spec.addresses)}")
-        return node_environment(cluster_spec, 0)
+        return cluster_spec
+
+    def _check_nodes(self, report: Report) -> None:
+        """Check the GPUs of all nodes and the network between them. Raise StageFailedError."""
+        workers = list(self.workers.values())
+        if not all(worker.check_port for worker in workers):
+            return
+        report("checking the nodes")
+        with listen(self.hosts.primary, 0) as listener:
+            ports = [int(listener.getsockname()[1]), *(worker.check_port for worker in workers)]
+            ring = Ring(0, self.hosts.addresses, ports, secrets.token_hex(16))
+            self._send_to_all(order=PrimaryOrder.CHECK, **ring.to_json())
+            own = check_node(
+                ring, listener, self.timeouts.gate_s, check_gpus if self.has_gpus else None
+            )
+        self._wait(
+            lambda: all(w.report or w.lost for w in workers),
+            self.timeouts.gate_s + (GPU_S if own.problem else 0.0),
+        )
+        self.check_preparing()
+        found = find_bad_rank({0: own, **{worker.rank: worker.report for worker in workers}})
+        if found is not None:
+            rank, why = found
+            name = self.workers[rank].name if rank else "rank 0"
+            err = StageFailedError(NODES_STAGE, "NodeUnhealthy", f"{name} is unhealthy: {why}")
+            err.rank = rank
+            raise err
 
     def check_preparing(self) -> None:
         """Raise the StageFailedError or NodeLostError that ends the attempt before scripts run."""
@@ -278,6 +373,8 @@ class NodeGroup:
 
     def _finish(self) -> None:
         """Give the workers more time. A script that still runs is stopped; that is no failure."""
+        if self.on_launch_end is not None:
+            self._send_to_all(order=PrimaryOrder.FINISH)
         self._wait(lambda: not self._running() or self._first_failed() is not None,
                    self.timeouts.finish_s)  # fmt: skip
         for worker in [] if self._first_failed() else self._running():
@@ -294,10 +391,15 @@ class NodeGroup:
         failed = [worker for worker in self.workers.values() if worker.failure]
         return min(failed, key=lambda worker: worker.ended_at or 0.0, default=None)
 
-    def _cluster_spec(self) -> ClusterSpec:
-        ports = [free_port(self.hosts.own), *(w.port or 0 for w in self.workers.values())]
-        own = self.hosts.own
-        return ClusterSpec(self.hosts.addresses, tuple(ports), free_port(own), free_port(own))
+    def _cluster_spec(self, processes: int) -> ClusterSpec:
+        workers, own = self.workers.values(), self.hosts.own
+        return ClusterSpec(
+            self.hosts.addresses,
+            (free_port(own), *(worker.port or 0 for worker in workers)),
+            free_port(own),
+            free_port(own),
+            (processes, *(worker.processes for worker in workers)),
+        )
 
     def _await(
         self, done: Callable[[WorkerNode], bool], report: Report, word: str, began: float
@@ -399,6 +501,8 @@ class NodeGroup:
             if kind == WorkerEvent.STAGE:
                 worker.stage = str(message["text"])
             elif kind == WorkerEvent.PREPARED:
+                worker.processes = int(message.get("processes", 1))
+                worker.check_port = int(message.get("check_port", 0))
                 worker.port = int(message["port"])
             elif kind == WorkerEvent.READY:
                 worker.ready = True
@@ -415,7 +519,27 @@ class NodeGroup:
                 worker.lost = worker.lost or "Batch ended its agent"
             elif kind == WorkerEvent.FLUSHED:
                 worker.flushed = True
+            else:
+                self._handle_running(worker, kind, message)
             self._changed.notify_all()
+
+    def _handle_running(self, worker: WorkerNode, kind: str, message: dict[str, Any]) -> None:
+        """Handle a message of a worker whose script runs."""
+        if kind == WorkerEvent.CHECKED:
+            peer = message["peer"]
+            worker.report = GateReport(
+                str(message["problem"]),
+                None if peer is None else int(peer),
+                bool(message["is_consequence"]),
+            )
+        elif kind == WorkerEvent.SHARD:
+            worker.shard = message
+        elif kind == WorkerEvent.PROGRESS:
+            worker.progressed_at = time.monotonic()
+        elif kind == WorkerEvent.DUMPED:
+            worker.dumped = True
+        elif kind == WorkerEvent.LAUNCHED and self.on_launch_end is not None:
+            self.on_launch_end(str(message["name"]), int(message["code"]))
 
 
 def open_node_group(
@@ -434,7 +558,7 @@ def open_node_group(
         return None
     node_group = NodeGroup(
         agent.hosts, agent.nodes_token, number, events, agent.termination.check,
-        heartbeat_config=agent.heartbeat_config,
+        heartbeat_config=agent.heartbeat_config, has_gpus=has_gpus(spec),
     )  # fmt: skip
     agent.termination.also(node_group.check_preparing)
     if agent.notices is not None:

@@ -78,6 +78,19 @@ def children() -> frozenset[int]:
     return frozenset(pid for pid in _processes() if _parent(pid) == me)
 
 
+def descendants(pid: int) -> frozenset[int]:
+    """Return the process ids of the children of a process, and of theirs."""
+    if not sys.platform.startswith("linux"):
+        return frozenset()
+    parents = {each: _parent(each) for each in _processes()}
+    found: set[int] = set()
+    family = {pid}
+    while family:
+        family = {each for each, parent in parents.items() if parent in family} - found
+        found |= family
+    return frozenset(found)
+
+
 def kill_children(but: frozenset[int]) -> None:
     """Kill and collect every child that is not in `but`, and orphans that are adopted meanwhile."""
     _kill(lambda: children() - but)

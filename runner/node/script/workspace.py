@@ -108,6 +108,8 @@ HOOKS_FOLDER = "hooks"
 START_FOLDER = "at-start"  # not the name of a module
 PRIVATE_PACKAGE = "_runner_hooks"
 WRITTEN_PATHS = "written-paths"
+STACKS = "stacks.txt"
+STACKS_SIGNAL = 61  # a real-time signal of Linux that nobody uses
 # Python imports it when it starts. The one that it would have found without us comes after it.
 _SITECUSTOMIZE = """\
 import importlib, os, sys
@@ -118,6 +120,12 @@ try:
         runner_written_paths.install({record!r}, {ignored!r})
 except Exception as err:
     sys.stderr.write("runner: files at other paths are not recorded: %s\\n" % err)
+try:
+    if {stacks!r}:
+        import faulthandler
+        faulthandler.register({signal}, open({stacks!r}, "a"), True)
+except Exception as err:
+    sys.stderr.write("runner: stacks cannot be dumped: %s\\n" % err)
 try:
     if {automatic!r} and sys.version_info >= (3, 8):
         importlib.import_module("{package}.automatic.imports").install()
@@ -140,26 +148,28 @@ def python_path(
     *,
     automatic: bool = False,
     recorded: bool = True,
+    stacks: bool = False,
 ) -> str:
     """Return PYTHONPATH for the script: `given`, `runner.hooks`, what each Python starts.
 
     If the requirements install a package named runner, that package is imported instead, and ours
     includes the hooks. Each Python records written paths with `recorded`, and adds checkpoints with
-    `automatic`.
+    `automatic`. With `stacks` it dumps its stacks at STACKS_SIGNAL.
     """
     folders = [given] if given else []
     installed = environment_dir.glob("lib/python*/site-packages/runner/__init__.py")
     if next(installed, None) is None:
         folders.append(str(_write_hooks(work_dir / HOOKS_FOLDER)))
-    start = _write_start(work_dir, automatic=automatic, recorded=recorded)
+    start = _write_start(work_dir, automatic=automatic, recorded=recorded, stacks=stacks)
     return os.pathsep.join((*folders, str(start)))
 
 
-def _write_start(work_dir: Path, *, automatic: bool, recorded: bool) -> Path:
+def _write_start(work_dir: Path, *, automatic: bool, recorded: bool, stacks: bool) -> Path:
     """Write the folder whose `sitecustomize` lets each Python record the paths it writes to."""
     folder, record = work_dir / HOOKS_FOLDER / START_FOLDER, written_paths(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)
+    stacks_file(work_dir).unlink(missing_ok=True)
     source = importlib.resources.files("runner").joinpath("hooks", "written_paths.py")
     (folder / "runner_written_paths.py").write_bytes(source.read_bytes())
     ignored = [str(work_dir), os.path.realpath(work_dir)]
@@ -170,10 +180,17 @@ def _write_start(work_dir: Path, *, automatic: bool, recorded: bool) -> Path:
         recorded=recorded,
         ignored=ignored,
         automatic=automatic,
+        stacks=str(stacks_file(work_dir)) if stacks else "",
+        signal=STACKS_SIGNAL,
         package=PRIVATE_PACKAGE,
     )
     (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
     return folder
+
+
+def stacks_file(work_dir: Path) -> Path:
+    """Return the file that Pythons of the script dump their stacks to."""
+    return work_dir / HOOKS_FOLDER / STACKS
 
 
 def written_paths(work_dir: Path) -> Path:

@@ -33,6 +33,7 @@ def train(
     experiment: options.ExperimentOption = None,
     gpu: options.GpuOption = None,
     nodes: options.NodesOption = None,
+    launcher: options.LauncherOption = None,
     spot: options.SpotOption = None,
     priority: options.PriorityOption = None,
     after: options.AfterOption = None,
@@ -59,7 +60,7 @@ def train(
     stuck_s = options.to_stuck_limit_s(fail_if_stuck, detach=detach)
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
-        retries=retries, keep=keep, max_cost=max_cost,
+        retries=retries, keep=keep, max_cost=max_cost, launcher=launcher,
     )  # fmt: skip
     recipe = with_flags(_load(out, ref, entry), flags)
     request = TrainOptions(

@@ -96,7 +96,7 @@ def test_worker_limits_the_time_of_prepare_only(
     tmp_path: Path, attempt_of: Callable[..., Attempt]
 ) -> None:
     commands = Commands(takes_s=30.0)
-    attempt_of(commands).run({"TMPDIR": "/tmp"}, prepared(tmp_path), is_worker=True)
+    attempt_of(commands).run({"TMPDIR": "/tmp"}, prepared(tmp_path), rank=1)
     assert commands.limits == [100.0, None]
 
 

@@ -1,0 +1,224 @@
+"""How a launcher starts the processes of a script on the nodes of a run.
+
+`python`, `tensorflow` and `jax` run the command once on each node. `torchrun` wraps it on each
+node. The launchers of MPI run `mpirun` on rank 0, which starts a daemon on each other node; the
+agents carry its command there (`remote_launch`).
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from runner.node.cluster import ClusterSpec
+from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec
+
+LAUNCH_FOLDER = "launch"  # in the folder of hooks
+SCRIPT_VARIABLE = "RUNNER_LAUNCH_SCRIPT"
+PROCESSES_VARIABLE = "RUNNER_PROCESSES_PER_NODE"
+AGENT_SCRIPT, HOST_FILE, COMMAND_SCRIPT, SERVE_SCRIPT = "start-on", "hosts", "command.sh", "serve"
+GPU_QUERY_S = 30.0
+_PYTHONS = ("python", "python3")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the agent runs on this node: words of a command, and further variables."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """This node of an attempt: its rank and the processes on it; `cluster` is None if alone."""
+
+    rank: int
+    processes: int
+    folder: Path  # for the files of the launcher
+    cluster: ClusterSpec | None = None
+
+    @property
+    def slots(self) -> list[tuple[str, int]]:
+        """Addresses and numbers of processes, by rank."""
+        if self.cluster is None:
+            return []
+        return list(zip(self.cluster.addresses, self.cluster.processes, strict=True))
+
+
+def count_processes(spec: RunSpec, environment: Mapping[str, str]) -> int:
+    """Return how many processes the launcher starts on this node."""
+    if spec.launcher not in PROCESS_LAUNCHERS:
+        return 1
+    return spec.processes_per_node or max(_count_gpus(environment), 1)
+
+
+def _count_gpus(environment: Mapping[str, str]) -> int:
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([one for one in visible.split(",") if one.strip() not in ("", "-1")])
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=GPU_QUERY_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def plan_launch(spec: RunSpec, attempt: int, words: Sequence[str], place: NodePlace) -> Launch:
+    """Return how the command runs on one node.
+
+    Args:
+        spec: the run.
+        attempt: its attempt, so that a rendezvous has a new id.
+        words: the command, expanded for this node.
+        place: this node.
+    """
+    if spec.launcher == "torchrun":
+        options = _torchrun_options(f"{spec.run_id}-{attempt}", place)
+        return Launch(tuple(_torchrun(words, options)))
+    if spec.launcher in MPI_LAUNCHERS:
+        return _mpi(spec, words, place)
+    return Launch(tuple(words))
+
+
+def _torchrun_options(rendezvous_id: str, place: NodePlace) -> list[str]:
+    options = ["--nproc-per-node", str(place.processes), "--rdzv-id", rendezvous_id]
+    cluster = place.cluster
+    if cluster is None:  # as --standalone, which chooses an id itself
+        endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+        return ["--nnodes", "1", *options, *endpoint]
+    # A static rendezvous, so that rank 0 is on the node whose checkpoints are committed.
+    return [
+        *("--nnodes", str(len(cluster.addresses)), "--node-rank", str(place.rank)),
+        *("--master-addr", cluster.addresses[0], "--master-port", str(cluster.master_port)),
+        *options,
+    ]
+
+
+def _torchrun(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the command with torchrun, which replaces `python` before a script or module."""
+    first = PurePosixPath(words[0]).name
+    if first == "torchrun":
+        return [words[0], *options, *words[1:]]
+    start = ["python", "-m", "torch.distributed.run", *options]
+    if first not in _PYTHONS:
+        return [*start, "--no-python", *words]
+    start[0] = words[0]
+    rest = list(words[1:])
+    if len(rest) > 1 and rest[0] == "-m":
+        return [*start, "--module", *rest[1:]]
+    if rest and not rest[0].startswith("-"):
+        return [*start, *rest]
+    return [*start, "--no-python", *words]  # python has options
+
+
+# Starts the daemon of mpirun on another node, as ssh would: HOST COMMAND. The daemon must not leave
+# its terminal, as the agent of the other node waits for it.
+_AGENT_SCRIPT = """\
+#!/bin/sh
+folder={folder}
+host=$1
+shift
+command=$(printf '%s' "$*" | sed 's/ --daemonize / /')
+case " {own} localhost " in *" $host "*) exec /bin/sh -c "$command" ;; esac
+request=$(mktemp "$folder/request.XXXXXX") || exit 255
+printf '%s\\n%s\\n' "$host" "$command" > "$request"
+mv "$request" "$request.ready"
+while [ ! -e "$request.ended" ]; do sleep 0.1; done
+read -r code < "$request.ended"
+exit "$code"
+"""
+# Runs on the other nodes in place of the script, until the agent writes `finish`.
+_SERVE_SCRIPT = """\
+#!/bin/sh
+folder={folder}
+while :; do
+  for file in "$folder"/*.start; do
+    [ -e "$file" ] || continue
+    name=${{file%.start}}
+    mv "$file" "$name.sh"
+    (/bin/sh "$name.sh"; echo $? > "$name.part"; mv "$name.part" "$name.code") &
+  done
+  [ -e "$folder/finish" ] && break
+  sleep 0.05
+done
+wait
+"""
+# mpirun starts it on each node, in the folder of the code there.
+_COMMAND_SCRIPT = "cd {code}\nexec {words}\n"
+
+
+def write_launch_files(words: Sequence[str], code: Path, place: NodePlace) -> None:
+    """Write what the launch of MPI refers to. Raise OSError."""
+    folder = place.folder
+    folder.mkdir(parents=True, exist_ok=True)  # rank 0 may have been faster than this node
+    own = place.slots[place.rank][0] if place.slots else "127.0.0.1"
+    where = shlex.quote(str(folder))
+    agent = folder / AGENT_SCRIPT
+    agent.write_text(_AGENT_SCRIPT.format(folder=where, own=own), encoding="utf-8")
+    agent.chmod(0o700)
+    (folder / SERVE_SCRIPT).write_text(_SERVE_SCRIPT.format(folder=where), encoding="utf-8")
+    command = _COMMAND_SCRIPT.format(code=shlex.quote(str(code)), words=shlex.join(words))
+    (folder / COMMAND_SCRIPT).write_text(command, encoding="utf-8")
+    hosts = [f"{address} slots={count}\n" for address, count in place.slots]
+    (folder / HOST_FILE).write_text("".join(hosts), encoding="utf-8")
+
+
+def _mpi(spec: RunSpec, words: Sequence[str], place: NodePlace) -> Launch:
+    environment = {
+        **mpi_environment(place),
+        **({"HOROVOD_CONTROLLER": "mpi"} if spec.launcher == "horovod" else {}),
+    }
+    if place.rank:
+        return Launch(("/bin/sh", str(place.folder / SERVE_SCRIPT)), environment)
+    if PurePosixPath(words[0]).name in ("mpirun", "mpiexec", "prterun"):
+        return Launch(tuple(words), environment)  # it finds nodes and agent in its variables
+    total = sum(count for _, count in place.slots) or place.processes
+    # The folder of the code differs between nodes.
+    start = ("mpirun", "-n", str(total), "--wdir", "/")
+    script = f'exec /bin/sh "${SCRIPT_VARIABLE}"'
+    return Launch((*start, "/bin/sh", "-c", script), environment)
+
+
+def mpi_environment(place: NodePlace) -> dict[str, str]:
+    """Return the variables of Open MPI: `OMPI_MCA_*` up to version 4, `PRTE_MCA_*` since 5.
+
+    Sources: `ompi_info --all` of Open MPI 4.1.4, `prte_info --all` of 5.0.11, read 2026-11-24.
+    """
+    found = {
+        SCRIPT_VARIABLE: str(place.folder / COMMAND_SCRIPT),
+        # A task may run as root, in a container for example.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        # Slots are processes, of which a node may have more than cores.
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+    }
+    if place.cluster is None:
+        return found
+    agent, hosts = str(place.folder / AGENT_SCRIPT), str(place.folder / HOST_FILE)
+    found |= {
+        "OMPI_MCA_plm_rsh_agent": agent,
+        "PRTE_MCA_plm_ssh_agent": agent,
+        # Only rank 0 can ask the agents of the other nodes.
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "OMPI_MCA_orte_leave_session_attached": "1",
+        "OMPI_MCA_orte_default_hostfile": hosts,
+        "PRTE_MCA_prte_default_hostfile": hosts,
+    }
+    if place.cluster.addresses[0].startswith("127."):
+        # Nodes that share one machine and its name: Open MPI 5 takes them for one, and the names of
+        # their shared memory collide.
+        found |= {"OMPI_MCA_coll": "^han,sm", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_pml": "ob1"}
+    return found

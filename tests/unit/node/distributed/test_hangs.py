@@ -1,0 +1,68 @@
+"""Scripts that hang: the stacks of every rank are in its log, and the attempt fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.node.script.hangs import HangWatch
+from runner.node.script.workspace import AttemptDirs
+from tests.unit.node.agent_task import Task
+from tests.unit.node.node_group_task import NodeGroupTask
+
+STUCK = """
+import os, subprocess, sys, threading
+def wait_for_the_other_rank():
+    threading.Event().wait()
+print("ready", flush=True)
+if os.environ["RUNNER_ATTEMPT"] == "2":
+    sys.exit(0)
+subprocess.Popen(["sleep", "300"])
+wait_for_the_other_rank()
+"""
+
+
+def test_logs_metrics_and_checkpoints_are_progress(tmp_path: Path) -> None:
+    dirs = AttemptDirs(*(tmp_path / name for name in ("code", "output", "checkpoints", "logs")))
+    for folder in (dirs.checkpoints, dirs.logs):
+        folder.mkdir()
+    now = 100.0
+    watch = HangWatch(dirs, 20.0, lambda: now)
+    assert watch.idle_s() == 0
+    for path in (dirs.stdout, dirs.metrics, dirs.checkpoints / "a"):
+        now += 15
+        assert watch.idle_s() == 15
+        path.write_text("x")
+        now += 1
+        assert watch.idle_s() == 0
+    now += 0.5  # it looks once a second: nothing is read in between
+    dirs.stderr.write_text("x")
+    assert watch.idle_s() == 0.5
+
+
+@pytest.mark.feature(24)
+def test_stuck_ranks_dump_their_stacks_and_the_retry_succeeds(node_group: NodeGroupTask) -> None:
+    node_group.submit(STUCK, resources={"nodes": 2}, hang_timeout_s=4, retries=1)
+    assert node_group.run_node_group(2) == 1, node_group.output
+    end = node_group.json("attempts/1/end.json")
+    assert (end["why"], end["step"]) == ("failed", "command")
+    for log in ("logs/stderr.txt", "nodes/1/stderr.txt"):
+        text = node_group.text(log)
+        assert "every node stopped: no log line, metric or checkpoint for 4 s" in text
+        assert "in wait_for_the_other_rank" in text
+        assert ": sleep 300" in text
+    assert "rank 1 on node tvm-1 was the first worker to stop" in node_group.output
+    assert node_group.run_node_group(2) == 0, node_group.output
+
+
+def test_script_that_hangs_on_one_node_fails_with_its_stacks(task: Task) -> None:
+    task.submit(STUCK, hang_timeout_s=3)
+    assert task.run() == 1
+    result = task.json("result.json")
+    assert result["code"] == "Hung"
+    assert result["message"] == (
+        "the script stopped: no log line, metric or checkpoint for 3 s; the stacks of all "
+        "processes are at the end of stderr"
+    )
+    assert "in wait_for_the_other_rank" in task.text("logs/stderr.txt")
