@@ -30,6 +30,7 @@ NAMES = (
     "transfers",
     "resubmission",
     "collecting",
+    "sweep",
 )
 
 

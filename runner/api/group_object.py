@@ -127,6 +127,27 @@ class Group(Mapping[str, Run]):
         cancel_group(self.session.connection, self._document)
         return self
 
+    @checked
+    def resume(self, *, pool: str | None = None, from_start: bool = False) -> Group:
+        """Start the trials of a sweep again that ended without success. Return the sweep.
+
+        Each continues from its newest checkpoint, unless `from_start`.
+
+        Raises:
+            RunnerError: the first error, if no trial could be started.
+        """
+        from runner.core.progress import ignore_progress
+        from runner.flows.runs.groups import find_group
+        from runner.flows.submit.repeat import resume_trials
+
+        connection = self.session.connection
+        group = find_group(connection, self.id)
+        done = resume_trials(connection, group, pool, ignore_progress, from_start=from_start)
+        errors = [each for each in done.values() if isinstance(each, RunnerError)]
+        if errors and len(errors) == len(done):
+            raise errors[0]
+        return Group(self.session, find_group(connection, self.id))
+
     def _states(self, found: GroupView) -> dict[str, str]:
         return {task: _state(found.rows.get(task)) for task in self}
 
@@ -181,7 +202,9 @@ def sweep(
     recipe: str | Path,
     params: Mapping[str, object] | None = None,
     *,
-    method: Literal["grid", "random"] | None = None,
+    method: Literal["grid", "random", "tpe"] | None = None,
+    metric: str | None = None,
+    early_stop: str | Mapping[str, object] | None = None,
     trials: int | None = None,
     repeat: int | None = None,
     seed: int | None = None,
@@ -203,7 +226,9 @@ def sweep(
     Args:
         recipe: name of a built-in recipe, or path of a folder or script.
         params: as in `sweep` of train.yaml, which they extend: `{"lr": [0.1, 0.01]}`.
-        method: "grid" or "random".
+        method: "grid", "random" or "tpe".
+        metric: what compares the trials; by default the primary metric of the recipe.
+        early_stop: a rule such as "median", "none", or a mapping as in train.yaml.
         trials: number of draws.
         repeat: how often each trial runs.
         seed: of the draws.
@@ -228,7 +253,7 @@ def sweep(
     loaded = load_recipe(str(recipe), cwd=Path.cwd())
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
-        "max_parallel": max_parallel,
+        "max_parallel": max_parallel, "metric": metric, "early_stop": early_stop,
     }  # fmt: skip
     options = TrainOptions(
         overrides=overrides_of(set),

@@ -30,11 +30,11 @@ from runner.flows.runs.documents import (
     resolve_run,
     runs_container,
 )
-from runner.flows.runs.groups import group_instead
+from runner.flows.runs.groups import group_instead, with_later_runs
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.groups import group_blob, parse_group
+from runner.protocol.groups import SWEEPS_FOLDER, group_blob, parse_group
 from runner.protocol.paths import (
     CODE_FOLDER,
     RunPaths,
@@ -204,7 +204,8 @@ def _named(
             group = group_instead(connection, text, err)
             groups.add(group.group_id)
             there = {*list_run_folders(container)[0], *begun}
-            found |= dict.fromkeys(run for run in group.runs.values() if run in there)
+            ids = (*group.runs.values(), *(run for runs in group.earlier.values() for run in runs))
+            found |= dict.fromkeys(run for run in ids if run in there)
     return list(found), groups
 
 
@@ -482,13 +483,16 @@ def _delete_from_batch(connection: Connection, records: Iterable[RunSpec]) -> tu
 
 
 def _forget_group(container: BlobContainer, group_id: str) -> None:
-    """Delete the document of a group without runs."""
+    """Delete the documents of a group without runs."""
     content = container.read(group_blob(group_id))
     if content is None:
         return
     with suppress(RunnerError):  # a document that cannot be read is kept
-        runs = parse_group(content, group_id).runs.values()
+        group = with_later_runs(container, parse_group(content, group_id))
+        runs = (*group.runs.values(), *(run for runs in group.earlier.values() for run in runs))
         if not any(container.size(RunPaths(run_id).run) is not None for run_id in runs):
+            for blob in container.list(f"{SWEEPS_FOLDER}{group_id}/") if group.trials else ():
+                container.delete(blob.name)
             container.delete(group_blob(group_id))
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.run_spec import FORMAT
+from runner.protocol.run_spec import DAMAGED, FORMAT
 
 GROUPS_FOLDER = "groups/"
+SWEEPS_FOLDER = "sweeps/"  # of each sweep: what its trials report, and their later runs
 SUBMITTING_FOLDER = "submitting/"  # marks of submissions that have not added all tasks yet
 
 
@@ -25,6 +26,8 @@ class RunGroup:
         after: By task, the tasks that must succeed before it.
         schedule: Name of the schedule that started the group.
         trials: Of a sweep, the parameters that each task has by the sweep; else empty.
+        earlier: Of a sweep, the earlier runs of each trial that was resumed, oldest first. They
+            are not in the document: `runs` then has the newest run, from `LaterRun`.
     """
 
     group_id: str
@@ -36,6 +39,16 @@ class RunGroup:
     after: Mapping[str, Sequence[str]]
     schedule: str | None = None
     trials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    earlier: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    def with_later(self, later: Iterable[LaterRun]) -> RunGroup:
+        """Return the sweep with the newest run of each trial."""
+        runs, earlier = dict(self.runs), dict(self.earlier)
+        for each in sorted(later, key=lambda each: each.number):
+            if each.trial in runs and each.run_id != runs[each.trial]:
+                earlier[each.trial] = (*earlier.get(each.trial, ()), runs[each.trial])
+                runs[each.trial] = each.run_id
+        return replace(self, runs=runs, earlier=earlier)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document."""
@@ -56,6 +69,44 @@ class RunGroup:
                 for name, run_id in self.runs.items()
             },
         }
+
+
+@dataclass(frozen=True, slots=True)
+class LaterRun:
+    """`sweeps/<id>/runs/<trial>.<number>`: a trial was resumed as another run.
+
+    Whoever creates the blob submits the run. Another client that finds the blob without its run
+    submits the same run, so that no trial is started twice.
+    """
+
+    trial: str
+    number: int
+    run_id: str
+    created: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document."""
+        return {"format": FORMAT, "run_id": self.run_id, "created": self.created.isoformat()}
+
+    @staticmethod
+    def folder(group_id: str) -> str:
+        """Return the prefix of the later runs of a sweep."""
+        return f"{SWEEPS_FOLDER}{group_id}/runs/"
+
+    def blob(self, group_id: str) -> str:
+        """Return the blob in the `runs` container."""
+        return f"{self.folder(group_id)}{self.trial}.{self.number}"
+
+    @classmethod
+    def parse(cls, name: str, content: bytes) -> LaterRun | None:
+        """Read a blob. Return None if it is damaged."""
+        try:
+            raw: Any = parse_json(content)
+            trial, _, number = name.rpartition("/")[2].rpartition(".")
+            created = datetime.fromisoformat(raw["created"])
+            return cls(trial, int(number), str(raw["run_id"]), created)
+        except DAMAGED:
+            return None
 
 
 def group_blob(group_id: str) -> str:

@@ -438,6 +438,7 @@ MESSAGE_CHARACTERS = 300
 COMMAND_CHARACTERS = 1000  # a longer command is left out
 
 _RUN = ("format", "run_id", "experiment", "created", "params", "origin", "group", "after")
+_TRIAL = ("name", "number", "params", "metric", "goal")
 _BATCH = ("pool", "vm_size", "spot", "job_id", "task_id")
 _RESULT = (
     "format", "run_id", "status", "attempt", "evicted", "exit_code", "step", "code", "started",
@@ -479,8 +480,10 @@ def _run_part(run: Mapping[str, Any]) -> dict[str, Any]:
     command: Sequence[str] = run.get("command") or ()
     code: Mapping[str, Any] = run.get("code") or {}
     agent: Mapping[str, Any] = run.get("agent") or {}
+    trial: Mapping[str, Any] = run.get("trial") or {}
     return {
         **{name: run[name] for name in _RUN if run.get(name) is not None},
+        **({"trial": {name: trial[name] for name in _TRIAL if name in trial}} if trial else {}),
         **({"command": command} if sum(map(len, command)) <= COMMAND_CHARACTERS else {}),
         "code": {"sha256": code.get("sha256")},
         "agent": {"sha256": agent.get("sha256")},

@@ -449,6 +449,7 @@ class RunSpec(RecipeSpec):
         schedule: Name of the schedule that started it.
         rehearsal: Evictions that the emulator carries out: `spec`, what the user wrote, and
             `evictions`, a list of `[after, notice, away]` in seconds, one for each.
+        trial: Of a sweep, `TrialSpec` as a document.
         raw: The document that this was read from. `to_json` retains its order and its unknown keys.
     """
 
@@ -478,6 +479,7 @@ class RunSpec(RecipeSpec):
     schedule: str | None = None
     resume_from: ResumeFrom | None = None
     rehearsal: Document | None = None
+    trial: Document | None = None
     raw: Document = field(default_factory=dict[str, Any], compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -519,6 +521,8 @@ class RunSpec(RecipeSpec):
             found["schedule"] = self.schedule
         if self.rehearsal is not None or "rehearsal" in self.raw:
             found["rehearsal"] = dict(self.rehearsal) if self.rehearsal else None
+        if self.trial is not None or "trial" in self.raw:
+            found["trial"] = dict(self.trial) if self.trial else None
         repeated = self.origin is not None and self.origin.kind != "reproduce"
         if self.resume_from is not None or repeated or "resume_from" in self.raw:
             found["resume_from"] = asdict(self.resume_from) if self.resume_from else None
@@ -569,6 +573,7 @@ class RunSpec(RecipeSpec):
             if raw.get("resume_from") is not None
             else None,
             rehearsal=raw.get("rehearsal"),
+            trial=raw.get("trial"),
             raw=raw,
         )
 
@@ -643,6 +648,28 @@ def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> 
         word if number in code else _REFERENCE.sub(value, word)
         for number, word in enumerate(command)
     ]
+
+
+def to_arguments(params: Mapping[str, Any]) -> list[str]:
+    """Return the script's arguments: `--name value` for each parameter."""
+    arguments: list[str] = []
+    for name, value in params.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        arguments += [f"--{name}", text]
+    return arguments
+
+
+def replace_arguments(
+    command: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[str, ...] | None:
+    """Return the command with other parameters, at any position; None without the old ones."""
+    if dict(old) == dict(new):
+        return tuple(command)
+    before, after = to_arguments(old), to_arguments(new)
+    for start in range(len(command) - len(before), -1, -1):
+        if list(command[start : start + len(before)]) == before:
+            return (*command[:start], *after, *command[start + len(before) :])
+    return None
 
 
 def _code_words(command: Sequence[str]) -> set[int]:

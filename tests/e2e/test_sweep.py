@@ -81,3 +81,101 @@ def test_stopped_sweep_cancels_the_trials_that_have_not_ended(cli: Cli, script: 
     assert failed.returncode == 1
     assert "error[R-SWEEP-BEST]" in failed.stderr
     assert "3 cancelled" in failed.stderr
+
+
+# Fails in its second epoch until the file exists, and continues from its checkpoint.
+RESUMED = """
+import os, pathlib, sys
+checkpoint = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"], "epoch.txt")
+begun = int(checkpoint.read_text()) if checkpoint.exists() else 0
+for epoch in range(begun, 3):
+    print(f"epoch {epoch} loss: {1 / (epoch + 1):.3f}", flush=True)
+    checkpoint.write_text(str(epoch + 1))
+    if epoch == 1 and sys.argv[sys.argv.index("--lr") + 1] == "0.5" and not begun:
+        sys.exit(3)
+"""
+
+
+@pytest.mark.feature(42)
+def test_resumed_sweep_continues_its_failed_trials_as_themselves(cli: Cli, script: Write) -> None:
+    folder = script(RESUMED)
+    assert cli.run("sweep", "start", folder, "-p", "lr=0.1,0.5").returncode == 1
+    before = cli.json("sweep", "show", "@last")
+    assert before["states"] == {"succeeded": 1, "failed": 1}
+    after = cli.json("sweep", "resume", before["sweep"])
+    assert after["states"] == {"succeeded": 2}
+    trials = {trial["trial"]: trial for trial in after["trials"]}
+    assert trials["1"]["run_id"] == next(t["run_id"] for t in before["trials"] if t["trial"] == "1")
+    assert (trials["2"]["params"], trials["2"]["attempts"]) == ({"lr": 0.5}, 2)
+    printed = cli.ok("logs", trials["2"]["run_id"])
+    assert "epoch 2" in printed
+    assert "epoch 0" not in printed
+    assert cli.json("sweep", "resume", before["sweep"])["resumed"] == {}
+
+
+# A curve that rises to 1 - |lr - 0.3|, one value in each turn.
+CURVE = """
+import argparse, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+args = parser.parse_args()
+for epoch in range(1, 10):
+    reached = (1 - abs(args.lr - 0.3)) * (1 - 0.5 ** epoch)
+    print(f"epoch {epoch} accuracy: {reached:.4f}", flush=True)
+    open("model.txt", "w").write(str(epoch))
+    time.sleep(0.7 if args.lr > 5 else 0)
+"""
+
+
+@pytest.mark.feature(45)
+def test_poor_trial_is_stopped_early_and_keeps_its_outputs(cli: Cli, script: Write) -> None:
+    folder = script(CURVE)
+    found = cli.json(
+        "sweep", "start", folder, "-p", "lr=0.1,0.2,0.3,0.4,9.0", "--metric", "accuracy",
+        "--early-stop", "median",
+    )  # fmt: skip
+    worst = found["trials"][-1]
+    assert (worst["params"], worst["state"]) == ({"lr": 9.0}, "stopped early")
+    assert found["trials"][0]["params"] == {"lr": 0.3}
+    shown = cli.json("show", worst["run_id"])
+    assert shown["state"] == "succeeded"
+    assert "worse than the median" in cli.ok("show", worst["run_id"])
+    assert cli.json("files", "ls", worst["run_id"])
+
+
+@pytest.mark.feature(45)
+def test_sweep_whose_metric_never_comes_fails_its_first_trials_and_stops(
+    cli: Cli, script: Write
+) -> None:
+    folder = script("print('nothing to compare')")
+    done = cli.run(
+        "sweep", "start", folder, "-p", "seed={range: [1, 12]}", "--metric", "auc",
+        "--early-stop", "median", "--parallel", "1",
+    )  # fmt: skip
+    assert done.returncode == 1
+    states = cli.json("sweep", "show", "@last")["states"]
+    assert states == {"failed": 5, "cancelled": 7}
+    assert "the script reported no auc" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.feature(45)
+def test_later_trials_are_chosen_by_the_results_without_a_controller(
+    cli: Cli, script: Write
+) -> None:
+    folder = script(CURVE)
+    words = ("sweep", "start", folder, "-p", "lr={uniform: [0, 1]}", "-n", "14")
+    words = (*words, "--metric", "accuracy", "--early-stop", "none", "--parallel", "2")
+    drawn = [task["trial"]["lr"] for task in cli.json(*words, "--dry-run")["tasks"].values()]
+    started = cli.json(*words, "--detach")
+    until(lambda: cli.json("sweep", "show", started["sweep"])["states"] == {"succeeded": 14})
+    found = cli.json("sweep", "show", started["sweep"])
+    tried = {trial["trial"]: trial["params"]["lr"] for trial in found["trials"]}
+    rates = [tried[name] for name in sorted(tried)]
+    assert rates[:10] == drawn[:10]
+    assert not set(rates[12:]) & set(drawn)
+    best = cli.json("show", found["trials"][0]["run_id"])
+    assert best["command"][-2:] == ["--lr", str(found["trials"][0]["params"]["lr"])]
+    page = cli.cwd / "sweep.html"
+    cli.ok("sweep", "show", started["sweep"], "--plot", page, "--cost")
+    assert page.read_text("utf-8").count("<polyline") == 14 + 14

@@ -14,7 +14,7 @@ from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.settings import Settings
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import slug
-from runner.protocol.run_spec import CodeRef, DataRef, RunOrigin, RunSpec
+from runner.protocol.run_spec import CodeRef, DataRef, RunOrigin, RunSpec, to_arguments
 
 _QUEUE_ALLOWANCE = timedelta(days=7)  # how long a task may wait for a node before its SAS ends
 _AFTER_ALLOWANCE = timedelta(days=30)  # how long others may take that it waits for
@@ -43,6 +43,7 @@ class RunRequest:
     script_args: tuple[str, ...] = ()
     experiment: str | None = None
     rehearsal: Mapping[str, Any] | None = None
+    trial: Mapping[str, Any] | None = None  # as in RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class RunPlan:
     group: str | None = None
     warnings: tuple[str, ...] = ()
     rehearsal: Mapping[str, Any] | None = None  # as in RunSpec
+    trial: Mapping[str, Any] | None = None  # as in RunSpec
     job_limit_s: int | None = None
 
     @property
@@ -132,6 +134,7 @@ class RunPlan:
             source=self.recipe.source,
             code=self.inputs.code,
             requirements_sha256=self.inputs.requirements_sha256,
+            trial=self.trial,
             data=self.inputs.data,
             inputs=self.inputs.named,
             after=self.after,
@@ -206,6 +209,7 @@ def plan_run(
         group=placement.group,
         warnings=(*warnings, *env_warnings(recipe.env)),
         rehearsal=request.rehearsal,
+        trial=request.trial,
         job_limit_s=placement.job_limit_s,
     )
 
@@ -236,15 +240,6 @@ def _check_rehearsal(target: str, pool: PoolOutput) -> None:
 def experiment_name(recipe: Recipe, requested: str | None) -> str:
     """Return the experiment of a run: the one requested, or the recipe's name."""
     return slug(requested or recipe.name)
-
-
-def to_arguments(params: Mapping[str, ParamValue]) -> list[str]:
-    """Return the script's arguments: `--name value` for each parameter."""
-    arguments: list[str] = []
-    for name, value in params.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        arguments += [f"--{name}", text]
-    return arguments
 
 
 _LIKE_A_SECRET = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)$")

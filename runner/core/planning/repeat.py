@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.planning.plan import Placement, RunIdentity, RunInputs, RunPlan, to_arguments
+from runner.core.planning.plan import Placement, RunIdentity, RunInputs, RunPlan
 from runner.core.planning.pool_choice import check_nodes
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
@@ -16,7 +16,7 @@ from runner.core.recipe.secrets import recorded_secrets
 from runner.core.schedules.submit_file import in_order
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import CyclicError, Edges
-from runner.protocol.run_spec import ResumeFrom, RunSpec
+from runner.protocol.run_spec import ResumeFrom, RunSpec, replace_arguments
 
 RepeatKind = Literal["retry", "resume", "reproduce"]
 
@@ -90,6 +90,7 @@ def plan_again(
         origin=origin,
         after=placement.after,
         depends_on=placement.depends_on,
+        group=placement.group,
         job_limit_s=placement.job_limit_s,
     )
 
@@ -165,12 +166,9 @@ def _command(
     command: Sequence[str], old: Mapping[str, ParamValue], new: Mapping[str, ParamValue]
 ) -> tuple[str, ...]:
     """Return the command with the parameters' arguments replaced, at any position."""
-    if dict(old) == dict(new):
-        return tuple(command)
-    before, after = to_arguments(old), to_arguments(new)
-    for start in range(len(command) - len(before), -1, -1):
-        if list(command[start : start + len(before)]) == before:
-            return (*command[:start], *after, *command[start + len(before) :])
+    changed = replace_arguments(command, old, new)
+    if changed is not None:
+        return changed
     raise RunnerError(
         "R-SET-COMMAND",
         "the run's command does not hold its parameters",

@@ -20,6 +20,7 @@ from runner.protocol.usage import AttemptUsage
 
 Part = Literal["useful", "boot", "setup", "lost", "evicted", "failed", "idle"]
 PARTS: tuple[Part, ...] = ("useful", "boot", "setup", "lost", "evicted", "failed", "idle")
+EVICTED: tuple[Part, ...] = ("lost", "evicted")  # what evictions cost
 _HOUR_MS = 3_600_000
 _LONGEST_BOOT_MS = _HOUR_MS  # from the start of the kernel until Batch makes the node's folders
 _SKEW_MS = 2000  # clocks are set by steps of this size at most while they work

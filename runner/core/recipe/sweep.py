@@ -13,6 +13,8 @@ are tried in turn, or one of these:
 `when` gives a parameter a value only in trials in which others have certain values. The method
 `grid` makes a trial of every combination. `random` draws each trial from a generator whose seed is
 that of the sweep and the number of the trial, so that more trials never change the earlier ones.
+`tpe` starts like `random`; later trials get their parameters when they start, from what the others
+reported (`runner/node/agent/sweep_trial.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from runner.core.recipe.keys import key_error
 from runner.core.yaml_files import StrictModel, TextField, explain_errors, near, one_of
 from runner.protocol.errors import RunnerError
+from runner.protocol.sweeps import StopRule
 
 Value = bool | int | float | str
 Trial = dict[str, Value]
@@ -141,6 +144,16 @@ class Dimension:
         """Return True if the trial has the values that the parameters depend on."""
         return all(name in trial and trial[name] in values for name, values in self.when)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the dimension as the sampler reads it."""
+        common = {"names": list(self.names), "when": [[name, list(v)] for name, v in self.when]}
+        if self.distribution is None:
+            return {**common, "kind": "rows", "rows": [list(row) for row in self.rows]}
+        if self.distribution not in ("uniform", "loguniform", "integers"):
+            return {**common, "kind": self.distribution}  # drawn, also by the sampler
+        low, high = max(self.arguments[0], self.low), min(self.arguments[1], self.high)
+        return {**common, "kind": self.distribution, "low": low, "high": high}
+
     def draw(self, chance: random.Random) -> tuple[Value, ...]:
         """Return a value for each name.
 
@@ -203,6 +216,37 @@ Generator = Annotated[
 ]
 
 
+class EarlyStopFile(StrictModel):
+    """When trials stop early, by the values of the metric that they report."""
+
+    rule: Literal["median", "halving", "hyperband", "truncation", "bandit", "none"] = Field(
+        "median", description="How trials are compared; see the guide."
+    )
+    min_reports: int = Field(
+        3, ge=3, description="Values that a trial reports before the first decision."
+    )
+    every: int = Field(1, ge=1, description="Values between two decisions.")
+    factor: int = Field(
+        3, ge=2, description="Of halving and hyperband: one of so many trials continues."
+    )
+    brackets: int = Field(3, ge=1, description="Of hyperband: how late the rungs of trials start.")
+    share: float = Field(
+        0.2, gt=0, lt=1, description="Of truncation: the share of the trials that stops."
+    )
+    slack: float = Field(
+        0.2, gt=0, description="Of bandit: the relative difference to the best trial."
+    )
+
+
+def _rule(value: object) -> object:
+    return {"rule": value} if isinstance(value, str) else value
+
+
+EarlyStop = Annotated[
+    EarlyStopFile, BeforeValidator(_rule, json_schema_input_type=str | dict[str, Any])
+]
+
+
 class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     """Which trials a sweep has."""
 
@@ -213,8 +257,21 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     generator: Generator | None = Field(
         None, description="Instead of params: FILE.py:FUNCTION, which yields one dict per trial."
     )
-    method: Literal["grid", "random"] | None = Field(
-        None, description="Defaults to grid if all parameters are lists, otherwise random."
+    method: Literal["grid", "random", "tpe"] | None = Field(
+        None,
+        description="Defaults to grid if all parameters are lists, else to tpe if there is a "
+        "metric, else to random.",
+    )
+    metric: str | None = Field(
+        None, min_length=1, description="Compares trials; defaults to the recipe's primary metric."
+    )
+    goal: Literal["max", "min"] | None = Field(
+        None, description="Of `metric`; defaults to what its name suggests."
+    )
+    early_stop: EarlyStop | None = Field(
+        None,
+        description="median, halving, hyperband, truncation, bandit or none; defaults to median "
+        "with method tpe.",
     )
     trials: int | None = Field(
         None, ge=1, le=MOST_TRIALS, description=f"Of method random; defaults to {DEFAULT_TRIALS}."
@@ -251,6 +308,40 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
 
     def _is_grid(self, drawn: Sequence[str]) -> bool:
         return self.method == "grid" or (self.method is None and not drawn)
+
+    def method_with(self, metric: str | None) -> Literal["grid", "random", "tpe"]:
+        """Return the method of a sweep whose trials are compared by this metric, if any.
+
+        Raises:
+            RunnerError: R-SWEEP-METRIC, the method or the rule of early stopping needs a metric.
+        """
+        drawn = [key for key, value in self.params.items() if set(value) & set(DISTRIBUTIONS)]
+        needs = "method: tpe" if self.method == "tpe" else "early_stop"
+        if metric is None and (self.method == "tpe" or self.stops_early):
+            raise RunnerError(
+                "R-SWEEP-METRIC",
+                f"sweep: `{needs}` needs a metric",
+                why="the recipe names no primary metric, and the sweep none either",
+                fix="--metric loss, or `metric: loss` in `sweep`",
+            )
+        if self.generator is not None or self._is_grid(drawn):
+            return "grid"
+        return self.method or ("random" if metric is None else "tpe")
+
+    @property
+    def stops_early(self) -> bool:
+        """True if the sweep names a rule of early stopping."""
+        return self.early_stop is not None and self.early_stop.rule != "none"
+
+    def stop_rule(self, method: str) -> StopRule | None:
+        """Return the rule of early stopping, or None."""
+        if self.early_stop is not None:
+            return StopRule.from_json(self.early_stop.model_dump()) if self.stops_early else None
+        return StopRule() if self.early_stop is None and method == "tpe" else None
+
+    def space(self, folder: Path) -> tuple[dict[str, Any], ...]:
+        """Return the dimensions as the sampler reads them."""
+        return tuple(each.to_json() for each in self.dimensions(folder))
 
     def dimensions(self, folder: Path) -> tuple[Dimension, ...]:
         """Return the parameters, each after those that it depends on.

@@ -6,20 +6,26 @@ import difflib
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
+from runner.core.pricing.ledger import EVICTED, MICRO, Spent
 from runner.core.states import RunState
+from runner.core.sweep_plots import PlottedTrial, draw_sweep, sweep_html
+from runner.flows.runs.costs import CostQuery, report_costs
 from runner.flows.runs.documents import runs_container
-from runner.flows.runs.groups import list_group_ids
+from runner.flows.runs.groups import list_group_ids, with_later_runs
 from runner.flows.runs.history import EVERY_RUN, RunFilter, RunRow, list_runs
-from runner.flows.runs.ranking import MetricOrder, rank, with_metrics
+from runner.flows.runs.ranking import MetricOrder, goal_of, rank, with_metrics
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup, group_blob, parse_group
+from runner.protocol.sweeps import STOPPED_EARLY, TrialReport, reports_folder
 
 _FAILED = (RunState.FAILED, RunState.LOST)
 
@@ -79,6 +85,30 @@ class Leaderboard(Experiment):
     sweep: RunGroup
     metric: str | None
 
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """The names of the trials by run ID."""
+        return {run_id: name for name, run_id in self.sweep.runs.items()}
+
+    def params(self, row: RunRow) -> dict[str, Any]:
+        """Return the parameters of a trial; those of a sampler are decided when it starts."""
+        decided = row.record.trial if row.record else None
+        drawn = self.sweep.trials.get(self.names[row.run_id], {})
+        return dict(drawn if decided is None else decided.get("params") or drawn)
+
+    def state(self, row: RunRow) -> str:
+        """Return the state of a trial: that of its run, or `stopped early`."""
+        if row.result is not None and row.result.code == STOPPED_EARLY:
+            return "stopped early"
+        return row.status.state.value if row.status else "unreadable"
+
+    @property
+    def trial_states(self) -> dict[str, int]:
+        """The number of trials in each state."""
+        counts = Counter(self.state(row) for row in self.rows)
+        known = [*(state.value for state in RunState), "stopped early", "unreadable"]
+        return {state: counts[state] for state in known if counts[state]}
+
 
 def list_sweeps(connection: Connection) -> Iterator[RunGroup]:
     """Yield the groups that are sweeps and can be read, newest first."""
@@ -88,7 +118,7 @@ def list_sweeps(connection: Connection) -> Iterator[RunGroup]:
         with suppress(RunnerError):
             group = parse_group(content or b"", group_id)
             if group.trials:
-                yield group
+                yield with_later_runs(container, group)
 
 
 def load_leaderboard(
@@ -105,13 +135,96 @@ def load_leaderboard(
         RunnerError: R-METRIC-UNKNOWN, no trial has this metric.
     """
     place = {run_id: number for number, run_id in enumerate(sweep.runs.values())}
-    found = list_runs(connection, limit=None, ids=list(place)).rows
-    rows = in_parallel(lambda row: with_metrics(connection, row), found)
+    before = {run_id: sweep.runs[name] for name, ids in sweep.earlier.items() for run_id in ids}
+    found = list_runs(connection, limit=None, ids=[*place, *before]).rows
+    newest = [row for row in found if row.run_id in place]
+    rows = in_parallel(lambda row: with_metrics(connection, row), newest)
     rows = sorted(rows, key=lambda row: place[row.run_id])
-    metric = metric or next(filter(None, (row.main_metric for row in rows)), None)
+    for row in found:  # a trial that was resumed has the attempts of all of its runs
+        if row.run_id in before:
+            rows = [
+                _with_attempts(each, row) if each.run_id == before[row.run_id] else each
+                for each in rows
+            ]
+    metric = metric or _compared(rows)
     if metric is not None:
         rows = rank(rows, MetricOrder(metric))
     return Leaderboard(sweep.group_id, tuple(rows), sweep, metric)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCost:
+    """What all runs of a trial cost, and the part of it that evictions cost; None if unknown."""
+
+    cost_usd: float | None
+    evictions_usd: float | None
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return the columns of the leaderboard."""
+        return {"cost_usd": self.cost_usd, "evictions_usd": self.evictions_usd}
+
+
+def trial_costs(
+    connection: Connection, board: Leaderboard, home: Path | None
+) -> dict[str, TrialCost]:
+    """Return what each trial cost, by its name; nodes of this machine cost nothing."""
+    spent = report_costs(connection, CostQuery(by="run"), home).ledger.runs
+    found: dict[str, TrialCost] = {}
+    for name, run_id in board.sweep.runs.items():
+        total = Spent()
+        for each in (*board.sweep.earlier.get(name, ()), run_id):
+            total.add(spent[each] if each in spent else Spent())
+        micro = total.total_micro
+        lost = None if micro is None else sum(total.micro[part] for part in EVICTED)
+        found[name] = TrialCost(
+            None if micro is None else micro / MICRO, None if lost is None else lost / MICRO
+        )
+    return found
+
+
+def plot_sweep(connection: Connection, board: Leaderboard, *, page: bool) -> str:
+    """Return a picture of a sweep as SVG, or as an HTML page with it."""
+    container, sweep = runs_container(connection), board.sweep
+    listed = container.list_metadata(reports_folder(sweep.group_id))
+    reports = {
+        report.name: report
+        for blob, metadata in listed
+        if (report := TrialReport.parse(blob, metadata)) is not None
+    }
+    metric = board.metric or "value"
+    trials = [
+        PlottedTrial(
+            name,
+            board.params(row),
+            row.metrics.get(metric),
+            reports[name].curve if name in reports and _is_of(row, metric) else (),
+        )
+        for row in board.rows
+        for name in [board.names[row.run_id]]
+    ]
+    goal = goal_of(board.rows, metric)
+    svg = draw_sweep(sweep.group_id, metric, goal, trials)
+    return sweep_html(sweep.group_id, svg) if page else svg
+
+
+def _compared(rows: Sequence[RunRow]) -> str | None:
+    """Return the metric of the sweep if a trial measured it, else the first measured one."""
+    wanted = ((row.record.trial or {}).get("metric") for row in rows if row.record)
+    named = next(filter(None, wanted), None)
+    if named is not None and any(named in row.metrics for row in rows):
+        return str(named)
+    return next(filter(None, (row.main_metric for row in rows)), None)
+
+
+def _is_of(row: RunRow, metric: str) -> bool:
+    """Return True if the trial reports the values of this metric."""
+    compared = (row.record.trial or {}).get("metric") if row.record else None
+    return compared in (metric, None)
+
+
+def _with_attempts(row: RunRow, earlier: RunRow) -> RunRow:
+    evicted = (row.evicted or 0) + (earlier.evicted or 0)
+    return replace(row, attempts=row.attempts + earlier.attempts, evicted=evicted)
 
 
 def list_experiments(connection: Connection) -> list[Experiment]:

@@ -21,6 +21,7 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
     GROUPS_FOLDER,
     SUBMITTING_FOLDER,
+    LaterRun,
     RunGroup,
     group_blob,
     levels,
@@ -56,7 +57,7 @@ def find_group(connection: Connection, reference: str) -> RunGroup:
     container = runs_container(connection)
     content = container.read(group_blob(text)) if is_run_id(text) else None
     if content is not None:
-        return parse_group(content, text)
+        return with_later_runs(container, parse_group(content, text))
     names = [
         blob.name for blob in container.list(f"{GROUPS_FOLDER}{'' if text == '@last' else text}")
     ]
@@ -65,8 +66,20 @@ def find_group(connection: Connection, reference: str) -> RunGroup:
         last = newest(container, blobs, lambda content, each: parse_group(content, each).created)
         names = [blobs[last]]
     if len(names) == 1 and (content := container.read(names[0])) is not None:
-        return parse_group(content, names[0])
+        return with_later_runs(container, parse_group(content, names[0]))
     raise _several(text, names) if names else _no_group(container, text)
+
+
+def with_later_runs(container: BlobContainer, group: RunGroup) -> RunGroup:
+    """Return a sweep with the newest run of each trial; other groups stay as they are."""
+    if not group.trials:
+        return group
+    names = [blob.name for blob in container.list(LaterRun.folder(group.group_id))]
+    contents = in_parallel(container.read, names)
+    found = (
+        LaterRun.parse(name, content or b"") for name, content in zip(names, contents, strict=True)
+    )
+    return group.with_later(each for each in found if each is not None)
 
 
 def _several(text: str, names: Sequence[str]) -> RunnerError:

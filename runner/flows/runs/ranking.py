@@ -12,7 +12,8 @@ from runner.core.yaml_files import near
 from runner.flows.runs.documents import load_metrics
 from runner.flows.runs.history import EVERY_RUN, RunFilter, RunHistory, RunRow, list_runs
 from runner.protocol.errors import RunnerError
-from runner.protocol.metrics import default_goal
+from runner.protocol.metrics import Goal, default_goal
+from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def rank(rows: Sequence[RunRow], order: MetricOrder) -> list[RunRow]:
         raise _unknown(name, sorted(known))
     largest = order.largest_first
     if largest is None:
-        largest = _goal(rows, name) == "max"
+        largest = goal_of(rows, name) == "max"
     sign = -1 if largest != order.reverse else 1
 
     def key(row: RunRow) -> tuple[int, float]:
@@ -78,10 +79,18 @@ def rank(rows: Sequence[RunRow], order: MetricOrder) -> list[RunRow]:
     return sorted(rows, key=key)
 
 
-def _goal(rows: Iterable[RunRow], metric: str) -> str:
+def goal_of(rows: Iterable[RunRow], metric: str) -> Goal:
     """Return the goal that the newest run with one declares, else the usual one of the name."""
-    goals = (row.record.goals.get(metric) for row in rows if row.record)
+    goals = (_declared_goal(row.record, metric) for row in rows if row.record)
     return next((goal for goal in goals if goal), default_goal(metric))
+
+
+def _declared_goal(record: RunSpec, metric: str) -> Goal | None:
+    """Return the goal that the recipe declares, or the sweep that the run is a trial of."""
+    trial = record.trial or {}
+    if trial.get("metric") == metric and trial.get("goal") in ("max", "min"):
+        return "min" if trial["goal"] == "min" else "max"
+    return record.goals.get(metric)
 
 
 def with_metrics(connection: Connection, row: RunRow) -> RunRow:

@@ -109,7 +109,7 @@ def new_group(submission: CheckedFile, pool: PoolOutput, created: datetime) -> R
         created=created,
         job_id=group_id,
         pool=pool.id,
-        runs=_run_ids(name, tuple(file.tasks), created),
+        runs=new_run_ids(name, tuple(file.tasks), created),
         after=edges(file),
         trials=submission.trials,
     )
@@ -123,7 +123,7 @@ def resolve_task_input(document: Mapping[str, Any], group: RunGroup) -> Mapping[
     return document
 
 
-def _run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str, str]:
+def new_run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str, str]:
     """Return a unique run ID `<name>-<task>-…` for each task; only `name` is shortened."""
     found: dict[str, str] = {}
     for task in tasks:

@@ -78,10 +78,11 @@ from runner.flows.submit.prepare import (
 )
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
-from runner.protocol.paths import job_id_for, make_run_id
+from runner.protocol.paths import MAX_ID, job_id_for, make_run_id
 from runner.protocol.run_spec import RunSpec
 
 Check = tuple[str, Callable[[Connection], object]]
+_MAX_JOB_NAME = MAX_ID - len("-9999")  # of a job whose name may get a number
 _PENDING = "decided when the run is submitted"
 
 
@@ -488,12 +489,16 @@ class RepeatRequest:
     """The request to repeat a run (`retry`, `resume`, `reproduce`), or to trigger a schedule.
 
     A triggered run is named after the schedule, has the agent of the template, and no origin.
+    A trial of a sweep stays in its `group`, in the job of it or the next one of that name, and has
+    the `identity` that was claimed for it.
     """
 
     record: RunSpec
     asked: Repetition
     pool: str | None = None
     schedule_id: str | None = None
+    group: RunGroup | None = None
+    identity: RunIdentity | None = None
 
 
 def plan_repetition(
@@ -526,13 +531,16 @@ def plan_repetition(
         today=datetime.now(UTC).date(),
     )
     placement = Placement(pool, job_id_for(record.experiment, pool.id, record.priority))
+    if (group := request.group) is not None:
+        in_job = group.job_id if len(group.job_id) <= _MAX_JOB_NAME else placement.job_id
+        placement = replace(placement, job_id=in_job, group=group.group_id)
     if asked.awaited:
         command = f"{asked.kind} {record.run_id}"
         run = WaitingRun(pool, record.priority, record.image, outputs, command)
         placement = _waiting(placement, resolve_after(connection, asked.awaited, run))
     created = datetime.now(UTC)
     name = request.schedule_id or record.recipe
-    identity = RunIdentity(make_run_id(name, created, run_id_suffix()), created)
+    identity = request.identity or RunIdentity(make_run_id(name, created, run_id_suffix()), created)
     if cost is not None and cost.cap is not None:
         refuse_waiting(placement)
         placement = replace(placement, job_id=identity.run_id, job_limit_s=cost.cap.job_s)

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
-from runner.azure.storage.blobs import BlobContainer
+from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.planning.plan import RunIdentity
 from runner.core.planning.repeat import Repetition, order_again
-from runner.core.progress import OnProgress
+from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
 from runner.flows.runs.attempts import find_checkpoint, incomplete_checkpoints, list_checkpoints
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
 from runner.flows.runs.watch import load_view
+from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import after_again
 from runner.flows.submit.pipeline import RepeatRequest, plan_repetition
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.groups import LaterRun, RunGroup
 from runner.protocol.names import blob_name
-from runner.protocol.run_spec import ResumeFrom, RunSpec
+from runner.protocol.paths import RunPaths
+from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
+from runner.protocol.sweeps import TrialReport, reports_folder
 
 _TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
 _FAILED = frozenset({RunState.FAILED, RunState.LOST})
@@ -214,3 +221,111 @@ def _gone(record: RunSpec, what: str, blob: str, container: str) -> RunnerError:
         fix="run `runner train RECIPE` again, with the recipe and the data on this machine",
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+TrialAgain = RunSpec | RunnerError | None
+
+
+def resume_trials(
+    connection: Connection,
+    sweep: RunGroup,
+    pool: str | None,
+    on_progress: OnProgress,
+    *,
+    from_start: bool = False,
+) -> dict[str, TrialAgain]:
+    """Submit the trials of a sweep that ended without success again.
+
+    Each continues from its newest checkpoint, if it has one. A trial that another client resumes at
+    the same time is submitted once.
+
+    Args:
+        connection: the services.
+        sweep: the sweep, with the newest run of each trial.
+        pool: the pool, or None for that of each run.
+        on_progress: receives the progress.
+        from_start: ignore the checkpoints.
+
+    Returns:
+        By trial: its new run, the error that prevented one, or None if another client submitted it.
+
+    Raises:
+        RunnerError: the services cannot be reached.
+    """
+    listed = list_runs(connection, limit=None, ids=[*sweep.runs.values()]).rows
+    rows = {row.run_id: row for row in listed}
+    ended = [
+        name
+        for name, run_id in sweep.runs.items()
+        if (row := rows.get(run_id)) is None or (row.status and row.status.state in _TO_RETRY)
+    ]
+    on_progress(Progress("resume", "start"))
+    _await_reports(runs_container(connection), sweep, frozenset(ended))
+    done: dict[str, TrialAgain] = {}
+
+    def resume(name: str) -> None:
+        try:
+            done[name] = _resume_trial(connection, sweep, name, pool, from_start=from_start)
+        except RunnerError as err:
+            if err.code == SERVICES_DOWN:
+                raise
+            done[name] = err
+        on_progress(Progress("resume", "progress", "", len(done), len(ended), "trials"))
+
+    in_parallel(resume, ended)
+    on_progress(Progress("resume", "end", "", len(done), len(ended), "trials"))
+    return {name: done[name] for name in ended}
+
+
+def _await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[str]) -> None:
+    """Let the reports of trials say that they wait: failures of before must not stop the sweep."""
+    for blob, metadata in container.list_metadata(reports_folder(sweep.group_id)):
+        report = TrialReport.parse(blob, metadata)
+        if report is not None and report.name in trials and report.state == "failed":
+            waiting = replace(report, state="waiting")
+            container.put_metadata(blob, waiting.to_metadata(), overwrite=True)
+
+
+def _resume_trial(
+    connection: Connection, sweep: RunGroup, name: str, pool: str | None, *, from_start: bool
+) -> RunSpec | None:
+    container = runs_container(connection)
+    runs = [*sweep.earlier.get(name, ()), sweep.runs[name]]
+    found = ((run, container.read(RunPaths(run).run)) for run in reversed(runs))
+    last, content = next(((run, one) for run, one in found if one is not None), ("", b""))
+    if not content:
+        raise RunnerError(
+            "R-SWEEP-TRIAL-GONE",
+            f"trial {name}: its runs were deleted",
+            fix="start another sweep for its parameters",
+        )
+    record = parse_run(content, last)
+    number = len(runs) + (last == runs[-1])
+    claim = _claim_run(container, sweep, name, number)
+    if claim is None:
+        return None
+    checkpoint = None if from_start else find_checkpoint(container, record)
+    before = ResumeFrom(checkpoint[0], checkpoint[1].number) if checkpoint else None
+    asked = Repetition("resume" if before else "retry", resume_from=before)
+    identity = RunIdentity(claim.run_id, claim.created)
+    request = RepeatRequest(record, asked, pool, group=sweep, identity=identity)
+    return submit_again(connection, request, ignore_progress)
+
+
+def _claim_run(
+    container: BlobContainer, sweep: RunGroup, name: str, number: int
+) -> LaterRun | None:
+    """Claim the next run of a trial. Return None if another client submitted it.
+
+    A claim whose client was interrupted has no run: the claimed run is submitted here.
+    """
+    created = datetime.now(UTC)
+    run_id = new_run_ids(sweep.name, [name], created)[name]
+    claim = LaterRun(name, number, run_id, created)
+    blob = claim.blob(sweep.group_id)
+    if container.create(blob, claim.to_json()):
+        return claim
+    other = LaterRun.parse(blob, container.read(blob) or b"")
+    if other is None or container.size(RunPaths(other.run_id).run) is not None:
+        return None
+    return other

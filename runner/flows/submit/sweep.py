@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from runner.core.planning.plan import to_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe.notebook import notebook_of
+from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.sweep import MOST_TRIALS, SweepFile, Trial, is_value
 from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
 from runner.flows.submit.group import CheckedFile
 from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
 from runner.protocol.errors import RunnerError
+from runner.protocol.metrics import default_goal
 from runner.protocol.paths import slug
+from runner.protocol.sweeps import TrialSpec
 
 GENERATOR_S = 60.0
 # Runs in a process of its own: the generator may print, fail, or never end.
@@ -57,6 +60,7 @@ def check_sweep(
     else:
         trials = sweep.repeated(_generated(recipe, sweep.generator))
     _refuse_fixed(trials, options.overrides)
+    of_trial = _trial_specs(recipe, sweep, options)
     if max_cost is not None:
         recipe = replace(recipe, max_cost_micros=to_micros(max_cost) // len(trials))
     width = len(str(len(trials)))
@@ -64,7 +68,9 @@ def check_sweep(
     for number, trial in enumerate(trials, start=1):
         name = f"{number:0{width}d}"
         try:
-            runs[name] = check_run(recipe, _options(recipe, trial, options))
+            checked = check_run(recipe, _options(recipe, trial, options))
+            document = of_trial(name, number, trial).to_json()
+            runs[name] = replace(checked, request=replace(checked.request, trial=document))
         except RunnerError as err:
             raise RunnerError(
                 err.code, f"trial {name}: {err.what}", why=err.why, fix=err.fix
@@ -76,6 +82,35 @@ def check_sweep(
     )
     swept = dict(zip(runs, trials, strict=True))
     return CheckedFile(file, slug(recipe.name), recipe.priority, runs, swept)
+
+
+def _trial_specs(
+    recipe: Recipe, sweep: SweepFile, options: TrainOptions
+) -> Callable[[str, int, Trial], TrialSpec]:
+    """Return a function that makes the `trial` of run.json."""
+    metric = sweep.metric or recipe.primary_metric
+    method = sweep.method_with(metric)
+    nodes = recipe.resources.nodes
+    rule = sweep.stop_rule(method) if nodes == 1 else None
+    if nodes > 1 and sweep.stops_early:
+        raise RunnerError(
+            "R-SWEEP-NODES",
+            f"sweep: early_stop, and trials on {nodes} nodes",
+            why="trials stop early on one node only",
+            fix="remove `early_stop`",
+        )
+    own = recipe.goal if metric is not None and metric == recipe.primary_metric else None
+    goal = sweep.goal or own or default_goal(metric or "")
+    if method != "tpe":
+        return lambda name, number, trial: TrialSpec(name, number, trial, metric, goal, rule)
+    space = sweep.space(recipe.folder)
+    swept = {name for each in space for name in each["names"]}
+    declared = resolve_params(recipe.params, options.overrides) if recipe.params else {}
+    defaults = {name: value for name, value in declared.items() if name in swept}
+    return lambda name, number, trial: TrialSpec(
+        name, number, trial, metric, goal, rule,
+        sampler="tpe", decided=False, seed=sweep.seed, space=space, defaults=defaults,
+    )  # fmt: skip
 
 
 def _options(recipe: Recipe, trial: Trial, options: TrainOptions) -> TrainOptions:

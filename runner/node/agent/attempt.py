@@ -26,6 +26,7 @@ from typing import Any
 
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation, boot_id
+from runner.node.agent.sweep_trial import SweepTrial
 from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import SINGLE_NODE, ClusterSpec, node_environment
 from runner.node.distributed.launchers import (
@@ -328,6 +329,7 @@ class Attempt:
         self.finished: FinishedScript | None = None
         self.printed: PrintedMetrics | None = None
         self.live: LiveOutputs | None = None
+        self.trial: SweepTrial | None = None
         self._written: WrittenFiles | None = None
         self._collected: Collected | None = None
         self._not_uploaded: list[LeftOut] = []
@@ -375,6 +377,18 @@ class Attempt:
         """Run the stage restore. Return the variables that it adds for the script."""
         self._termination.check()
         return self._checkpoints.restore()
+
+    def decide_params(self) -> None:
+        """Run the stage sample if the run is a trial of a sweep that has no parameters yet."""
+        self._termination.check()
+        if self.trial is not None:
+            shared, check = self._node.shared_dir, self._termination.check
+            self._spec = self.trial.decide(shared, self.events, check)
+
+    @property
+    def stopped_early(self) -> str | None:
+        """Why the sweep stopped this trial, or None."""
+        return self.trial.stopped if self.trial is not None else None
 
     def _environment(self) -> Path:
         spec, code, shared = self._spec, self._dirs.code, self._node.shared_dir
@@ -444,6 +458,8 @@ class Attempt:
             self._written = written
             if self.live is not None:
                 self.live.start()
+            if self.trial is not None:
+                self.trial.start()
             try:
                 ended = command.run_command(
                     launch.words,
@@ -464,8 +480,14 @@ class Attempt:
                 if self.live is not None:
                     self.live.finish()
                 requests.stop()
+                if self.trial is not None:
+                    self.trial.close()
             checkpoints.finish(ended)
             self._termination.check()
+            early = self.stopped_early and not checkpoints.must_stop and not self._hung
+            if ended.stopped and early:
+                self.events.summarise(f"stopped early: {self.stopped_early}")
+                return
             self._check_stop(ended, others)
             self._check_end(ended)
         if self.finished is not None:
@@ -696,7 +718,7 @@ class Attempt:
             ) from None
 
     def _must_stop(self, others: NodeGroup | None) -> bool:
-        if self._termination.requested or self._checkpoints.must_stop:
+        if self._termination.requested or self._checkpoints.must_stop or self.stopped_early:
             return True
         return others is not None and others.failed
 
@@ -706,6 +728,8 @@ class Attempt:
         """Run the stage export; `others` as for `run`. Return all exported files."""
         prefix = blobs.output(self.number)
         with self.events.stage("export", "exporting the outputs") as report:
+            if self.stopped_early:
+                return self.export_partial(runs, blobs, lambda: None, last=True)
             collected = self.collect()
             check_promised(self._dirs.output, self._spec.outputs, collected)
             check = self._termination.check

@@ -17,9 +17,15 @@ from pathlib import Path
 from runner.node.agent.attempt import LOCK_FILE, Attempt, FinishedScript, read_tail
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.agent.model_registration import register_model
-from runner.node.agent.outcome import AttemptOutcome, blocked_by, commit_blocked
+from runner.node.agent.outcome import (
+    AttemptOutcome,
+    blocked_by,
+    commit_blocked,
+    commit_unstarted,
+)
 from runner.node.agent.records import claim_attempt, find_log_offsets, recorded_exit_code
 from runner.node.agent.scheduled_run import with_run_id
+from runner.node.agent.sweep_trial import cancelled_by_sweep, open_trial
 from runner.node.cluster import load_heartbeat_config, load_hosts
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.distributed.node_group import (
@@ -59,6 +65,7 @@ from runner.protocol.encoding import now_text
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec, RunSpecError, parse_run_spec
+from runner.protocol.sweeps import SWEEP_FAILED
 from runner.protocol.task import JOIN_ARGUMENT, NODES_TOKEN_VARIABLE, SCHEDULE_TASKS_VARIABLE
 
 
@@ -172,6 +179,10 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
         logger.info("%s", why)
         commit_blocked(agent.runs, agent.node.run_id, why)
         return FAILED_EXIT_CODE
+    if (why := cancelled_by_sweep(agent.runs, body)) is not None:
+        logger.info("%s", why)
+        commit_unstarted(agent.runs, agent.node.run_id, "cancelled", SWEEP_FAILED, why)
+        return FAILED_EXIT_CODE
     if not agent.secrets.in_vaults:  # else they are not known yet, and must not be in the log
         ship_left_logs(agent.runs, agent.blobs, agent.node.work_dir, agent.redactor)
     started = now_text()
@@ -208,6 +219,9 @@ def _run_attempt(
     attempt.finished, attempt.printed = finished, streams.printed
     if spec.live_outputs:
         attempt.live = LiveOutputs(agent.runs, agent.blobs, number, dirs.output, spec.live_outputs)
+    attempt.trial = open_trial(agent.runs, spec, number)
+    if attempt.trial is not None:
+        streams.metrics.observe = attempt.trial.observe
     others: NodeGroup | None = None
     try:
         others = open_node_group(agent, spec, number, events)
@@ -345,6 +359,7 @@ def _run_script(
     secrets = _secrets(agent, attempt.events)
     prepared = attempt.prepare(agent.inputs)
     prepared |= attempt.resume()
+    attempt.decide_params()
     write_environment(agent.runs, agent.blobs, attempt.number, Path(prepared["VIRTUAL_ENV"]))
     processes = attempt.count_processes(inherited)
     cluster = others.assemble(attempt.restored, processes) if others is not None else None

@@ -122,8 +122,14 @@ class AttemptOutcome:
         self._checkpoints = checkpoints
 
     def succeeded(self, attempt: Attempt, outputs: list[OutputFile]) -> int:
-        """Commit the outcome with the exported files. Return the exit code."""
+        """Commit the outcome with the exported files. Return the exit code.
+
+        A trial that reported no value of the metric that its sweep needs fails.
+        """
         self._flush()
+        trial = attempt.trial
+        if trial is not None and (missing := trial.missing_metric()) is not None:
+            return self.failed(missing, 0, attempt)
         self._end("succeeded", 0, None)
         runs, prefix = self._agent.runs, self._agent.blobs.output(self._number)
         try:
@@ -133,7 +139,9 @@ class AttemptOutcome:
         except StorageRequestError as err:
             logger.warning("the outputs could not be looked over: %s", err)
         attempt.remove_temp()
-        return self._commit(outputs, None, attempt.left_out)
+        if trial is not None:
+            trial.finish("succeeded", trial.stopped or "")
+        return self._commit(outputs, None, attempt.left_out, early=attempt.stopped_early)
 
     def failed(
         self, failure: StageFailedError, retries: int, attempt: Attempt | None = None
@@ -155,6 +163,8 @@ class AttemptOutcome:
             if attempt is not None and failure.code != "StorageFailed":
                 attempt.remove_temp()
             return failure.exit_code or FAILED_EXIT_CODE
+        if attempt is not None and attempt.trial is not None:
+            attempt.trial.finish("failed", failure.message)
         if attempt is None or failure.code == "StorageFailed":
             return self._commit([], failure)
         outputs = attempt.export_partial(runs, blobs, self._left_s, last=True)
@@ -256,6 +266,7 @@ class AttemptOutcome:
         outputs: list[OutputFile],
         failure: StageFailedError | None,
         left_out: Sequence[LeftOut] = (),
+        early: str | None = None,
     ) -> int:
         agent = self._agent
         first = commit_attempt(
@@ -269,6 +280,7 @@ class AttemptOutcome:
             failure=failure,
             checkpoint=self._checkpoint_summary(),
             left_out=left_out,
+            early=early,
         )
         if not first:
             logger.info("the run's outcome was decided before this attempt ended")

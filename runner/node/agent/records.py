@@ -29,6 +29,7 @@ from runner.protocol.results import (
     index_metadata,
 )
 from runner.protocol.run_spec import DAMAGED
+from runner.protocol.sweeps import STOPPED_EARLY
 from runner.protocol.usage import load_usage, usage_to_json
 
 _UPTIME = Path("/proc/uptime")
@@ -172,16 +173,20 @@ def commit_attempt(  # noqa: PLR0913 - one argument per thing the format names
     failure: StageFailedError | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     left_out: Sequence[LeftOut] = (),
+    early: str | None = None,
 ) -> bool:
-    """Write the outcome of a run whose last attempt ended; see `commit_result`."""
+    """Write the outcome of a run whose last attempt ended; see `commit_result`.
+
+    `early` is why the sweep stopped a trial, which succeeds with what it has.
+    """
     result = RunResult(
         status="failed" if failure else "succeeded",
         attempt=attempt,
         evicted=_count_evicted(runs, blobs, attempt),
         exit_code=failure.exit_code if failure else 0,
         step=failure.step if failure else None,
-        code=failure.code if failure else None,
-        message=failure.message if failure else None,
+        code=failure.code if failure else STOPPED_EARLY if early else None,
+        message=failure.message if failure else f"stopped early: {early}" if early else None,
         rank=failure.rank if failure else 0,
         started=datetime.fromisoformat(started),
         ended=datetime.now(timezone.utc),  # noqa: UP017 - the agent runs on 3.10
@@ -190,7 +195,7 @@ def commit_attempt(  # noqa: PLR0913 - one argument per thing the format names
         outputs=tuple(outputs),
         output=blobs.output(attempt).removeprefix(blobs.root),
         checkpoint=checkpoint,
-        partial=failure is not None and bool(outputs),
+        partial=(failure is not None or early is not None) and bool(outputs),
         left_out=tuple(left_out),
     )
     return commit_result(runs, blobs, result)

@@ -52,6 +52,7 @@ class MetricLog:
         self._lock = threading.Lock()
         self._has_warned = False
         self.warn: Callable[[str], None] = logger.warning  # shows a warning in the run's events
+        self.observe: Callable[[str, float, int | None], None] | None = None
 
     @property
     def is_crowded(self) -> bool:
@@ -75,6 +76,8 @@ class MetricLog:
             if is_stored := name in self._last or len(self._last) < MAX_NAMES:
                 self._last[name] = shown
             self._step = self._step if step is None else step
+        if self.observe is not None:
+            self.observe(name, value, step)
         self._queue.put(json.dumps(line, allow_nan=False).encode(), wait=wait)
         if not is_stored and not self._has_warned:
             self._has_warned = True

@@ -226,6 +226,34 @@ class ContainerClient:
                 return sizes
             query["marker"] = marker
 
+    def list_metadata(self, prefix: str, limit: int | None = None) -> dict[str, dict[str, str]]:
+        """Return the metadata of the blobs that start with `prefix`, of the first `limit`."""
+        found: dict[str, dict[str, str]] = {}
+        query = {"restype": "container", "comp": "list", "prefix": prefix, "include": "metadata"}
+        if limit is not None:
+            query["maxresults"] = str(limit)
+        while True:
+            answer = _expect(self.transport.send("GET", "", query=query), "list", prefix)
+            root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314
+            for blob in root.iterfind("Blobs/Blob"):
+                pairs = blob.find("Metadata")
+                found[blob.findtext("Name") or ""] = {
+                    pair.tag: pair.text or "" for pair in (() if pairs is None else pairs)
+                }
+            marker = root.findtext("NextMarker")
+            if not marker or (limit is not None and len(found) >= limit):
+                return found
+            query["marker"] = marker
+
+    def replace(self, name: str, body: bytes, etag: str) -> bool:
+        """Write a block blob that must still have this ETag. Return False if it changed."""
+        headers = {**_block_blob(name), "If-Match": etag}
+        answer = self.transport.send("PUT", name, headers=headers, body=body)
+        if answer.status not in (409, 412):
+            _expect(answer, "PUT", name)
+            return True
+        return answer.tries > 1 and self.get(name) == body
+
 
 def content_type(name: str) -> str:
     """Return the content type by the suffix of the name."""

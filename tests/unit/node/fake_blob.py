@@ -32,6 +32,7 @@ class Blob:
     content_type: str = ""
     changes: int = 0
     md5: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
 
     @property
     def etag(self) -> str:
@@ -217,12 +218,26 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(201)
         elif self.headers.get("If-None-Match") == "*" and name in blobs:
             self._answer(409, code="BlobAlreadyExists")
+        elif self._has_changed(name):
+            self._answer(412, code="ConditionNotMet")
         else:
             kind = self.headers["x-ms-blob-type"]
             shown = self.headers.get("x-ms-blob-content-type", "")
             md5 = self.headers.get("x-ms-blob-content-md5", "")
-            blobs[name] = Blob(bytearray(body), kind, content_type=shown, md5=md5)
+            metadata = {
+                key.lower().removeprefix("x-ms-meta-"): value
+                for key, value in self.headers.items()
+                if key.lower().startswith("x-ms-meta-")
+            }
+            blobs[name] = Blob(
+                bytearray(body), kind, content_type=shown, md5=md5, metadata=metadata
+            )
             self._answer(201)
+
+    def _has_changed(self, name: str) -> bool:
+        """Return True if the blob is not the one that the request replaces."""
+        wanted, found = self.headers.get("If-Match"), self.service.blobs.get(name)
+        return wanted is not None and (found is None or found.etag != wanted)
 
     def _copied(self) -> bytes:
         """Return the bytes of the blob that the request names as its source."""
@@ -273,13 +288,14 @@ class _Handler(BaseHTTPRequestHandler):
         blobs = dict(self.service.blobs)  # a copy
         names = sorted(n for n in blobs if n.startswith(query.get("prefix", "")))
         start = int(query.get("marker", "0"))
-        page = names[start : start + self.service.page_size]
+        page = names[start : start + int(query.get("maxresults", self.service.page_size))]
         end = start + len(page)
         marker = str(end) if end < len(names) else ""
         entries = "".join(
             f"<Blob><Name>{escape(name)}</Name><Properties><Content-Length>"
             f"{len(blobs[name].data)}</Content-Length>"
-            f"<BlobType>{blobs[name].kind}</BlobType></Properties></Blob>"
+            f"<BlobType>{blobs[name].kind}</BlobType></Properties>"
+            f"<Metadata>{_pairs(blobs[name].metadata)}</Metadata></Blob>"
             for name in page
         )
         xml = (
@@ -320,6 +336,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._cut()
             return
         self.wfile.write(body)
+
+
+def _pairs(metadata: dict[str, str]) -> str:
+    return "".join(f"<{key}>{escape(value)}</{key}>" for key, value in metadata.items())
 
 
 def _is_blob_name(name: str) -> bool:

@@ -14,9 +14,11 @@ from runner.cli.ui.output import Output
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
-    from runner.flows.runs.experiments import Leaderboard
+    from runner.flows.runs.experiments import Leaderboard, TrialCost
     from runner.flows.runs.history import RunRow
     from runner.flows.submit.group import CheckedFile
     from runner.protocol.groups import RunGroup
@@ -62,8 +64,8 @@ def start(
         str | None,
         typer.Option(
             "--method",
-            help="grid: every combination; random: draws.",
-            show_default="grid if all parameters are lists",
+            help="grid: every combination; random: draws; tpe: draws, then by the results so far.",
+            show_default="grid if all parameters are lists, else tpe if there is a metric",
         ),
     ] = None,
     trials: Annotated[
@@ -80,6 +82,15 @@ def start(
         int | None,
         typer.Option(
             "--parallel", help="Trials that run at the same time.", show_default="as the pool can"
+        ),
+    ] = None,
+    metric: MetricOption = None,
+    early_stop: Annotated[
+        str | None,
+        typer.Option(
+            "--early-stop",
+            help="median, halving, hyperband, truncation, bandit or none.",
+            show_default="median with tpe, else none",
         ),
     ] = None,
     entry: options.EntryOption = None,
@@ -113,7 +124,7 @@ def start(
     recipe = with_flags(load_recipe(ref, cwd=Path.cwd(), entry=entry), flags)
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
-        "max_parallel": parallel,
+        "max_parallel": parallel, "metric": metric, "early_stop": early_stop,
     }  # fmt: skip
     sweep = change_sweep(recipe.sweep, dict(map(parse_param, param or ())), changes)
     request = TrainOptions(
@@ -134,8 +145,6 @@ def start(
 
 def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: bool) -> None:
     from runner.cli.commands.runs.submit import submit_tasks
-    from runner.cli.ui.groups import watch_group
-    from runner.flows.runs.experiments import load_leaderboard
 
     with out.stages() as view:
         connection, group = submit_tasks(view, checked, settings)
@@ -144,6 +153,14 @@ def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: boo
         out.note(f"to compare its trials: runner sweep show {group.group_id}")
         out.note(f"to stop it: runner sweep stop {group.group_id}")
         return
+    _follow(out, connection, group)
+
+
+def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
+    """Show the trials until they have ended, and then compare them."""
+    from runner.cli.ui.groups import watch_group
+    from runner.flows.runs.experiments import load_leaderboard
+
     out.note(f"sweep {group.group_id}, {len(group.runs)} trials   (Ctrl-C leaves it running)")
     try:
         watch_group(out, connection, group)
@@ -154,7 +171,7 @@ def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: boo
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     board = load_leaderboard(connection, group)
     _show(out, board)
-    if list(board.states) != ["succeeded"]:
+    if list(board.states) != ["succeeded"]:  # those stopped early succeeded, too
         raise typer.Exit(ExitCode.RUN_FAILED)
 
 
@@ -182,6 +199,11 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     if unknown := plan.unanswered_text():
         out.note(f"not looked up: {unknown}")
     out.note(f"{len(trials)} trials in one job on pool {plan.job.pool_id}")
+    of_trial = next(iter(plan.runs.values())).plan.trial or {}
+    if sampler := of_trial.get("sampler"):
+        out.note(f"sampler {sampler}: after ten results, a trial's values are chosen as it starts")
+    if rule := of_trial.get("early_stop"):
+        out.note(f"early stopping: {rule['rule']}, by {of_trial['metric']}")
     for name, text in cost_lines(plan.cost).items():
         out.note(f"{name}: {text}")
     out.note("dry run: nothing was started")
@@ -216,12 +238,40 @@ def ls(call: Invocation) -> None:
 
 @app.command("show")
 @on_target
-def show(call: Invocation, sweep: SweepArgument, metric: MetricOption = None) -> None:
+def show(
+    call: Invocation,
+    sweep: SweepArgument,
+    metric: MetricOption = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Write learning curves, parallel coordinates and importance: .html or .svg.",
+            show_default=False,
+        ),
+    ] = None,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Add what each trial cost, and what evictions cost.")
+    ] = False,
+) -> None:
     """Compare the trials of a sweep, the best first."""
-    from runner.flows.runs.experiments import load_leaderboard
+    from runner.flows.runs.experiments import load_leaderboard, plot_sweep, trial_costs
 
+    out = call.out
+    if plot is not None and plot.suffix not in (".html", ".svg"):
+        raise RunnerError(
+            "R-SWEEP-PLOT",
+            f"--plot {plot}: unknown kind of file",
+            why="a plot is a page or a picture",
+            fix=f"--plot {plot.with_suffix('.html').name}",
+        )
     connection = call.connect()
-    _show(call.out, load_leaderboard(connection, _find(connection, sweep), metric))
+    board = load_leaderboard(connection, _find(connection, sweep), metric)
+    _show(out, board, trial_costs(connection, board, call.settings().home) if cost else None)
+    if plot is not None:
+        plot.write_text(plot_sweep(connection, board, page=plot.suffix == ".html"), "utf-8")
+        out.note(f"wrote {plot}")
 
 
 @app.command("best")
@@ -290,6 +340,43 @@ def stop(call: Invocation, sweep: SweepArgument) -> None:
     out.note(f"{len(changed)} of {len(group.runs)} trials cancelled; the others had ended")
 
 
+@app.command("resume")
+@on_target
+def resume(
+    call: Invocation,
+    sweep: SweepArgument,
+    pool: options.PoolOption = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Ignore the checkpoints of the trials.")
+    ] = False,
+    detach: options.DetachOption = False,
+) -> None:
+    """Start the failed, cancelled and lost trials again, each from its newest checkpoint."""
+    from runner.flows.runs.groups import find_group
+    from runner.flows.submit.repeat import resume_trials
+
+    out = call.out
+    connection = call.connect()
+    group = _find(connection, sweep)
+    with out.stages() as view:
+        done = resume_trials(connection, group, pool, view.on_progress, from_start=from_start)
+    errors = {name: err for name, err in done.items() if isinstance(err, RunnerError)}
+    for name, err in errors.items():
+        out.warning(f"trial {name}: {err.what}")
+    resumed = {
+        name: {"run_id": run.run_id, "checkpoint": run.resume_from and run.resume_from.checkpoint}
+        for name, run in done.items()
+        if run is not None and not isinstance(run, RunnerError)
+    }
+    out.note(f"{len(resumed)} trials resumed, {len(errors)} refused")
+    if errors and not resumed:
+        raise next(iter(errors.values()))
+    if detach or not resumed:
+        out.record({"sweep": group.group_id, "resumed": resumed, "refused": list(errors)})
+        return
+    _follow(out, connection, find_group(connection, group.group_id))
+
+
 def _find(connection: Connection, reference: str) -> RunGroup:
     """Return the sweep. Raise R-SWEEP-UNKNOWN for a group that is not one."""
     from runner.flows.runs.experiments import list_sweeps
@@ -312,14 +399,17 @@ def _find(connection: Connection, reference: str) -> RunGroup:
     raise RunnerError("R-SWEEP-UNKNOWN", f"no sweep {reference!r}", why=why, fix="runner sweep ls")
 
 
-def _show(out: Output, board: Leaderboard) -> None:
+def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None = None) -> None:
     documents = [_document(board, row) for row in board.rows]
+    if costs is not None:
+        for each in documents:
+            each.update(costs[each["trial"]].to_json())
     if not out.as_text:
         out.record(
             {
                 "sweep": board.sweep.group_id,
                 "metric": board.metric,
-                "states": dict(board.states),
+                "states": board.trial_states,
                 "trials": documents,
             }
         )
@@ -333,9 +423,11 @@ def _show(out: Output, board: Leaderboard) -> None:
         {**_text(each), **{names[name]: value for name, value in each["params"].items()}}
         for each in documents
     ]
+    if costs is not None:
+        own = (*own[:-1], "cost", "evictions_cost", own[-1])
     columns = (*own[:2], *names.values(), *own[2:])
     out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
-    out.note(", ".join(f"{count} {state}" for state, count in board.states.items()))
+    out.note(", ".join(f"{count} {state}" for state, count in board.trial_states.items()))
     if board.metric and board.best(board.metric):
         best_id = board.sweep.group_id
         out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
@@ -349,8 +441,8 @@ def _document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
         "run_id": row.run_id,
         "metric": board.metric,
         "value": row.metrics.get(board.metric) if board.metric else None,
-        "params": dict(board.sweep.trials.get(name, {})),
-        "state": row.status.state.value if row.status else "unreadable",
+        "params": board.params(row),
+        "state": board.state(row),
         "took_s": row.took_s,
         "attempts": row.attempts,
         "evicted": row.evicted,
@@ -370,6 +462,18 @@ def _text(document: dict[str, Any]) -> dict[str, Any]:
         "attempts": f"{document['attempts']} ({evicted} evicted)"
         if evicted
         else document["attempts"],
+        **(
+            {
+                "cost": _usd(document["cost_usd"]),
+                "evictions_cost": _usd(document["evictions_usd"]),
+            }
+            if "cost_usd" in document
+            else {}
+        ),
         "run_id": document["run_id"],
         **({"model": document["model"]} if "model" in document else {}),
     }
+
+
+def _usd(amount: float | None) -> str:
+    return "" if amount is None else f"${amount:.4f}"

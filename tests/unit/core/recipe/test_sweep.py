@@ -18,6 +18,7 @@ from runner.core.recipe.sweep import (
 )
 from runner.core.yaml_files import explain_errors
 from runner.protocol.errors import RunnerError
+from runner.protocol.sweeps import StopRule
 
 HERE = Path(__file__).parent
 
@@ -245,3 +246,47 @@ def test_invalid_option_is_refused(texts: list[str], code: str) -> None:
         change_sweep(None, dict(map(parse_param, texts)), {})
     assert caught.value.code == code
     assert caught.value.fix
+
+
+DRAWN = {"lr": {"loguniform": [1e-4, 1e-1]}, "layers": [1, 2]}
+
+
+@pytest.mark.feature(45)
+def test_tpe_with_median_stopping_is_the_default_of_draws_with_a_metric() -> None:
+    drawn = sweep(DRAWN)
+    assert (drawn.method_with("loss"), drawn.method_with(None)) == ("tpe", "random")
+    assert drawn.stop_rule("tpe") == StopRule("median", min_reports=3)
+    assert drawn.stop_rule("random") is None
+    assert sweep(DRAWN, early_stop="none").stop_rule("tpe") is None
+    assert sweep(DRAWN, method="random").method_with("loss") == "random"
+    assert sweep({"lr": [0.1, 0.2]}).method_with("loss") == "grid"
+    assert sweep({"lr": [0.1]}, early_stop="halving").stop_rule("grid") == StopRule("halving")
+
+
+@pytest.mark.parametrize("keys", [{"method": "tpe"}, {"early_stop": "bandit"}])
+def test_learning_from_results_needs_a_metric(keys: dict[str, Any]) -> None:
+    with pytest.raises(RunnerError, match="needs a metric"):
+        sweep(DRAWN, **keys).method_with(None)
+
+
+def test_unknown_rule_and_too_early_decisions_are_refused() -> None:
+    assert "medain" in refusal({"params": DRAWN, "early_stop": "medain"})
+    assert "2" in refusal({"params": DRAWN, "early_stop": {"rule": "median", "min_reports": 2}})
+
+
+def test_space_of_the_sampler_keeps_bounds_conditions_and_what_it_cannot_choose() -> None:
+    space = sweep(
+        {
+            "momentum": {"uniform": [0, 1], "max": 0.9, "when": {"opt": "sgd"}},
+            "opt": ["sgd", "adam"],
+            "decay": {"gamma": [1, 2]},
+        }
+    ).space(HERE)
+    assert space == (
+        {"names": ["opt"], "when": [], "kind": "rows", "rows": [["sgd"], ["adam"]]},
+        {
+            **{"names": ["momentum"], "when": [["opt", ["sgd"]]]},
+            **{"kind": "uniform", "low": 0.0, "high": 0.9},
+        },
+        {"names": ["decay"], "when": [], "kind": "gamma"},
+    )

@@ -1,0 +1,257 @@
+"""Sweeps: submission, leaderboard and overhead of trials; TPE against random search.
+
+Optuna must be installed beside the runner (`pip install optuna`): it is the sampler, and the peer
+that drives the same trials as local subprocesses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.report import PeerMissingError, Ratio
+from bench.services import RUNNER, local_services
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.translate import to_task
+from runner.azure.storage.blobs import in_parallel
+from runner.core.progress import ignore_progress
+from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.sweep import SweepFile
+from runner.core.settings import load_settings
+from runner.flows.runs.documents import index_run, runs_container
+from runner.flows.submit.pipeline import open_and_plan
+from runner.flows.submit.prepare import TrainOptions
+from runner.flows.submit.submit_group import submit_group
+from runner.flows.submit.sweep import check_sweep
+from runner.hooks.sampler import choose
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import RunResult
+from runner.protocol.sweeps import StopRule, TrialReport, stop_reason, with_point
+
+TRIALS = 1000
+SMALL = 24  # trials that really run
+SLOTS = 2
+SEEDS = 10
+TRIED = 40  # trials of one search
+SCRIPT = "import sys\nprint('loss: 0.5')\n"
+
+
+def measure() -> Iterator[Ratio]:
+    """Yield the rows; those that need no services come last, as they take minutes."""
+    if importlib.util.find_spec("optuna") is None:
+        raise PeerMissingError("Optuna is the sampler and the peer: pip install optuna")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(SCRIPT)
+        with local_services(nodes=1, slots=SLOTS) as env:
+            yield _overhead(env, folder)
+            yield from _thousand(env, folder)
+    yield from _searches()
+    yield from _stopping()
+
+
+def _overhead(env: dict[str, str], folder: Path) -> Ratio:
+    """A sweep of trials that do nothing, against Optuna with the same subprocesses."""
+    words = [RUNNER, "sweep", "start", "train.py", "-p"]
+    tail = ["-o", "json"]
+    warm = [*words, "n=1,2", *tail]  # the environment of the node
+    subprocess.run(warm, env=env, cwd=folder, check=True, capture_output=True)
+    values = ",".join(str(number) for number in range(SMALL))
+    start = time.perf_counter()
+    subprocess.run(
+        [*words, f"n={values}", *tail], env=env, cwd=folder, check=True, capture_output=True
+    )
+    ours = (time.perf_counter() - start) / SMALL
+    optuna: Any = importlib.import_module("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    def objective(trial: Any) -> float:
+        number = trial.suggest_int("n", 0, SMALL)
+        command = [sys.executable, "train.py", "--n", str(number)]
+        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+        return float(done.stdout.rpartition(" ")[2])
+
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1))
+    start = time.perf_counter()
+    study.optimize(objective, n_trials=SMALL, n_jobs=SLOTS)
+    peer = (time.perf_counter() - start) / SMALL
+    name, slots = f"a trial of {SMALL} that do nothing", f"Optuna, {SLOTS} subprocesses"
+    return Ratio(name, "s", ours, slots, peer, "<= peer + 50 ms", ours <= peer + 0.05)
+
+
+def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
+    settings = load_settings({"target": "local"}, cwd=folder, env=env)
+    recipe = load_recipe("./train.py", cwd=folder)
+    space = SweepFile.model_validate({"params": {"n": {"range": [1, TRIALS]}}, "max_parallel": 1})
+    start = time.perf_counter()
+    checked = check_sweep(recipe, space, TrainOptions())
+    connection, plan = open_and_plan(checked, settings, ignore_progress, ignore_progress)
+    planned = time.perf_counter() - start
+    group = submit_group(connection, plan, ignore_progress)
+    ours = time.perf_counter() - start
+    tasks = [to_task(run.plan, connection, run.secrets) for run in plan.runs.values()]
+    client = connection.batch_client()
+    job: Any = importlib.import_module("azure.batch.models")
+    pool = job.BatchPoolInfo(pool_id=plan.job.pool_id)
+    client.create_job(job.BatchJobCreateOptions(id="raw", pool_info=pool, max_parallel_tasks=1))
+    client.disable_job("raw", job.BatchJobDisableOptions(disable_tasks="requeue"))
+    start = time.perf_counter()
+    client.create_tasks("raw", tasks)
+    raw = time.perf_counter() - start
+    client.begin_delete_job("raw")
+    row = f"sweep of {TRIALS:,} submitted, of it {planned:.1f} s to plan"
+    yield Ratio(row, "s", ours, "SDK create_tasks", raw, "<= 1.2x", ours <= 1.2 * raw)
+    subprocess.run([RUNNER, "sweep", "stop", group.group_id], env=env, check=True)
+    _finish(connection, plan.documents())
+    took: list[float] = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run(
+            [RUNNER, "sweep", "show", group.group_id, "-o", "json"],
+            env=env, check=True, capture_output=True,
+        )  # fmt: skip
+        took.append(time.perf_counter() - start)
+        if len(json.loads(done.stdout)["trials"]) != TRIALS:
+            raise RuntimeError("the leaderboard is not complete")
+    shown = statistics.median(took)
+    name = f"sweep show, {TRIALS:,} trials, process start included"
+    yield Ratio(name, "s", shown, "the bound", 1.0, "< 1 s", shown < 1)
+
+
+def _finish(connection: Connection, documents: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the results of trials that were cancelled, as agents write them."""
+    container, chance = runs_container(connection), random.Random(1)
+    ended = datetime.now(UTC)
+    losses = {name: chance.random() for name in documents}
+
+    def finish(name: str) -> None:
+        run = documents[name]
+        result = RunResult(
+            status="succeeded", attempt=1, evicted=0, exit_code=0, step=None, code=None,
+            message=None, started=ended - timedelta(seconds=60), ended=ended, stages_s={},
+            metrics={"loss": losses[name]}, outputs=(),
+        ).to_json(run["run_id"])  # fmt: skip
+        container.put(RunPaths(run["run_id"]).result, result)
+        index_run(container, run, result)
+
+    in_parallel(finish, documents)
+
+
+def _dimension(name: str, low: float, high: float) -> dict[str, Any]:
+    return {"names": [name], "kind": "uniform", "low": low, "high": high, "when": []}
+
+
+def _branin(x: float, y: float) -> float:
+    b, c = 5.1 / (4 * math.pi**2), 5 / math.pi
+    return (y - b * x * x + c * x - 6) ** 2 + 10 * (1 - 1 / (8 * math.pi)) * math.cos(x) + 10
+
+
+def _rosenbrock(x: float, y: float) -> float:
+    return 100 * (y - x * x) ** 2 + (1 - x) ** 2
+
+
+def _ackley(x: float, y: float) -> float:
+    spread = math.sqrt((x * x + y * y) / 2)
+    waves = (math.cos(2 * math.pi * x) + math.cos(2 * math.pi * y)) / 2
+    return -20 * math.exp(-0.2 * spread) - math.exp(waves) + 20 + math.e
+
+
+def _styblinski(x: float, y: float) -> float:
+    return sum(z**4 - 16 * z * z + 5 * z for z in (x, y)) / 2 + 78.33233
+
+
+# Public test functions (Surjanovic and Bingham, sfu.ca/~ssurjano/optimization.html), least 0, but
+# Branin's 0.397887.
+FUNCTIONS: Mapping[str, tuple[Callable[[float, float], float], float, float]] = {
+    "Branin": (_branin, -5.0, 15.0),
+    "Rosenbrock": (_rosenbrock, -2.0, 2.0),
+    "Ackley": (_ackley, -5.0, 5.0),
+    "Styblinski-Tang": (_styblinski, -5.0, 5.0),
+}
+
+
+def _searches() -> Iterator[Ratio]:
+    """The best value after 40 trials, the mean of ten seeds: sampler of the agent, and draws."""
+    for name, (function, low, high) in FUNCTIONS.items():
+        space = [_dimension("x", low, high), _dimension("y", low, high)]
+        tpe = statistics.fmean(_search(function, space, seed, tpe=True) for seed in range(SEEDS))
+        drawn = statistics.fmean(_search(function, space, seed, tpe=False) for seed in range(SEEDS))
+        what = f"best of {TRIED} trials on {name}, mean of {SEEDS} seeds"
+        yield Ratio(what, "", tpe, "random search", drawn, "< 1x", tpe < drawn)
+
+
+def _search(
+    function: Callable[[float, float], float], space: list[dict[str, Any]], seed: int, *, tpe: bool
+) -> float:
+    trials: list[dict[str, Any]] = []
+    for number in range(TRIED):
+        chance = random.Random(f"{seed}/{number}")
+        draw = {one["names"][0]: chance.uniform(one["low"], one["high"]) for one in space}
+        params = draw
+        if tpe and number >= 10:
+            task = {"space": space, "draw": draw, "goal": "min", "seed": seed * 1000 + number}
+            params = choose({**task, "trials": trials})
+        value = function(params["x"], params["y"])
+        trials.append({"params": params, "state": "succeeded", "curve": [[1, value]]})
+    return min(trial["curve"][0][1] for trial in trials)
+
+
+def _stopping() -> Iterator[Ratio]:
+    """Loss of the best trial by curves that cross, with the same number of epochs for all.
+
+    The curves approach a final loss at different speeds, so that the first epoch tells little.
+    """
+    epochs, count = 27, 27
+    losses: dict[str, list[float]] = {"median": [], "halving": [], "one epoch": [], "whole": []}
+    for seed in range(SEEDS * 5):
+        chance = random.Random(seed)
+        curves = [_curve(chance, epochs) for _ in range(count * 4)]
+        budget = count * epochs // 2
+        for rule in ("median", "halving"):
+            losses[rule].append(_stopped(StopRule.from_json({"rule": rule}), curves, budget))
+        started = min(len(curves), budget - epochs)
+        best = min(curves[:started], key=lambda curve: curve[0])
+        losses["one epoch"].append(best[-1])
+        losses["whole"].append(min(curve[-1] for curve in curves[: budget // epochs]))
+    means = {name: statistics.fmean(found) for name, found in losses.items()}
+    for rule in ("median", "halving"):
+        what = f"loss with {rule} stopping, half of the epochs of 27 trials"
+        for peer in ("whole", "one epoch"):
+            called = {"whole": "without a rule", "one epoch": "one epoch each, finish the best"}
+            met = means[rule] < means[peer] if peer == "whole" else None
+            bound = "< 1x" if peer == "whole" else ""
+            yield Ratio(what, "", means[rule], called[peer], means[peer], bound, met)
+
+
+def _curve(chance: random.Random, epochs: int) -> list[float]:
+    final, speed = chance.random(), chance.uniform(1.5, 9)
+    return [final + (1.5 - final) * math.exp(-epoch / speed) for epoch in range(1, epochs + 1)]
+
+
+def _stopped(rule: StopRule, curves: list[list[float]], budget: int) -> float:
+    reports: list[TrialReport] = []
+    best = math.inf
+    for number, curve in enumerate(curves):
+        points: tuple[tuple[int, float], ...] = ()
+        for step, loss in enumerate(curve, start=1):
+            if not budget:
+                return best
+            budget -= 1
+            points = with_point(points, step, loss)
+            if stop_reason(rule, "min", number, points, reports):
+                break
+        reports.append(TrialReport(str(number), number, "", "succeeded", {}, points))
+        best = min(best, points[-1][1])
+    return best

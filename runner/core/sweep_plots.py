@@ -1,0 +1,241 @@
+"""Pictures of a sweep: learning curves, parallel coordinates, and importance of the parameters.
+
+One SVG document, which loads nothing. Names and values are untrusted text and escaped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from runner.core.curves import Curve, draw_svg
+from runner.protocol.metrics import Goal, format_metric
+
+MOST_CURVES = 20  # of the best trials
+_WIDTH, _HEIGHT, _LEFT, _TOP = 720, 300, 60, 50
+_BAR = 24
+_GROUPS = 5  # of the values of a numeric parameter
+
+
+@dataclass(frozen=True, slots=True)
+class PlottedTrial:
+    """A trial: its parameters, its last value and the values before."""
+
+    name: str
+    params: Mapping[str, Any]
+    value: float | None
+    points: tuple[tuple[int, float], ...] = ()
+
+
+def importance(trials: Sequence[PlottedTrial]) -> dict[str, float]:
+    """Return the share of the variance of the metric that each parameter explains alone.
+
+    It is the adjusted correlation ratio (epsilon squared; Kelley, 1935) of the values in groups: a
+    group for each value of a parameter, or for each fifth of the trials by a number. It is 0 for a
+    parameter without any effect, and 1 for one that decides the metric. Most important first.
+    """
+    measured = [each for each in trials if each.value is not None and math.isfinite(each.value)]
+    names = list(dict.fromkeys(name for each in measured for name in each.params))
+    shares = {name: _explained(name, measured) for name in names}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def _explained(name: str, trials: Sequence[PlottedTrial]) -> float:
+    pairs = [(each.params[name], each.value or 0.0) for each in trials if name in each.params]
+    groups = _grouped(pairs)
+    values = [value for _, value in pairs]
+    if len(groups) < 2 or len(values) <= len(groups):
+        return 0.0
+    mean = statistics.fmean(values)
+    total = sum((value - mean) ** 2 for value in values)
+    if not total:
+        return 0.0
+    inside = sum((value - statistics.fmean(group)) ** 2 for group in groups for value in group)
+    count, kinds = len(values), len(groups)
+    return max(1 - inside / total * (count - 1) / (count - kinds), 0.0)
+
+
+def _grouped(pairs: Sequence[tuple[Any, float]]) -> list[list[float]]:
+    distinct = {repr(param) for param, _ in pairs}
+    if len(distinct) > _GROUPS and all(_is_number(param) for param, _ in pairs):
+        ordered = [value for _, value in sorted(pairs, key=lambda pair: pair[0])]
+        bounds = [round(n * len(ordered) / _GROUPS) for n in range(_GROUPS + 1)]
+        return [ordered[a:b] for a, b in itertools.pairwise(bounds) if b > a]
+    found: dict[str, list[float]] = {}
+    for param, value in pairs:
+        found.setdefault(repr(param), []).append(value)
+    return list(found.values())
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def draw_sweep(title: str, metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> str:
+    """Return an SVG document.
+
+    Args:
+        title: its heading.
+        metric: the metric that compares the trials.
+        goal: whether less or more of it is better.
+        trials: all trials; those without a finite value are not drawn.
+    """
+    measured = [each for each in trials if each.value is not None and math.isfinite(each.value)]
+    measured.sort(key=lambda each: each.value or 0.0, reverse=goal == "max")
+    parts = [
+        _Part(_heading(title, f"{len(measured)} of {len(trials)} trials have {metric}"), 54),
+        _coordinates(metric, goal, measured),
+        _bars(metric, importance(measured)),
+    ]
+    best = [each for each in measured[:MOST_CURVES] if len(each.points) > 1]
+    if best:
+        curves = [Curve(_label(each), metric, each.points) for each in best]
+        parts.append(_nested(draw_svg({f"{metric} of the best {len(best)} trials": curves})))
+    height, body = 0, ""
+    for part in parts:
+        body += f'<g transform="translate(0 {height})">\n{part.body}</g>\n'
+        height += part.height
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        f'width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="12">\n'
+        f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}</svg>\n'
+    )
+
+
+def sweep_html(title: str, svg: str) -> str:
+    """Return an HTML page with the picture."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
+        f"</title></head>\n<body>\n{svg}</body></html>\n"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    body: str
+    height: int
+
+
+def _nested(svg: str) -> _Part:
+    found = re.search(r'height="(\d+)"', svg)
+    return _Part(svg, int(found[1]) if found else _HEIGHT)
+
+
+def _text(words: object) -> str:
+    """Escape text, and replace characters that XML cannot hold."""
+    return escape("".join(char if char.isprintable() else "\ufffd" for char in str(words)))
+
+
+def _label(trial: PlottedTrial) -> str:
+    params = " ".join(f"{name}={value}" for name, value in trial.params.items())
+    return _text(f"{trial.name}: {params}")[:90]
+
+
+def _heading(title: str, subtitle: str) -> str:
+    return (
+        f'<text x="{_LEFT}" y="24" font-size="16" font-weight="bold">{_text(title)}</text>\n'
+        f'<text x="{_LEFT}" y="42" fill="#555555">{_text(subtitle)}</text>\n'
+    )
+
+
+class _Axis:
+    """Maps the values of a parameter, or of the metric, to heights from 0 to 1."""
+
+    def __init__(self, name: str, values: Sequence[Any]) -> None:
+        self.name = name
+        self.numbers = all(_is_number(value) for value in values)
+        self.choices = sorted({str(value) for value in values})
+        self.low = self.high = 0.0
+        self.is_log = False
+        if self.numbers:
+            self.low, self.high = float(min(values)), float(max(values))
+            self.is_log = self.low > 0 and self.high >= 100 * self.low
+
+    def at(self, value: Any) -> float:
+        if not self.numbers:
+            return self.choices.index(str(value)) / max(len(self.choices) - 1, 1)
+        if self.high == self.low:
+            return 0.5
+        if self.is_log:
+            low, high = math.log(self.low), math.log(self.high)
+            return (math.log(value) - low) / (high - low)
+        return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+
+    def labels(self) -> list[tuple[float, str]]:
+        if self.numbers:
+            return [(self.at(each), format_metric(each)) for each in {self.low, self.high}]
+        return [(self.at(each), each[:12]) for each in self.choices[:12]]
+
+
+def _coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> _Part:
+    """Return a line for each trial through its parameters to the metric, the best in front."""
+    title = f'<text x="{_LEFT}" y="20" font-weight="bold">parameters and {_text(metric)}</text>\n'
+    if not trials:
+        return _Part(title + f'<text x="{_LEFT}" y="44">no trial has a value yet</text>\n', 60)
+    names = list(dict.fromkeys(name for each in trials for name in each.params))
+    axes = [_Axis(name, [t.params[name] for t in trials if name in t.params]) for name in names]
+    axes.append(_Axis(metric, [each.value for each in trials]))
+    gap = (_WIDTH - 2 * _LEFT) / max(len(axes) - 1, 1)
+    xs = [_LEFT + gap * number for number in range(len(axes))]
+    bottom = _HEIGHT - 40
+
+    def y(share: float) -> float:
+        return bottom - share * (bottom - _TOP)
+
+    lines: list[str] = []
+    for trial in reversed(trials):
+        given = [*(trial.params.get(name) for name in names), trial.value]
+        points = [
+            f"{x:.1f},{y(axis.at(value)):.1f}"
+            for x, axis, value in zip(xs, axes, given, strict=True)
+            if value is not None
+        ]
+        height = axes[-1].at(trial.value)
+        color = _shade(height if goal == "max" else 1 - height)
+        lines.append(
+            f'<polyline points="{" ".join(points)}" fill="none" stroke="{color}" '
+            f'stroke-width="1.2" stroke-opacity="0.7"><title>{_label(trial)}</title></polyline>\n'
+        )
+    for x, axis in zip(xs, axes, strict=True):
+        lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}" stroke="#000"/>\n')
+        scale = " (log)" if axis.is_log else ""
+        lines.append(
+            f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{_text(axis.name)}{scale}'
+            "</text>\n"
+        )
+        lines += [
+            f'<text x="{x + 4:.1f}" y="{y(share) + 4:.1f}" font-size="10">{_text(words)}</text>\n'
+            for share, words in axis.labels()
+        ]
+    return _Part(title + "".join(lines), _HEIGHT)
+
+
+def _shade(share: float) -> str:
+    """Return a color between light gray, of the worst, and blue, of the best trial."""
+    worst, best = (215, 215, 215), (0, 90, 170)
+    mixed = (round(a + (b - a) * share) for a, b in zip(worst, best, strict=True))
+    return "#{:02x}{:02x}{:02x}".format(*mixed)
+
+
+def _bars(metric: str, shares: Mapping[str, float]) -> _Part:
+    lines = [
+        (
+            f'<text x="{_LEFT}" y="20" font-weight="bold">share of the variance of {_text(metric)} '
+            "that a parameter explains alone</text>\n"
+        )
+    ]
+    for number, (name, share) in enumerate(shares.items()):
+        y = 34 + number * _BAR
+        width = share * (_WIDTH - 2 * _LEFT - 160)
+        lines.append(
+            f'<text x="{_LEFT + 140}" y="{y + 13}" text-anchor="end">{_text(name)[:24]}</text>\n'
+            f'<rect x="{_LEFT + 148}" y="{y}" width="{width:.1f}" height="16" fill="#0072b2"/>\n'
+            f'<text x="{_LEFT + 154 + width:.1f}" y="{y + 13}">{share:.0%}</text>\n'
+        )
+    return _Part("".join(lines), 50 + len(shares) * _BAR)

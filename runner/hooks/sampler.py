@@ -1,0 +1,111 @@
+"""Choose the parameters of the next trial of a sweep with Optuna's TPE.
+
+The agent runs this source in an environment with Optuna. It reads one JSON document from stdin and
+writes the parameters to stdout. No study is stored: it is rebuilt from the reports of the trials.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from typing import Any
+
+
+def choose(task: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a trial.
+
+    Args:
+        task: `space`, the dimensions in an order in which conditions refer to earlier ones;
+            `draw`, values for dimensions that the sampler cannot choose; `trials`, each with
+            `params`, `state` and `curve`; `goal` and `seed`.
+    """
+    optuna: Any = importlib.import_module("optuna")  # only this environment has it
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study: Any = optuna.create_study(
+        direction="maximize" if task["goal"] == "max" else "minimize",
+        sampler=optuna.samplers.TPESampler(seed=task["seed"]),
+    )
+    for trial in task["trials"]:
+        if (known := _frozen(optuna, task["space"], trial)) is not None:
+            study.add_trial(known)
+    asked = study.ask()
+    params: dict[str, Any] = {}
+    for dimension in task["space"]:
+        if not _applies(dimension, params):
+            continue
+        names = dimension["names"]
+        distribution = _distribution(optuna, dimension)
+        if distribution is None:
+            params.update({name: task["draw"][name] for name in names if name in task["draw"]})
+            continue
+        value = asked._suggest(",".join(names), distribution)
+        if dimension["kind"] == "rows":
+            params.update(zip(names, json.loads(value)))  # noqa: B905  the agent's Python is 3.10
+        else:
+            params[names[0]] = value if dimension["kind"] == "integers" else _rounded(value)
+    return params
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _applies(dimension: dict[str, Any], params: dict[str, Any]) -> bool:
+    return all(name in params and params[name] in values for name, values in dimension["when"])
+
+
+def _distribution(optuna: Any, dimension: dict[str, Any]) -> Any:
+    """Return the distribution of a dimension, or None if TPE has none like it."""
+    kind, known = dimension["kind"], optuna.distributions
+    if kind == "rows":
+        return known.CategoricalDistribution([json.dumps(row) for row in dimension["rows"]])
+    if kind == "integers":
+        return known.IntDistribution(int(dimension["low"]), int(dimension["high"]))
+    if kind in ("uniform", "loguniform"):
+        low, high = dimension["low"], dimension["high"]
+        return known.FloatDistribution(low, high, log=kind == "loguniform")
+    return None
+
+
+def _frozen(optuna: Any, space: list[dict[str, Any]], trial: dict[str, Any]) -> Any:
+    """Return a trial as Optuna knows it, or None if it is of no use to the sampler."""
+    state, curve = trial["state"], [(step, value) for step, value in trial["curve"]]
+    finite = [(step, value) for step, value in curve if math.isfinite(value)]
+    states = optuna.trial.TrialState
+    if state == "succeeded" and finite:
+        kind, value = states.COMPLETE, finite[-1][1]
+    elif state == "stopped" and finite:
+        kind, value = states.PRUNED, finite[-1][1]
+    elif state == "running":
+        kind, value = states.RUNNING, None
+    elif state in ("failed", "succeeded", "stopped"):
+        kind, value = states.FAIL, None
+    else:
+        return None
+    params: dict[str, Any] = {}
+    distributions: dict[str, Any] = {}
+    for dimension in space:
+        names = dimension["names"]
+        distribution = _distribution(optuna, dimension)
+        if distribution is None or not all(name in trial["params"] for name in names):
+            continue
+        values = [trial["params"][name] for name in names]
+        name = ",".join(names)
+        params[name] = json.dumps(values) if dimension["kind"] == "rows" else values[0]
+        distributions[name] = distribution
+    try:
+        return optuna.trial.create_trial(
+            state=kind,
+            params=params,
+            distributions=distributions,
+            value=value,
+            intermediate_values=dict(finite),
+        )
+    except ValueError:  # parameters outside of the space, which was changed
+        return None
+
+
+if __name__ == "__main__":
+    json.dump(choose(json.loads(sys.stdin.read())), sys.stdout)

@@ -1,0 +1,326 @@
+"""A trial of a sweep: its parameters, decided when it starts, its reports, and its early end.
+
+There is no controller. The agent of each trial asks the sampler itself, with the reports of the
+other trials, and claims the answer by replacing run.json on the condition that nobody else did. The
+rule of early stopping needs nothing but the reports either, so a sweep continues without the
+machine that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import pkgutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from runner.node.environment.virtual_env import EnvironmentBuilder
+from runner.node.failures import StageFailedError
+from runner.node.script.streams import EventLog
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import StorageRequestError
+from runner.protocol.encoding import parse_json
+from runner.protocol.metrics import Goal, default_goal
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import index_blob, index_metadata
+from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run_spec, replace_arguments
+from runner.protocol.sweeps import (
+    FIRST_REPORTS,
+    METRIC_MISSING,
+    Point,
+    TrialReport,
+    TrialSpec,
+    TrialState,
+    failed_sweep,
+    reports_folder,
+    stop_reason,
+    with_point,
+)
+
+logger = logging.getLogger(__name__)
+
+SAMPLER_PACKAGES = "optuna==5.0.0\n"
+RANDOM_TRIALS = 10  # with a value, before the sampler is asked
+ASK_S = 120.0
+POLL_S = 0.5
+REPORT_EVERY_S = 2.0
+LIST_EVERY_S = 2.0
+CLAIMS = 5  # tries to replace a run.json that changes at the same time
+
+
+def cancelled_by_sweep(runs: ContainerClient, run_body: bytes) -> str | None:
+    """Return why the trial of this run.json does not start, or None if it does."""
+    try:
+        raw = parse_json(run_body)
+        if not raw.get("trial") or not raw.get("group"):
+            return None
+        found = runs.list_metadata(reports_folder(str(raw["group"])), FIRST_REPORTS)
+    except (*DAMAGED, StorageRequestError):
+        return None  # whoever parses the whole says what is wrong with it
+    reports = (TrialReport.parse(name, metadata) for name, metadata in found.items())
+    return failed_sweep(each for each in reports if each is not None)
+
+
+def open_trial(runs: ContainerClient, spec: RunSpec, attempt: int) -> SweepTrial | None:
+    """Return the trial of a run, which reports that it runs; None for other runs."""
+    if not spec.trial or not spec.group:
+        return None
+    try:
+        trial = SweepTrial(runs, spec, TrialSpec.from_json(spec.trial))
+        trial.begin(is_first=attempt == 1 and spec.origin is None)
+    except DAMAGED as err:
+        logger.warning("the sweep of this run is not known: %s", err)
+        return None
+    return trial
+
+
+class SweepTrial:
+    """One trial while it runs. `stopped` is why it has to end early, None as long as it goes on."""
+
+    def __init__(self, runs: ContainerClient, spec: RunSpec, trial: TrialSpec) -> None:
+        self._runs = runs
+        self._spec = spec
+        self._trial = trial
+        self._group = spec.group or ""
+        self._curve: tuple[Point, ...] = ()
+        self._undecided: list[tuple[Point, ...]] = []  # the curve after each new value
+        self._metric = trial.metric
+        self._goal: Goal = trial.goal
+        self._sampler = ""
+        self._others: list[TrialReport] = []
+        self._others_at = -math.inf
+        self._reported_at = -math.inf
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.stopped: str | None = None
+
+    def begin(self, *, is_first: bool) -> None:
+        """Report that the trial runs; its values of earlier attempts are kept."""
+        if not is_first:
+            own = self._report("running", "").blob(self._group)
+            try:
+                found = self._runs.list_metadata(own).get(own, {})
+            except StorageRequestError as err:
+                logger.warning("the values of earlier attempts are not known: %s", err)
+                found = {}
+            before = TrialReport.parse(own, found)
+            if before is not None:
+                self._curve, self._sampler = before.curve, before.sampler
+        self._write("running", "")
+
+    def decide(self, shared_dir: Path, events: EventLog, check: Callable[[], None]) -> RunSpec:
+        """Return the run with the parameters of the trial, which the first call decides.
+
+        Raises:
+            StageFailedError: run.json cannot be replaced.
+        """
+        if self._trial.decided:
+            return self._spec
+        with events.stage("sample", "choosing the parameters") as report:
+            builder = EnvironmentBuilder(shared_dir, report, check)
+            params = self._ask(builder, shared_dir, events)
+            self._spec = self._claim(params)
+            self._trial = TrialSpec.from_json(self._spec.trial or {})
+            shown = " ".join(f"{name}={value}" for name, value in self._trial.params.items())
+            events.summarise(f"{shown} ({self._sampler})")
+        self._write("running", "")
+        return self._spec
+
+    def _ask(
+        self, builder: EnvironmentBuilder, shared_dir: Path, events: EventLog
+    ) -> Mapping[str, Any]:
+        """Return the parameters that the sampler chose; without one, the draw of the trial."""
+        trial, self._sampler = self._trial, "random"
+        others = self._list(0.0)
+        measured = [each for each in others if each.value is not None and each.state != "running"]
+        if len(measured) < RANDOM_TRIALS:
+            return trial.params
+        task = {
+            "space": trial.space,
+            "draw": trial.params,
+            "goal": trial.goal,
+            "seed": trial.seed + trial.number,
+            "trials": [
+                {"params": each.params, "state": each.state, "curve": each.curve} for each in others
+            ],
+        }
+        try:
+            chosen = _run_sampler(builder, shared_dir, task)
+        except (StageFailedError, OSError, ValueError, subprocess.SubprocessError) as err:
+            events.aside("notice", "progress", f"drawn at random, as the sampler failed: {err}")
+            return trial.params
+        self._sampler = trial.sampler or ""
+        return chosen
+
+    def _claim(self, params: Mapping[str, Any]) -> RunSpec:
+        """Write the parameters to run.json, unless another agent of this run was first."""
+        blobs = RunPaths(self._spec.run_id)
+        for _ in range(CLAIMS):
+            found, body = self._runs.head(blobs.run), self._runs.get(blobs.run)
+            if found is None or body is None:
+                break
+            spec = parse_run_spec(body)
+            trial = TrialSpec.from_json(spec.trial or {})
+            if trial.decided:
+                return spec
+            changed = with_params(spec, trial, params)
+            document = changed.to_json()
+            if self._runs.replace(blobs.run, json.dumps(document, indent=2).encode(), found.etag):
+                try:
+                    self._runs.put_metadata(index_blob(spec.run_id), index_metadata(document, None))
+                except StorageRequestError as err:
+                    logger.warning("the index has the parameters of before: %s", err)
+                return parse_run_spec(json.dumps(document).encode())
+        raise StageFailedError(
+            "sample", "StorageFailed", f"the parameters cannot be written to {blobs.run}"
+        )
+
+    def observe(self, name: str, value: float, step: int | None) -> None:
+        """Take a value of a metric, from any thread."""
+        with self._lock:
+            if self._metric is None:
+                self._metric, self._goal = name, default_goal(name)
+            if name == self._metric:
+                self._curve = with_point(self._curve, step, value)
+                self._undecided.append(self._curve)
+
+    def start(self) -> None:
+        """Start to report the values, and to apply the rule of early stopping to them."""
+        self._thread = threading.Thread(target=self._run, name="trial", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop to report."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(POLL_S * 4)
+
+    def _run(self) -> None:
+        while not self._closing.wait(POLL_S):
+            try:
+                self.look()
+            except StorageRequestError as err:
+                logger.warning("the trial could not be compared with others: %s", err)
+            except Exception:  # the script counts more than its comparison
+                logger.exception("the trial is not compared with others any more")
+                return
+
+    def look(self) -> None:
+        """Apply the rule to every new value; report them from time to time."""
+        with self._lock:
+            curves, self._undecided = self._undecided, []
+        rule = self._trial.early_stop
+        if curves and rule is not None and self.stopped is None:
+            others = self._list(LIST_EVERY_S)
+            number = self._trial.number
+            whys = (stop_reason(rule, self._goal, number, curve, others) for curve in curves)
+            self.stopped = next((why for why in whys if why), None)
+        if curves and time.monotonic() - self._reported_at > REPORT_EVERY_S:
+            self._write("running", "")
+
+    def missing_metric(self) -> StageFailedError | None:
+        """Return the failure of a script that never reported the metric that the sweep needs."""
+        if not self._trial.needs_metric or self._curve:
+            return None
+        needs = "sampler" if self._trial.early_stop is None else "rule of early stopping"
+        return StageFailedError(
+            "command",
+            METRIC_MISSING,
+            f"the script reported no {self._metric}, which the {needs} of the sweep needs: print "
+            "it, write it to $RUNNER_METRICS_FILE, or choose another one with --metric",
+        )
+
+    def finish(self, state: TrialState, message: str = "") -> None:
+        """Report how the trial ended."""
+        self.close()
+        self._write("stopped" if self.stopped and state == "succeeded" else state, message)
+
+    def _report(self, state: TrialState, message: str) -> TrialReport:
+        trial = self._trial
+        with self._lock:
+            return TrialReport(
+                trial.name,
+                trial.number,
+                self._spec.run_id,
+                state,
+                trial.params,
+                self._curve,
+                message,
+                self._sampler,
+            )
+
+    def _write(self, state: TrialState, message: str) -> None:
+        """Write the report. The trial is valid without it."""
+        report = self._report(state, message)
+        self._reported_at = time.monotonic()
+        try:
+            self._runs.put_metadata(report.blob(self._group), report.to_metadata())
+        except StorageRequestError as err:
+            logger.warning("the trial could not report: %s", err)
+
+    def _list(self, max_age_s: float) -> list[TrialReport]:
+        """Return the reports of the other trials, which may be this old."""
+        if time.monotonic() - self._others_at > max_age_s:
+            found = self._runs.list_metadata(reports_folder(self._group))
+            reports = (TrialReport.parse(name, metadata) for name, metadata in found.items())
+            self._others = [one for one in reports if one and one.name != self._trial.name]
+            self._others_at = time.monotonic()
+        return self._others
+
+
+def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> RunSpec:
+    """Return the run with the parameters that its sweep decided.
+
+    Raises:
+        ValueError: its command has not the parameters that it was submitted with.
+    """
+    swept = {name for one in trial.space for name in one["names"]}
+    if swept.isdisjoint(spec.params):  # the script gets them as arguments
+        old, new, declared = trial.params, params, dict(spec.params)
+    else:
+        given = {**trial.defaults, **params}
+        kept = {name: v for name, v in spec.params.items() if name not in swept or name in given}
+        declared = {name: given.get(name, value) for name, value in kept.items()}
+        declared |= {name: value for name, value in params.items() if name not in declared}
+        old, new = spec.params, declared
+    command = replace_arguments(spec.command, old, new)
+    if command is None:
+        raise ValueError("the run's command does not hold its parameters")
+    decided = trial.decide(params).to_json()
+    return replace(spec, command=command, params=declared, trial=decided)
+
+
+def _run_sampler(
+    builder: EnvironmentBuilder, shared_dir: Path, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the parameters that Optuna chooses, in an environment of its own on this node."""
+    folder = shared_dir / "runner" / "sampler"
+    folder.mkdir(parents=True, exist_ok=True)
+    requirements = folder / "requirements.txt"
+    if not requirements.is_file() or requirements.read_text("utf-8") != SAMPLER_PACKAGES:
+        requirements.write_text(SAMPLER_PACKAGES, encoding="utf-8")
+    environment = builder.ensure(folder, requirements.name, None, "")
+    source = pkgutil.get_data("runner", "hooks/sampler.py")
+    if source is None:
+        raise ValueError("the sampler is not in the agent")
+    done = subprocess.run(
+        [str(environment / "bin" / "python"), "-I", "-c", source.decode()],
+        input=json.dumps(task).encode(),
+        capture_output=True,
+        timeout=ASK_S,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise ValueError(lines[-1] if lines else f"it exited with code {done.returncode}")
+    found: Any = parse_json(done.stdout)
+    if not isinstance(found, dict):
+        raise ValueError("it chose no parameters")
+    return cast("dict[str, Any]", found)

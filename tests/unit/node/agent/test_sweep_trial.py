@@ -1,0 +1,211 @@
+"""Feature row 45: what the agent of a trial decides and reports, with blobs in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.node.agent import sweep_trial
+from runner.node.agent.sweep_trial import (
+    RANDOM_TRIALS,
+    SweepTrial,
+    cancelled_by_sweep,
+    open_trial,
+    with_params,
+)
+from runner.node.script.shipper import LineQueue
+from runner.node.script.streams import EventLog
+from runner.node.storage.auth import SasCredential
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import Transport
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.paths import RunPaths
+from runner.protocol.run_spec import RunSpec, parse_run_spec
+from runner.protocol.sweeps import StopRule, TrialReport, TrialSpec
+from tests.unit.node.fake_blob import FakeBlobs
+
+GROUP = "net-20261124-120000-aaaa"
+RUN = "net-11-20261124-120000-bbbb"
+SPACE = ({"names": ["lr"], "kind": "uniform", "low": 0.0, "high": 1.0, "when": []},)
+SAMPLED = TrialSpec(
+    "11", 11, {"lr": 0.25}, "loss", "min", StopRule(), "tpe", decided=False, space=SPACE
+)
+
+
+@pytest.fixture
+def runs(service: FakeBlobs) -> ContainerClient:
+    return ContainerClient(Transport(service.url, SasCredential("s"), RetryBudget()))
+
+
+def submitted(service: FakeBlobs, trial: TrialSpec) -> RunSpec:
+    document = {
+        "format": 1,
+        "run_id": RUN,
+        "experiment": "net",
+        "command": ["python", "train.py", "--lr", "0.25", "--verbose"],
+        "code": {"sha256": "0" * 64},
+        "params": {},
+        "group": GROUP,
+        "trial": trial.to_json(),
+    }
+    service.put(RunPaths(RUN).run, json.dumps(document).encode())
+    return parse_run_spec(service.data(RunPaths(RUN).run))
+
+
+def reported(runs: ContainerClient, count: int, state: Any = "succeeded") -> None:
+    for number in range(1, count + 1):
+        points = tuple((step, number / step) for step in range(1, 6))
+        report = TrialReport(f"{number:02d}", number, "x", state, {"lr": number / 100}, points)
+        runs.put_metadata(report.blob(GROUP), report.to_metadata())
+
+
+def own_report(runs: ContainerClient) -> TrialReport:
+    blob = f"sweeps/{GROUP}/trials/11"
+    found = TrialReport.parse(blob, runs.list_metadata(blob)[blob])
+    assert found is not None
+    return found
+
+
+def opened(runs: ContainerClient, spec: RunSpec, attempt: int = 1) -> SweepTrial:
+    trial = open_trial(runs, spec, attempt)
+    assert trial is not None
+    return trial
+
+
+def decided(trial: SweepTrial, folder: Path) -> RunSpec:
+    return trial.decide(folder, EventLog(LineQueue()), lambda: None)
+
+
+def choose(task_seen: list[Mapping[str, Any]], chosen: dict[str, Any]) -> Any:
+    def run_sampler(builder: object, shared_dir: Path, task: Mapping[str, Any]) -> dict[str, Any]:
+        task_seen.append(task)
+        return chosen
+
+    return run_sampler
+
+
+def test_first_trials_of_a_sampler_are_the_seeded_draws(
+    runs: ContainerClient, service: FakeBlobs, tmp_path: Path
+) -> None:
+    trial = opened(runs, submitted(service, SAMPLED))
+    reported(runs, RANDOM_TRIALS - 1)
+    spec = decided(trial, tmp_path)
+    assert spec.command == ("python", "train.py", "--lr", "0.25", "--verbose")
+    assert own_report(runs).sampler == "random"
+
+
+@pytest.mark.feature(45)
+def test_later_trial_gets_what_the_sampler_chose_and_every_attempt_keeps_it(
+    runs: ContainerClient, service: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(sweep_trial, "_run_sampler", choose(tasks, {"lr": 0.7}))
+    spec = submitted(service, SAMPLED)
+    reported(runs, RANDOM_TRIALS)
+    first, twin = opened(runs, spec), opened(runs, spec)
+    assert decided(first, tmp_path).command[3] == "0.7"
+    assert [len(task["trials"]) for task in tasks] == [RANDOM_TRIALS]
+    # A second agent of the same run, and an attempt after an eviction.
+    monkeypatch.setattr(sweep_trial, "_run_sampler", choose(tasks, {"lr": 0.1}))
+    assert decided(twin, tmp_path).command[3] == "0.7"
+    again = parse_run_spec(service.data(RunPaths(RUN).run))
+    assert decided(opened(runs, again, 2), tmp_path).command[3] == "0.7"
+    assert len(tasks) == 2
+    assert own_report(runs).params == {"lr": 0.7}
+
+
+def test_trial_is_drawn_at_random_if_the_sampler_fails(
+    runs: ContainerClient, service: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object) -> dict[str, Any]:
+        raise OSError("no network")
+
+    monkeypatch.setattr(sweep_trial, "_run_sampler", fails)
+    trial = opened(runs, submitted(service, SAMPLED))
+    reported(runs, RANDOM_TRIALS)
+    assert decided(trial, tmp_path).command[3] == "0.25"
+    assert own_report(runs).sampler == "random"
+
+
+@pytest.mark.feature(45)
+def test_trial_stops_when_it_is_worse_than_the_others(
+    runs: ContainerClient, service: FakeBlobs
+) -> None:
+    spec = submitted(service, TrialSpec("11", 11, {"lr": 0.25}, "loss", "min", StopRule()))
+    reported(runs, 3)
+    trial = opened(runs, spec)
+    for step in range(1, 4):
+        trial.observe("loss", 50.0, step)
+        trial.observe("seconds", 0.0, step)
+    assert trial.stopped is None
+    trial.look()
+    assert trial.stopped is not None
+    trial.finish("succeeded", trial.stopped)
+    report = own_report(runs)
+    assert (report.state, report.value) == ("stopped", 50.0)
+    assert "median of 3 trials" in report.message
+
+
+def test_values_of_earlier_attempts_count(runs: ContainerClient, service: FakeBlobs) -> None:
+    spec = submitted(service, TrialSpec("11", 11, {"lr": 0.25}, "loss", "min", StopRule()))
+    first = opened(runs, spec)
+    first.observe("loss", 3.0, 1)
+    first.observe("loss", 2.0, 2)
+    first.finish("failed", "the disk is full")
+    second = opened(runs, spec, 2)
+    second.observe("loss", 1.5, 2)
+    second.finish("succeeded")
+    assert own_report(runs).curve == ((1, 3.0), (2, 1.5))
+
+
+@pytest.mark.feature(45)
+def test_script_without_the_metric_of_its_sweep_fails(
+    runs: ContainerClient, service: FakeBlobs
+) -> None:
+    trial = opened(runs, submitted(service, SAMPLED))
+    trial.observe("accuracy", 0.5, 1)
+    missing = trial.missing_metric()
+    assert missing is not None
+    assert (missing.code, "no loss" in missing.message) == ("MetricMissing", True)
+    trial.observe("loss", 0.5, 1)
+    assert trial.missing_metric() is None
+
+
+@pytest.mark.feature(42)
+def test_trial_does_not_start_after_only_failures(
+    runs: ContainerClient, service: FakeBlobs
+) -> None:
+    spec = submitted(service, TrialSpec("11", 11, {"lr": 0.25}))
+    body = json.dumps(spec.to_json()).encode()
+    reported(runs, 4, "failed")
+    assert cancelled_by_sweep(runs, body) is None
+    reported(runs, 5, "failed")
+    assert "first 5 trials failed" in (cancelled_by_sweep(runs, body) or "")
+    assert cancelled_by_sweep(runs, b'{"trial": null}') is None
+    assert cancelled_by_sweep(runs, b"no json") is None
+
+
+def test_declared_parameters_without_a_value_get_their_default() -> None:
+    space = (
+        {"names": ["opt"], "kind": "rows", "rows": [["sgd"], ["adam"]], "when": []},
+        {"names": ["momentum"], "kind": "uniform", "low": 0, "high": 1, "when": []},
+    )
+    trial = TrialSpec(
+        "1", 1, {"opt": "sgd", "momentum": 0.4}, "loss", sampler="tpe", decided=False,
+        space=space, defaults={"opt": "sgd", "momentum": 0.9},
+    )  # fmt: skip
+    spec = RunSpec(
+        run_id=RUN,
+        command=("t.py", "--epochs", "3", "--opt", "sgd", "--momentum", "0.4", "--quiet"),
+        params={"epochs": 3, "opt": "sgd", "momentum": 0.4},
+    )
+    found = with_params(spec, trial, {"opt": "adam"})
+    assert found.params == {"epochs": 3, "opt": "adam", "momentum": 0.9}
+    assert found.command == (
+        *("t.py", "--epochs", "3", "--opt", "adam", "--momentum", "0.9", "--quiet"),
+    )  # fmt: skip
+    assert TrialSpec.from_json(found.trial or {}).decided
