@@ -91,14 +91,16 @@ def _trial_specs(
     metric = sweep.metric or recipe.primary_metric
     method = sweep.method_with(metric)
     nodes = recipe.resources.nodes
-    rule = sweep.stop_rule(method) if nodes == 1 else None
-    if nodes > 1 and sweep.stops_early:
+    if nodes > 1 and (sweep.method == "tpe" or sweep.stops_early):
         raise RunnerError(
             "R-SWEEP-NODES",
-            f"sweep: early_stop, and trials on {nodes} nodes",
-            why="trials stop early on one node only",
-            fix="remove `early_stop`",
+            f"sweep: {'early_stop' if sweep.stops_early else 'method: tpe'} with {nodes} nodes",
+            why="the agents of several nodes do not decide together on a trial",
+            fix="remove it, or use one node for each trial",
         )
+    if nodes > 1 and method == "tpe":  # by default
+        method = "random"
+    rule = sweep.stop_rule(method)
     own = recipe.goal if metric is not None and metric == recipe.primary_metric else None
     goal = sweep.goal or own or default_goal(metric or "")
     if method != "tpe":
