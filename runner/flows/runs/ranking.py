@@ -81,8 +81,10 @@ def rank(rows: Sequence[RunRow], order: MetricOrder) -> list[RunRow]:
 
 def goal_of(rows: Iterable[RunRow], metric: str) -> Goal:
     """Return the goal that the newest run with one declares, else the usual one of the name."""
-    goals = (_declared_goal(row.record, metric) for row in rows if row.record)
-    return next((goal for goal in goals if goal), default_goal(metric))
+    for row in rows:
+        if row.record and (goal := _declared_goal(row.record, metric)):
+            return goal
+    return default_goal(metric)
 
 
 def _declared_goal(record: RunSpec, metric: str) -> Goal | None:
