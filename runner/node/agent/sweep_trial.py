@@ -291,6 +291,8 @@ def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> R
         declared |= {name: value for name, value in params.items() if name not in declared}
         old, new = spec.params, declared
     command = replace_arguments(spec.command, old, new)
+    if command is None and not any(f"--{name}" in spec.command for name in swept):
+        command = spec.command  # a notebook reads $RUNNER_PARAMS
     if command is None:
         raise ValueError("the run's command does not hold its parameters")
     decided = trial.decide(params).to_json()
