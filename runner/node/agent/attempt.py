@@ -456,10 +456,7 @@ class Attempt:
             watch = None if rank else self.hang_watch()  # the primary knows of all ranks
             requests = self._connect(place, others)
             self._written = written
-            if self.live is not None:
-                self.live.start()
-            if self.trial is not None:
-                self.trial.start()
+            self._start_observers()
             try:
                 ended = command.run_command(
                     launch.words,
@@ -477,16 +474,11 @@ class Attempt:
                 checkpoints.finish(None)
                 raise
             finally:
-                if self.live is not None:
-                    self.live.finish()
+                self._end_observers()
                 requests.stop()
-                if self.trial is not None:
-                    self.trial.close()
             checkpoints.finish(ended)
             self._termination.check()
-            early = self.stopped_early and not checkpoints.must_stop and not self._hung
-            if ended.stopped and early:
-                self.events.summarise(f"stopped early: {self.stopped_early}")
+            if self._is_early(ended):
                 return
             self._check_stop(ended, others)
             self._check_end(ended)
@@ -494,6 +486,27 @@ class Attempt:
             printed = self.printed is not None and self.printed.is_on
             where = Path(prepared["VIRTUAL_ENV"])
             self.finished.save(self.number, where, self.collect(), printed=printed)
+
+    def _start_observers(self) -> None:
+        if self.live is not None:
+            self.live.start()
+        if self.trial is not None:
+            self.trial.start()
+
+    def _end_observers(self) -> None:
+        if self.live is not None:
+            self.live.finish()
+        if self.trial is not None:
+            self.trial.close()
+
+    def _is_early(self, ended: command.ScriptResult) -> bool:
+        """Return True if the sweep ended the script, and nothing else did."""
+        if not (ended.stopped and self.stopped_early):
+            return False
+        if self._checkpoints.must_stop or self._hung:
+            return False
+        self.events.summarise(f"stopped early: {self.stopped_early}")
+        return True
 
     def _check_stop(self, ended: command.ScriptResult, others: NodeGroup | None) -> None:
         """Raise the cause if it was not the script that ended its command."""
