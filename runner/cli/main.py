@@ -153,6 +153,7 @@ VERBS: Mapping[str, Verb] = {
     "files": Verb("Runs", "runs.files", "app"),
     "ssh": Verb("Runs", "runs.ssh", "ssh"),
     "exec": Verb("Runs", "runs.ssh", "exec"),
+    "dev": Verb("Runs", "runs.dev", "dev"),
     "tensorboard": Verb("Runs", "runs.export", "tensorboard"),
     "export": Verb("Runs", "runs.export", "export"),
     "data": Verb("Data and models", "data", "app"),

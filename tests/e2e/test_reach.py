@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Generator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,27 @@ def test_what_cannot_be_entered_says_why(
     assert (missing.returncode, "R-USAGE" in missing.stderr) == (2, True)
     absent = cli.run("exec", running, "--", "no-such-program")
     assert absent.returncode == 127
+
+
+@pytest.mark.slow
+@pytest.mark.feature(38)
+def test_node_to_work_on_ends_by_itself_and_keeps_what_was_written(cli: Cli) -> None:
+    (cli.cwd / "project").mkdir()
+    (cli.cwd / "project" / "notes.txt").write_text("one\n")
+    made = cli.json("dev", "project", "--for", "15s")
+    write = "cat notes.txt; echo two >> notes.txt; echo model > model.txt"
+    assert cli.ok("exec", made["run_id"], "--", "sh", "-c", write) == "one\n"
+    cli.run("attach", made["run_id"])
+    shown = cli.json("show", made["run_id"])
+    assert shown["state"] == "succeeded"
+    ended = datetime.fromisoformat(shown["result"]["ended"])
+    assert abs(ended - datetime.fromisoformat(made["ends"])) < timedelta(seconds=30)
+    cli.ok("files", "get", made["run_id"])
+    kept = {p.name: p.read_text() for p in (cli.cwd / "outputs").rglob("*.txt")}
+    assert kept == {"notes.txt": "one\ntwo\n", "model.txt": "model\n"}
+
+
+def test_node_to_work_on_needs_a_folder_and_a_time(cli: Cli) -> None:
+    for words, text in ((("nowhere",), "no folder 'nowhere'"), (("--for", "1y"), "--for")):
+        refused = cli.run("dev", *words)
+        assert (refused.returncode, text in refused.stderr) == (2, True), refused.stderr

@@ -9,6 +9,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
@@ -367,6 +368,20 @@ def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
     raise _unknown(ref)
 
 
+def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
+    """Load a folder for a command that is none of its recipe; see `recipe.load_workspace`."""
+    folder = _resolved(ref, cwd)
+    if not folder.is_dir():
+        raise RunnerError(
+            f"{_CODE}-UNKNOWN", f"no folder {ref!r}", fix="pass a folder, or . for the current one"
+        )
+    return replace(
+        _from_folder(folder, "folder", command=command),
+        name="dev", params=(), outputs=(), named_outputs={}, model=None, after=(), retries=0,
+        sweep=None,
+    )  # fmt: skip
+
+
 def list_recipes() -> tuple[Recipe, ...]:
     """Return all built-in recipes, by name."""
     return tuple(_from_folder(BUILTIN_FOLDER / name, "builtin") for name in builtin_names())
@@ -419,9 +434,14 @@ def _from_file(path: Path, entry: str | None) -> Recipe:
     )
 
 
-def _from_folder(folder: Path, source: RecipeSource, entry: str | None = None) -> Recipe:
+def _from_folder(
+    folder: Path,
+    source: RecipeSource,
+    entry: str | None = None,
+    command: tuple[str, ...] | None = None,
+) -> Recipe:
     file = folder / RECIPE_FILE
-    chosen = None if entry is None else folder_command(folder, entry)
+    chosen = command if entry is None else folder_command(folder, entry)
     if not file.is_file():
         command = chosen or folder_command(folder)
         return _build(folder, source, RecipeFile.model_validate({}), command=command)

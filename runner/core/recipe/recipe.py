@@ -100,6 +100,17 @@ def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
     return file.load_recipe(ref, cwd=cwd, entry=entry)
 
 
+def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
+    """Load a folder, with the environment and data of its train.yaml if it has one, for a command.
+
+    Raises:
+        RunnerError: no such folder, or an invalid train.yaml.
+    """
+    from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
+
+    return file.load_workspace(ref, cwd=cwd, command=command)
+
+
 def list_recipes() -> tuple[Recipe, ...]:
     """Return all built-in recipes, by name."""
     from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed

@@ -1,0 +1,97 @@
+"""`runner dev`: keep a node for some time, to work on it with `runner ssh`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli import options
+from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.cli.ui.terminal import StageView
+    from runner.protocol.run_spec import RunSpec
+
+_MARGIN_S = 60  # of the time limit, beyond the end of the command
+
+
+def dev(
+    folder: Annotated[
+        str, typer.Argument(metavar="[FOLDER]", help="The code to have on the node.")
+    ] = ".",
+    for_: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long to keep the node: 30m, 4h, 1d.")
+    ] = "4h",
+    data: options.DataOption = None,
+    input_: options.InputOption = None,
+    pool: options.PoolOption = None,
+    gpu: options.GpuOption = None,
+    spot: options.SpotOption = None,
+    max_cost: options.MaxCostOption = None,
+    keep: options.KeepOption = None,
+    target: options.TargetOption = None,
+    stack: options.StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Keep a node for some time, with the code and data of a folder, for `runner ssh`."""
+    from runner.cli.ui.costs import cost_summary
+    from runner.core.recipe.overrides import with_flags
+    from runner.core.recipe.recipe import load_workspace
+    from runner.core.units import format_duration, parse_duration_flag
+    from runner.flows.submit.pipeline import open_and_plan
+    from runner.flows.submit.prepare import TrainOptions, check_run
+    from runner.flows.submit.submit_run import submit_run
+
+    out = Output(output)
+    settings = options.open_settings(target, stack, pool=pool)
+    seconds = int(parse_duration_flag("for", for_, "10s", "6d").total_seconds())
+    flags = options.to_flags(
+        gpu=gpu, nodes=None, spot=spot, priority=None, after=None, max_time=None, retries=None,
+        keep=keep, max_cost=max_cost,
+    )  # fmt: skip
+    recipe = load_workspace(folder, cwd=Path.cwd(), command=("sleep", str(seconds)))
+    recipe = replace(recipe, timeout_s=seconds + _MARGIN_S, estimate=f"{seconds} s")
+    request = TrainOptions(data=data, inputs=tuple(input_ or ()), insisted=flags.resources)
+    checked = check_run(with_flags(recipe, flags), request)
+    with out.stages() as view:
+        connection, plan = open_and_plan(checked, settings, view.on_progress, view.warning)
+        if summary := cost_summary(plan.cost):
+            view.log(f"for {format_duration(seconds)}, {summary}", error=True)
+        record = submit_run(connection, plan, view.on_progress)
+        _await_start(view, connection, record)
+    ends = datetime.now(UTC) + timedelta(seconds=seconds)
+    out.record({"run_id": record.run_id, "pool": record.pool, "ends": ends.isoformat()})
+    out.note(f"to work on it: runner ssh {record.run_id}")
+    out.note(f"it ends by itself at {local_time(ends)}; files written there are its outputs then")
+    out.note(f"to end it now: runner cancel {record.run_id}")
+
+
+def _await_start(view: StageView, connection: Connection, record: RunSpec) -> None:
+    """Show the stages of the run until its node is ready; Ctrl-C leaves it running."""
+    from runner.cli.commands.runs.attach import detached
+    from runner.cli.ui.run_view import RunDisplay
+    from runner.flows.runs.events import RunEnded, StageReported
+    from runner.flows.runs.watch import watch_run
+
+    display = RunDisplay(view, record.run_id, log_to_stderr=True)
+    try:
+        for event in watch_run(connection, record):
+            display.show(event)
+            if isinstance(event, StageReported) and event.event.stage == "command":
+                return
+            if isinstance(event, RunEnded):
+                raise RunnerError(
+                    "R-DEV-ENDED",
+                    f"{record.run_id} ended before it could be used: {event.status.state.value}",
+                    why=event.status.reason,
+                    fix=f"runner why {record.run_id}",
+                    exit_code=ExitCode.RUN_FAILED,
+                )
+    except KeyboardInterrupt:
+        raise detached(view, record.run_id) from None
