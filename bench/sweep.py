@@ -107,7 +107,11 @@ def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
     client = connection.batch_client()
     job: Any = importlib.import_module("azure.batch.models")
     pool = job.BatchPoolInfo(pool_id=plan.job.pool_id)
-    client.create_job(job.BatchJobCreateOptions(id="raw", pool_info=pool, max_parallel_tasks=1))
+    client.create_job(
+        job.BatchJobCreateOptions(
+            id="raw", pool_info=pool, max_parallel_tasks=1, uses_task_dependencies=True
+        )
+    )
     start = time.perf_counter()
     client.create_tasks("raw", tasks)
     raw = time.perf_counter() - start
