@@ -16,7 +16,7 @@ ARGS ?=
 # the files. Workers share the bytecode that they write.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup train test test-all lint preview format bench schema lock clean
+.PHONY: help setup train test test-all lint preview format bench schema recipes lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -59,6 +59,10 @@ schema: $(READY) ## rewrite the generated files (schemas, coverage page, referen
 	$(BIN)/python -m tools.cli_reference
 	$(BIN)/python -m tools.emulator_coverage > docs/emulator-coverage.md
 	$(BIN)/python -m tools.emulator_reference
+
+recipes: $(READY) ## train each built-in recipe on a part of its data, and write docs/recipes.md
+	$(BIN)/pytest tests/e2e/test_recipes.py $(ARGS)
+	$(BIN)/python -m tools.recipe_table
 
 lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \

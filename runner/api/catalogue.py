@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def recipes() -> Table[Recipe]:
-    """Return the built-in recipes: `.name`, `.description`, `.params`, `.dataset`, `.estimate`."""
+    """Return the built-in recipes.
+
+    Each has `.name`, `.toolkit`, `.params`, `.variants`, `.dataset`, `.expect` and `.estimate`.
+    """
     from runner.core.recipe.recipe import list_recipes
 
     return Table(list_recipes(), _recipe_cells)

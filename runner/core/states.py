@@ -48,6 +48,7 @@ _ADVICE_FOR_RESULTS = {
     "VariableMissing": "set it under `env`, or write $$NAME for the text $NAME",
     "Timeout": "raise `timeout` in train.yaml, or shorten the work",
     "OutputMissing": "write the files of `outputs` to $RUNNER_OUTPUT_DIR, or remove their names",
+    "MetricOutOfRange": "see `runner metrics RUN`; `expect` in train.yaml has the range",
     "OutputUnreadable": "write files with plain names that the task may read",
     "DiskFull": "write less, or choose a VM size with a larger disk",
     "StorageFailed": _RETRY,

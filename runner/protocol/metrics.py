@@ -46,6 +46,60 @@ class MetricSummary:
     last_step: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedRange:
+    """The range that the last value of a metric is expected in; None is an open end.
+
+    With `fails`, a run whose value is outside fails; otherwise it warns.
+    """
+
+    metric: str
+    low: float | None = None
+    high: float | None = None
+    fails: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the range as `expect` of run.json has it below the name of the metric."""
+        return {"min": self.low, "max": self.high, "outside": "fail" if self.fails else "warn"}
+
+    @classmethod
+    def from_json(cls, metric: str, raw: Mapping[str, Any]) -> ExpectedRange:
+        """Read an entry of `expect` of run.json."""
+        low, high = (None if raw.get(k) is None else float(raw[k]) for k in ("min", "max"))
+        return cls(metric, low, high, fails=raw.get("outside") == "fail")
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            bound = self.high if self.low is None else self.low
+            return f"at {'most' if self.low is None else 'least'} {bound:g}"
+        return f"{self.low:g} to {self.high:g}"
+
+    def problem(self, last: Mapping[str, float]) -> str:
+        """Return how the last value of the metric misses the range, or an empty string."""
+        value = last.get(self.metric)
+        if value is None:
+            return f"{self.metric} was not measured, expected {self}"
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        if low <= value <= high:  # NaN is outside
+            return ""
+        return f"{self.metric} is {format_metric(value)}, expected {self}"
+
+
+def range_problems(
+    expected: Iterable[ExpectedRange], last: Mapping[str, float], *, fails: bool | None = None
+) -> list[str]:
+    """Return how metrics miss their ranges.
+
+    Args:
+        expected: the ranges.
+        last: the last value of each metric.
+        fails: only ranges whose `fails` has this value; None takes all.
+    """
+    chosen = (each for each in expected if fails is None or each.fails is fails)
+    return [problem for each in chosen if (problem := each.problem(last))]
+
+
 def json_value(value: float) -> MetricValue:
     """Return the value as JSON has it: NaN and infinities as text."""
     if math.isnan(value):

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, get_args
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.metrics import Goal
+from runner.protocol.metrics import ExpectedRange, Goal
 from runner.protocol.models import ModelRequest
 from runner.protocol.paths import code_blob
 
@@ -158,6 +158,7 @@ class RecipeSpec:
         secrets: A reference without a source is of a run.json that has names only.
         named_outputs: Folders below the outputs, by the variable that names them.
         metric_patterns: Regular expressions over standard output, by metric.
+        expect: Ranges of metrics; a run outside of one warns or fails.
         checkpoints: None switches them off.
         keep: None keeps `$RUNNER_OUTPUT_DIR` only.
         image: Reference of the container image that the script runs in.
@@ -178,6 +179,7 @@ class RecipeSpec:
     metric_patterns: Mapping[str, str] = field(default_factory=dict[str, str])
     primary_metric: str | None = None
     goal: Goal = "max"
+    expect: tuple[ExpectedRange, ...] = ()
     model: ModelRequest | None = None
     checkpoints: CheckpointRule | None = CheckpointRule()
     keep: KeepRule | None = KeepRule()
@@ -212,6 +214,7 @@ class RecipeSpec:
             **self._keep_json(),
             **({"packages": list(self.packages)} if self.packages else {}),
             **({"live_outputs": list(self.live_outputs)} if self.live_outputs else {}),
+            **({"expect": {e.metric: e.to_json() for e in self.expect}} if self.expect else {}),
             **({"prepare": self.prepare} if self.prepare else {}),
             **({"max_cost_micros": self.max_cost_micros} if self.max_cost_micros else {}),
             **self._launch_json(),
@@ -260,6 +263,9 @@ class RecipeSpec:
             metric_patterns=dict(metrics.get("patterns") or {}),
             primary_metric=metrics.get("primary"),
             goal="min" if metrics.get("goal") == "min" else "max",
+            expect=tuple(
+                ExpectedRange.from_json(name, each) for name, each in _part(raw, "expect").items()
+            ),
             model=ModelRequest.from_json(raw["model"]) if raw.get("model") else None,
             checkpoints=None if checkpoints is None else CheckpointRule.from_json(checkpoints),
             keep=None if keep is None else KeepRule.from_json(keep),

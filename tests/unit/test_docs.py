@@ -11,7 +11,7 @@ import runner
 from runner.cli.main import VERBS
 from tests.unit.command_lines import parse
 from tests.unit.source_tree import ROOT, assert_none
-from tools import cli_reference
+from tools import cli_reference, recipe_table
 
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs" / "guides").glob("*.md"))]
 SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
@@ -101,3 +101,10 @@ def test_every_client_that_a_readme_names_has_a_test() -> None:
         path, _, name = test.partition("::")
         assert client in text
         assert f"def {name}" in (ROOT / "tests" / path).read_text(encoding="utf-8")
+
+
+def test_table_of_recipes_has_a_row_for_each() -> None:
+    page = recipe_table.TARGET.read_text(encoding="utf-8")
+    named = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert [f"{name}:small" for name in named] == list(recipe_table.small_refs())
+    assert page.startswith(recipe_table.HEAD)

@@ -22,13 +22,18 @@ def list_(output: OutputOption = OutputFormat.TABLE) -> None:
     rows = [
         {
             "name": recipe.name,
+            "toolkit": recipe.toolkit,
             "dataset": recipe.dataset,
+            "expected": _expected(recipe),
+            "variants": ", ".join(recipe.variants),
             "takes": recipe.estimate,
             "description": recipe.description,
         }
         for recipe in list_recipes()
     ]
-    Output(output).rows(rows, ("name", "dataset", "takes", "description"))
+    out = Output(output)
+    out.rows(rows, ("name", "toolkit", "dataset", "expected", "variants"))
+    out.note("parameters and details: runner recipe show NAME")
 
 
 @app.command()
@@ -55,18 +60,65 @@ def check(
     from runner.core.recipe.recipe import load_recipe
 
     recipe = load_recipe(ref, cwd=Path.cwd())
+    for name in recipe.variants:
+        load_recipe(f"{ref}:{name}", cwd=Path.cwd())
     out = Output(output)
     out.record(_described(recipe))
+    _print_params(out, recipe)
+
+
+@app.command()
+def show(
+    ref: Annotated[
+        str, typer.Argument(help="Built-in recipe, folder or script; with a variant NAME:VARIANT.")
+    ],
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show a recipe: toolkit, data, parameters, variants and the expected metrics."""
+    from pathlib import Path
+
+    from runner.core.recipe.recipe import load_recipe
+
+    recipe = load_recipe(ref, cwd=Path.cwd())
+    out = Output(output)
+    variants = {name: load_recipe(f"{ref}:{name}", cwd=Path.cwd()) for name in recipe.variants}
+    document = _described(recipe)
+    if not out.as_text:
+        document["variants"] = {name: _described(each) for name, each in variants.items()}
+        out.record(document)
+        return
+    out.record(document)
+    _print_params(out, recipe)
+    if variants:
+        rows = [
+            {
+                "variant": f"{ref}:{name}",
+                "toolkit": each.toolkit,
+                "expected": _expected(each),
+                "takes": each.estimate,
+            }
+            for name, each in variants.items()
+        ]
+        out.text()
+        out.rows(rows, ("variant", "toolkit", "expected", "takes"))
+
+
+def _print_params(out: Output, recipe: Recipe) -> None:
     if recipe.params and out.as_text:
         out.text()
         rows = [_param(param) for param in recipe.params]
         out.rows(rows, ("param", "type", "default", "allowed", "help"))
 
 
+def _expected(recipe: Recipe) -> str:
+    return ", ".join(f"{each.metric} {each}" for each in recipe.expect)
+
+
 def _described(recipe: Recipe) -> dict[str, Any]:
     return {
         "name": recipe.name,
         "description": recipe.description,
+        "toolkit": recipe.toolkit,
         "source": recipe.source,
         "folder": str(recipe.folder),
         "command": " ".join(recipe.command),
@@ -76,6 +128,9 @@ def _described(recipe: Recipe) -> dict[str, Any]:
         "params": {param.name: param.default for param in recipe.params},
         "outputs": list(recipe.outputs),
         "primary_metric": recipe.primary_metric,
+        "expected": [f"{each.metric} {each}" for each in recipe.expect],
+        "variants": list(recipe.variants),
+        "image": recipe.image,
         "timeout_s": recipe.timeout_s,
         "retries": recipe.retries,
         "estimate": recipe.estimate,

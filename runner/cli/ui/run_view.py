@@ -192,6 +192,8 @@ def result_document(
     model: RunModel | None = None,
 ) -> dict[str, Any]:
     """Return the outcome for programs: `result.json`, and the places of everything."""
+    from runner.protocol.metrics import range_problems
+
     result: dict[str, Any] = dict(ended.result.raw) if ended.result else {}
     return {
         **result,
@@ -200,6 +202,7 @@ def result_document(
         "message": ended.status.reason or None,
         "fix": (ended.gave_up or ended.status).fix or None,
         "cause": ended.gave_up.to_json() if ended.gave_up else None,
+        "out_of_range": range_problems(record.expect, ended.result.metrics) if ended.result else [],
         "experiment": record.experiment,
         "job_id": record.job_id,
         "pool": record.pool,
@@ -221,6 +224,8 @@ def print_summary(
     model: RunModel | None = None,
 ) -> None:
     """Print the summary on stderr; `view` has the times since the command started."""
+    from runner.protocol.metrics import range_problems
+
     pairs = {"status": _status_line(ended)}
     if ended.result is None and ended.status.fix:
         pairs["fix"] = ended.status.fix
@@ -240,6 +245,9 @@ def print_summary(
         pairs["model"] = f"registered {model}" if model.version else str(model)
     if ended.result and ended.result.status == "succeeded" and not ended.result.outputs:
         out.warning("the run kept no file: a model that was not saved is lost with the node")
+    if ended.result and ended.result.status == "succeeded":
+        for problem in range_problems(record.expect, ended.result.metrics):
+            out.warning(f"outside of the expected range: {problem}")
     commands = _next_commands(record, ended, folder)
     if model is not None:
         register = f"runner models register {record.run_id}"
@@ -293,6 +301,8 @@ def _result_pairs(record: RunSpec, result: RunResult) -> dict[str, str]:
         pairs["fix"] = fix
     names = sorted(result.metrics, key=lambda name: name != record.primary_metric)
     pairs |= {name: format_metric(result.metrics[name]) for name in names}
+    if expected := expected_text(record, result):
+        pairs["expected"] = expected
     if odd := describe_non_finite(result.metrics, record.run_id):
         pairs["not finite"] = odd
     if result.started and result.ended:
@@ -301,6 +311,17 @@ def _result_pairs(record: RunSpec, result: RunResult) -> dict[str, str]:
         pairs["of which"] = stages
     pairs |= output_pairs(result)
     return pairs
+
+
+def expected_text(record: RunSpec, result: RunResult) -> str:
+    """Return the expected ranges of a run and whether it is within them; empty without any."""
+    from runner.protocol.metrics import range_problems
+
+    if result.status == "cancelled" or not record.expect:
+        return ""
+    if problems := range_problems(record.expect, result.metrics):
+        return f"outside of the range: {'; '.join(problems)}"
+    return ", ".join(f"{each.metric} {each}" for each in record.expect) + ": within"
 
 
 NOTHING_KEPT = "none: the script wrote no file to its folder or to $RUNNER_OUTPUT_DIR"

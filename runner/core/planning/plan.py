@@ -13,6 +13,7 @@ from runner.core.pricing.cost import Work, expected_seconds
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.settings import Settings
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.metrics import ExpectedRange
 from runner.protocol.paths import slug
 from runner.protocol.run_spec import CodeRef, DataRef, RunOrigin, RunSpec, to_arguments
 
@@ -202,7 +203,7 @@ def plan_run(
         job_id=placement.job_id,
         command=(*recipe.command, *to_arguments(request.params), *request.script_args),
         params=dict(request.params),
-        recipe=recipe,
+        recipe=replace(recipe, expect=_expected(recipe, request, inputs.data)),
         inputs=inputs,
         after=placement.after,
         depends_on=placement.depends_on,
@@ -212,6 +213,21 @@ def plan_run(
         trial=request.trial,
         job_limit_s=placement.job_limit_s,
     )
+
+
+def _expected(
+    recipe: Recipe, request: RunRequest, data: DataRef | None
+) -> tuple[ExpectedRange, ...]:
+    """Return the ranges that apply: one that only warns describes the recipe as it stands.
+
+    A run with other parameters, or with data that its downloader calls incomplete, may be outside
+    of it for good reasons. A range that fails the run is a condition, and always applies.
+    """
+    defaults = {param.name: param.default for param in recipe.params if param.default is not None}
+    as_it_stands = dict(request.params) == defaults and not request.script_args
+    if as_it_stands and (data is None or data.notice is None):
+        return recipe.expect
+    return tuple(each for each in recipe.expect if each.fails)
 
 
 def _check_rehearsal(target: str, pool: PoolOutput) -> None:

@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
@@ -139,6 +139,15 @@ RecipeName = Annotated[
         "a name",
         "letters, digits, _ and -, 40 at most, and begins with a letter or digit",
         "cats-v2",
+    ),
+]
+VariantName = Annotated[
+    str,
+    TextField(
+        r"^[a-z0-9][a-z0-9_-]{0,39}$",
+        "the name of a variant",
+        "lower-case letters, digits, _ and -, 40 at most, and begins with a letter or digit",
+        "small",
     ),
 ]
 _DatasetName = Annotated[
@@ -276,6 +285,11 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         "leaves one empty fails.",
     )
     metrics: MetricsSection = Field(default_factory=MetricsSection)
+    expect: keys.Expect = Field(
+        default_factory=dict,
+        description="Ranges of the last values of metrics: [0.97, 1], or {min: 0.97, outside: "
+        "fail}. A run outside of one warns, or fails.",
+    )
     model: keys.Model | None = Field(
         None, description="The model that every run which succeeds becomes a version of."
     )
@@ -325,6 +339,13 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         "it.",
     )
     estimate: str | None = Field(None, description="How long it takes, told before it starts.")
+    toolkit: str | None = Field(
+        None, description="The framework that the script uses, for people who choose a recipe."
+    )
+    variants: dict[VariantName, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Other values of these keys by name: `runner train RECIPE:VARIANT`.",
+    )
     resources: keys.ResourcesFile | None = None
     priority: keys.Priority = Field(
         0, description="-1000 to 1000; tasks of a higher one start first."
@@ -350,22 +371,34 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
 _PYTHONS = ("python", "python3")
 _CODE = "R-RECIPE"
 _BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_WITH_VARIANTS = re.compile(r"(.+?)((?::[a-z0-9][a-z0-9_-]*)+)", re.DOTALL)
 
 
 def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
     """Load a built-in recipe by name, or a folder or script by path; a built-in name wins."""
     if not ref.strip() or "\0" in ref:
         raise _unknown(ref)
-    if _BUILTIN_NAME.fullmatch(ref) and ref in builtin_names():
-        return _from_folder(BUILTIN_FOLDER / ref, "builtin", entry)
-    path = _resolved(ref, cwd)
+    name, variants = _split(ref, cwd)
+    if _BUILTIN_NAME.fullmatch(name) and name in builtin_names():
+        return _from_folder(BUILTIN_FOLDER / name, "builtin", entry, variants=variants)
+    path = _resolved(name, cwd)
     if path.is_file() and path.name == RECIPE_FILE:
         path = path.parent
     if path.is_dir():
-        return _from_folder(path, "folder", entry)
+        return _from_folder(path, "folder", entry, variants=variants)
     if path.is_file():
+        if variants:
+            raise _no_variant(name, variants[0], ())
         return _from_file(path, entry)
-    raise _unknown(ref)
+    raise _unknown(name)
+
+
+def _split(ref: str, cwd: Path) -> tuple[str, tuple[str, ...]]:
+    """Return name or path, and the variants behind it: `mnist:torch:small`."""
+    found = _WITH_VARIANTS.fullmatch(ref)
+    if found is None or _resolved(ref, cwd).exists():
+        return ref, ()
+    return found[1], tuple(found[2].split(":")[1:])
 
 
 def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
@@ -385,6 +418,50 @@ def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
 def list_recipes() -> tuple[Recipe, ...]:
     """Return all built-in recipes, by name."""
     return tuple(_from_folder(BUILTIN_FOLDER / name, "builtin") for name in builtin_names())
+
+
+def _with_variants(document: Document, names: Sequence[str]) -> tuple[Document, RecipeFile]:
+    """Return the document with the keys of these variants, each after those before it."""
+    parsed = check_document(document, RecipeFile, code=_CODE)
+    for name in names:
+        if name not in parsed.variants:
+            raise _no_variant(str(document.path.parent), name, tuple(parsed.variants))
+        changes = parsed.variants[name]
+        for key in ("name", "variants"):
+            if key in changes:
+                problem, fix = "a variant cannot change it", "remove the key"
+                raise field_error(document, ("variants", name, key), problem, code=_CODE, fix=fix)
+        tree = document.find_tree
+        merged = _merged(document.data, changes)
+        # The recipe is valid without the variant, so that a problem is in the lines of the variant.
+        document = Document(document.path, merged, lambda t=tree, n=name: t()["variants"][n])
+        parsed = check_document(document, RecipeFile, code=_CODE)
+        document = Document(document.path, merged, tree)
+    return document, parsed
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], *, params: bool = False) -> Any:
+    """Return `base` with other values; mappings are merged, and a parameter has another default."""
+    result = dict(base)
+    for key, value in changes.items():
+        old: Any = base.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            known = cast("dict[str, Any]", value)
+            result[key] = _merged(cast("dict[str, Any]", old), known, params=key == "params")
+        elif params and isinstance(old, dict):
+            result[key] = {**cast("dict[str, Any]", old), "default": value}
+        else:
+            result[key] = value
+    return result
+
+
+def _no_variant(name: str, variant: str, known: Sequence[str]) -> RunnerError:
+    return RunnerError(
+        f"{_CODE}-VARIANT",
+        f"{name} has no variant {variant!r}",
+        why=f"its variants are: {', '.join(known)}" if known else "it declares no variants",
+        fix=near(variant, known) or (f"use {known[0]!r}, or none" if known else "remove the ':'"),
+    )
 
 
 def _resolved(ref: str, cwd: Path) -> Path:
@@ -439,14 +516,17 @@ def _from_folder(
     source: RecipeSource,
     entry: str | None = None,
     command: tuple[str, ...] | None = None,
+    variants: tuple[str, ...] = (),
 ) -> Recipe:
     file = folder / RECIPE_FILE
     chosen = command if entry is None else folder_command(folder, entry)
     if not file.is_file():
+        if variants:
+            raise _no_variant(folder.name, variants[0], ())
         command = chosen or folder_command(folder)
         return _build(folder, source, RecipeFile.model_validate({}), command=command)
     document = read_document(file, code=_CODE)
-    parsed = check_document(document, RecipeFile, code=_CODE)
+    document, parsed = _with_variants(document, variants)
     _check_requirements(document, folder, parsed)
     if parsed.entry is not None and parsed.command is not None:
         problem = "`command` says what to run already"
@@ -522,6 +602,7 @@ def _build(
         metric_patterns=dict(parsed.metrics.patterns),
         primary_metric=parsed.metrics.primary,
         goal=parsed.metrics.goal,
+        expect=keys.to_expected(parsed.expect),
         env=dict(parsed.env),
         timeout_s=parsed.timeout,
         retries=parsed.retries,
@@ -542,6 +623,8 @@ def _build(
         processes_per_node=parsed.processes_per_node,
         hang_timeout_s=parsed.hang_timeout,
         sweep=parsed.sweep,
+        toolkit=parsed.toolkit,
+        variants=tuple(parsed.variants),
     )
 
 

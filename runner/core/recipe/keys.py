@@ -4,8 +4,9 @@ Recipe.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -20,6 +21,7 @@ from runner.core.recipe.inputs import (
 from runner.core.recipe.recipe import IMAGE_NAME, MOST_NODES, PRIORITIES
 from runner.core.recipe.secrets import check_secret
 from runner.core.yaml_files import Amount, StrictModel, TextField, one_of
+from runner.protocol.metrics import ExpectedRange
 from runner.protocol.models import ALIAS_PATTERN, COMPUTED_ALIASES, NAME_PATTERN, ModelRequest
 from runner.protocol.run_spec import Capacity, CheckpointRule, KeepRule, Resources, SecretRef
 
@@ -155,6 +157,55 @@ def to_model(parsed: ModelFile | None) -> ModelRequest | None:
     if parsed is None:
         return None
     return ModelRequest(parsed.name, tuple(parsed.aliases), parsed.path, parsed.description.strip())
+
+
+class ExpectedFile(StrictModel):
+    """The range that the last value of a metric is expected in."""
+
+    min: float | None = None
+    max: float | None = None
+    outside: Literal["warn", "fail"] = Field(
+        "warn", description="What a run does whose metric is outside of the range."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ExpectedFile:
+        low, high = self.min, self.max
+        if low is None and high is None:
+            raise key_error("the range has no end", "write [0.97, 1], or {min: 0.97}")
+        if not all(math.isfinite(end) for end in (low, high) if end is not None):
+            raise key_error("an end is not a finite number", "leave out the end that is open")
+        if low is not None and high is not None and low > high:
+            raise key_error(f"min {low:g} is above max {high:g}", "exchange them")
+        return self
+
+
+def _expand_range(value: object) -> object:
+    """`[0.97, 1]` is short for `{min: 0.97, max: 1}`."""
+    if not isinstance(value, list):
+        return value
+    ends = cast("list[object]", value)
+    if len(ends) != 2:
+        raise key_error(f"{ends!r} is no range", "write [0.97, 1], or {min: 0.97}")
+    return {"min": ends[0], "max": ends[1]}
+
+
+MetricName = Annotated[str, Field(min_length=1, max_length=128)]
+Expect = dict[
+    MetricName,
+    Annotated[
+        ExpectedFile,
+        BeforeValidator(_expand_range, json_schema_input_type=list[float] | ExpectedFile),
+    ],
+]
+
+
+def to_expected(parsed: Expect) -> tuple[ExpectedRange, ...]:
+    """Return the ranges of the recipe."""
+    return tuple(
+        ExpectedRange(name, each.min, each.max, fails=each.outside == "fail")
+        for name, each in parsed.items()
+    )
 
 
 Priority = Annotated[int, Field(ge=PRIORITIES.start, le=PRIORITIES.stop - 1)]

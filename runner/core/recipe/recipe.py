@@ -68,6 +68,8 @@ class Recipe(RecipeSpec):
     Attributes:
         files: What is uploaded from `folder`; None means all of it.
         after: References to runs, as typed.
+        toolkit: The framework of the script, for people.
+        variants: Names behind a colon that change some keys.
     """
 
     name: str
@@ -82,13 +84,15 @@ class Recipe(RecipeSpec):
     estimate: str | None = None
     files: tuple[str, ...] | None = None
     sweep: SweepFile | None = None
+    toolkit: str | None = None
+    variants: tuple[str, ...] = ()
 
 
 def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
     """Load a built-in recipe by name, or a folder or a single script by path relative to `cwd`.
 
     Args:
-        ref: name or path.
+        ref: name or path, with variants behind colons: `mnist:torch`.
         cwd: where a relative path begins.
         entry: the script of a folder, instead of the one that its train.yaml or names decide.
 

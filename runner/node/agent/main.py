@@ -245,7 +245,7 @@ def _run_attempt(
             logger.error("the end of the script's stderr:\n%s", tail)
         return outcome.failed(err, spec.retries, attempt)
     close_node_group(others)
-    return outcome.succeeded(attempt, outputs)
+    return outcome.succeeded(attempt, outputs, spec.expect)
 
 
 def _streams(

@@ -29,6 +29,7 @@ from runner.node.script.streams import EventLog, Streams
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.metrics import ExpectedRange, range_problems
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, LeftOut, OutputFile, ResultStatus, RunResult
 
@@ -121,7 +122,9 @@ class AttemptOutcome:
         self._events = events
         self._checkpoints = checkpoints
 
-    def succeeded(self, attempt: Attempt, outputs: list[OutputFile]) -> int:
+    def succeeded(
+        self, attempt: Attempt, outputs: list[OutputFile], expect: Sequence[ExpectedRange] = ()
+    ) -> int:
         """Commit the outcome with the exported files. Return the exit code.
 
         A trial that reported no value of the metric that its sweep needs fails.
@@ -130,7 +133,8 @@ class AttemptOutcome:
         trial = attempt.trial
         if trial is not None and (missing := trial.missing_metric()) is not None:
             return self.failed(missing, 0, attempt)
-        self._end("succeeded", 0, None)
+        failure = None if attempt.stopped_early else self._out_of_range(expect)
+        self._end("failed" if failure else "succeeded", 0, "metrics" if failure else None)
         runs, prefix = self._agent.runs, self._agent.blobs.output(self._number)
         try:
             outputs = attempt.restore(runs, prefix, outputs)
@@ -140,8 +144,22 @@ class AttemptOutcome:
             logger.warning("the outputs could not be looked over: %s", err)
         attempt.remove_temp()
         if trial is not None:
-            trial.finish("succeeded", trial.stopped or "")
-        return self._commit(outputs, None, attempt.left_out, early=attempt.stopped_early)
+            trial.finish("failed" if failure else "succeeded", trial.stopped or "")
+        return self._commit(outputs, failure, attempt.left_out, early=attempt.stopped_early)
+
+    def _out_of_range(self, expect: Sequence[ExpectedRange]) -> StageFailedError | None:
+        """Return the failure of a run with a metric outside of its range, or None.
+
+        Another attempt would measure the same, so that `retries` do not count.
+        """
+        if self._streams is None:
+            return None
+        last = {name: float(value) for name, value in self._streams.metrics.last().items()}
+        problems = range_problems(expect, last, fails=True)
+        if not problems:
+            return None
+        logger.error("outside of the expected range: %s", "; ".join(problems))
+        return StageFailedError("metrics", "MetricOutOfRange", "; ".join(problems))
 
     def failed(
         self, failure: StageFailedError, retries: int, attempt: Attempt | None = None

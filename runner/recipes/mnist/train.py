@@ -1,7 +1,8 @@
-"""Trains a small convolutional network on MNIST with Keras on JAX.
+"""Trains a small convolutional network on MNIST with Keras.
 
-It also runs without the runner: `python train.py --data DIR --output DIR`. The defaults of these
-options are $RUNNER_DATA_DIR and $RUNNER_OUTPUT_DIR.
+$KERAS_BACKEND chooses jax, tensorflow or torch; jax is the default. It also runs without the
+runner: `python train.py --data DIR --output DIR`. The defaults of these options are
+$RUNNER_DATA_DIR and $RUNNER_OUTPUT_DIR.
 """
 
 from __future__ import annotations
@@ -94,11 +95,9 @@ class Training:
     def run(self) -> int:
         """Train, evaluate on the test images, and write the files."""
         started = time.perf_counter()
-        import jax
         import keras
 
-        device = jax.devices()[0]
-        print(f"keras {keras.__version__} on jax {jax.__version__}, {device.device_kind}")
+        print(f"keras {keras.__version__} on {keras.backend.backend()}, {device_name()}")
         keras.utils.set_random_seed(self.arguments.seed)
         count = len(self.train[0])
         batch_size = min(self.arguments.batch_size, count)
@@ -208,6 +207,13 @@ def build_model(dropout: float):
         ],
         name="mnist",
     )
+
+
+def device_name() -> str:
+    """Return the device that the back end of Keras trains on, such as `gpu:0`."""
+    import keras
+
+    return next(iter(keras.distribution.list_devices()), "cpu")
 
 
 def checkpoints() -> tuple[int, list]:

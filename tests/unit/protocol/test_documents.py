@@ -18,7 +18,7 @@ from runner.protocol.checkpoints import (
     parse_checkpoint,
 )
 from runner.protocol.groups import RunGroup, parse_group
-from runner.protocol.metrics import MetricPoint, parse_metric_line
+from runner.protocol.metrics import ExpectedRange, MetricPoint, parse_metric_line
 from runner.protocol.models import ModelRequest, parse_aliases, parse_version, parse_version_summary
 from runner.protocol.results import (
     AttemptEnd,
@@ -189,6 +189,7 @@ OTHER_VALUES: dict[str, Any] = {
     "metric_patterns": {"loss": "(.*)"},
     "primary_metric": "loss",
     "goal": "min",
+    "expect": (ExpectedRange("loss", None, 0.5, fails=True), ExpectedRange("acc", 0.9, 1.0)),
     "model": ModelRequest("cats", ("a",), "b", "c", register=False),
     "checkpoints": CheckpointRule(1.5, 2, 3, sharded=True),
     "keep": KeepRule(7, ("data/**",)),

@@ -141,12 +141,17 @@ def data(shown: RunDetails) -> dict[str, str]:
 
 
 def metrics(shown: RunDetails) -> dict[str, str]:
-    """Last and best of each metric."""
+    """Last and best of each metric, and the ranges that they are expected in."""
+    from runner.cli.ui.run_view import expected_text
     from runner.protocol.metrics import describe_non_finite
 
     found = {summary.name: _metric(summary) for summary in shown.metrics}
     last = {summary.name: summary.last for summary in shown.metrics}
-    return found | {"not finite": describe_non_finite(last, shown.view.record.run_id)}
+    result = shown.view.result
+    return found | {
+        "expected": expected_text(shown.view.record, result) if result else "",
+        "not finite": describe_non_finite(last, shown.view.record.run_id),
+    }
 
 
 def time(shown: RunDetails) -> dict[str, str]:

@@ -174,6 +174,7 @@ def test_module_that_is_missing_is_named_with_what_to_do(
         ("", {"command": ["no-such-program"]}, 127, "command", "CommandNotFound"),
         ("import time; time.sleep(60)", {"timeout_s": 0.2}, 124, "command", "Timeout"),
         ("", {"outputs": ["model.keras"]}, 1, "export", "OutputMissing"),
+        ("", {"expect": {"a": {"min": 1, "outside": "fail"}}}, 1, "metrics", "MetricOutOfRange"),
         ("", {"requirements": {"file": "gone.txt"}}, 1, "environment", "EnvironmentFailed"),
         ("", {"code": {"sha256": "0" * 64}}, 1, "code", "CodeInvalid"),
         ("", {"format": 2}, 1, "code", "RunSpecInvalid"),
@@ -197,6 +198,22 @@ def test_failing_stage_and_cause_are_named(
     result = task.json("result.json")
     assert (result["status"], result["step"], result["code"]) == ("failed", step, code)
     assert result["message"]
+
+
+@pytest.mark.parametrize(("outside", "status"), [("fail", "failed"), ("warn", "succeeded")])
+def test_metric_outside_of_its_range_fails_the_run_if_it_should(
+    task: Task, outside: str, status: str
+) -> None:
+    expect = {"accuracy": {"min": 0.97, "max": None, "outside": outside}}
+    patterns = {"patterns": {"accuracy": "accuracy=(.*)"}}
+    task.submit(WRITE_MODEL + "print('accuracy=0.91')", metrics=patterns, expect=expect)
+    assert task.run() == (status == "failed"), task.output
+    result = task.json("result.json")
+    assert (result["status"], result["metrics"]) == (status, {"accuracy": 0.91})
+    assert [file["path"] for file in result["outputs"]] == ["model.bin"]
+    if status == "failed":
+        assert result["message"] == "accuracy is 0.9100, expected at least 0.97"
+        assert result["partial"]
 
 
 @pytest.mark.slow

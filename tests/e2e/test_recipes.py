@@ -1,0 +1,117 @@
+"""Every built-in recipe on a part of its data: once plainly, and once with its node evicted.
+
+Real MNIST and CIFAR-10 are taken from beside the checkout; nothing is downloaded but packages. The
+records become docs/recipes.md: `make recipes`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.recipe.recipe import load_recipe
+from runner.flows.local.azurite import find_uv
+from tests.e2e.conftest import ROOT, Cli, new_home
+from tools.recipe_table import record_file, small_refs
+
+DATA = ROOT.parent / "shared" / "data"
+PLANNED = [ref for ref in small_refs() if load_recipe(ref, cwd=ROOT).image]
+TRAINED = [ref for ref in small_refs() if ref not in PLANNED]
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cli]:
+    """Local services with one node, which a recipe has for itself."""
+    folder = tmp_path_factory.mktemp("recipes")
+    cli = Cli(new_home(folder / "home"), folder)
+    cli.ok("local", "up", "--nodes", "1")
+    yield cli
+    cli.ok("local", "down")
+
+
+def data_for(ref: str) -> Path:
+    folder = DATA / str(load_recipe(ref, cwd=ROOT).dataset)
+    if not folder.is_dir():
+        _skip(ref, f"no {folder.name} beside the checkout")
+    return folder
+
+
+def _skip(ref: str, why: str) -> None:
+    _record(ref, {"skipped": why})
+    pytest.skip(why)
+
+
+def _record(ref: str, document: dict[str, Any]) -> None:
+    path = record_file(ref)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2), encoding="utf-8")
+
+
+def _need_python(ref: str, version: str | None) -> None:
+    """Skip unless uv finds the Python that the recipe asks for."""
+    if version is None:
+        return
+    find = [str(find_uv()), "python", "find", "--system", "--no-project", version]
+    if subprocess.run(find, capture_output=True, check=False).returncode:
+        _skip(ref, f"no Python {version} on this machine")
+
+
+def _train(cli: Cli, ref: str, *words: object) -> dict[str, Any]:
+    done = cli.run("train", ref, "--data", data_for(ref), "--no-download", "-o", "json", *words)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return json.loads(done.stdout)
+
+
+@pytest.mark.feature(13)
+@pytest.mark.feature(23)
+@pytest.mark.slow
+@pytest.mark.parametrize("ref", TRAINED)
+def test_recipe_reaches_its_range_also_after_an_eviction(
+    trainer: Cli, ref: str, tmp_path: Path
+) -> None:
+    recipe = load_recipe(ref, cwd=ROOT)
+    (expected,) = recipe.expect
+    (epochs,) = (param.default for param in recipe.params if param.name == "epochs")
+    _need_python(ref, recipe.python)
+    plain = _train(trainer, ref)
+    assert expected.problem(plain["metrics"]) == ""
+    assert {path.split("/")[-1] for path in recipe.outputs} <= {
+        file["path"].split("/")[-1] for file in plain["outputs"]
+    }
+    command_s = plain["stages_s"]["command"]
+    assert command_s < 240, "60 s of CPU, with a margin for a busy machine"
+    trace = tmp_path / "trace.csv"
+    trace.write_text(f"time,evict,notice\n{2 + 0.7 * command_s:.1f},1,5\n")
+    evicted = _train(trainer, ref, "--set", f"epochs={2 * int(str(epochs))}", "--evict", trace)
+    shown = trainer.json("show", evicted["run_id"])
+    assert [each["why"] == "succeeded" for each in shown["attempts"]] == [False, True]
+    assert expected.problem(evicted["metrics"]) == ""
+    (lost,) = evicted["rehearsal"]["lost"]
+    resumed = lost["resumed_from"]
+    _record(
+        ref,
+        {
+            "plain": plain["metrics"][expected.metric],
+            "command_s": command_s,
+            "evicted": evicted["metrics"][expected.metric],
+            "resumed": resumed and resumed["checkpoint"],
+        },
+    )
+
+
+@pytest.mark.parametrize("ref", PLANNED)
+def test_recipe_of_a_legacy_container_is_a_valid_plan(ref: str, tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "home", tmp_path)
+    recipe = load_recipe(ref, cwd=ROOT)
+    framework = str(recipe.image).split("/")[-1].split(":")[0]
+    build = [str(ROOT / "images" / "build.sh"), "--tag", framework]
+    named = subprocess.run(build, capture_output=True, text=True, check=True).stdout.strip()
+    assert recipe.image == named, "`images/build.sh --tag` names the image of the checkout"
+    plan = cli.json("train", ref, "--data", data_for(ref), "--dry-run")
+    assert plan["image"]["name"] == named
+    assert (ROOT / "images" / framework / "smoke_test.py").is_file()
