@@ -102,12 +102,16 @@ def _preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
 
 
 def _requirements(recipe: str, gpus: int) -> Iterator[str]:
-    """Yield a recipe's requirements; those for GPUs (2 GB) only for nodes with a GPU."""
+    """Yield a recipe's own requirements, not those of its variants.
+
+    Those for GPUs (2 GB) are only for nodes with a GPU.
+    """
     folder = BUILTIN_FOLDER / recipe
     keys = read_document(folder / RECIPE_FILE, code="R-RECIPE").data
-    for file in sorted(folder.glob("requirements*.txt")):
-        if gpus or "gpu" not in file.stem:
-            python = _base64((keys.get("python") or "").encode())
+    python = _base64((keys.get("python") or "").encode())
+    own = folder / keys.get("requirements", "requirements.txt")
+    for file in (own.with_stem(f"{own.stem}-gpu"), own):
+        if file.is_file() and (gpus or file == own):
             yield f"{recipe}:{file.name}:{python}:{_base64(file.read_bytes())}"
 
 

@@ -151,7 +151,7 @@ NOT_TRIED: Mapping[str, tuple[str, ...]] = {
     "needs a moment in which another command, run or schedule is under way": (
         *("R-MODEL-ALIAS-MOVED", "R-POOL-IN-USE", "R-POOL-RESIZING", "R-POOL-UNKNOWN", "R-QUOTA"),
         *("R-REACH-NODE", "R-REACH-WAITING", "R-RUN-GOES-ON", "R-SCHEDULE-EXISTS"),
-        "R-SCHEDULE-OVER",
+        *("R-DEV-ENDED", "R-SCHEDULE-OVER"),
     ),
     "names a command and leaves its arguments, or the folder, to the reader": (
         *(

@@ -399,7 +399,7 @@ def _bash(command: str, **env: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("runner train m", ["mnist"]),
+        ("runner train mnist-s", ["mnist-sklearn"]),
         ("runner show @", ["@last"]),
         ("runner show mn", []),
         ("runner schedule show n", []),

@@ -104,6 +104,7 @@ SIZE_KEYS: dict[str, tuple[type[Any], str]] = {
 }  # fmt: skip
 DURATION_KEYS: dict[str, tuple[type[Any], str]] = {
     "timeout": (RecipeFile, "timeout: VALUE"),
+    "hang_timeout": (RecipeFile, "hang_timeout: VALUE"),
     "checkpoints.interval": (RecipeFile, "checkpoints: {interval: VALUE}"),
     "tasks.a.timeout": (SubmitFile, TASKS % "timeout: VALUE"),
     "defaults.timeout": (SubmitFile, "tasks: {a: {recipe: x}}\ndefaults: {timeout: VALUE}"),

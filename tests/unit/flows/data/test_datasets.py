@@ -167,7 +167,7 @@ def test_mnist_has_a_downloader_outside_its_code(tmp_path: Path) -> None:
     assert cached_dataset("mnist", tmp_path) is None
     assert cached_dataset("mnist", tmp_path, recipe.folder) is None
     assert (recipe.folder / "download.py").is_file()
-    assert pack_code(recipe).files == 5
+    assert pack_code(recipe).files == 7
 
 
 def test_given_folder_is_the_data_set(tmp_path: Path) -> None:
