@@ -61,7 +61,7 @@ schema: $(READY) ## rewrite the generated files (schemas, coverage page, referen
 	$(BIN)/python -m tools.emulator_reference
 
 recipes: $(READY) ## train each built-in recipe on a part of its data, and write docs/recipes.md
-	$(BIN)/pytest tests/e2e/test_recipes.py $(ARGS)
+	ALL_RECIPES=1 $(BIN)/pytest tests/e2e/test_recipes.py $(ARGS)
 	$(BIN)/python -m tools.recipe_table
 
 lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
