@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the environments of the framework tests in .cache/frameworks, once per list of packages, and
 # print the variables that name their interpreters. Usage: eval "$(tools/framework_envs.sh [NAME…])"
-# NAME is keras2, chainer or torch; without one, all are built. One that cannot be built is named on
+# NAME is keras2, tensorflow, chainer or torch; without one, all are built. One that cannot be built is named on
 # stderr, its variable is not printed, and its tests are skipped. With --built nothing is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,10 +16,11 @@ say() { printf '[frameworks %3ss] %s\n' "$((SECONDS - started))" "$*" >&2; }
 packages() {
   case $1 in
     keras2) echo "tensorflow-cpu==2.15.*" ;;
+    tensorflow) echo "tensorflow-cpu keras" ;;
     # Its build imports pkg_resources, and its code needs types that NumPy 1.24 has removed.
     chainer) printf '%s\n' "numpy<1.24 setuptools<60 wheel" "--no-build-isolation chainer==7.8.1" ;;
     torch) echo "torch transformers accelerate lightning h5py safetensors" ;;
-    *) say "unknown environment '$1': use keras2, chainer or torch"; exit 2 ;;
+    *) say "unknown environment '$1': use keras2, tensorflow, chainer or torch"; exit 2 ;;
   esac
 }
 
@@ -36,7 +37,7 @@ build() {
 is_building=1
 [[ ${1:-} != --built ]] || { is_building=; shift; }
 [[ -x $uv ]] || { say "no .venv: run make setup first"; exit 3; }
-[[ $# -gt 0 ]] || set -- keras2 chainer torch
+[[ $# -gt 0 ]] || set -- keras2 tensorflow chainer torch
 mkdir -p "$folder"
 for name in "$@"; do
   wanted=$folder/$name.wanted ready=$folder/$name.ready

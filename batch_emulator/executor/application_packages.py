@@ -53,7 +53,7 @@ def unpack(
             for member in members:
                 left -= _unpack_one(opened, member, target, stop, left)
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as err:
-        raise BrokenArchiveError(f"it is no zip file: {err}") from err
+        raise BrokenArchiveError(f"it is not a ZIP file: {err}") from err
     except (NotImplementedError, RuntimeError) as err:  # encrypted, or packed in an unknown way
         raise BrokenArchiveError(str(err)) from err
 

@@ -419,7 +419,7 @@ def signer(account: str, key: str) -> Callable[[httpx.Request], httpx.Request]:
     try:
         secret = base64.b64decode(key, validate=True)
     except (binascii.Error, ValueError) as err:
-        raise BadKeyError("the account key is no base64") from err
+        raise BadKeyError("the account key is not base64") from err
 
     def sign(request: httpx.Request) -> httpx.Request:
         request.headers.setdefault("x-ms-version", API_VERSION)

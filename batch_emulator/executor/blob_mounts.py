@@ -140,7 +140,7 @@ class Blobfuse:
         except ValueError as err:
             raise BlobfuseError(f"blobfuseOptions cannot be read: {err}") from err
         if "--" in options:
-            raise BlobfuseError("blobfuseOptions: '--' is no option")
+            raise BlobfuseError("blobfuseOptions: '--' is not an option")
         return [
             "mount",
             str(self._point),

@@ -197,7 +197,9 @@ class Mirror:
                 if cause.errno in NO_SPACE:
                     raise
                 # a name that is too long, or below what is a file here: the others still come
-                log.warning("blob %r is no file in %s: %s", name, self._folder, cause.strerror)
+                log.warning(
+                    "blob %r cannot be stored in %s: %s", name, self._folder, cause.strerror
+                )
         self._same_place()
         for name in [name for name in self._records.files if name not in found]:
             if self._unchanged(name):

@@ -121,7 +121,6 @@ class Checkpoint(_Callback):
         self._epoch_randomness = random_states()
         if found is None or not found["step"]:
             return
-        ModelState(self.model).restore_metrics(found["metrics"])
         self._skip_batches(found)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -182,17 +181,30 @@ class Checkpoint(_Callback):
         self._sigterm.remove()
 
     def _skip_batches(self, found: dict[str, Any]) -> None:
-        """Replace the train function until it has taken the completed batches from the data."""
+        """Replace the train function until it has taken the completed batches from the data.
+
+        The metrics are restored with the first batch that is skipped: TensorFlow builds them then.
+        """
         model, train = self.model, self.model.train_function
-        logs = dict(model.get_metrics_result())
+        state, saved = ModelState(model), found["metrics"]
+        logs: dict[str, Any] = {}
+        if state.has_metrics(saved):
+            state.restore_metrics(saved)
+            logs.update(model.get_metrics_result())
+            saved = None
         self._skip = found["step"]
 
         def skip(*arguments: Any) -> Any:
+            nonlocal saved
             # (state, batches) on JAX, which returns (logs, state); (batches) on other backends.
             batches = arguments[-1]
             if hasattr(batches, "__next__"):  # else Keras has already taken them
-                for _ in range(model.steps_per_execution):
-                    next(batches)
+                batches = [next(batches) for _ in range(model.steps_per_execution)]
+            if saved is not None:
+                state.build_metrics(batches[0])
+                state.restore_metrics(saved)
+                logs.update(model.get_metrics_result())
+                saved = None
             self._skip = max(self._skip - model.steps_per_execution, 0)
             if not self._skip:
                 model.train_function = train

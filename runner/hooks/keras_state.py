@@ -55,6 +55,14 @@ class ModelState:
         for name, variables in groups.items():
             _assign(variables, saved[name])
 
+    def has_metrics(self, saved: Arrays) -> bool:
+        """Return True if the model has as many variables of metrics as the state."""
+        return len(self._model.metrics_variables) == len(saved)
+
+    def build_metrics(self, batch: Any) -> None:
+        """Build the metrics for batches like this one, as JAX and PyTorch do before an epoch."""
+        self._model._symbolic_build(data_batch=batch)
+
     def restore_metrics(self, saved: Arrays) -> None:
         """Restore the metrics of an incomplete epoch."""
         _check_same("metrics", self._model.metrics_variables, saved)

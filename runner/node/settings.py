@@ -119,7 +119,7 @@ def _resource(name: str, url: str) -> str:
             return f"https://{domain}"
     if parts.scheme == "http" and host in _LOOPBACK:
         return f"https://{VAULT_DOMAINS[0]}"
-    raise _unavailable(name, url, "that is no key vault")
+    raise _unavailable(name, url, "that is not a key vault")
 
 
 def _get(url: str, headers: Mapping[str, str]) -> str:
@@ -160,7 +160,7 @@ def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
     """Read Batch's variables. Raise SettingsError that names a missing one."""
     run_id = _required(environment, "RUNNER_RUN_ID")
     if "/" in run_id or run_id in (".", ".."):
-        raise SettingsError(f"RUNNER_RUN_ID is no run id: {run_id!r}")
+        raise SettingsError(f"RUNNER_RUN_ID is not a run ID: {run_id!r}")
     evictions = environment.get("BATCH_EMULATOR_EVICTED", "")
     return NodeSettings(
         run_id=run_id,

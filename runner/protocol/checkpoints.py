@@ -229,7 +229,7 @@ def _file(entry: dict[str, Any], blobs: CheckpointBlobs) -> CheckpointFile:
     if not _SHA256.fullmatch(file.sha256) or file.mtime_ns not in _TIMES_NS:
         raise BadManifestError(f"what it says of {file.path!r} is damaged")
     if blobs.attempt_of(file.blob) is None:
-        raise BadManifestError(f"{file.blob} is no file of this run's checkpoints")
+        raise BadManifestError(f"{file.blob} is not a file of this run's checkpoints")
     return file
 
 
@@ -237,7 +237,7 @@ def _mode(text: Any) -> int | None:
     if text is None:
         return None
     if not isinstance(text, str) or not _MODE.fullmatch(text):
-        raise BadManifestError(f"{text!r} are no rights of a file")
+        raise BadManifestError(f"{text!r} are not permissions of a file")
     return int(text, 8)
 
 

@@ -259,7 +259,7 @@ def _check_shown(raw: Mapping[str, Any]) -> None:
     if (created := raw.get("created")) is not None:
         datetime.fromisoformat(created)
     if not isinstance(raw.get("primary_metric"), str | None):
-        raise TypeError("the primary metric is no name")
+        raise TypeError("the primary metric is not a name")
     if not isinstance(raw.get("metrics"), dict | None):
         raise TypeError("the metrics are not by name")
 

@@ -430,7 +430,7 @@ class ResumeFrom:
         """Read `resume_from` of run.json. Raise ValueError if it names no run."""
         run_id, number = str(raw["run_id"]), raw.get("checkpoint")
         if not run_id or "/" in run_id or run_id in (".", ".."):
-            raise ValueError(f"{run_id!r} is no run id")
+            raise ValueError(f"{run_id!r} is not a run ID")
         return cls(run_id, None if number is None else int(number))
 
 
@@ -596,11 +596,11 @@ class RunSpec(RecipeSpec):
             if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
                 raise ValueError(f"{path!r} leaves the outputs")
         if self.launcher not in LAUNCHERS:
-            raise ValueError(f"{self.launcher!r} is no launcher that this agent has")
+            raise ValueError(f"{self.launcher!r} is a launcher that this agent does not have")
         for variable, path in self.named_outputs.items():
             parts = PurePosixPath(path).parts
             if not variable.startswith("RUNNER_OUTPUT_") or variable == "RUNNER_OUTPUT_DIR":
-                raise ValueError(f"{variable} is no variable of an output")
+                raise ValueError(f"{variable} is not a variable of an output")
             if not parts or parts[0] == "/" or ".." in parts:
                 raise ValueError(f"{path!r} leaves the outputs")
 

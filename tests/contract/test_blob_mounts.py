@@ -87,7 +87,7 @@ def test_task_sees_what_came_before_it_began(blobs: BlobStore, things: Things) -
     [
         ({"sas_key": "sig=wrong"}, "the credentials are refused (HTTP 403 AuthenticationFailed)"),
         ({"container_name": "none"}, "there is no such container (HTTP 404 ContainerNotFound)"),
-        ({"sas_key": None, "account_key": "%%"}, "the account key is no base64"),
+        ({"sas_key": None, "account_key": "%%"}, "the account key is not base64"),
     ],
 )
 def test_wrong_container_makes_the_node_unusable(

@@ -107,7 +107,7 @@ def test_node_that_boots_again_is_mounted_anew(
         ({"sas_key": "sig=wrong"}, "Error: failed to mount with ***: AuthenticationFailed"),
         ({**RIGHT, "container_name": "none"}, "Error: failed to mount: ContainerNotFound"),
         ({**RIGHT, "blobfuse_options": "-o 'x"}, "blobfuseOptions cannot be read"),
-        ({**RIGHT, "blobfuse_options": "-- /etc"}, "blobfuseOptions: '--' is no option"),
+        ({**RIGHT, "blobfuse_options": "-- /etc"}, "blobfuseOptions: '--' is not an option"),
     ],
 )
 def test_what_it_says_is_the_error_of_the_node(

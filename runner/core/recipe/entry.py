@@ -43,7 +43,7 @@ def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
     elif (folder / path).is_file():
         if command := _command_of(folder, str(path)):
             return command
-        why = "it is no script of Python or of a shell, and has no line with #!"
+        why = "it is neither a Python nor a shell script, and has no line with #!"
     elif has_entry(folder, entry):
         return "python", "-m", entry
     else:

@@ -105,7 +105,7 @@ def _compiled(value: str) -> str:
 def _expanded_param(value: object) -> object:
     """`epochs: 5` is short for `epochs: {default: 5}`; the type follows the default."""
     if not isinstance(value, bool | int | float | str | dict):
-        problem = f"{value!r} is no value of a parameter"
+        problem = f"{value!r} is not a value of a parameter"
         if value is None:
             problem = "nothing is said of the parameter"
         raise keys.key_error(problem, "write its default, or {type: int} if it has none")

@@ -186,7 +186,7 @@ def _expand_range(value: object) -> object:
         return value
     ends = cast("list[object]", value)
     if len(ends) != 2:
-        raise key_error(f"{ends!r} is no range", "write [0.97, 1], or {min: 0.97}")
+        raise key_error(f"{ends!r} is not a range", "write [0.97, 1], or {min: 0.97}")
     return {"min": ends[0], "max": ends[1]}
 
 

@@ -191,7 +191,7 @@ def _param(value: object) -> object:
     others = [key for key in raw if key not in (*_KINDS, "when", "min", "max")]
     if others:
         raise key_error(
-            f"{others[0]!r} is no distribution",
+            f"{others[0]!r} is not a distribution",
             near(str(others[0]), _KINDS) or f"one of {', '.join(_KINDS)}",
         )
     if len(kinds) != 1:
@@ -499,7 +499,7 @@ def _rows(
 
 def _range(values: Sequence[object]) -> Sequence[int]:
     if len(values) not in (2, 3) or not all(type(value) is int for value in values):
-        raise key_error(f"{list(values)} is no range", "write range: [first, last] or [1, 9, 2]")
+        raise key_error(f"{list(values)} is not a range", "write range: [first, last] or [1, 9, 2]")
     first, last, step = cast("tuple[int, int, int]", (*values, 1)[:3])
     numbers = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
     if not numbers:
@@ -509,7 +509,7 @@ def _range(values: Sequence[object]) -> Sequence[int]:
 
 def _files(name: str, raw: object, folder: Path | None) -> list[str]:
     if not isinstance(raw, str) or not raw or Path(raw).is_absolute() or ".." in Path(raw).parts:
-        raise key_error(f"{raw!r} is no glob below the folder", 'write files: "data/*.csv"')
+        raise key_error(f"{raw!r} is not a pattern within the folder", 'write files: "data/*.csv"')
     if folder is None:
         return ["?"]
     found = sorted(path for path in folder.glob(raw) if path.is_file())
@@ -532,11 +532,11 @@ def is_value(value: object) -> bool:
 
 def _scalars(raw: object) -> list[Value]:
     if not isinstance(raw, list) or not raw:
-        raise key_error(f"{raw!r} is no list of values", "write a list with at least one value")
+        raise key_error(f"{raw!r} is not a list of values", "write a list with at least one value")
     for value in cast("list[object]", raw):
         if not is_value(value):
             fix = "write a text, true, false or a finite number"
-            raise key_error(f"{value!r} is no value of a parameter", fix)
+            raise key_error(f"{value!r} is not a value of a parameter", fix)
     return cast("list[Value]", raw)
 
 
@@ -550,7 +550,7 @@ def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
             first = waiting[0]
             missing = next((name for name, _ in first.when if name not in names), None)
             problem = (
-                f"`when` of {first.names[0]} names {missing}, which is no parameter of the sweep"
+                f"`when` of {first.names[0]} names {missing}, which is not a parameter of the sweep"
                 if missing
                 else f"{', '.join(d.names[0] for d in waiting)} depend on each other"
             )

@@ -197,7 +197,7 @@ def parse_spread(text: str) -> Callable[[random.Random], float]:
     except (UnitError, ValueError) as err:
         raise ScenarioError(f"{text!r}: {err}") from err
     forms = "30m, 20m-1h, exponential(30m) or lognormal(30m, 0.5)"
-    raise ScenarioError(f"{text!r} is no distribution of durations; use {forms}")
+    raise ScenarioError(f"{text!r} is not a distribution of durations; use {forms}")
 
 
 def _seconds(text: str) -> float:

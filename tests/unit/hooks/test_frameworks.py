@@ -51,6 +51,19 @@ def test_keras_goes_on_to_the_bit_wherever_it_was_stopped(tmp_path: Path) -> Non
     assert len(alike) == 12
 
 
+def test_keras_on_tensorflow_goes_on_to_the_bit_wherever_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow has no metrics before the first batch of an epoch that is resumed."""
+    python = os.environ.get("TENSORFLOW_PYTHON")
+    if python is None:
+        pytest.skip("$TENSORFLOW_PYTHON may name an interpreter with Keras 3 and TensorFlow")
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    alike = trained_alike(python, "keras_program.py", tmp_path)
+    assert [name for name, same in alike.items() if not same] == []
+    assert len(alike) == 12
+
+
 def test_pytorch_goes_on_to_the_bit_wherever_it_was_stopped(tmp_path: Path) -> None:
     python = torch_python()
     if python is None:

@@ -57,7 +57,7 @@ def test_range_is_read(tmp_path: Path, text: str, expected: ExpectedRange) -> No
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: [1]", "is no range"),
+        ("a: [1]", "is not a range"),
         ("a: {}", "the range has no end"),
         ("a: [2, 1]", "min 2 is above max 1"),
         ("a: {min: 1, outside: stop}", "got 'stop'"),

@@ -161,9 +161,9 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
     [
         ({"lr": 0.1}, "0.1 is one value, which no sweep can vary"),
         ({"lr": []}, "choice has no values"),
-        ({"lr": [0.1, None]}, "None is no value of a parameter"),
-        ({"lr": [math.nan]}, "nan is no value of a parameter"),
-        ({"lr": {"unifrom": [0, 1]}}, "'unifrom' is no distribution"),
+        ({"lr": [0.1, None]}, "None is not a value of a parameter"),
+        ({"lr": [math.nan]}, "nan is not a value of a parameter"),
+        ({"lr": {"unifrom": [0, 1]}}, "'unifrom' is not a distribution"),
         ({"lr": {"min": 1}}, "expected one of choice, range"),
         ({"lr": {"uniform": [0, 1], "choice": [1]}}, "got uniform and choice"),
         ({"lr": {"uniform": [1, 0]}}, "[1.0, 0.0] is not a valid uniform: [low, high]"),
@@ -175,7 +175,7 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
         ({"lr": {"choice": [1], "min": 0}}, "min and max do not apply to choice"),
         ({"n": {"range": [1, 5, 0]}}, "range [1, 5, 0] is empty"),
         ({"n": {"range": [5, 1]}}, "range [5, 1] is empty"),
-        ({"n": {"range": ["a", "b"]}}, "['a', 'b'] is no range"),
+        ({"n": {"range": ["a", "b"]}}, "['a', 'b'] is not a range"),
         ({"a, b": {"zip": [[1, 2], [3]]}}, "zip needs 2 lists of the same length"),
         ({"a, b": [[1, 2], [3]]}, "each entry needs 2 values"),
         ({"a": {"zip": [[1]]}}, "zip needs several parameters"),
@@ -183,7 +183,7 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
         ({"a, b": {"uniform": [0, 1]}}, "uniform draws one value, not 2"),
         ({"a,": [1]}, "'a,' does not name parameters"),
         ({"a": [1], "a, b": [[1, 2]]}, "a has two entries in params"),
-        ({"a": {"choice": [1], "when": {"b": 1}}}, "`when` of a names b, which is no parameter"),
+        ({"a": {"choice": [1], "when": {"b": 1}}}, "`when` of a names b, which is not a parameter"),
         (
             {
                 "a": {"choice": [1], "when": {"b": 1}},
@@ -192,7 +192,7 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
             "a, b depend on each other",
         ),
         ({"a": {"choice": [1], "when": {}}}, "`when` names no parameter"),
-        ({"f": {"files": "../*.csv"}}, "'../*.csv' is no glob below the folder"),
+        ({"f": {"files": "../*.csv"}}, "'../*.csv' is not a pattern within the folder"),
     ],
 )
 def test_invalid_parameters_are_refused_with_a_fix(params: dict[str, Any], what: str) -> None:

@@ -108,9 +108,9 @@ def test_refusal_says_what_to_do(
 
 
 def test_token_goes_nowhere_else(vault: Vault, retry_budget: RetryBudget) -> None:
-    with pytest.raises(StageFailedError, match="that is no key vault"):
+    with pytest.raises(StageFailedError, match="that is not a key vault"):
         of("https://vault.azure.net.example.org/secrets/hub").resolve(retry_budget)
-    with pytest.raises(StageFailedError, match="that is no key vault"):
+    with pytest.raises(StageFailedError, match="that is not a key vault"):
         of("http://my.vault.azure.net/secrets/hub").resolve(retry_budget)
     assert vault.resources == []
     vault.status, vault.location = 302, f"{vault.url}/elsewhere"
