@@ -32,7 +32,7 @@ $(INFRA_READY): $(READY) requirements/infra.lock tools/setup_infra.sh
 train: $(READY) ## train MNIST on local services (ARGS="--set subset=8000" for a quick one)
 	@$(BIN)/runner train mnist $(if $(DATA),--data $(DATA)) $(ARGS)
 
-test: $(INFRA_READY) ## unit, contract and smoke tests, within four minutes on two cores
+test: $(INFRA_READY) ## unit, contract and smoke tests
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(INFRA_READY) ## everything, the slow suites too; `tools/framework_envs.sh` adds those of frameworks
