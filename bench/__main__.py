@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ NAMES = (
 
 
 def main() -> int:
-    """Measure, print, and exit 1 when a bound is missed."""
+    """Measure, print, and exit 1 when a bound is missed or a benchmark fails."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)}")
     parser.add_argument("--json", action="store_true", help="one object a line")
@@ -57,6 +58,11 @@ def main() -> int:
                 missed += ratio.met is False
         except PeerMissingError as err:
             print(f"{name} is skipped: {err}", file=sys.stderr, flush=True)
+        except subprocess.CalledProcessError as err:  # the others are measured all the same
+            said = err.stderr or err.stdout or b""
+            text = said.decode(errors="replace") if isinstance(said, bytes) else said
+            print(f"{name} failed: {err}\n{text}", file=sys.stderr, flush=True)
+            missed += 1
         print(f"[{name}: {time.monotonic() - start:.0f} s]", file=sys.stderr, flush=True)
     return 1 if missed else 0
 

@@ -21,7 +21,7 @@ from bench.services import RUNNER, local_services
 SIZE_MB = 50
 EVERY_S = 10.0
 PERIOD_S = 3.0  # short, and many: what else the machine does then evens out
-PAIRS = 10
+PAIRS = 7
 # Periods with checkpoints take turns with periods without, in one process: weights of the same
 # size are written in both, but only the ones in the checkpoint folder are committed. Each period
 # does what work it can; the machine's other doings fall on neighbours alike.
@@ -117,7 +117,7 @@ def _resumed_after(folder: Path, env: dict[str, str], *, packages: bool = False)
     for line in training.stdout:
         word, _, rest = line.partition(" ")
         if word == "from" and rest.startswith("0 "):
-            time.sleep(5)  # some checkpoints
+            time.sleep(3)  # some checkpoints
             words = ["local", "evict", "--notice", "0", "--away", "2"]
             _runner(words, env, folder)
         elif word == "from":

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.report import Ratio
 from bench.services import RUNNER, local_services
 
-ROUNDS = 3
+ROUNDS = 2
 LEAST = 1.6
 SCRIPT = """
 import gzip, os, pathlib, time

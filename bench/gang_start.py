@@ -15,7 +15,7 @@ from bench.report import Ratio
 from bench.services import RUNNER, local_services, storage_connection_string
 
 NODES = 4
-ROUNDS = 5
+ROUNDS = 3
 SCRIPT = "import time; print(time.time())\n"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.report import Ratio
 
-ROUNDS = 15  # the smallest of seven still wanders by a twentieth
+ROUNDS = 9  # the smallest of seven still wanders by a twentieth
 # Processor time, for other work on the machine's cores makes a second longer, but not this. The
 # most memory since exec: what getrusage says begins with the memory of who started the process.
 _FIGURES = """

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.report import Ratio, percentile
 from bench.services import RUNNER, local_services
 
-LINES = 100
+LINES = 60
 SCRIPT = f"""
 import random, time
 random.seed(7)

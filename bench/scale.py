@@ -21,7 +21,7 @@ from bench.task_rate import pool_of, until
 
 NODES, SLOTS = 50, 4
 RUN_TASKS = 10_000
-PARALLEL_TASKS = 2_000
+PARALLEL_TASKS = 1_000
 LISTED_TASKS = 100_000
 PAGES = 10  # at either end of the list
 RESTART_BOUND_S = 5.0

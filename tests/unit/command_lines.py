@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from typer.main import get_command
 
 from runner.cli.main import VERBS, build_app
-from tests.unit.source_tree import parsed, product, shown, sources
+from tests.unit.source_tree import nodes, product, shown, sources
 
 # What programs of others offer of what the product names, each with its options.
 # learn.microsoft.com/cli/azure/reference-index pulumi.com/docs/iac/cli and
@@ -60,16 +60,21 @@ class Text(NamedTuple):
     text: str
 
 
-def texts() -> Iterator[Text]:
-    """Yield every text of the product that is no docstring and no part of another text."""
+@functools.cache
+def texts() -> tuple[Text, ...]:
+    """Return every text of the product that is no docstring and no part of another text."""
+    found: list[Text] = []
     for path in sources(*product()):
-        skipped = {id(node.value) for node in ast.walk(parsed(path)) if isinstance(node, ast.Expr)}
-        for node in ast.walk(parsed(path)):
+        skipped = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+        for node in nodes(path):
             if isinstance(node, ast.JoinedStr):
                 skipped |= {id(inner) for inner in ast.walk(node) if inner is not node}
-        for node in ast.walk(parsed(path)):
-            if id(node) not in skipped and (text := rendered(node)):
-                yield Text(f"{shown(path)}:{getattr(node, 'lineno', 0)}", text)
+        found += [
+            Text(f"{shown(path)}:{getattr(node, 'lineno', 0)}", text)
+            for node in nodes(path)
+            if id(node) not in skipped and (text := rendered(node))
+        ]
+    return tuple(found)
 
 
 def rendered(node: ast.AST) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from runner.contract import StackOutputs
 from tests.unit.command_lines import commands_in, rendered
-from tests.unit.source_tree import parsed, sources
+from tests.unit.source_tree import nodes, sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def codes_with_commands() -> set[str]:
     return {
         code
         for path in sources("runner", "infra")
-        for call in ast.walk(parsed(path))
+        for call in nodes(path)
         if isinstance(call, ast.Call) and (code := _code(call)) and _names_command(call)
     }
 

@@ -55,6 +55,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(text_of(path))
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of the syntax tree of a Python file, as `ast.walk` yields them."""
+    return tuple(ast.walk(parsed(path)))
+
+
 def assert_none(offences: Iterable[str], advice: str) -> None:
     """Fail with all offences, one a line: pytest cuts a list short."""
     found = sorted(offences)
@@ -88,9 +94,9 @@ def _imported(
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield from ((name, late, types_only) for name in _names(child))
-        else:
+        elif not isinstance(child, ast.expr):  # which holds no import
             guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from _imported(child, late=late or inside, types_only=types_only or guarded)
 
 

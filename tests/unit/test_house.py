@@ -12,7 +12,7 @@ from tests.unit.source_tree import (
     ROOT,
     TOOLS,
     assert_none,
-    parsed,
+    nodes,
     product,
     shown,
     sources,
@@ -32,7 +32,7 @@ def _long_parts(path: Path) -> Iterator[str]:
     lines = text_of(path).count("\n")
     if lines > LONG_MODULE_LINES:
         yield f"{shown(path)} has {lines} lines"
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node) else node.body
             lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
@@ -64,7 +64,7 @@ def test_every_error_says_what_to_do_next() -> None:
         f"{shown(path)}:{node.lineno}"
         for path in sources(*product(), *TOOLS)
         if "RunnerError(" in text_of(path)
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", "") == "RunnerError"
         and not {keyword.arg for keyword in node.keywords} & {"fix", None}
@@ -84,7 +84,7 @@ def test_every_test_says_what_it_asserts() -> None:
         f"{shown(path)}:{node.lineno} {node.name}"
         for path in sources("tests")
         if path.name.startswith("test_")
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("test_")
         and not any(_asserts(inner) for inner in ast.walk(node))

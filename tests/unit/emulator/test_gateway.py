@@ -138,9 +138,10 @@ def test_signal_before_the_command_has_started_ends_it(
 ) -> None:
     start = subprocess.Popen
 
-    def late(*given: Any, **options: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return start(*given, **options)
+    def late(command: Any, **options: Any) -> Any:
+        if command == ["sleep", "600"]:  # threads of other tests may start processes as well
+            os.kill(os.getpid(), signal.SIGTERM)
+        return start(command, **options)
 
     monkeypatch.setattr(subprocess, "Popen", late)
     assert run(gateway, ["sleep", "600"]) == 128 + signal.SIGTERM
