@@ -277,7 +277,7 @@ def test_runs_are_sorted_by_a_metric_without_reading_one(
 def test_goal_of_the_recipe_decides_which_run_is_best(connection: Connection, store: Store) -> None:
     for number in range(3):
         goal = {"primary": "acc", "goal": "min"}
-        run_id = store.add(number, indexed=True, over=True, metrics={"acc": number})
+        run_id = store.add(number, indexed=False, over=True, metrics={"acc": number})
         document = json.loads(store.documents[f"{run_id}/run.json"])
         store.documents[f"{run_id}/run.json"] = json.dumps({**document, "metrics": goal}).encode()
     records = rows_of(connection)
