@@ -397,7 +397,9 @@ def test_full_disk_of_the_services_is_named_and_can_be_freed(tmp_path: Path, scr
             cli.ok("local", "down")
             hog.unlink()
             cli.ok("local", "up")
-            assert {row["run_id"] for row in cli.json("ps", "-a")} == {other, waiting}
+            # Where the mark of the refused deletion was stored, the next `rm` completed it.
+            listed = {row["run_id"] for row in cli.json("ps", "-a")}
+            assert listed in ({other, waiting}, {waiting})
         finally:
             cli.run("local", "down")
 
