@@ -18,7 +18,7 @@ ARGS ?=
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder \
   --max-worker-restart 0
 
-.PHONY: help setup train test test-all lint preview format bench schema recipes lock clean
+.PHONY: help setup train test test-all proof lint preview format bench schema recipes lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,10 @@ test: $(INFRA_READY) ## unit, contract and smoke tests
 
 test-all: $(INFRA_READY) ## everything, the slow suites too; `tools/framework_envs.sh` adds those of frameworks
 	eval "$$(tools/framework_envs.sh --built)"; $(PYTEST) $(ARGS)
+
+proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two hours
+	PROOF_PARTS=4 PROOF_ROUNDS=43 PROOF_EVICTIONS=50 PROOF_STORAGE_KILLS=100 PROOF_KILLS=100 \
+	  $(PYTEST) tests/proof tests/e2e/test_resume_proof.py $(ARGS)
 
 lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
 	$(BIN)/ruff check .

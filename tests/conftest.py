@@ -15,8 +15,12 @@ settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
 
 TESTS = Path(__file__).parent
-# The folders whose files take longest. They start first, so that no worker is left with one alone.
-LONGEST_FIRST = ("e2e", "clients", "unit/images", "unit/node", "contract", "unit/infra")
+# The files, and folders of files, that take longest. They start first, so that no worker is left
+# with one alone.
+LONGEST_FIRST = (
+    *("proof", "e2e/test_recipes.py", "e2e/test_resume_proof.py", "engine", "e2e", "clients"),
+    *("unit/images", "unit/node", "contract", "unit/infra"),
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,5 +54,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(path: str) -> int:
-    places = (n for n, name in enumerate(LONGEST_FIRST) if path.startswith(f"{name}/"))
-    return next(places, len(LONGEST_FIRST))
+    names = enumerate(LONGEST_FIRST)
+    return next((n for n, name in names if f"{path}/".startswith(f"{name}/")), len(LONGEST_FIRST))

@@ -22,7 +22,7 @@ from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SEED = int(os.environ.get("PROOF_SEED", "20261123"))
-ROUNDS = int(os.environ.get("PROOF_ROUNDS", "43"))
+ROUNDS = int(os.environ.get("PROOF_ROUNDS", "15"))
 LINES, FILES = 120, 20
 SCRIPT = f"""
 import os, time
