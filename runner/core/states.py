@@ -273,7 +273,8 @@ def count_evicted(began: int, ends: Iterable[AttemptEnd], *, waiting: bool) -> i
 def _why_waiting(task: TaskView, attempts: int) -> str:
     if attempts == 0:
         return WAITING
-    why = "it is retried" if task.retries else "its node was lost"
+    why = "it was requeued" if task.requeues else "its node was lost"
+    why = "it is retried" if task.retries else why
     return f"attempt {attempts} ended, {why}; {WAITING}"
 
 

@@ -481,6 +481,7 @@ def _run_part(run: Mapping[str, Any]) -> dict[str, Any]:
     code: Mapping[str, Any] = run.get("code") or {}
     agent: Mapping[str, Any] = run.get("agent") or {}
     trial: Mapping[str, Any] = run.get("trial") or {}
+    moved = {"moved_from": batch["moved_from"]} if batch.get("moved_from") else {}
     return {
         **{name: run[name] for name in _RUN if run.get(name) is not None},
         **({"trial": {name: trial[name] for name in _TRIAL if name in trial}} if trial else {}),
@@ -490,7 +491,7 @@ def _run_part(run: Mapping[str, Any]) -> dict[str, Any]:
         "recipe": {"name": recipe.get("name")},
         "metrics": {"primary": metrics.get("primary"), "goal": metrics.get("goal")},
         "data": {"notice": data.get("notice")},
-        "batch": {name: batch.get(name) for name in _BATCH},
+        "batch": {**{name: batch.get(name) for name in _BATCH}, **moved},
     }
 
 

@@ -442,6 +442,25 @@ class RunOrigin:
     run_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class PoolStay:
+    """A pool that a run has left with its job: attempts on its nodes have its size and price.
+
+    `requeued` is the attempt that the move ended, 0 if none ran. It was not evicted.
+    """
+
+    pool: str
+    vm_size: str | None
+    spot: bool
+    requeued: int = 0
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> PoolStay:
+        """Read an entry of `batch.moved_from`."""
+        requeued = int(raw.get("requeued") or 0)
+        return cls(str(raw["pool"]), raw.get("vm_size"), bool(raw.get("spot")), requeued)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec(RecipeSpec):
     """One run: the document `run.json`.
@@ -452,6 +471,7 @@ class RunSpec(RecipeSpec):
         constraints: `name==version` of every package; empty leaves them open.
         inputs: Named inputs; each as docs/run-format.md describes it.
         after: Runs that must succeed before it.
+        moved_from: Pools that it was in before, oldest first.
         schedule: Name of the schedule that started it.
         rehearsal: Evictions that the emulator carries out: `spec`, what the user wrote, and
             `evictions`, a list of `[after, notice, away]` in seconds, one for each.
@@ -479,6 +499,7 @@ class RunSpec(RecipeSpec):
     pool: str = ""
     vm_size: str | None = None
     spot: bool = False
+    moved_from: tuple[PoolStay, ...] = ()
     job_id: str = ""
     task_id: str = ""
     origin: RunOrigin | None = None
@@ -519,6 +540,7 @@ class RunSpec(RecipeSpec):
                 "spot": self.spot,
                 "job_id": self.job_id,
                 "task_id": self.task_id,
+                **({"moved_from": list(map(asdict, self.moved_from))} if self.moved_from else {}),
             },
             "price": None,
             "origin": asdict(self.origin) if self.origin else None,
@@ -571,6 +593,7 @@ class RunSpec(RecipeSpec):
             pool=str(batch.get("pool") or ""),
             vm_size=batch.get("vm_size"),
             spot=bool(batch.get("spot")),
+            moved_from=tuple(map(PoolStay.from_json, batch.get("moved_from") or ())),
             job_id=str(batch.get("job_id") or ""),
             task_id=str(batch.get("task_id") or ""),
             origin=RunOrigin(str(origin["kind"]), str(origin["run_id"])) if origin else None,

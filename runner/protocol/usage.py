@@ -37,6 +37,7 @@ class AttemptUsage:
         node_ends: When Azure announced to evict the node.
         kept: Until when later attempts have its work, by a checkpoint or on the same node.
         saved: Its last checkpoint.
+        pool: Of the node, which is not that of the run if the run was moved; empty if not recorded.
     """
 
     attempt: int
@@ -54,6 +55,7 @@ class AttemptUsage:
     node_ends: int | None = None
     kept: int | None = None
     saved: int | None = None
+    pool: str = ""
 
 
 _FIELDS = tuple(AttemptUsage.__dataclass_fields__)
@@ -91,8 +93,8 @@ def parse_usage(text: str | bytes) -> tuple[AttemptUsage, ...] | None:
 def _checked(row: Mapping[str, Any]) -> AttemptUsage:
     """Return the attempt. Raise one of DAMAGED for a value of another type."""
     for name, value in row.items():
-        kind = {"node": str, "why": str, "dedicated": bool}.get(name, int)
-        is_missing = value is None and name not in ("attempt", "rank", "node", "why")
+        kind = {"node": str, "why": str, "pool": str, "dedicated": bool}.get(name, int)
+        is_missing = value is None and name not in ("attempt", "rank", "node", "why", "pool")
         if name in _FIELDS and type(value) is not kind and not is_missing:
             raise ValueError(f"{name} is {value!r}")
     return AttemptUsage(**{name: row[name] for name in _FIELDS if name in row})
@@ -190,6 +192,7 @@ def _on_node(start: bytes, number: int, rank: int, like: AttemptUsage) -> Attemp
         ready=to_milliseconds(times.ready),
         started=to_milliseconds(record.started),
         node_ends=like.node_ends if rank == 0 else None,
+        pool=record.pool,
     )
 
 

@@ -7,7 +7,13 @@ from itertools import pairwise
 
 import pytest
 from azure.batch import BatchClient, models
-from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
+from azure.core import MatchConditions
+from azure.core.exceptions import (
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceModifiedError,
+    ResourceNotFoundError,
+)
 
 from tests.contract.server import POLL_S, Things, code_of, eventually, wire
 
@@ -130,6 +136,34 @@ def test_disable_can_wait_for_running_tasks(client: BatchClient, things: Things,
     things.wait_task(other, things.task(other, "/bin/sh -c 'touch $AZ_BATCH_NODE_SHARED_DIR/go'"))
     things.wait_job(job_id, "disabled")
     assert client.get_task(job_id, task_id).state == "completed"
+
+
+@pytest.mark.feature(41)
+def test_disabled_job_moves_to_another_pool_with_its_requeued_tasks(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    other = things.pool(target_dedicated_nodes=1)
+    job_id = things.job(pool)
+    task_id = things.task(job_id, "/bin/sh -c 'test $AZ_BATCH_POOL_ID = " + other + " || sleep 60'")
+    things.wait_task(job_id, task_id, "running")
+    client.update_job(job_id, models.BatchJobUpdateOptions(all_tasks_complete_mode="terminatejob"))
+    move = models.BatchJobUpdateOptions(pool_info=models.BatchPoolInfo(pool_id=other))
+    with pytest.raises(HttpResponseError) as caught:
+        client.update_job(job_id, move)
+    assert (caught.value.status_code, code_of(caught.value)) == (409, "JobNotDisabled")
+    disable(client, job_id, "requeue")
+    stale = client.get_job(job_id).etag
+    client.update_job(job_id, move)
+    with pytest.raises(ResourceModifiedError):
+        client.update_job(job_id, move, etag=stale, match_condition=MatchConditions.IfNotModified)
+    assert client.get_task(job_id, task_id).state == "active"
+    client.begin_enable_job(job_id, polling_interval=POLL_S).wait()
+    ended = things.wait_task(job_id, task_id)
+    assert ended.node_info is not None
+    assert ended.node_info.pool_id == other
+    job = things.wait_job(job_id)  # with its last task, as it was asked before the move
+    assert job.execution_info is not None
+    assert job.execution_info.pool_id == other
 
 
 def test_empty_job_that_ends_with_its_tasks_completes_at_once(things: Things, pool: str) -> None:

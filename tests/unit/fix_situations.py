@@ -103,6 +103,7 @@ SERVED: Mapping[str, FixCase] = {
     "R-DATA-OURS": FixCase("data rm models:ours", values={"NAME@VERSION": "ours@1"}),
     "R-EXPERIMENT-UNKNOWN": FixCase("experiments show nothing-like-it"),
     "R-FILE-UNKNOWN": FixCase("files get {done} nothing.txt"),
+    "R-JOB-ENDED": FixCase("sweep pause {sweep}"),
     "R-METRIC-UNKNOWN": FixCase("metrics {done} nothing"),
     "R-MODEL-ALIAS-UNKNOWN": FixCase("models show fixes@nobody"),
     "R-MODEL-BEST": FixCase("models show fixes@best"),
@@ -114,6 +115,7 @@ SERVED: Mapping[str, FixCase] = {
     "R-COST-RECONCILE": FixCase("cost {done} --reconcile train.py", beyond=("R-COST-EXPORT",)),
     "R-NODE-MISSING": FixCase("pool disable local nothing"),
     "R-POOL-MISSING": FixCase("pool show nothing"),
+    "R-POOL-SAME": FixCase("pool drain local --to local"),
     "R-REACH-ENDED": FixCase("exec {done} -- true"),
     "R-RESUME-NOTHING": FixCase("resume {done}"),
     "R-RETRY-STATE": FixCase("retry {done}"),
@@ -151,7 +153,7 @@ NOT_TRIED: Mapping[str, tuple[str, ...]] = {
     "needs a moment in which another command, run or schedule is under way": (
         *("R-MODEL-ALIAS-MOVED", "R-POOL-IN-USE", "R-POOL-RESIZING", "R-POOL-UNKNOWN", "R-QUOTA"),
         *("R-REACH-NODE", "R-REACH-WAITING", "R-RUN-GOES-ON", "R-SCHEDULE-EXISTS"),
-        *("R-DEV-ENDED", "R-SCHEDULE-OVER"),
+        *("R-DEV-ENDED", "R-JOB-MOVED", "R-POOL-FIT", "R-SCHEDULE-OVER"),
     ),
     "names a command and leaves its arguments, or the folder, to the reader": (
         *(

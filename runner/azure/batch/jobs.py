@@ -17,9 +17,11 @@ from azure.batch.models import BatchJob
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
+from runner.azure.batch.job_control import snapshot_of
 from runner.azure.batch.translate import to_job, to_task_view, wire_text
 from runner.azure.faults import error_code, service_errors, to_runner_error
 from runner.azure.retries import was_repeated
+from runner.core.job_moves import JobNote
 from runner.core.states import TaskView
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -134,7 +136,9 @@ def _refused(job_id: str, outcome: AddedTasks) -> RunnerError:
 
 _CLOSED = frozenset({"terminating", "completed", "deleting"})
 _PAUSED = frozenset({"disabling", "disabled"})
-_JOB_PARTS = ["id", "state", "poolInfo", "usesTaskDependencies", "onAllTasksComplete"]
+_JOB_PARTS = [
+    *("id", "state", "poolInfo", "usesTaskDependencies", "onAllTasksComplete", "metadata"),
+]
 JOB_CLOSED_CODES = frozenset(
     {"JobCompleted", "JobBeingTerminated", "JobBeingDeleted", "JobNotFound"}
 )
@@ -242,30 +246,26 @@ def _closed(err: HttpResponseError, doing: str) -> JobClosedError:
 def _takes_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> bool:
     state = wire_text(job.state)
     if state in _PAUSED:
+        note = snapshot_of(job).note
+        enable = connection.for_this_account(f"az batch job enable --job-id {job.id}")
         raise JobDisabledError(
             "R-JOB-DISABLED",
             f"job {job.id} is {state}: its tasks would not start",
+            why=note.describe(str(job.id)) if note else "",
             fix="use another name with --experiment, or enable the job: "
-            + connection.for_this_account(f"az batch job enable --job-id {job.id}"),
+            + (note.command if note else enable),
             exit_code=ExitCode.PREFLIGHT,
         )
     same_pool = str(job.pool_info.pool_id if job.pool_info else "").lower() == pool_id.lower()
     return state not in _CLOSED and same_pool and bool(job.uses_task_dependencies)
 
 
-def is_disabled(connection: Connection, job_id: str) -> bool:
-    """Return True if the job is disabled, so that none of its tasks starts."""
-    with service_errors(f"reading job {job_id}"):
-        try:
-            job = connection.batch_client().get_job(job_id, select=["id", "state"])
-        except ResourceNotFoundError:
-            return False
-    return wire_text(job.state) in _PAUSED
-
-
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job; `problem` is why Batch could not start it, `prepares` if it has a preparation task."""
+    """A job; `problem` is why Batch could not start it, `prepares` if it has a preparation task.
+
+    `note` is what a command of ours does to it.
+    """
 
     id: str
     state: str
@@ -274,6 +274,7 @@ class JobView:
     created: datetime | None
     problem: tuple[str, str] | None
     prepares: bool
+    note: JobNote | None = None
 
     @property
     def disabled(self) -> bool:
@@ -310,6 +311,7 @@ def find_job_view(connection: Connection, job_id: str) -> JobView | None:
         created=job.creation_time,
         problem=(str(error.code or ""), str(error.message or "")) if error else None,
         prepares=job.job_preparation_task is not None,
+        note=snapshot_of(job).note,
     )
 
 

@@ -118,6 +118,7 @@ class RunPlan:
             "pool": self.pool.id,
             "vm_size": self.pool.vm_size,
             "spot": self.pool.spot,
+            "moved_from": (),
             "job_id": self.job_id,
             "task_id": self.task_id,
             "origin": RunOrigin(**self.origin) if self.origin else None,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from runner.protocol.run_spec import PoolStay
 from runner.protocol.usage import AttemptUsage
 
 Part = Literal["useful", "boot", "setup", "lost", "evicted", "failed", "idle"]
@@ -34,7 +35,7 @@ class RunUsage:
     """A run with its attempts; `status` is that of its result, empty if it has none.
 
     `is_running` means that its last attempt still runs. `attempts` None means that its records
-    cannot be read.
+    cannot be read. `moved_from` are the pools that it was in before.
     """
 
     run_id: str
@@ -44,6 +45,14 @@ class RunUsage:
     status: str
     attempts: tuple[AttemptUsage, ...] | None
     is_running: bool = False
+    moved_from: tuple[PoolStay, ...] = ()
+
+    def place_of(self, usage: AttemptUsage) -> PoolStay:
+        """Return the pool of an attempt."""
+        own = PoolStay(self.pool, self.vm_size, self.spot)
+        pool = (usage.pool or self.pool).lower()
+        places = (own, *reversed(self.moved_from))
+        return next((each for each in places if each.pool.lower() == pool), own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +179,15 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What each run spent, the nodes that this sums to, and what is not on record."""
+    """What each run spent, the nodes that this sums to, and what is not on record.
+
+    `pools` is what each run spent in each pool: a run that was moved has several.
+    """
 
     runs: Mapping[str, Spent]
     lives: Sequence[NodeLife]
     gaps: Sequence[Gap]
+    pools: Mapping[tuple[str, str], Spent] = field(default_factory=dict[tuple[str, str], Spent])
 
 
 # Micro-dollars an hour of a VM size, spot or dedicated; None if unknown.
@@ -203,8 +216,8 @@ def keep_ledger(
     by_node: dict[tuple[str, str], list[_Use]] = defaultdict(list)
     for run in runs:
         for use in _uses(run, now_ms, gaps, share_kernel=share_kernel):
-            by_node[run.pool.lower(), use.usage.node.lower()].append(use)
-    spent: dict[str, Spent] = defaultdict(Spent)
+            by_node[use.place.pool.lower(), use.usage.node.lower()].append(use)
+    spent: _Accounts = defaultdict(Spent)
     lives: list[NodeLife] = []
     for key, uses in by_node.items():
         groups = list(_lives(uses))
@@ -213,7 +226,13 @@ def keep_ledger(
             exists = is_last and (present or {}).get(key, False)
             lives.append(_settle(group, rate, now_ms, gaps, spent, exists=exists))
     gaps.sort(key=lambda gap: (gap.run_id, gap.since_ms or 0, gap.cause))
-    return Ledger(dict(spent), lives, gaps)
+    total: dict[str, Spent] = defaultdict(Spent)
+    for (run_id, _), account in spent.items():
+        total[run_id].add(account)
+    return Ledger(dict(total), lives, gaps, dict(spent))
+
+
+_Accounts = dict[tuple[str, str], Spent]  # by run and pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +244,10 @@ class _Use:
     segments: tuple[tuple[Part, int, int], ...]
     node_started_ms: int | None = None
     is_lost: bool = False
+
+    @property
+    def place(self) -> PoolStay:
+        return self.run.place_of(self.usage)
 
     @property
     def started_ms(self) -> int:
@@ -260,7 +283,7 @@ def _uses(run: RunUsage, now_ms: int, gaps: list[Gap], *, share_kernel: bool) ->
 def _gap(
     cause: GapCause, run: RunUsage, usage: AttemptUsage, since: int | None, until: int | None = None
 ) -> Gap:
-    return Gap(cause, run.run_id, run.pool, usage.node, since, until)
+    return Gap(cause, run.run_id, run.place_of(usage).pool, usage.node, since, until)
 
 
 def _is_lost(usage: AttemptUsage, run: RunUsage, *, is_last: bool) -> bool:
@@ -339,7 +362,7 @@ def _settle(
     rate: Rate,
     now_ms: int,
     gaps: list[Gap],
-    spent: dict[str, Spent],
+    spent: _Accounts,
     *,
     exists: bool,
 ) -> NodeLife:
@@ -356,10 +379,11 @@ def _settle(
         ended = now_ms
     elif not exists and not (final.run.is_running or final.is_lost or _is_gone(final)):
         gaps.append(_gap("end", final.run, final.usage, ended))
-    run, usage = first.run, first.usage
-    spot = run.spot if usage.dedicated is None else not usage.dedicated
-    prices = rate(run.vm_size, spot), rate(run.vm_size, False)
-    life = NodeLife(run.pool, usage.node, run.vm_size, spot, start, ended, *prices)
+    place, usage = first.place, first.usage
+    spot = place.spot if usage.dedicated is None else not usage.dedicated
+    size = place.vm_size or ""
+    prices = rate(size, spot), rate(size, False)
+    life = NodeLife(place.pool, usage.node, size, spot, start, ended, *prices)
     for payers, begin, end in _moments(uses, start, ended):
         _charge(spent, life, payers, begin, end)
     return life
@@ -401,14 +425,14 @@ def _moments(uses: Sequence[_Use], start: int, ended: int) -> Iterator[tuple[_Pa
         yield payers or [(each, "idle") for each in last], moment, following
 
 
-def _charge(spent: dict[str, Spent], life: NodeLife, payers: _Payers, begin: int, end: int) -> None:
+def _charge(spent: _Accounts, life: NodeLife, payers: _Payers, begin: int, end: int) -> None:
     """Divide a piece of a life equally; what is left over goes to the first ones."""
     count = len(payers)
     times = _shares(end - begin, count)
     paid = _shares(_between(life, begin, end, life.micro_per_hour), count)
     dedicated = _shares(_between(life, begin, end, life.dedicated_per_hour), count)
     for number, (run_id, part) in enumerate(payers):
-        account = spent[run_id]
+        account = spent[run_id, life.pool]
         account.ms[part] += times[number]
         account.micro[part] += paid[number]
         if life.micro_per_hour is None:

@@ -100,7 +100,11 @@ def report_costs(
     """
     rows = list_runs(connection, limit=None).rows
     usages = dict(zip((row.run_id for row in rows), _usages(connection, rows), strict=True))
-    pools = {usage.pool for usage in usages.values() if usage.attempts}
+    pools = {
+        usage.place_of(attempt).pool
+        for usage in usages.values()
+        for attempt in usage.attempts or ()
+    }
     prices = _Prices(query, home, connection.outputs.location)
     ledger = keep_ledger(
         usages.values(),
@@ -158,6 +162,7 @@ def _usage(row: RunRow, attempts: tuple[AttemptUsage, ...] | None) -> RunUsage:
         row.result.status if row.result else "",
         attempts,
         is_running=is_running and last is not None and last.ended is None,
+        moved_from=record.moved_from,
     )
 
 
@@ -208,18 +213,19 @@ class _Prices:
 def _report(
     query: CostQuery, chosen: Mapping[str, RunRow], ledger: Ledger, prices: _Prices
 ) -> CostReport:
-    groups: dict[str, list[str]] = {}
-    for run_id, row in chosen.items():
-        if run_id in ledger.runs:
-            groups.setdefault(_name(query.by, row), []).append(run_id)
+    groups: dict[str, dict[str, Spent]] = {}
+    for (run_id, pool), spent in ledger.pools.items():
+        if run_id in chosen:
+            name = pool if query.by == "pool" else _name(query.by, chosen[run_id])
+            groups.setdefault(name, {}).setdefault(run_id, Spent()).add(spent)
     rows: list[CostRow] = []
     total = Spent()
-    for name, run_ids in groups.items():
+    for name, of_runs in groups.items():
         spent = Spent()
-        for run_id in run_ids:
-            spent.add(ledger.runs[run_id])
+        for each in of_runs.values():
+            spent.add(each)
         total.add(spent)
-        rows.append(CostRow(name, tuple(run_ids), spent))
+        rows.append(CostRow(name, tuple(of_runs), spent))
     rows.sort(key=lambda row: (-sum(row.spent.micro.values()), -row.spent.total_ms, row.name))
     gaps = tuple(gap for gap in ledger.gaps if gap.run_id in chosen)
     used = tuple(sorted(prices.used.values(), key=lambda each: (each.vm_size, not each.spot)))
@@ -232,4 +238,4 @@ def _name(by: CostKey, row: RunRow) -> str:
     record = row.record
     if by == "run" or record is None:
         return row.run_id
-    return {"recipe": record.recipe, "experiment": record.experiment, "pool": record.pool}[by]
+    return record.recipe if by == "recipe" else record.experiment

@@ -167,7 +167,7 @@ def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
             fix="correct the job preparation task of the job, then submit the run again",
             command=f"runner cancel {record.run_id}",
         )  # fmt: skip
-    facts = load_pool_facts(connection, record.pool)
+    facts = load_pool_facts(connection, (job and job.pool_id) or record.pool)
     diagnosis = _with_cause(connection, blank, cause, facts, record)
     if diagnosis.cause is None and view.attempts:
         return _evicted(connection, view, diagnosis)
@@ -195,6 +195,8 @@ def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnos
     end = next((each for each in ends if each.attempt == last.attempt), None)
     if end is not None and end.why == "failed":
         return blank  # it is retried
+    if end is not None and not end.node_ends and view.task is not None and view.task.requeues:
+        return blank  # its job was moved or paused
     where = f"attempt {last.attempt} on node {last.node}"
     found = [Evidence(where, "started", _moment(last.started))]
     if end is not None:
@@ -509,8 +511,11 @@ def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
         )  # fmt: skip
     if job.disabled:
         enable = connection.for_this_account(f"az batch job enable --job-id {job.id}")
+        message = f"job {job.id} is disabled"
+        if job.note is not None:
+            enable, message = job.note.command, job.note.describe(job.id)
         return replace(
-            blank, cause="JobDisabled", message=f"job {job.id} is disabled",
+            blank, cause="JobDisabled", message=message,
             evidence=(Evidence(source, job.state, job.since),), fix=enable, command=enable,
         )  # fmt: skip
     if (prepared := _failed_preparation(connection, job)) is not None:

@@ -191,7 +191,9 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
             view = last = load_group_view(connection, group, last)
             if view.failed > failed:
                 failed = view.failed
-                view = replace(view, taken_out=take_out_failing_node(connection, group.pool) or "")
+                pools = {row.record.pool for row in view.rows.values() if row.record}
+                taken_out = (take_out_failing_node(connection, pool) for pool in sorted(pools))
+                view = replace(view, taken_out=next(filter(None, taken_out), ""))
             contact = time.monotonic()
         except RunnerError as err:
             if err.code not in PASSING or time.monotonic() - contact > CONTACT_TIMEOUT_S:

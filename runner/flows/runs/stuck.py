@@ -15,7 +15,8 @@ from itertools import takewhile
 from threading import Lock
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import has_ended, is_disabled
+from runner.azure.batch.job_control import read_job
+from runner.azure.batch.jobs import has_ended
 from runner.azure.batch.pools import (
     BROKEN_STATES,
     NodeTask,
@@ -28,6 +29,7 @@ from runner.azure.batch.pools import (
     start_task_log,
 )
 from runner.azure.storage.blobs import in_parallel
+from runner.core.job_moves import JobSnapshot
 from runner.core.states import WAITING, RunState, RunStatus, TaskView, WaitCause
 from runner.core.units import format_duration
 from runner.flows.runs.documents import load_result, runs_container
@@ -147,7 +149,7 @@ def explain_queue_reason(
     attempts: int,
     read_pool: ReadPool,
     *,
-    disabled: bool | None = None,
+    job: JobSnapshot | None = None,
 ) -> RunStatus:
     """Return the status of a queued run with its reason: its job, other runs, or its pool.
 
@@ -159,13 +161,13 @@ def explain_queue_reason(
         attempts: how many have started.
         read_pool: returns the facts of a pool, None if they are not known yet; it is called only
             if nothing else explains the wait.
-        disabled: the state of its job, if the caller has read it.
+        job: its job, if the caller has read it.
     """
     if status.state is not RunState.QUEUED:
         return status
-    if is_disabled(connection, record.job_id) if disabled is None else disabled:
-        fix = connection.for_this_account(f"az batch job enable --job-id {record.job_id}")
-        cause = WaitCause("JobDisabled", f"its job {record.job_id} is disabled", fix)
+    job = job or read_job(connection, record.job_id)
+    if job is not None and job.disabled:
+        cause = _explain_disabled(connection, job)
         return replace(status, reason=f"{cause.message}: {cause.fix}", cause=cause)
     if record.max_cost_micros is not None and has_ended(connection, record.job_id):
         why = f"its job {record.job_id} reached the time limit of its cost cap"
@@ -176,7 +178,7 @@ def explain_queue_reason(
         if reason:
             return replace(status, reason=reason)
         since = max(since, over) if over else since
-    facts = read_pool(record.pool)
+    facts = read_pool(job.pool if job is not None and job.pool else record.pool)
     need = NodeNeed(record.run_id, record.nodes, task.slots if task else 1, since)
     cause = explain_wait(need, facts, datetime.now(UTC)) if facts else None
     if cause is not None:
@@ -184,6 +186,13 @@ def explain_queue_reason(
         return replace(status, reason=before + cause.message, fix=cause.fix, cause=cause)
     together = f"{WAITING.replace('a node', f'{record.nodes} nodes')} at once"
     return status if record.nodes == 1 or attempts else replace(status, reason=together)
+
+
+def _explain_disabled(connection: Connection, job: JobSnapshot) -> WaitCause:
+    if job.note is not None:
+        return WaitCause("JobDisabled", job.note.describe(job.id), job.note.command)
+    fix = connection.for_this_account(f"az batch job enable --job-id {job.id}")
+    return WaitCause("JobDisabled", f"its job {job.id} is disabled", fix)
 
 
 def _await_others(connection: Connection, record: RunSpec) -> tuple[str, datetime | None]:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import get_task, is_disabled, list_tasks, read_task_file
+from runner.azure.batch.job_control import read_job
+from runner.azure.batch.jobs import get_task, list_tasks, read_task_file
 from runner.azure.faults import PASSING
 from runner.azure.storage.blobs import in_parallel
+from runner.core.job_moves import JobSnapshot
 from runner.core.states import (
     RunState,
     RunStatus,
@@ -119,13 +121,13 @@ def live_rows(
     jobs = [job for job, count in counts.items() if count >= _LIST_TASKS_FROM]
     tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
     active = [job for job in jobs if any(t.phase == "active" for t in tasks[job].values())]
-    looked = in_parallel(lambda job: is_disabled(connection, job), active)
-    disabled = {job for job, found in zip(active, looked, strict=True) if found}
+    looked = in_parallel(lambda job: read_job(connection, job), active)
+    snapshots = dict(zip(active, looked, strict=True))
 
     def row(record: RunSpec) -> RunRow:
         if record.job_id in tasks:
-            paused = record.job_id in disabled
-            known = _row_of_task(connection, record, tasks[record.job_id], pools, disabled=paused)
+            job = snapshots.get(record.job_id)
+            known = _row_of_task(connection, record, tasks[record.job_id], pools, job)
             if known is not None:
                 return known
         return live_row(connection, record, pools)
@@ -139,16 +141,13 @@ def _row_of_task(
     record: RunSpec,
     tasks: dict[str, TaskView],
     pools: PoolReader,
-    *,
-    disabled: bool,
+    job: JobSnapshot | None,
 ) -> RunRow | None:
     """Return a run that its task describes, or None if it has started or ended."""
     task = tasks.get(record.task_id)
     if task is not None and task.phase == "active" and not task.requeues and not task.retries:
         status = decide_status(None, task, 0, None)
-        status = explain_queue_reason(
-            connection, record, status, task, 0, pools.read, disabled=disabled
-        )
+        status = explain_queue_reason(connection, record, status, task, 0, pools.read, job=job)
         return RunRow(record.run_id, record, status, None)
     if task is None and load_result(runs_container(connection), record.run_id) is None:
         began = count_attempts(runs_container(connection), record.run_id)
@@ -164,7 +163,8 @@ def _live_row(connection: Connection, view: RunView) -> RunRow:
     waiting = view.task is not None and view.task.phase == "active"
     if result is None and (attempts > 1 or (attempts and waiting)):
         ends = load_attempt_ends(runs_container(connection), record.run_id)
-        evicted = count_evicted(attempts, ends, waiting=waiting)
+        requeues = view.task.requeues if view.task else 0  # by a move or a pause
+        evicted = max(count_evicted(attempts, ends, waiting=waiting) - requeues, 0)
     status = replace(view.status, fix="") if view.status.state.final else view.status
     return RunRow(record.run_id, record, status, result, attempts=attempts, evicted=evicted)
 
@@ -311,6 +311,7 @@ class _RunWatcher:
         self._stage: str | None = None
         self._leaving = False  # the agent's last stage has ended: the result follows
         self._status: RunStatus | None = None
+        self._pool = record.pool  # a run may be moved while it is watched
         self._facts: PoolFacts | None = None
         self._stuck_since: float | None = None
         self._gave_up: WaitCause | None = None
@@ -457,7 +458,7 @@ class _RunWatcher:
                 log.begin_attempt()
 
     def _poll_nodes(self) -> Generator[WatchEvent]:
-        self._facts = load_pool_facts(self._connection, self._record.pool, self._facts)
+        self._facts = load_pool_facts(self._connection, self._pool, self._facts)
         yield NodesSeen(self._facts.counts)
 
     def _poll_task(self) -> Generator[WatchEvent]:
@@ -469,7 +470,7 @@ class _RunWatcher:
             result = load_result(self._container, self._record.run_id)
         status = decide_status(result, task, self._attempt, self._stage)
         status = explain_queue_reason(
-            self._connection, self._record, status, task, self._attempt, lambda _: self._facts
+            self._connection, self._record, status, task, self._attempt, self._read_pool
         )
         self._time_stuck(status)
         if status.state.final:
@@ -478,6 +479,12 @@ class _RunWatcher:
         if status != self._status:
             self._status = status
             yield StatusChanged(status, self._attempt)
+
+    def _read_pool(self, pool_id: str) -> PoolFacts | None:
+        """Return what is known of a pool; of another pool than before, nothing yet."""
+        if pool_id.lower() != self._pool.lower():
+            self._pool, self._facts = pool_id, None
+        return self._facts
 
     def _end(
         self, status: RunStatus, result: RunResult | None, task: TaskView | None

@@ -28,7 +28,7 @@ from runner.protocol.results import (
     index_blob,
     index_metadata,
 )
-from runner.protocol.run_spec import DAMAGED
+from runner.protocol.run_spec import DAMAGED, PoolStay
 from runner.protocol.sweeps import STOPPED_EARLY
 from runner.protocol.usage import load_usage, usage_to_json
 
@@ -211,10 +211,16 @@ def commit_result(runs: ContainerClient, blobs: RunPaths, result: RunResult) -> 
 
 
 def _count_evicted(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int | None:
-    """Return how many earlier attempts were lost or terminated, or None if storage fails."""
+    """Return how many earlier attempts were lost or terminated, or None if storage fails.
+
+    Those that a move to another pool ended do not count.
+    """
     try:
-        return attempt - 1 - failures_before(runs, blobs, attempt)
-    except (StorageRequestError, ValueError) as err:
+        batch: Mapping[str, Any] = parse_json(runs.get(blobs.run) or b"{}").get("batch") or {}
+        stays = map(PoolStay.from_json, batch.get("moved_from") or ())
+        moved = {stay.requeued for stay in stays if 0 < stay.requeued < attempt}
+        return max(attempt - 1 - failures_before(runs, blobs, attempt) - len(moved), 0)
+    except (StorageRequestError, *DAMAGED) as err:
         logger.warning("how earlier attempts ended is not known: %s", err)
         return None
 

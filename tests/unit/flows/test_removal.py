@@ -11,6 +11,7 @@ import pytest
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
+from runner.core.job_moves import JobSnapshot
 from runner.core.progress import ignore_progress
 from runner.core.states import RunState, TaskView
 from runner.flows import removal
@@ -57,7 +58,7 @@ class Account:
             monkeypatch.setattr(BlobContainer, name, stand_in)
         monkeypatch.setattr(watch, "get_task", lambda _, job, task: self.tasks[job].get(task))
         monkeypatch.setattr(watch, "list_tasks", lambda _, job: self.tasks[job])
-        monkeypatch.setattr(watch, "is_disabled", lambda _, job: False)
+        monkeypatch.setattr(watch, "read_job", lambda _, job: JobSnapshot(job, "active", ""))
         monkeypatch.setattr(watch, "explain_queue_reason", lambda *given: given[2])
         monkeypatch.setattr(removal, "list_tasks", lambda _, job: self.tasks.get(job, {}))
         monkeypatch.setattr(

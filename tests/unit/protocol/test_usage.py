@@ -151,11 +151,12 @@ _MILLISECONDS = st.none() | st.integers(0, 2**45)
             attempt=st.integers(1, 99),
             rank=st.integers(0, 9),
             node=st.text(max_size=20),
+            pool=st.text(max_size=20),
             dedicated=st.none() | st.booleans(),
             **{
                 name: _MILLISECONDS
                 for name in asdict(AttemptUsage(1, 0, ""))
-                if name not in ("attempt", "rank", "node", "dedicated", "why")
+                if name not in ("attempt", "rank", "node", "pool", "dedicated", "why")
             },
         ),
         max_size=5,

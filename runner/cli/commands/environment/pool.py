@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ from runner.cli.options import (
     open_settings,
 )
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
     from runner.azure.batch.pools import PoolAutoscale
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from runner.flows.environment.skus import SkuRow
 
 
-app = typer.Typer(help="Show pools and nodes, resize and delete pools.")
+app = typer.Typer(help="Show pools and nodes; resize, drain and delete pools.")
 app.add_typer(autoscale_app, name="autoscale")
 
 _COLUMNS = (
@@ -132,9 +133,84 @@ def disable(call: Invocation, pool: PoolArgument, node: NodeArgument) -> None:
 
 @app.command()
 @on_target
-def enable(call: Invocation, pool: PoolArgument, node: NodeArgument) -> None:
-    """Give tasks to a node again."""
-    _schedule(call, pool, node, enabled=True)
+def enable(
+    call: Invocation,
+    pool: PoolArgument,
+    node: Annotated[
+        str | None, typer.Argument(help="ID of the node.", show_default="all nodes")
+    ] = None,
+) -> None:
+    """Give tasks to a node again; without one, to all nodes, and continue the jobs of a drain."""
+    if node is not None:
+        _schedule(call, pool, node, enabled=True)
+        return
+    from runner.flows.runs.moves import fill_pool
+
+    out = call.out
+    jobs, nodes = fill_pool(call.connect(), pool)
+    if not out.as_text:
+        out.record({"pool": pool, "nodes": nodes, "jobs": [each.to_json() for each in jobs]})
+        return
+    out.note(f"{len(nodes)} nodes of pool {pool} take tasks again")
+    if jobs:
+        out.note(f"{sum(each.runs for each in jobs)} paused runs continue")
+
+
+@app.command()
+@on_target
+def drain(
+    call: Invocation,
+    pool: PoolArgument,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="POOL",
+            help="Move its unfinished runs to this pool.",
+            show_default="they wait until the pool is enabled",
+        ),
+    ] = None,
+    running: Annotated[
+        Literal["requeue", "wait", "terminate"] | None,
+        typer.Option(
+            "--running",
+            help="What becomes of runs that run: requeue starts them again, from a checkpoint.",
+            show_default="requeue with --to, else wait",
+        ),
+    ] = None,
+) -> None:
+    """Take all nodes of a pool out of work. After an interruption, run it again."""
+    from runner.flows.runs.moves import drain_pool, plan_drain
+
+    out = call.out
+    connection = call.connect()
+    note, jobs, target = plan_drain(connection, pool, to)
+    how = running or ("wait" if target is None else "requeue")
+    try:
+        with out.stages() as view:
+            done = drain_pool(connection, note, jobs, target, how, view.on_progress)
+    except KeyboardInterrupt:
+        again = f"runner pool drain {note.name}" + (f" --to {note.to}" if note.to else "")
+        out.note(f"interrupted; to continue it: {again}")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    if not out.as_text:
+        out.record(
+            {
+                "pool": note.name,
+                "to": note.to or None,
+                "jobs": [each.to_json() for each in done.jobs],
+                "nodes": list(done.nodes),
+                "left_alone": list(done.foreign),
+            }
+        )
+        return
+    runs = sum(each.runs for each in done.jobs)
+    what = f"moved to pool {note.to}" if note.to else "paused"
+    out.note(f"{runs} unfinished runs {what}; {len(done.nodes)} nodes take no tasks any more")
+    for job_id in done.foreign:
+        out.warning(f"job {job_id} has tasks that are not runs: its queued tasks wait in the pool")
+    out.note(f"its nodes still cost money: runner pool resize {note.name} 0")
+    out.note(f"to use it again: runner pool enable {note.name}")
 
 
 def _schedule(call: Invocation, pool: str, node: str, *, enabled: bool) -> None:

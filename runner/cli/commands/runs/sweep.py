@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -375,6 +375,98 @@ def resume(
         out.record({"sweep": group.group_id, "resumed": resumed, "refused": list(errors)})
         return
     _follow(out, connection, find_group(connection, group.group_id))
+
+
+JobsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help="A sweep, a group or an experiment; @last.",
+        autocompletion=complete_group,
+    ),
+]
+RunningOption = Annotated[
+    Literal["requeue", "wait", "terminate"],
+    typer.Option(
+        "--running",
+        help="What becomes of trials that run: requeue starts them again, from their checkpoint.",
+    ),
+]
+
+
+@app.command("move")
+@on_target
+def move(
+    call: Invocation,
+    experiment: JobsArgument,
+    to: Annotated[str, typer.Option("--to", metavar="POOL", help="The pool that it moves to.")],
+    running: RunningOption = "requeue",
+) -> None:
+    """Move the unfinished trials to another pool. After an interruption, run it again."""
+    from runner.core.job_moves import JobNote
+    from runner.flows.runs.moves import find_jobs, move_jobs, plan_move
+
+    out = call.out
+    connection = call.connect()
+    name, jobs = find_jobs(connection, experiment)
+    pool = plan_move(connection, jobs, to)
+    note = JobNote("move", name, pool.view.id)
+    try:
+        with out.stages() as view:
+            done = move_jobs(connection, jobs, pool, note, running, view.on_progress)
+    except KeyboardInterrupt:
+        out.note("interrupted; its trials do not start until the move is complete")
+        out.note(f"to continue it: {note.command}")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    if not out.as_text:
+        out.record({"name": name, "pool": pool.view.id, "jobs": [each.to_json() for each in done]})
+        return
+    runs = sum(each.runs for each in done)
+    if not any(each.changed for each in done):
+        out.note(f"its {runs} unfinished runs are in pool {pool.view.id}; nothing was changed")
+    else:
+        out.note(f"{runs} unfinished runs moved to pool {pool.view.id}")
+    if any(each.is_paused for each in done):
+        out.note(f"they stay paused: runner sweep unpause {name}")
+
+
+@app.command("pause")
+@on_target
+def pause(call: Invocation, experiment: JobsArgument, running: RunningOption = "requeue") -> None:
+    """Start no trial until `unpause`; with --running wait, those that run go on to their end."""
+    from runner.core.job_moves import JobNote
+    from runner.flows.runs.moves import find_jobs, pause_jobs
+
+    out = call.out
+    connection = call.connect()
+    name, jobs = find_jobs(connection, experiment)
+    note = JobNote("pause", name)
+    with out.stages() as view:
+        awaits = running != "wait"
+        done = pause_jobs(connection, jobs, note, running, view.on_progress, awaits=awaits)
+    if not out.as_text:
+        out.record({"name": name, "jobs": [each.to_json() for each in done]})
+        return
+    out.note(f"{sum(each.runs for each in done)} unfinished runs are paused")
+    out.note(f"to continue: {note.command}")
+
+
+@app.command("unpause")
+@on_target
+def unpause(call: Invocation, experiment: JobsArgument) -> None:
+    """Let the trials of a paused sweep start again."""
+    from runner.flows.runs.moves import continue_jobs, find_jobs
+
+    out = call.out
+    connection = call.connect()
+    name, jobs = find_jobs(connection, experiment)
+    done = continue_jobs(connection, jobs)
+    if not out.as_text:
+        out.record({"name": name, "jobs": [each.to_json() for each in done]})
+        return
+    runs = sum(each.runs for each in done)
+    changed = any(each.changed for each in done)
+    out.note(f"{runs} unfinished runs continue" + ("" if changed else "; they were not paused"))
 
 
 def _find(connection: Connection, reference: str) -> RunGroup:

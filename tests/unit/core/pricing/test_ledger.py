@@ -18,6 +18,7 @@ from runner.core.pricing.ledger import (
     Spent,
     keep_ledger,
 )
+from runner.protocol.run_spec import PoolStay
 from runner.protocol.usage import AttemptUsage
 
 HOUR = 3_600_000
@@ -64,6 +65,22 @@ def test_node_time_is_divided_into_what_it_was_spent_on() -> None:
     }
     assert ledger.runs["a"].total_micro == sum(life.micro or 0 for life in ledger.lives)
     assert {(gap.cause, gap.node) for gap in ledger.gaps} == {("boot", "tvm-2"), ("end", "tvm-2")}
+
+
+def test_moved_run_is_charged_by_the_pool_of_each_attempt() -> None:
+    before = attempt(1, 0, 2 * HOUR, why="terminated", kept=2 * HOUR, created=0, pool="Small")
+    after = attempt(2, 3 * HOUR, 4 * HOUR, created=3 * HOUR, pool="pool")
+    moved = run("a", before, after, moved_from=(PoolStay("small", "unknown", True),))
+    ledger = keep(moved)
+    assert {pool: parts(spent) for (_, pool), spent in ledger.pools.items()} == {
+        "small": {"useful": 2 * HOUR},
+        "pool": {"useful": HOUR},
+    }
+    assert ledger.runs["a"].unpriced_ms == 2 * HOUR  # the size has no price
+    assert [(life.pool, life.vm_size) for life in ledger.lives] == [
+        ("small", "unknown"),
+        ("pool", SIZE),
+    ]
 
 
 def test_a_shared_moment_is_divided_and_idle_time_follows_the_last_run() -> None:

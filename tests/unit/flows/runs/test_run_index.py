@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
+from runner.core.job_moves import JobSnapshot
 from runner.core.states import RunState, TaskView
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history, stuck, watch
@@ -105,7 +106,7 @@ class Store:
         monkeypatch.setattr(history, "list_run_ids", lambda _: self._ids())
         monkeypatch.setattr(watch, "get_task", lambda _, job, task: self.tasks.get(task))
         monkeypatch.setattr(watch, "list_tasks", lambda _, job: self.tasks)
-        monkeypatch.setattr(watch, "is_disabled", lambda _, job: False)
+        monkeypatch.setattr(watch, "read_job", lambda _, job: JobSnapshot(job, "active", ""))
         self.pools: list[str] = []
         monkeypatch.setattr(stuck, "load_pool_facts", self._pool)
 

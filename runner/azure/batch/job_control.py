@@ -1,0 +1,110 @@
+"""Disable and enable jobs, change their pool, and note in them what is being done."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from azure.batch import models
+from azure.core import MatchConditions
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.translate import wire_text
+from runner.azure.faults import error_code, service_errors
+from runner.core.job_moves import NOTE, JobNote, JobSnapshot, Running, with_note
+
+_PARTS = ["id", "state", "poolInfo", "metadata", "eTag"]
+# Another client changed the job after it was read: it is read again.
+_CHANGED = frozenset({"ConditionNotMet", "JobNotDisabled", "OperationInvalidForCurrentState"})
+
+
+def snapshot_of(job: models.BatchJob) -> JobSnapshot:
+    """Return what decides the next step of a move."""
+    items = [(str(item.name), str(item.value)) for item in job.metadata or ()]
+    note = next((JobNote.parse(value) for name, value in items if name == NOTE), None)
+    return JobSnapshot(
+        id=str(job.id),
+        state=wire_text(job.state),
+        pool=str(job.pool_info.pool_id if job.pool_info else None or ""),
+        etag=str(job.etag or ""),
+        note=note,
+        others=tuple(item for item in items if item[0] != NOTE),
+    )
+
+
+def read_job(connection: Connection, job_id: str) -> JobSnapshot | None:
+    """Return a job, or None if it does not exist."""
+    with service_errors(f"reading job {job_id}"):
+        try:
+            return snapshot_of(connection.batch_client().get_job(job_id, select=_PARTS))
+        except ResourceNotFoundError:
+            return None
+
+
+def list_open_jobs(
+    connection: Connection, pool_ids: Collection[str] | None = None
+) -> list[JobSnapshot]:
+    """Return the jobs that have not completed, of all pools if None."""
+    wanted = None if pool_ids is None else {each.lower() for each in pool_ids}
+    with service_errors("listing the jobs"):
+        found = connection.batch_client().list_jobs(filter="state ne 'completed'", select=_PARTS)
+        jobs = [snapshot_of(job) for job in found]
+    return [job for job in jobs if wanted is None or job.pool.lower() in wanted]
+
+
+def note_job(connection: Connection, job: JobSnapshot, note: JobNote | None) -> bool:
+    """Write or remove the note. Return False if the job has changed since it was read."""
+    items = [models.BatchMetadataItem(name=n, value=v) for n, v in with_note(job, note)]
+    return _update(connection, job, models.BatchJobUpdateOptions(metadata=items))
+
+
+def change_pool(connection: Connection, job: JobSnapshot, pool_id: str) -> bool:
+    """Set the pool of a disabled job. Return False if the job has changed since it was read."""
+    info = models.BatchPoolInfo(pool_id=pool_id)
+    return _update(connection, job, models.BatchJobUpdateOptions(pool_info=info))
+
+
+def _update(
+    connection: Connection, job: JobSnapshot, changes: models.BatchJobUpdateOptions
+) -> bool:
+    client = connection.batch_client()
+    with service_errors(f"changing job {job.id}"):
+        try:
+            client.update_job(job.id, changes, **_as_read(job))
+        except HttpResponseError as err:
+            if error_code(err) not in _CHANGED:
+                raise
+            return False
+        return True
+
+
+def disable_job(connection: Connection, job: JobSnapshot, running: Running) -> bool:
+    """Start to disable a job. Return False if the job has changed since it was read."""
+    options = models.BatchJobDisableOptions(disable_tasks=models.DisableBatchJobOption(running))
+    client = connection.batch_client()
+    with service_errors(f"disabling job {job.id}"):
+        try:
+            client.begin_disable_job(job.id, options, polling_interval=1, **_as_read(job))
+        except HttpResponseError as err:
+            if error_code(err) not in _CHANGED:
+                raise
+            return False
+        return True
+
+
+def enable_job(connection: Connection, job: JobSnapshot) -> bool:
+    """Start to enable a job. Return False if the job has changed since it was read."""
+    client = connection.batch_client()
+    with service_errors(f"enabling job {job.id}"):
+        try:
+            client.begin_enable_job(job.id, polling_interval=1, **_as_read(job))
+        except HttpResponseError as err:
+            if error_code(err) not in _CHANGED:
+                raise
+            return False
+        return True
+
+
+def _as_read(job: JobSnapshot) -> dict[str, Any]:
+    return {"etag": job.etag, "match_condition": MatchConditions.IfNotModified}

@@ -1,0 +1,204 @@
+"""Moving a Batch job to another pool, or pausing it: the note in the job, and the next step.
+
+Batch changes the pool of a job only while the job is disabled, so a move is a series of requests,
+and any of them may be the last one of a client that is killed. The job itself says how far it is:
+a note in its metadata names what is being done, its state and its pool do the rest. `next_step`
+decides from them alone, so the same command continues where another client ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, get_args
+
+from runner.contract import PoolOutput
+from runner.core.planning.pool_choice import lacks
+from runner.core.pricing.machines import find_machine
+from runner.protocol.run_spec import RunSpec
+
+NOTE = "runner"  # name of the metadata item of a job
+Action = Literal["pause", "move", "drain"]
+Running = Literal["requeue", "wait", "terminate"]  # what becomes of running tasks
+_PAUSED = frozenset({"disabling", "disabled"})
+_CLOSED = frozenset({"terminating", "completed", "deleting"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobNote:
+    """What a command does to a job.
+
+    Attributes:
+        action: `drain` is a pause, or with `to` a move, of all jobs of a pool.
+        name: The sweep, group or experiment; of a drain, the pool.
+        to: The pool that the job moves to; empty if it does not move.
+    """
+
+    action: Action
+    name: str
+    to: str = ""
+
+    def to_text(self) -> str:
+        """Return the value of the metadata item."""
+        return " ".join(part for part in (self.action, self.name, self.to) if part)
+
+    @classmethod
+    def parse(cls, text: str) -> JobNote | None:
+        """Read the value. Return None if it is not one of ours."""
+        words = text.split(" ")
+        for action in get_args(Action):
+            if words[0] == action and len(words) in (2, 3):
+                return cls(action, *words[1:])
+        return None
+
+    @property
+    def command(self) -> str:
+        """The command that continues it, or ends a pause."""
+        if self.action == "pause":
+            return f"runner sweep unpause {self.name}"
+        if self.action == "move":
+            return f"runner sweep move {self.name} --to {self.to}"
+        if self.to:
+            return f"runner pool drain {self.name} --to {self.to}"
+        return f"runner pool enable {self.name}"
+
+    def describe(self, job_id: str) -> str:
+        """Return what it means for a run that waits."""
+        if self.to:
+            return f"its job {job_id} is being moved to pool {self.to}"
+        return f"its job {job_id} is paused" + (
+            f" with pool {self.name}" if self.action == "drain" else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnapshot:
+    """A job as Batch has it now; `others` are the metadata items of other programs."""
+
+    id: str
+    state: str
+    pool: str
+    etag: str = ""
+    note: JobNote | None = None
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def disabled(self) -> bool:
+        """True if none of its tasks starts."""
+        return self.state in _PAUSED
+
+    @property
+    def closed(self) -> bool:
+        """True if it has ended, or is about to."""
+        return self.state in _CLOSED
+
+    def is_in(self, pool: str) -> bool:
+        """Return True if its tasks run in this pool."""
+        return self.pool.lower() == pool.lower()
+
+
+class JobStep(StrEnum):
+    """The next request of a move or a pause."""
+
+    NOTE = "note"
+    DISABLE = "disable"
+    WAIT = "wait"
+    MOVE = "move"
+    RECORD = "record"
+    ENABLE = "enable"
+    CLEAR = "clear"
+    DONE = "done"
+
+
+def next_step(
+    job: JobSnapshot, wanted: JobNote, *, is_recorded: bool, is_asked: bool = False
+) -> JobStep:
+    """Return the next step of a move; a job that its user paused stays paused.
+
+    Args:
+        job: the job, which has not ended.
+        wanted: the move, with its pool.
+        is_recorded: the documents of its runs name the pool.
+        is_asked: this client has disabled the job: its tasks are being stopped as it wants.
+    """
+    is_here = job.is_in(wanted.to)
+    is_complete = is_here and is_recorded
+    is_begun = job.note is not None and bool(job.note.to)
+    if job.state == "enabling":
+        return JobStep.WAIT
+    if is_complete and (job.state == "active" or not is_begun):
+        return JobStep.CLEAR if is_begun else JobStep.DONE
+    if job.note != wanted and (is_begun or not job.disabled):
+        return JobStep.NOTE
+    if job.state != "disabled":
+        return JobStep.WAIT if is_asked and job.disabled else JobStep.DISABLE
+    if is_complete:
+        return JobStep.ENABLE
+    return JobStep.RECORD if is_here else JobStep.MOVE
+
+
+def next_pause_step(job: JobSnapshot, wanted: JobNote, *, awaits: bool, is_asked: bool) -> JobStep:
+    """Return the next step of a pause.
+
+    Args:
+        job: the job, which has not ended and is not being moved.
+        wanted: the pause.
+        awaits: the pause is complete when no task runs any more, not when none starts.
+        is_asked: this client has disabled the job.
+    """
+    if job.state == "enabling":
+        return JobStep.WAIT
+    if job.note != wanted:
+        return JobStep.NOTE
+    if job.state == "disabled" or (is_asked and not awaits):
+        return JobStep.DONE
+    return JobStep.WAIT if is_asked else JobStep.DISABLE
+
+
+def misfit(
+    record: RunSpec, slots: int, pool: PoolOutput, node_slots: int, now: PoolOutput | None
+) -> str:
+    """Return why a run cannot move to a pool, or an empty string.
+
+    Args:
+        record: the run.
+        slots: what its task needs of a node.
+        pool: the pool, whose nodes have `node_slots`.
+        node_slots: how many tasks that need one slot a node runs at once.
+        now: the pool that it is in; what that lacks, too, is no reason. None if it does not exist.
+    """
+    if slots > node_slots:
+        return f"has {node_slots} slots per node, {slots} wanted"
+    if pool.containers is not None and pool.containers != (record.image is not None):
+        return "runs containers only" if record.image is None else "runs no containers"
+    if record.image is not None and now is not None and bool(now.gpus) != bool(pool.gpus):
+        has = "GPUs" if pool.gpus else "no GPU"
+        return f"has {has}, and a container gets them when it is submitted"
+    if record.rehearsal is not None and not pool.spot:
+        return "has dedicated nodes, and evictions are rehearsed"
+    missing = lacks(pool, record.resources)
+    if missing and not (now is not None and lacks(now, record.resources)):
+        return f"has {missing}"
+    return ""
+
+
+def describe_pool(
+    pool_id: str, vm_size: str, *, spot: bool, max_nodes: int, slots: int, inter_node: bool
+) -> PoolOutput:
+    """Return a pool that no stack declares, by what Batch says of it."""
+    machine = find_machine(vm_size)
+    return PoolOutput(
+        pool_id,
+        vm_size,
+        machine.gpus if machine else 0,
+        machine.vcpus if machine else 1,
+        spot,
+        max_nodes,
+        task_nodes=max_nodes if inter_node and slots == 1 else 1,
+    )
+
+
+def with_note(job: JobSnapshot, note: JobNote | None) -> Sequence[tuple[str, str]]:
+    """Return the metadata of a job with another note."""
+    return (*job.others, *(((NOTE, note.to_text()),) if note else ()))

@@ -1,0 +1,545 @@
+"""Move, pause and continue the jobs of a sweep or of a pool; take the nodes of a pool out of work.
+
+Nothing is remembered on this machine. A killed command is continued by running it again, from any
+machine: see `runner.core.job_moves`. While its job is disabled, no agent of a run is active, so
+that is when `run.json` gets the new pool.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.job_control import (
+    change_pool,
+    disable_job,
+    enable_job,
+    list_open_jobs,
+    note_job,
+    read_job,
+)
+from runner.azure.batch.jobs import list_tasks
+from runner.azure.batch.pools import PoolView, list_pool_nodes, list_pools, set_scheduling
+from runner.azure.storage.blobs import in_parallel
+from runner.contract import PoolOutput
+from runner.core.job_moves import (
+    JobNote,
+    JobSnapshot,
+    JobStep,
+    Running,
+    describe_pool,
+    misfit,
+    next_pause_step,
+    next_step,
+)
+from runner.core.progress import OnProgress, Progress
+from runner.core.states import TaskView
+from runner.flows.runs.documents import count_attempts, load_result, runs_container
+from runner.flows.runs.groups import find_group
+from runner.flows.runs.history import RunFilter, list_runs
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.groups import group_blob
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import index_blob, index_metadata
+from runner.protocol.run_spec import PoolStay, RunSpec, parse_run
+
+_POLL_S = 0.5
+_SHOWN = 3  # runs or jobs that an error names
+
+
+@dataclass(frozen=True, slots=True)
+class JobRuns:
+    """A job with its unfinished tasks; `foreign` of them are not runs."""
+
+    job: JobSnapshot
+    tasks: Mapping[str, TaskView]
+    records: tuple[RunSpec, ...]
+    foreign: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of its runs."""
+        return tuple(dict.fromkeys(each.group for each in self.records if each.group))
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """What a command did to a job.
+
+    Attributes:
+        runs: Its unfinished runs.
+        changed: False if it was so before.
+        is_paused: Its tasks do not start.
+    """
+
+    job_id: str
+    runs: int
+    changed: bool
+    is_paused: bool
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry of a job in the output of a command."""
+        return {
+            "job_id": self.job_id,
+            "runs": self.runs,
+            "changed": self.changed,
+            "paused": self.is_paused,
+        }
+
+
+def find_jobs(connection: Connection, reference: str) -> tuple[str, list[JobRuns]]:
+    """Return the name and the open jobs of a sweep, a group or an experiment.
+
+    Raises:
+        RunnerError: nothing has this name, or R-JOB-ENDED, all of its runs have ended.
+    """
+    name, look = reference, f"runner ps -a -e {reference}"
+    try:
+        group = find_group(connection, reference)
+    except RunnerError as err:
+        if err.code not in ("R-GROUP-UNKNOWN", "R-GROUP-AMBIGUOUS"):
+            raise
+        rows = list_runs(connection, limit=None, only=RunFilter(reference)).rows
+        if not rows:
+            raise _unknown(reference, err) from err
+    else:
+        name = group.group_id
+        look = f"runner sweep resume {name}" if group.trials else f"runner ps --group {name}"
+        rows = list_runs(connection, limit=None, ids=list(group.runs.values())).rows
+    job_ids = dict.fromkeys(row.record.job_id for row in rows if row.record and not row.result)
+    jobs = (read_job(connection, job_id) for job_id in job_ids)
+    found = [load_job_runs(connection, job) for job in jobs if job is not None and not job.closed]
+    found = [each for each in found if each.records]
+    if not found:
+        raise RunnerError(
+            "R-JOB-ENDED",
+            f"all runs of {name} have ended",
+            why="only unfinished runs can be moved or paused",
+            fix=look,
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    return name, found
+
+
+def _unknown(reference: str, err: RunnerError) -> RunnerError:
+    if err.code == "R-GROUP-AMBIGUOUS":
+        return err
+    return RunnerError(
+        "R-SWEEP-UNKNOWN",
+        f"no sweep, group or experiment {reference!r}",
+        why="no run belongs to one of that name",
+        fix=err.fix if "did you mean" in err.fix else "runner experiments ls",
+    )
+
+
+def load_job_runs(connection: Connection, job: JobSnapshot) -> JobRuns:
+    """Return the unfinished runs of a job."""
+    tasks = {
+        task_id: task
+        for task_id, task in list_tasks(connection, job.id).items()
+        if task.phase != "completed"
+    }
+    container = runs_container(connection)
+
+    def load(task_id: str) -> RunSpec | None:
+        content = container.read(RunPaths(task_id).run)
+        return None if content is None else parse_run(content, task_id)
+
+    records = dict(zip(tasks, in_parallel(load, tasks), strict=True))
+    foreign = tuple(task_id for task_id, record in records.items() if record is None)
+    return JobRuns(job, tasks, tuple(filter(None, records.values())), foreign)
+
+
+# -- pools
+
+
+@dataclass(frozen=True, slots=True)
+class MovePool:
+    """A pool that jobs can move to."""
+
+    view: PoolView
+    output: PoolOutput
+
+
+class _Pools:
+    """The pools of the account, as the stack or Batch describes them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._views = {pool.id.lower(): pool for pool in list_pools(connection)}
+        self._declared = {pool.id.lower(): pool for pool in connection.outputs.pools}
+
+    def find(self, pool_id: str) -> MovePool | None:
+        """Return a pool, or None if it does not exist."""
+        view = self._views.get(pool_id.lower())
+        if view is None or view.state == "deleting":
+            return None
+        output = self._declared.get(pool_id.lower()) or describe_pool(
+            view.id,
+            view.vm_size,
+            spot=bool(view.spot_target) or not view.dedicated_target,
+            max_nodes=max(view.spot_target + view.dedicated_target, 1),
+            slots=view.slots,
+            inter_node=view.inter_node,
+        )
+        return MovePool(view, output)
+
+    def get(self, pool_id: str) -> MovePool:
+        """Return a pool. Raise R-POOL-UNKNOWN if it does not exist."""
+        found = self.find(pool_id)
+        if found is None:
+            from runner.core.yaml_files import near  # noqa: PLC0415  only a mistake needs it
+
+            names = [pool.id for pool in self._views.values() if pool.state != "deleting"]
+            raise RunnerError(
+                "R-POOL-UNKNOWN",
+                f"unknown pool {pool_id!r}",
+                why=f"the account has {', '.join(names)}" if names else "the account has no pools",
+                fix=near(pool_id, names) or "runner pool ls",
+                exit_code=ExitCode.PREFLIGHT,
+            )
+        return found
+
+
+def plan_move(connection: Connection, jobs: Sequence[JobRuns], to: str) -> MovePool:
+    """Return the pool that all runs of the jobs can move to.
+
+    Raises:
+        RunnerError: R-POOL-UNKNOWN; R-POOL-FIT, a run could not run there. Nothing was changed.
+    """
+    pools = _Pools(connection)
+    target = pools.get(to)
+    refused: dict[str, list[str]] = {}
+    for each in jobs:
+        for record in each.records:
+            now = pools.find(record.pool)
+            slots = each.tasks[record.run_id].slots
+            why = misfit(record, slots, target.output, target.view.slots, now and now.output)
+            if why and not each.job.is_in(target.view.id):
+                refused.setdefault(why, []).append(record.run_id)
+    if refused:
+        why, runs = max(refused.items(), key=lambda item: len(item[1]))
+        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        raise RunnerError(
+            "R-POOL-FIT",
+            f"pool {target.view.id!r} does not fit {runs[0]}{more}",
+            why=f"it {why}",
+            fix="use another pool: runner pool ls",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    return target
+
+
+# -- moves
+
+
+def move_jobs(
+    connection: Connection,
+    jobs: Sequence[JobRuns],
+    target: MovePool,
+    note: JobNote,
+    running: Running,
+    on_progress: OnProgress,
+) -> list[JobChange]:
+    """Move jobs to a pool, and let their documents say so. Safe to repeat.
+
+    Raises:
+        RunnerError: another client moves a job to another pool; the services cannot be reached.
+    """
+    on_progress(Progress("move", "start"))
+    mover = _Mover(connection, target, note, running, on_progress)
+    done = in_parallel(mover.move, jobs)
+    groups = dict.fromkeys(group for each in jobs for group in each.groups)
+    in_parallel(lambda group: _record_group(connection, group, target.view.id), groups)
+    on_progress(Progress("move", "end", f"{len(done)} jobs in pool {target.view.id}"))
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Mover:
+    connection: Connection
+    target: MovePool
+    note: JobNote
+    running: Running
+    on_progress: OnProgress = field(repr=False)
+
+    def move(self, runs: JobRuns) -> JobChange:
+        """Take the steps of one job until it is in the pool."""
+        to, changed, is_asked, was_noted = self.target.view.id, False, False, False
+        is_recorded = all(record.pool.lower() == to.lower() for record in runs.records)
+        while True:
+            job = read_job(self.connection, runs.job.id)
+            if job is None or job.closed:  # its last task ended meanwhile
+                return JobChange(runs.job.id, 0, changed, is_paused=False)
+            if was_noted and job.note is not None and job.note.to and job.note != self.note:
+                raise self._overtaken(job)
+            step = next_step(job, self.note, is_recorded=is_recorded, is_asked=is_asked)
+            if step is JobStep.DONE:
+                return JobChange(job.id, len(runs.records), changed, is_paused=job.disabled)
+            changed = True
+            if step is JobStep.RECORD:
+                self._record(load_job_runs(self.connection, job))
+                is_recorded = True
+            elif step is JobStep.WAIT:
+                self._wait(job)
+            else:
+                done = self._request(step, job)
+                is_asked |= done and step is JobStep.DISABLE
+                was_noted |= done and step is JobStep.NOTE
+
+    def _request(self, step: JobStep, job: JobSnapshot) -> bool:
+        """Send the request of a step. Return False if the job has changed since it was read."""
+        if step is JobStep.NOTE:
+            return note_job(self.connection, job, self.note)
+        if step is JobStep.DISABLE:
+            return disable_job(self.connection, job, self.running)
+        if step is JobStep.MOVE:
+            return change_pool(self.connection, job, self.target.view.id)
+        if step is JobStep.ENABLE:
+            return enable_job(self.connection, job)
+        return note_job(self.connection, job, None)
+
+    def _wait(self, job: JobSnapshot) -> None:
+        _report_wait(self.connection, job, self.on_progress)
+        time.sleep(_POLL_S)
+
+    def _record(self, runs: JobRuns) -> None:
+        """Let the documents of the unfinished runs name the pool."""
+        to = self.target.output
+        container = runs_container(self.connection)
+
+        def write(record: RunSpec) -> None:
+            if record.pool.lower() == to.id.lower():
+                return
+            was_running = runs.tasks[record.run_id].requeues > 0
+            attempt = count_attempts(container, record.run_id) if was_running else 0
+            stay = PoolStay(record.pool, record.vm_size, record.spot, attempt)
+            moved = replace(
+                record,
+                pool=to.id,
+                vm_size=to.vm_size,
+                spot=to.spot,
+                moved_from=(*record.moved_from, stay),
+            )
+            document = moved.to_json()
+            container.put(RunPaths(record.run_id).run, document)
+            if load_result(container, record.run_id) is None:  # else its entry is complete
+                metadata = index_metadata(document, None)
+                with suppress(RunnerError):  # a copy
+                    container.put_metadata(index_blob(record.run_id), metadata, overwrite=True)
+
+        in_parallel(write, runs.records)
+
+    def _overtaken(self, job: JobSnapshot) -> RunnerError:
+        other = job.note
+        return RunnerError(
+            "R-JOB-MOVED",
+            f"another command moves job {job.id} to pool {other.to if other else '?'}",
+            why="it began after this one",
+            fix=other.command if other else "runner ps",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
+def _report_wait(connection: Connection, job: JobSnapshot, on_progress: OnProgress) -> None:
+    tasks = list_tasks(connection, job.id).values()
+    active = sum(task.phase in ("preparing", "running") for task in tasks)
+    text = f"{job.id}: {active} tasks still run" if active else job.id
+    on_progress(Progress("move", "progress", text))
+
+
+def _record_group(connection: Connection, group_id: str, pool: str) -> None:
+    """Let the document of a group name the pool; `ls` shows it."""
+    container, blob = runs_container(connection), group_blob(group_id)
+    with suppress(RunnerError):  # a group that is damaged or was deleted has runs nevertheless
+        group = find_group(connection, group_id)
+        if group.pool != pool and container.size(blob) is not None:
+            own = replace(group, pool=pool, runs=_first_runs(group.runs, group.earlier))
+            container.put(blob, own.to_json())
+
+
+def _first_runs(runs: Mapping[str, str], earlier: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return the run of each trial that the document has: its first one."""
+    return {name: (*earlier.get(name, ()), run_id)[0] for name, run_id in runs.items()}
+
+
+# -- pauses
+
+
+def pause_jobs(
+    connection: Connection,
+    jobs: Sequence[JobRuns],
+    note: JobNote,
+    running: Running,
+    on_progress: OnProgress,
+    *,
+    awaits: bool,
+) -> list[JobChange]:
+    """Let no task of the jobs start any more. Safe to repeat.
+
+    Args:
+        connection: the services.
+        jobs: the jobs.
+        note: the pause, which the jobs then have.
+        running: what becomes of running tasks.
+        on_progress: receives the progress.
+        awaits: return when no task runs any more.
+
+    Raises:
+        RunnerError: R-JOB-MOVING, a move of a job was not completed.
+    """
+    _refuse_moving(jobs)
+    on_progress(Progress("pause", "start"))
+
+    def pause(runs: JobRuns) -> JobChange:
+        changed = is_asked = False
+        while True:
+            job = read_job(connection, runs.job.id)
+            if job is None or job.closed:
+                return JobChange(runs.job.id, 0, changed, is_paused=False)
+            step = next_pause_step(job, note, awaits=awaits, is_asked=is_asked)
+            if step is JobStep.DONE:
+                return JobChange(job.id, len(runs.records), changed, is_paused=True)
+            if step is JobStep.NOTE:
+                note_job(connection, job, note)
+            elif step is JobStep.DISABLE:
+                is_asked = disable_job(connection, job, running)
+            else:
+                _report_wait(connection, job, on_progress)
+                time.sleep(_POLL_S)
+            changed = True
+
+    done = in_parallel(pause, jobs)
+    on_progress(Progress("pause", "end", f"{len(done)} jobs"))
+    return done
+
+
+def continue_jobs(connection: Connection, jobs: Iterable[JobRuns]) -> list[JobChange]:
+    """Let the tasks of paused jobs start again.
+
+    Raises:
+        RunnerError: R-JOB-MOVING, a move of a job was not completed.
+    """
+    jobs = list(jobs)
+    _refuse_moving(jobs)
+
+    def proceed(runs: JobRuns) -> JobChange:
+        changed = False
+        while True:
+            job = read_job(connection, runs.job.id)
+            if job is None or job.closed:
+                return JobChange(runs.job.id, 0, changed, is_paused=False)
+            if job.disabled:
+                enable_job(connection, job)
+            elif job.note is not None:
+                note_job(connection, job, None)
+            elif job.state == "enabling":
+                time.sleep(_POLL_S)
+            else:
+                return JobChange(job.id, len(runs.records), changed, is_paused=False)
+            changed = True
+
+    return in_parallel(proceed, jobs)
+
+
+def _refuse_moving(jobs: Sequence[JobRuns]) -> None:
+    for each in jobs:
+        note = each.job.note
+        if note is not None and note.to:
+            raise RunnerError(
+                "R-JOB-MOVING",
+                f"the move of job {each.job.id} to pool {note.to} is not complete",
+                why="the command that began it still runs, or was interrupted",
+                fix=note.command,
+                exit_code=ExitCode.PREFLIGHT,
+            )
+
+
+# -- pools out of work
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The result of a drain.
+
+    Attributes:
+        jobs: What was done to the jobs of the pool.
+        nodes: Nodes that take no tasks now.
+        foreign: Jobs with tasks that are not runs, which were left alone.
+    """
+
+    jobs: tuple[JobChange, ...]
+    nodes: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+
+def jobs_in_pool(connection: Connection, pool_id: str, note: JobNote) -> list[JobRuns]:
+    """Return the open jobs with unfinished tasks of a pool, and those that `note` moves from it."""
+    jobs = [
+        job
+        for job in list_open_jobs(connection)
+        if not job.closed and (job.is_in(pool_id) or job.note == note)
+    ]
+    found = in_parallel(lambda job: load_job_runs(connection, job), jobs)
+    return [each for each in found if each.tasks]
+
+
+def plan_drain(
+    connection: Connection, pool_id: str, to: str | None
+) -> tuple[JobNote, list[JobRuns], MovePool | None]:
+    """Return the jobs of a pool, and where they can go. Change nothing.
+
+    Raises:
+        RunnerError: R-POOL-UNKNOWN; R-POOL-SAME; R-POOL-FIT.
+    """
+    pools = _Pools(connection)
+    pool = pools.get(pool_id).view
+    target = pools.get(to) if to is not None else None
+    if target is not None and target.view.id == pool.id:
+        raise RunnerError(
+            "R-POOL-SAME",
+            f"pool {pool.id!r} cannot be drained to itself",
+            fix="name another pool: runner pool ls",
+        )
+    note = JobNote("drain", pool.id, target.view.id if target else "")
+    jobs = jobs_in_pool(connection, pool.id, note)
+    if target is not None:
+        plan_move(connection, [each for each in jobs if each.records], target.view.id)
+    return note, jobs, target
+
+
+def drain_pool(
+    connection: Connection,
+    note: JobNote,
+    jobs: Sequence[JobRuns],
+    target: MovePool | None,
+    running: Running,
+    on_progress: OnProgress,
+) -> Drained:
+    """Take the nodes of a pool out of work, and move or pause its jobs. Safe to repeat."""
+    ours = [each for each in jobs if each.records]
+    if target is None:
+        done = pause_jobs(connection, ours, note, running, on_progress, awaits=True)
+    else:
+        done = move_jobs(connection, ours, target, note, running, on_progress)
+    nodes = [node for node in list_pool_nodes(connection, note.name) if node.state in _WORKING]
+    in_parallel(lambda node: set_scheduling(connection, note.name, node.id, enabled=False), nodes)
+    foreign = tuple(each.job.id for each in jobs if each.foreign and not each.records)
+    return Drained(tuple(done), tuple(node.id for node in nodes), foreign)
+
+
+_WORKING = frozenset({"idle", "running"})
+
+
+def fill_pool(connection: Connection, pool_id: str) -> tuple[list[JobChange], list[str]]:
+    """End a drain: let the nodes of a pool take tasks, and the jobs that it paused continue.
+
+    Return the jobs, and the nodes that were changed.
+    """
+    note = JobNote("drain", _Pools(connection).get(pool_id).view.id)
+    nodes = [node.id for node in list_pool_nodes(connection, note.name) if node.state == "offline"]
+    in_parallel(lambda node: set_scheduling(connection, note.name, node, enabled=True), nodes)
+    jobs = [each for each in jobs_in_pool(connection, note.name, note) if each.job.note == note]
+    return continue_jobs(connection, jobs), nodes

@@ -1,0 +1,123 @@
+"""Batches of work: jobs that are paused and moved to another pool, and pools that are drained."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.credentials import AzureNamedKeyCredential
+
+from runner.contract import parse_stack_outputs
+from runner.core.home import HomePaths
+from tests.e2e.conftest import Cli, new_home, until
+
+Write = Callable[..., Path]
+OTHER = "other"  # a pool that the outputs do not have, as one that `az batch pool create` made
+
+# A stranger's script: it continues from its file, and ends in the other pool only.
+SCRIPT = """
+import argparse, os, pathlib, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+args = parser.parse_args()
+state = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"], "state.txt")
+print("starts at", state.read_text() if state.exists() else "0", flush=True)
+if not state.exists():
+    state.with_suffix(".new").write_text("7")
+    state.with_suffix(".new").rename(state)
+while os.environ["AZ_BATCH_POOL_ID"] != "other":
+    time.sleep(0.1)
+print(f"loss: {args.lr}", flush=True)
+open("model.txt", "w").write(str(args.lr))
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    folder = tmp_path_factory.mktemp("batches")
+    cli = Cli(new_home(folder / "home"), folder)
+    cli.ok("local", "up", "--nodes", "2", "--slots", "1")
+    paths = HomePaths(cli.home)
+    outputs = parse_stack_outputs(paths.local_outputs.read_text())
+    key = json.loads(paths.keys.read_text())["batch"]
+    batch = BatchClient(outputs.batch_endpoint, AzureNamedKeyCredential(outputs.batch_account, key))
+    local = batch.get_pool("local")
+    batch.create_pool(
+        models.BatchPoolCreateOptions(
+            id=OTHER,
+            vm_size="Standard_D2s_v3",
+            virtual_machine_configuration=local.virtual_machine_configuration,
+            target_low_priority_nodes=2,
+            start_task=local.start_task,
+        )
+    )
+    yield cli.home
+    cli.ok("local", "down")
+
+
+@pytest.fixture
+def cli(home: Path, tmp_path: Path) -> Cli:
+    return Cli(home, tmp_path)
+
+
+def states(cli: Cli, sweep: str) -> dict[str, int]:
+    return cli.json("sweep", "show", sweep)["states"]
+
+
+@pytest.mark.feature(41)
+def test_sweep_moves_to_another_pool_although_the_client_is_killed(cli: Cli, script: Write) -> None:
+    started = cli.json("sweep", "start", script(SCRIPT), "-p", "lr=0.1,0.2,0.3", "--detach")
+    sweep, move = started["sweep"], ("sweep", "move", started["sweep"], "--to", OTHER)
+    until(lambda: states(cli, sweep).get("running") == 2)
+    chance = random.Random(16)
+    for _ in range(3):
+        process = cli.start(*move)
+        time.sleep(chance.uniform(0.6, 1.8))  # the time to kill it is what is drawn
+        process.kill()
+        process.communicate()
+    cli.ok(*move)
+    until(lambda: states(cli, sweep) == {"succeeded": 3})
+    rows = {row["run_id"]: row for row in cli.json("ps", "--group", sweep)}
+    assert {row["pool"] for row in rows.values()} == {OTHER}
+    assert [row["evicted"] for row in rows.values()] == [0, 0, 0]
+    outputs = [cli.ok("logs", run_id) for run_id in rows]
+    assert sorted(each.count("loss:") for each in outputs) == [1, 1, 1]
+    resumed = [each for each in outputs if each.startswith("starts at 0\nstarts at 7\n")]
+    assert len(resumed) == 2
+    assert cli.json("sweep", "ls")[0]["pool"] == OTHER
+    costs = cli.json("cost", "show", "--by", "pool", "--spot-price", "1")["rows"]
+    assert {row["name"] for row in costs} == {"local", OTHER}
+    ended = cli.run(*move)
+    assert ended.returncode == 3
+    assert "R-JOB-ENDED" in ended.stderr
+
+
+@pytest.mark.feature(41)
+def test_pool_is_drained_and_used_again_and_nothing_is_lost(cli: Cli, script: Write) -> None:
+    started = cli.json("sweep", "start", script(SCRIPT), "-p", "lr=0.4,0.5,0.6", "--detach")
+    sweep = started["sweep"]
+    until(lambda: states(cli, sweep).get("running") == 2)
+
+    def row() -> dict[str, Any]:
+        return cli.json("ps", "--group", sweep)[0]
+
+    assert cli.json("sweep", "pause", sweep)["jobs"][0]["paused"] is True
+    assert row()["reason"].endswith(f"is paused: runner sweep unpause {sweep}")
+    assert cli.json("why", row()["run_id"])["command"] == f"runner sweep unpause {sweep}"
+    for pool, code in (("othr", "R-POOL-UNKNOWN"), ("local", "R-POOL-SAME")):
+        refused = cli.run("pool", "drain", "local", "--to", pool)
+        assert code in refused.stderr
+    drained = cli.json("pool", "drain", "local", "--to", OTHER)
+    assert (len(drained["nodes"]), drained["jobs"][0]["paused"]) == (2, True)
+    assert {each["state"] for each in cli.json("pool", "nodes", "local")} == {"offline"}
+    assert (row()["state"], row()["pool"]) == ("queued", OTHER)
+    cli.ok("sweep", "unpause", sweep)
+    until(lambda: states(cli, sweep) == {"succeeded": 3})
+    assert len(cli.json("pool", "enable", "local")["nodes"]) == 2
+    until(lambda: {each["state"] for each in cli.json("pool", "nodes", "local")} == {"idle"})

@@ -1,0 +1,182 @@
+"""The steps of a move: continued by whoever runs the command next, wherever it was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.contract import PoolOutput
+from runner.core.job_moves import (
+    JobNote,
+    JobSnapshot,
+    JobStep,
+    describe_pool,
+    misfit,
+    next_pause_step,
+    next_step,
+    with_note,
+)
+from runner.protocol.run_spec import Resources, RunSpec
+
+MOVE = JobNote("move", "swept-1", "big")
+PAUSE = JobNote("pause", "swept-1")
+JOB = JobSnapshot("swept-1", "active", "small")
+SMALL = PoolOutput("small", "Standard_D2s_v3", 0, 2, True, 4, containers=False)
+BIG = replace(SMALL, id="big")
+
+
+class Service:
+    """A job of Batch, and whether the documents of its runs name the new pool."""
+
+    def __init__(self, job: JobSnapshot) -> None:
+        self.job = job
+        self.is_recorded = False
+        self.ran_in: list[str] = []
+
+    def take(self, step: JobStep, note: JobNote) -> None:
+        if step is JobStep.MOVE:
+            assert self.job.state == "disabled"
+            self.job = replace(self.job, pool=note.to)
+        elif step is JobStep.RECORD:
+            assert self.job.state == "disabled"
+            self.is_recorded = True
+        elif step is JobStep.WAIT:
+            after = {"disabling": "disabled", "enabling": "active"}
+            self.job = replace(self.job, state=after[self.job.state])
+        elif step is JobStep.NOTE:
+            self.job = replace(self.job, note=note)
+        elif step is JobStep.CLEAR:
+            self.job = replace(self.job, note=None)
+        else:
+            state = {JobStep.DISABLE: "disabling", JobStep.ENABLE: "enabling"}[step]
+            self.job = replace(self.job, state=state)
+
+    def steps(self, note: JobNote) -> Iterator[JobStep]:
+        """Move the job, and yield each step after it was taken."""
+        is_asked = False
+        while True:
+            step = next_step(self.job, note, is_recorded=self.is_recorded, is_asked=is_asked)
+            if step is JobStep.DONE:
+                return
+            self.take(step, note)
+            is_asked |= step is JobStep.DISABLE
+            yield step
+
+
+def test_move_disables_records_and_enables_in_this_order() -> None:
+    assert list(Service(JOB).steps(MOVE)) == [
+        *(JobStep.NOTE, JobStep.DISABLE, JobStep.WAIT, JobStep.MOVE, JobStep.RECORD),
+        *(JobStep.ENABLE, JobStep.WAIT, JobStep.CLEAR),
+    ]
+
+
+@pytest.mark.feature(41)
+@given(st.lists(st.integers(0, 8), max_size=4))
+def test_move_killed_after_any_steps_is_completed_by_the_next_one(kills: list[int]) -> None:
+    service = Service(JOB)
+    for count in kills:
+        for _, _ in zip(range(count), service.steps(MOVE), strict=False):
+            pass
+    taken = list(service.steps(MOVE))
+    assert len(taken) <= 9
+    assert (service.job.state, service.job.pool, service.job.note) == ("active", "big", None)
+    assert service.is_recorded
+    assert list(service.steps(MOVE)) == []
+
+
+@given(st.integers(0, 8))
+def test_interrupted_move_can_go_elsewhere_or_back(count: int) -> None:
+    for to in ("other", "small"):
+        service = Service(JOB)
+        for _, _ in zip(range(count), service.steps(MOVE), strict=False):
+            pass
+        service.is_recorded = to == "small" and not service.is_recorded
+        list(service.steps(replace(MOVE, to=to)))
+        assert (service.job.state, service.job.pool, service.job.note) == ("active", to, None)
+
+
+@pytest.mark.parametrize("note", [PAUSE, None])  # None: disabled with another client
+def test_paused_job_moves_and_stays_paused(note: JobNote | None) -> None:
+    service = Service(replace(JOB, state="disabled", note=note))
+    assert list(service.steps(MOVE)) == [JobStep.MOVE, JobStep.RECORD]
+    assert (service.job.state, service.job.note) == ("disabled", note)
+
+
+def test_job_that_waits_for_its_tasks_is_asked_again() -> None:
+    job = replace(JOB, state="disabling", note=MOVE)
+    assert next_step(job, MOVE, is_recorded=False) is JobStep.DISABLE
+    assert next_step(job, MOVE, is_recorded=False, is_asked=True) is JobStep.WAIT
+
+
+def test_pause_notes_before_it_disables() -> None:
+    steps: list[JobStep] = []
+    service, is_asked = Service(JOB), False
+    while (
+        step := next_pause_step(service.job, PAUSE, awaits=True, is_asked=is_asked)
+    ) is not JobStep.DONE:
+        service.take(step, PAUSE)
+        steps.append(step)
+        is_asked |= step is JobStep.DISABLE
+    assert steps == [JobStep.NOTE, JobStep.DISABLE, JobStep.WAIT]
+    waiting = replace(JOB, state="disabling", note=PAUSE)
+    assert next_pause_step(waiting, PAUSE, awaits=False, is_asked=True) is JobStep.DONE
+
+
+@pytest.mark.parametrize(
+    ("note", "command"),
+    [
+        (MOVE, "runner sweep move swept-1 --to big"),
+        (PAUSE, "runner sweep unpause swept-1"),
+        (JobNote("drain", "small", "big"), "runner pool drain small --to big"),
+        (JobNote("drain", "small"), "runner pool enable small"),
+    ],
+)
+def test_note_is_read_as_written_and_names_the_next_command(note: JobNote, command: str) -> None:
+    assert JobNote.parse(note.to_text()) == note
+    assert note.command == command
+    items = dict(with_note(replace(JOB, others=(("team", "vision"),)), note))
+    assert items == {"team": "vision", "runner": note.to_text()}
+
+
+@pytest.mark.parametrize("text", ["", "move", "sing a song", "move a b c"])
+def test_metadata_of_others_is_no_note(text: str) -> None:
+    assert JobNote.parse(text) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "pool", "why"),
+    [
+        (RunSpec(run_id="r"), BIG, ""),
+        (RunSpec(run_id="r", resources=Resources(gpus=2)), BIG, ""),  # neither pool has them
+        (RunSpec(run_id="r", image="python:3.12"), BIG, "runs no containers"),
+        (RunSpec(run_id="r"), replace(BIG, containers=True), "runs containers only"),
+        (RunSpec(run_id="r", resources=Resources(nodes=2)), replace(BIG, task_nodes=1), "2 wanted"),
+        (RunSpec(run_id="r", rehearsal={}), replace(BIG, spot=False), "dedicated nodes"),
+    ],
+)
+def test_run_fits_a_pool_that_lacks_nothing_new(
+    record: RunSpec, pool: PoolOutput, why: str
+) -> None:
+    found = misfit(record, 1, pool, 1, SMALL)
+    assert (why in found) if why else not found
+
+
+def test_gpus_and_slots_that_the_pool_lacks_are_named() -> None:
+    with_gpu = replace(SMALL, gpus=1)
+    run = RunSpec(run_id="r", resources=Resources(gpus=1))
+    assert misfit(run, 1, BIG, 1, with_gpu) == "has no GPUs, 1 wanted"
+    assert misfit(RunSpec(run_id="r"), 4, BIG, 2, SMALL) == "has 2 slots per node, 4 wanted"
+    in_container = RunSpec(run_id="r", image="python:3.12")
+    anywhere, gpus = replace(BIG, containers=None), replace(with_gpu, containers=None)
+    assert "no GPU" in misfit(in_container, 1, anywhere, 1, gpus)
+
+
+def test_pool_that_no_stack_declares_has_the_gpus_of_its_size() -> None:
+    found = describe_pool(
+        "mine", "standard_nc4as_t4_v3", spot=True, max_nodes=3, slots=1, inter_node=True
+    )
+    assert (found.gpus, found.vcpus, found.task_nodes) == (1, 4, 3)
