@@ -11,11 +11,13 @@ from runner.core.simulation.result import SimulationResult
 from runner.core.simulation.scenario import Scenario, generate, parse_spread
 
 TASKS = 100_000
-FEWER = 20_000
+MORE = 1_000_000
 BOUND_S = 10.0
+BOUND_RATE = 300_000
+ROUNDS = 3  # of the rate, the best counts: other processes share caches and memory
 _MONTH_MS = 30 * 86_400_000
 # n log n between both counts, and a fifth for noise.
-GROWTH = 1.2 * TASKS / FEWER * (TASKS.bit_length() / FEWER.bit_length())
+GROWTH = 1.2 * MORE / TASKS * (MORE.bit_length() / TASKS.bit_length())
 _FORMULA = """
 percent = $PendingTasks.GetSamplePercent(5 * TimeInterval_Minute);
 recent = avg($PendingTasks.GetSample(5 * TimeInterval_Minute, 0));
@@ -28,8 +30,10 @@ $NodeDeallocationOption = taskcompletion;
 def measure() -> list[Ratio]:
     """Seconds of processor time: other processes of the machine do not count."""
     month_s, month = _simulate(TASKS, _FORMULA)
-    fixed_s, fixed = _simulate(TASKS, None)
-    fewer_s, _ = _simulate(FEWER, None)
+    fixed_s, fixed = min(
+        (_simulate(TASKS, None) for _ in range(ROUNDS)), key=lambda found: found[0]
+    )
+    more_s, _ = _simulate(MORE, None)
     rate = fixed.events / fixed_s
     return [
         Ratio(
@@ -47,23 +51,23 @@ def measure() -> list[Ratio]:
             rate,
             "heap of as many events",
             fixed.events / _heap_s(fixed.events),
-            "the goal is 300,000",
-            None,  # not reached yet
+            f">= {BOUND_RATE:,}",
+            rate >= BOUND_RATE,
         ),
         Ratio(
-            "simulator, 5 times the tasks",
+            "simulator, 1,000,000 tasks in ten months",
             "s",
+            more_s,
+            "100,000 tasks in a month",
             fixed_s,
-            "a fifth of the tasks",
-            fewer_s,
             f"<= {GROWTH:.1f} x, n log n",
-            fixed_s <= GROWTH * fewer_s,
+            more_s <= GROWTH * fixed_s,
         ),
     ]
 
 
 def _simulate(tasks: int, formula: str | None) -> tuple[float, SimulationResult]:
-    work = generate(tasks, _MONTH_MS, parse_spread("exponential(5h)"), 1, 1)
+    work = generate(tasks, _MONTH_MS * tasks // TASKS, parse_spread("exponential(5h)"), 1, 1)
     scenario = Scenario(
         work,
         formula=formula,

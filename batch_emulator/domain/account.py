@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from batch_emulator.autoscale.dialect import DEFAULT, Dialect
+from batch_emulator.domain.chance import chance_key
 from batch_emulator.domain.eviction_trace import TraceEntry
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import (
@@ -310,13 +311,11 @@ class Account:
     def reseed_after_restart(self, now: datetime) -> None:
         """Reseed the random numbers, so that IDs given out before a restart are not repeated."""
         if self.limits.seed is not None:
-            self.random = self.draw("restart", now.isoformat())
+            self.random = random.Random(self.chance("restart", now.isoformat()))  # noqa: S311
 
-    def draw(self, *words: str) -> random.Random:
-        """Return a generator for one purpose: a seed gives it the same numbers, whatever else
-        happens.
-        """
-        return random.Random("/".join((str(self._root), *words)))  # noqa: S311
+    def chance(self, *words: str) -> int:
+        """Return the key of the draws for one purpose: with a seed they are always the same."""
+        return chance_key(self._root, *words)
 
     def restore_counters(self, order: int, etag: int) -> None:
         """Raise the counters to numbers that were given out before a restart."""

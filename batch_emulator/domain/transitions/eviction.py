@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from batch_emulator.domain.account import Account
+from batch_emulator.domain.chance import draw_wait
 from batch_emulator.domain.eviction_trace import TraceEntry, planned_evictions
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import (
@@ -174,8 +175,8 @@ def _away_s(account: Account, node: Node) -> float:
     mean = account.limits.capacity_away_s
     if mean <= 0:
         return 0.0
-    words = ("away", node.pool.key, str(node.number), str(nodes.machine_of(node)))
-    return account.draw(*words).expovariate(1 / mean)
+    key = account.chance("away", node.pool.key)
+    return draw_wait(key, node.number, nodes.machine_of(node), mean)
 
 
 def preempt(account: Account, node: Node, now: datetime, why: str) -> None:

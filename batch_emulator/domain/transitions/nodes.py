@@ -11,6 +11,7 @@ from batch_emulator.domain.account import (
     SetUpNode,
     Start,
 )
+from batch_emulator.domain.chance import draw_wait
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.launch import DISK_FULL, ExecutionOutcome
 from batch_emulator.domain.model import (
@@ -74,8 +75,8 @@ def create(
         machines[node.number] = machines.get(node.number, 0) + 1
         account.save_pool(node.pool)
     if account.limits.eviction_rate > 0 and not node.dedicated:
-        draw = account.draw(node.pool.key, str(node.number), str(machine_of(node)))
-        seconds = draw.expovariate(account.limits.eviction_rate / 3600)
+        key, mean_s = account.chance("evict", node.pool.key), 3600 / account.limits.eviction_rate
+        seconds = draw_wait(key, node.number, machine_of(node), mean_s)
         node.evict_at = now + timedelta(seconds=min(seconds, _LONGEST_S))
         account.at(node.evict_at, node)
     boot(account, node, state, now)

@@ -22,6 +22,7 @@ from batch_emulator.autoscale.evaluate import Inputs, evaluate
 from batch_emulator.autoscale.samples import PERIOD, TICKS_PER_SECOND, SampleHistory
 from batch_emulator.autoscale.scope import METRIC_ALIASES
 from batch_emulator.autoscale.values import FormulaSyntaxError, FormulaTooLongError, Timestamp
+from batch_emulator.domain.chance import chance_key, draw_normal, draw_wait
 from runner.core.simulation.result import Moment, SimulationResult, Trouble
 from runner.core.simulation.scenario import MS, Scenario, ScenarioError, SimulatedPool
 
@@ -90,6 +91,18 @@ def simulate(scenario: Scenario) -> SimulationResult:
 
 
 class _Simulation:
+    # Without slots, access to more than 30 attributes is a tenth slower.
+    __slots__ = (
+        "_noted", "absences", "alike", "arrivals", "arrived", "attempt", "boots", "buckets",
+        "capacity", "counts", "deallocation", "due", "durations", "epoch_ticks", "evaluations",
+        "events", "evictions", "fates", "finished", "first_start", "heap", "history", "last_end",
+        "leaving", "left", "lives", "machines", "measured", "most", "next_sample",
+        "nodes", "noticed", "now", "of_kind", "orders", "picks", "place", "problems", "queues",
+        "random", "repeated", "resize_ends", "resizing", "returning", "running", "save_ms",
+        "scaled", "scenario", "sequence", "setup_ms", "slots_of", "spacing", "spent", "targets",
+        "tasks", "terminated", "timeline", "total", "waiting",
+    )  # fmt: skip
+
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         work = scenario.workload
@@ -110,6 +123,7 @@ class _Simulation:
         self.last_end = -1
         self.nodes: dict[int, _Node] = {}
         self.buckets: list[list[int]] = [[] for _ in range(scenario.slots_per_node + 1)]
+        self.orders = {each: self._order(each) for each in self.queues}
         self.counts = [0] * 5
         self.of_kind = [0, 0]  # spot and dedicated nodes
         self.leaving = [0, 0]
@@ -132,7 +146,11 @@ class _Simulation:
         self.due: int | None = None
         self.random = random.Random(f"formula/{scenario.seed}")  # noqa: S311
         self.picks = random.Random(f"evictions/{scenario.seed}")  # noqa: S311
-        self.root = random.Random(scenario.seed).getrandbits(64)  # noqa: S311
+        # The keys that the emulator uses with the same seed and pool.
+        root, pool = random.Random(scenario.seed).getrandbits(64), scenario.pool  # noqa: S311
+        self.fates, self.absences, self.boots = (
+            chance_key(root, purpose, pool) for purpose in ("evict", "away", "boot")
+        )
         self.history, self.measured = _history(scenario.formula or "")
         self.next_sample = 0
         self.epoch_ticks = Timestamp.of(scenario.start).ticks
@@ -149,6 +167,7 @@ class _Simulation:
         never = horizon + 1
         arrival = next(arrivals, never)
         scaled, events = self.scenario.formula is not None, 0
+        note = self._noted + self.spacing
         while True:
             event = heap[0][0] if heap else never
             now = arrival if arrival <= event else event
@@ -167,8 +186,9 @@ class _Simulation:
             else:
                 _, _, kind, one, other = pop(heap)
                 handlers[kind](self, one, other)
-            if now - self._noted >= self.spacing:
+            if now >= note:
                 self._note()
+                note = now + self.spacing
         self.events = events
         return self._result(min(horizon, self.now))
 
@@ -322,15 +342,18 @@ class _Simulation:
 
         Spread takes the emptiest node, pack the fullest that fits, then the lowest number.
         """
-        most = len(self.buckets) - 1
-        order = range(slots, most + 1) if self.scenario.pack else range(most, slots - 1, -1)
-        for free in order:
-            bucket = self.buckets[free]
+        nodes, pop = self.nodes, heapq.heappop
+        for free, bucket in self.orders[slots]:
             while bucket:
-                node = self.nodes.get(heapq.heappop(bucket))
+                node = nodes.get(pop(bucket))
                 if node is not None and node.free == free and node.state == _READY:
                     return node
         return None
+
+    def _order(self, slots: int) -> list[tuple[int, list[int]]]:
+        """Return the buckets in which a task looks for a node, with their free slots."""
+        found = list(enumerate(self.buckets))[slots:]
+        return found if self.scenario.pack else found[::-1]
 
     # -- nodes
 
@@ -361,18 +384,15 @@ class _Simulation:
         self._enter(node, _CREATING)
         boot = scenario.boot_ms
         if scenario.boot_spread:
-            boot = int(boot * exp(self._draw(node, "boot").gauss(0, scenario.boot_spread)))
+            drawn = draw_normal(self.boots, node.number, node.life)
+            boot = int(boot * exp(scenario.boot_spread * drawn))
         self._at(self.now + boot // 2, _NODE_STEPS, node.number, node.machine)
         self._at(self.now + boot + scenario.start_task_ms, _NODE_STEPS, node.number, -node.machine)
         if scenario.evictions_per_hour > 0 and node.spot:
-            wait = self._draw(node).expovariate(scenario.evictions_per_hour / 3_600_000)
+            mean = 3_600_000 / scenario.evictions_per_hour
+            wait = draw_wait(self.fates, node.number, node.life, mean)
             due = self.now + min(int(wait), _LONGEST_MS)
             self._at(due, _EVICTION, node.number, node.machine)
-
-    def _draw(self, node: _Node, *purpose: str) -> random.Random:
-        """Return the generator that the emulator uses with the same seed, pool and node."""
-        words = (*purpose, self.scenario.pool, str(node.number), str(node.life))
-        return random.Random("/".join((str(self.root), *words)))  # noqa: S311
 
     def _alive(self, number: int, machine: int) -> _Node | None:
         node = self.nodes.get(number)
@@ -381,17 +401,21 @@ class _Simulation:
     def _step(self, number: int, machine: int) -> None:
         """Let a node start, or take tasks (a negative `machine`)."""
         node = self._alive(number, abs(machine))
-        if node is not None and machine > 0 and node.state == _CREATING:
+        if node is None:
+            pass  # it is gone, or has another machine
+        elif machine > 0 and node.state == _CREATING:
             self._enter(node, _STARTING)
-            self._allocate()
-        elif node is not None and machine < 0 and node.state in (_CREATING, _STARTING):
+            if self.resizing or self.returning:
+                self._allocate()
+        elif machine < 0 and node.state in (_CREATING, _STARTING):
             self._enter(node, _READY)
             node.ready = self.now
             heapq.heappush(self.buckets[node.free], node.number)
-        # Nodes that are ready at the same instant share the tasks.
-        more = self.heap and self.heap[0][0] == self.now and self.heap[0][2] == _NODE_STEPS
-        if self.waiting and not more:
-            self._place()
+        if self.waiting:
+            # Nodes that are ready at the same instant share the tasks.
+            following = self.heap[0] if self.heap else (-1, 0, 0)
+            if following[0] != self.now or following[2] != _NODE_STEPS:
+                self._place()
 
     def _leave(self, node: _Node) -> None:
         self._forget_notice(node)
@@ -461,11 +485,12 @@ class _Simulation:
         self._enter(node, _PREEMPTED)
         wait = 0
         if self.scenario.away_ms:
-            wait = int(self._draw(node, "away").expovariate(1 / self.scenario.away_ms))
+            wait = int(draw_wait(self.absences, node.number, node.life, self.scenario.away_ms))
         self._at(self.now + wait, _RETURN, node.number, node.machine)
         if self.waiting:
             self._place()
-        self._allocate()
+        if self.resizing or self.returning:
+            self._allocate()
 
     def _return(self, number: int, machine: int) -> None:
         node = self._alive(number, machine)
