@@ -192,7 +192,7 @@ SetOption = Annotated[
         "--set",
         "-s",
         metavar="NAME=VALUE",
-        help="Parameter of the recipe; can be repeated.",
+        help="Parameter of the recipe, or `--NAME VALUE` of a script; can be repeated.",
         show_default=False,
         autocompletion=complete_param,
     ),

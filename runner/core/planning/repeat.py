@@ -10,6 +10,7 @@ from typing import Any, Literal
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import Placement, RunIdentity, RunInputs, RunPlan
 from runner.core.planning.pool_choice import check_nodes
+from runner.core.recipe.notebook import notebook_of
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
@@ -58,7 +59,7 @@ def plan_again(
         ValueError: The run recorded no code or no command.
     """
     record.check_executable()
-    params = change_params(record.params, asked.overrides)
+    params = change_params(record, asked.overrides)
     again = _changed(record, asked)
     recipe = Recipe(
         **again.recipe_fields(),
@@ -95,12 +96,10 @@ def plan_again(
     )
 
 
-def change_params(
-    params: Mapping[str, ParamValue], overrides: Iterable[str]
-) -> dict[str, ParamValue]:
+def change_params(record: RunSpec, overrides: Iterable[str]) -> dict[str, ParamValue]:
     """Return the parameters with overrides, each of the type of its recorded value."""
-    declared = tuple(Param.of_value(name, value) for name, value in params.items())
-    return resolve_params(declared, overrides)
+    declared = tuple(Param.of_value(name, value) for name, value in record.params.items())
+    return resolve_params(declared, overrides, notebook_of(record.command))
 
 
 def choose_same_pool(

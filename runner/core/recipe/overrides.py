@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from runner.protocol.run_spec import (
     Resources,
 )
 
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
@@ -30,7 +32,8 @@ def resolve_params(
 ) -> dict[str, ParamValue]:
     """Return each parameter's default or the last value given; omit one with neither.
 
-    `notebook` is the one that declares them, if it is one.
+    A script that declares none gets every name, with the text as it was typed, because it alone
+    knows its arguments. `notebook` is the one that declares them, if it is one.
     """
     declared = {param.name: param for param in params}
     values: dict[str, ParamValue] = {
@@ -38,9 +41,12 @@ def resolve_params(
     }
     for text in overrides:
         name, raw = _split(text)
-        if name not in declared:
+        if not declared and notebook is None and _NAME.fullmatch(name):
+            values[name] = raw
+        elif name not in declared:
             raise _unknown(name, tuple(declared), notebook)
-        values[name] = parse_value(declared[name], raw)
+        else:
+            values[name] = parse_value(declared[name], raw)
     return values
 
 
@@ -123,7 +129,8 @@ def _unknown(name: str, known: tuple[str, ...], notebook: str | None) -> RunnerE
     if notebook is not None:
         return unknown_param(notebook, name, known, fix)
     if not known:
-        why, fix = "this recipe declares no parameters", "pass script arguments after --"
+        why = f"the script would get it as --{name}"
+        fix = "use a name of letters, digits, _, - and ."
     else:
         why = f"declared are: {', '.join(known)}"
     return RunnerError("R-SET-UNKNOWN", f"parameter {name!r} is not declared", why=why, fix=fix)

@@ -168,11 +168,8 @@ def of_task(name: str) -> Generator[None]:
     try:
         yield
     except RunnerError as err:
-        fix = err.fix
-        if err.code == "R-SET-UNKNOWN" and "after --" in fix:  # not possible in a file
-            fix = f"add it to `args` of {name}, or declare it in a train.yaml in its folder"
         raise RunnerError(
-            err.code, f"task {name}: {err.what}", why=err.why, fix=fix, exit_code=err.exit_code
+            err.code, f"task {name}: {err.what}", why=err.why, fix=err.fix, exit_code=err.exit_code
         ) from err
 
 

@@ -511,7 +511,7 @@ def plan_repetition(
             services refuse the job or a predecessor.
     """
     record, asked, outputs = request.record, request.asked, connection.outputs
-    change_params(record.params, asked.overrides)
+    change_params(record, asked.overrides)
     pool = choose_same_pool(request.pool, record, outputs, asked.nodes)
     secrets = read_secrets(recorded_secrets(record), os.environ)
     origin, agent = None, None

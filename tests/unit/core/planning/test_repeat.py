@@ -168,8 +168,16 @@ def test_parameter_that_the_command_does_not_hold_is_not_changed_in_vain() -> No
 )
 def test_parameter_keeps_the_type_of_its_value(text: str, code: str) -> None:
     with pytest.raises(RunnerError) as caught:
-        change_params(RAW["params"], [text])
+        change_params(record(), [text])
     assert caught.value.code == code
+
+
+def test_script_without_parameters_gets_a_new_argument_after_its_own() -> None:
+    document = again(
+        Repetition("resume", ("lr=0.1",)), params={}, command=["python", "train.py", "--lr", "1"]
+    )
+    assert document["params"] == {"lr": "0.1"}
+    assert document["command"] == ["python", "train.py", "--lr", "1", "--lr", "0.1"]
 
 
 def test_pool_that_is_gone_is_named_with_those_there_are() -> None:

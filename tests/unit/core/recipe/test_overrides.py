@@ -59,10 +59,24 @@ def test_unknown_parameter_names_the_near_and_the_declared_ones() -> None:
     assert "optimizer" in error.why
 
 
-def test_unknown_parameter_of_a_recipe_without_any_points_to_script_arguments() -> None:
+def test_script_that_declares_no_parameters_gets_each_as_it_was_typed() -> None:
+    given = ["lr=1e-4", "tag=007", "tag=a=b", "model.width=[1, 2]"]
+    values = resolve_params((), given)
+    assert values == {"lr": "1e-4", "tag": "a=b", "model.width": "[1, 2]"}
+
+
+@pytest.mark.parametrize("name", ["--lr", "a b", "1st"])
+def test_name_that_is_no_argument_is_refused_without_declared_parameters(name: str) -> None:
     with pytest.raises(RunnerError) as caught:
-        resolve_params((), ["lr=1"])
-    assert "--" in caught.value.fix
+        resolve_params((), [f"{name}=1"])
+    assert caught.value.code == "R-SET-UNKNOWN"
+    assert "letters" in caught.value.fix
+
+
+def test_notebook_without_parameters_gets_none() -> None:
+    with pytest.raises(RunnerError) as caught:
+        resolve_params((), ["EPOCHS=3"], "train.ipynb")
+    assert caught.value.code == "R-SET-UNKNOWN"
 
 
 @pytest.mark.parametrize("text", ["epochs", "=3", " =3", ""])

@@ -279,8 +279,9 @@ def test_schema_file_is_what_make_schema_writes() -> None:
 
 def test_error_of_one_task_names_it_and_says_what_to_write_in_the_file(write: Write) -> None:
     path = write("tasks:\n  a: {command: python prepare.py}\n  b: {recipe: ./model}\n")
+    assert prepared(path, "a.n=3").runs["a"].plan.command[-2:] == ("--n", "3")
     for override, what, fix in (
-        ("a.n=3", "task a: parameter 'n' is not declared", "add it to `args` of a"),
+        ("a.--n=3", "task a: parameter '--n' is not declared", "use a name of letters"),
         ("b.epoch=3", "task b: parameter 'epoch' is not declared", "did you mean epochs?"),
         ("b.epochs=10", "task b: ", ""),
     ):
