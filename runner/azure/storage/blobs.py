@@ -332,6 +332,7 @@ class BlobContainer:
         """Write a blob to `path`, or nothing if it is incomplete or `check` raises an error.
 
         The folder is created. `check` is called with the complete file before it gets its name.
+        Zeros become holes, so that a sparse file takes as little space as it did.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name[:_PART_NAME_CHARS]}.{uuid4().hex[:8]}.part")
@@ -339,8 +340,12 @@ class BlobContainer:
             with service_errors(f"downloading {blob}"), part.open("wb") as target:
                 stream = self.blob(blob).download_blob()
                 for chunk in stream.chunks():
-                    target.write(chunk)
+                    if chunk == bytes(len(chunk)):
+                        target.seek(len(chunk), os.SEEK_CUR)
+                    else:
+                        target.write(chunk)
                     on_bytes(len(chunk))
+                target.truncate()
             check(part)
             part.replace(path)
         finally:

@@ -119,6 +119,7 @@ _ENDS = {
 }
 _LABEL_WIDTH = 12
 _SHOWN_FROM_S = 0.05  # shorter times are not printed
+_COUNT_EVERY_S = 10.0  # between two lines of a stage that counts, without a terminal
 
 
 class StageView:
@@ -129,6 +130,7 @@ class StageView:
         self._tasks: dict[str, TaskID] = {}
         self._started: dict[str, float] = {}
         self._announced: dict[str, str] = {}
+        self._counted: dict[str, float] = {}  # when it printed how much is done
         self.began = time.monotonic()
         self.seconds: dict[str, float] = {}  # duration of each finished stage
 
@@ -144,6 +146,16 @@ class StageView:
         elif progress.message and self._announced.get(progress.stage) is None:
             self._announced[progress.stage] = progress.message
             self._line(mark("…", "."), "", progress.stage, progress.message)
+        elif progress.total and self._is_due(progress.stage):
+            self._line(mark("…", "."), "", progress.stage, _text(progress))
+
+    def _is_due(self, stage: str) -> bool:
+        """Return True if a stage has printed nothing for some time."""
+        now = time.monotonic()
+        if now - self._counted.get(stage, self._started[stage]) < _COUNT_EVERY_S:
+            return False
+        self._counted[stage] = now
+        return True
 
     def log(self, line: str, *, error: bool = False) -> None:
         """Print a line to stdout (or stderr), above the display."""
@@ -176,6 +188,7 @@ class StageView:
         seconds = time.monotonic() - self._started.pop(progress.stage)
         self.seconds[progress.stage] = seconds
         self._announced.pop(progress.stage, None)
+        self._counted.pop(progress.stage, None)
         if self._live is not None and progress.stage in self._tasks:
             self._live.remove_task(self._tasks.pop(progress.stage))
             self._live.refresh()  # else the next line would be printed above a stale display

@@ -220,7 +220,7 @@ class _CheckpointUpload:
             self._left -= 1
             is_last = self._left == 0
         if is_last:
-            self._runs.put_block_list(self._name, self.blocks)
+            self._runs.put_block_list(self._name, range(self.blocks))
 
 
 def _read_block(path: Path, number: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any
 from runner.node.failures import StageFailedError
 from runner.node.script.streams import Report
 from runner.node.script.written import CODE, Collected
-from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.blobs import ContainerClient, OnBytes, ignore_bytes
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import run_watched
 from runner.protocol.encoding import parse_json
@@ -92,10 +93,18 @@ def export_outputs(
     total += sum(_size(Path(path)) for path in collected.files.values())
     outputs: list[OutputFile] = []
 
+    uploaded = 0
+    lock = threading.Lock()
+
+    def count(size_bytes: int) -> None:
+        nonlocal uploaded
+        with lock:
+            uploaded += size_bytes
+
     def upload(name: str) -> OutputFile | None:
         must = name not in collected.files or _is_promised(name, collected, promised)
         try:
-            return _upload(container, prefix, output_dir, collected, name)
+            return _upload(container, prefix, output_dir, collected, name, count)
         except (StageFailedError, StorageRequestError, ValueError) as err:
             if must or _is_away(err):
                 raise
@@ -105,8 +114,7 @@ def export_outputs(
     def check_progress(finished: Sequence[OutputFile | None]) -> None:
         outputs.extend(file for file in finished if file is not None)
         check()
-        done = sum(output.size_bytes for output in outputs)
-        report("uploading outputs", done, total, "bytes")
+        report("uploading outputs", min(uploaded, total), total, "bytes")
 
     run_watched(upload, names, check_progress, threads=THREADS, name="export")
     return sorted(outputs, key=lambda output: output.path)
@@ -387,11 +395,16 @@ def _lies_in(parts: Sequence[str], globs: Sequence[str]) -> bool:
 
 
 def _upload(
-    container: ContainerClient, prefix: str, output_dir: Path, collected: Collected, name: str
+    container: ContainerClient,
+    prefix: str,
+    output_dir: Path,
+    collected: Collected,
+    name: str,
+    on_bytes: OnBytes = ignore_bytes,
 ) -> OutputFile:
     path, stored = collected.files.get(name) or output_dir / name, stored_path(name)
     try:
-        size, sha256 = container.put_file(prefix + stored, Path(path))
+        size, sha256 = container.put_file(prefix + stored, Path(path), on_bytes)
     except OSError as err:
         raise _unreadable(stored, err.strerror or str(err)) from err
     source = collected.sources.get(name)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import mimetypes
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +21,8 @@ from runner.node.storage.http import StorageRequestError, StorageResponse, Trans
 
 # A larger file is uploaded as staged blocks: a lost connection costs one block, not the file.
 STAGED_BLOCK_BYTES = 16 * 1024 * 1024
+# Blocks that are sent besides the one of each thread that uploads a file: so many are in memory.
+BLOCKS_ASIDE = 4
 # Largest block of the API version in use, and the most blocks an append blob takes
 # (storage REST docs, "Append Block").
 MAX_APPEND_BYTES = 4 * 1024 * 1024
@@ -37,6 +41,14 @@ CONTENT_TYPES = {
     ".json": "application/json",
     ".jsonl": "application/jsonl",
 }
+
+
+OnBytes = Callable[[int], object]
+
+
+def ignore_bytes(count: int) -> None:
+    """Ignore the report."""
+    del count
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,7 @@ class ContainerClient:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+        self._aside = threading.BoundedSemaphore(BLOCKS_ASIDE)
 
     def get(self, name: str) -> bytes | None:
         """Return the whole blob, or None if it does not exist."""
@@ -108,27 +121,56 @@ class ContainerClient:
         headers = {**_block_blob(name), **named}
         _expect(self.transport.send("PUT", name, headers=headers), "PUT", name)
 
-    def put_file(self, name: str, path: Path) -> tuple[int, str]:
+    def put_file(self, name: str, path: Path, on_bytes: OnBytes = ignore_bytes) -> tuple[int, str]:
         """Upload a file. Return size and SHA-256 of the bytes sent, even if the file changes.
 
-        A file above 16 MiB is uploaded as staged blocks.
+        A file above 16 MiB is uploaded as staged blocks; a block of zeros is sent once for all the
+        holes of the file. `on_bytes` is called in any thread with the size of what was uploaded.
         """
         with path.open("rb") as source:
             first = source.read(STAGED_BLOCK_BYTES)
             if len(first) == STAGED_BLOCK_BYTES:
-                return self._put_staged(name, first, source)
+                return self._put_staged(name, first, source, on_bytes)
         self.put(name, first)
+        on_bytes(len(first))
         return len(first), hashlib.sha256(first).hexdigest()
 
-    def _put_staged(self, name: str, first: bytes, source: BinaryIO) -> tuple[int, str]:
-        size, digest, block, blocks = 0, hashlib.sha256(), first, 0
-        while block:
-            digest.update(block)
-            size += len(block)
-            self.put_block(name, blocks, block)
-            blocks += 1
-            block = source.read(STAGED_BLOCK_BYTES)
-        self.put_block_list(name, blocks)
+    def _put_staged(
+        self, name: str, first: bytes, source: BinaryIO, on_bytes: OnBytes
+    ) -> tuple[int, str]:
+        size, digest, block = 0, hashlib.sha256(), first
+        listed: list[int] = []
+        hole: int | None = None  # the block of zeros
+        sent: list[Future[None]] = []
+
+        def send(number: int, block: bytes) -> None:
+            self.put_block(name, number, block)
+            on_bytes(len(block))
+
+        with ThreadPoolExecutor(BLOCKS_ASIDE or 1, thread_name_prefix="block") as threads:
+            while block:
+                digest.update(block)
+                size += len(block)
+                is_hole = len(block) == STAGED_BLOCK_BYTES and block == bytes(len(block))
+                if is_hole and hole is not None:
+                    listed.append(hole)  # a list may have a block several times ("Put Block List")
+                    on_bytes(len(block))
+                else:
+                    number = len(listed)
+                    listed.append(number)
+                    hole = number if is_hole else hole
+                    if self._aside.acquire(blocking=False):
+                        sent.append(threads.submit(send, number, block))
+                        sent[-1].add_done_callback(lambda _: self._aside.release())
+                    else:
+                        send(number, block)
+                for each in [each for each in sent if each.done()]:
+                    sent.remove(each)
+                    each.result()
+                block = source.read(STAGED_BLOCK_BYTES)
+            for each in sent:
+                each.result()
+        self.put_block_list(name, listed)
         return size, digest.hexdigest()
 
     def copy(self, source: str, target: str, size: int) -> bool:
@@ -144,7 +186,7 @@ class ContainerClient:
         for number, first in enumerate(starts):
             length = min(STAGED_BLOCK_BYTES, size - first)
             self.put_block(target, number, self.get_range(source, first, length))
-        self.put_block_list(target, len(starts))
+        self.put_block_list(target, range(len(starts)))
         return True
 
     def put_block(self, name: str, number: int, block: bytes) -> None:
@@ -152,9 +194,9 @@ class ContainerClient:
         query = {"comp": "block", "blockid": _block_id(number)}
         _expect(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
 
-    def put_block_list(self, name: str, blocks: int) -> None:
-        """Commit the first `blocks` staged blocks as the blob, replacing an existing one."""
-        latest = "".join(f"<Latest>{_block_id(number)}</Latest>" for number in range(blocks))
+    def put_block_list(self, name: str, blocks: Iterable[int]) -> None:
+        """Commit staged blocks as the blob, in this order, replacing an existing one."""
+        latest = "".join(f"<Latest>{_block_id(number)}</Latest>" for number in blocks)
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
         headers = {"x-ms-blob-content-type": content_type(name)}
         answer = self.transport.send(

@@ -80,6 +80,22 @@ def test_boot_stage_lasts_from_queued_to_first_stage(display: RunDisplay, capsys
     assert "waiting for a node" in lines[0]
 
 
+def test_long_stage_prints_how_much_is_done_without_a_terminal(
+    display: RunDisplay, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def uploaded(done: float) -> StageReported:
+        event = StageEvent(1, "t", "export", "progress", "uploading outputs", done, 5e9, "bytes")
+        return StageReported(event)
+
+    display.show(stage("export", "start", "uploading outputs"))
+    display.show(uploaded(1e9))
+    monkeypatch.setattr("runner.cli.ui.terminal._COUNT_EVERY_S", 0.0)
+    display.show(uploaded(2e9))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2, "the first one comes too soon"
+    assert lines[1].endswith("uploading outputs  2.0 GB of 5.0 GB")
+
+
 def test_late_metric_does_not_reopen_the_command_stage(
     display: RunDisplay, capsys: Capture
 ) -> None:

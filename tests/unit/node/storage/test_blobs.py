@@ -12,7 +12,7 @@ from batch_emulator.gateway.sign_in import NamedAccounts
 from runner.node.storage import blobs as blobs_module
 from runner.node.storage.auth import ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient, content_type
-from runner.node.storage.http import StorageUnreachableError, Transport
+from runner.node.storage.http import StorageRequestError, StorageUnreachableError, Transport
 from runner.node.storage.limits import RetryBudget
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -96,6 +96,31 @@ def test_large_file_is_staged_in_blocks(
     assert sent == (len(data), hashlib.sha256(data).hexdigest())
     assert service.data("r/output/m") == data
     assert len(service.staged) == 4
+
+
+def test_holes_of_a_file_are_sent_once(
+    container: ContainerClient, service: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs_module, "STAGED_BLOCK_BYTES", 400)
+    data = bytes(800) + b"x" * 450 + bytes(350) + bytes(4000) + b"end"
+    (tmp_path / "m").write_bytes(data)
+    counted: list[int] = []
+    sent = container.put_file("r/output/m", tmp_path / "m", counted.append)
+    assert sent == (len(data), hashlib.sha256(data).hexdigest())
+    assert service.data("r/output/m") == data
+    assert len(service.staged) == 4, "a hole, two blocks with data, and the end"
+    assert sum(counted) == len(data)
+
+
+def test_refused_block_is_the_error_of_the_file(
+    container: ContainerClient, service: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs_module, "STAGED_BLOCK_BYTES", 400)
+    (tmp_path / "m").write_bytes(b"x" * 4000)
+    service.faults.append(413)
+    with pytest.raises(StorageRequestError, match="413"):
+        container.put_file("r/output/m", tmp_path / "m")
+    assert "r/output/m" not in service.blobs
 
 
 def test_file_upload_restarts_after_lost_connection(
