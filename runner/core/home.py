@@ -70,6 +70,17 @@ def runner_home(env: Mapping[str, str]) -> Path:
     return Path(platformdirs.user_data_dir("runner", appauthor=False))
 
 
+def make_private(folder: Path) -> None:
+    """Create a folder and its missing parents, whatever the umask, for the owner only.
+
+    Raises:
+        OSError: one of them cannot be created.
+    """
+    if not folder.parent.exists():
+        make_private(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = "is mounted read-only"
 # The limits of the emulator, which starts nothing when less is left.

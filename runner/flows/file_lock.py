@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.core.home import not_writable
+from runner.core.home import make_private, not_writable
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -24,9 +24,9 @@ def file_lock(
     """
     from filelock import FileLock, Timeout  # noqa: PLC0415  25 ms, which not every command pays
 
-    lock = FileLock(path)
+    lock = FileLock(path, mode=0o600)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         try:
             lock.acquire(timeout=0)
         except Timeout:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from runner.core.home import HomePaths, not_writable
+from runner.core.home import HomePaths, make_private, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.recipe import BUILTIN_FOLDER, builtin_names
 from runner.core.stored_paths import check_stored_name
@@ -132,7 +132,7 @@ def _load_cached(folder: Path) -> Dataset | None:
 
 def _download(script: Path, name: str, folder: Path, on_progress: OnProgress) -> Dataset:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         on_progress(Progress("data", "start", f"downloading {name}"))
         found = _run(script, "fetch", name, folder, on_progress)
         if found.source != "fallback":  # the next run tries the data set itself again

@@ -15,6 +15,7 @@ from runner.azure.batch.jobs import unfinished_tasks
 from runner.azure.batch.schedules import list_schedules
 from runner.azure.storage.blobs import stored_bytes
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
+from runner.core.home import make_private
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.environment.images import delete_versions_of, image_at, versions_of
@@ -73,7 +74,7 @@ def deploy(
 def keep_outputs(settings: Settings, outputs: StackOutputs) -> Path:
     """Store the outputs of the stack atomically and return the path."""
     path = outputs_path(dataclasses.replace(settings, target="azure"))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     temporary = path.with_suffix(".new")
     temporary.write_text(outputs.to_json(), encoding="utf-8")
     temporary.replace(path)

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
-from runner.core.home import HomePaths, not_writable
+from runner.core.home import HomePaths, make_private, not_writable
 from runner.core.pricing.cost import BOOT_S
 from runner.core.pricing.machines import REGIONS, Machine, machines
 from runner.core.pricing.prices import (
@@ -95,7 +95,7 @@ def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> 
     path = HomePaths(home).prices
     try:
         kept = parse_prices(path.read_text(encoding="utf-8"), path) if path.is_file() else {}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         partial.write_text(render_prices({**kept, **fetched}), encoding="utf-8")
         partial.replace(path)

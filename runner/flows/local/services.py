@@ -13,7 +13,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from runner.core.home import HomePaths, full_disk, not_writable
+from runner.core.home import HomePaths, full_disk, make_private, not_writable
 from runner.flows.local.azurite import JOURNAL, JOURNAL_VARIABLE, AzuriteProgram, journal_version
 from runner.flows.local.state import (
     ACCOUNT,
@@ -56,7 +56,7 @@ def spawn(launch: ServiceLaunch) -> ProcessRecord:
     import psutil  # noqa: PLC0415  in the [local] extra
 
     try:
-        launch.log.parent.mkdir(parents=True, exist_ok=True)
+        make_private(launch.log.parent)
         if launch.log.is_file() and launch.log.stat().st_size > _LOG_KEPT_BYTES:
             launch.log.replace(launch.log.with_suffix(".old.log"))
         with launch.log.open("ab") as log:

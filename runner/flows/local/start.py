@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 from contextlib import suppress
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.pools import ensure_pool
 from runner.azure.storage.blobs import ensure_containers
 from runner.azure.storage.share_store import ensure_share
-from runner.core.home import HomePaths, full_disk, keep_reserve, not_writable
+from runner.core.home import HomePaths, full_disk, keep_reserve, make_private, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.flows.local import services
 from runner.flows.local.azurite import ensure_azurite
@@ -100,7 +101,7 @@ def start(
     for folder in (paths.local, paths.logs, paths.batch_data, paths.blob_data):
         if full := full_disk(folder):
             raise full
-    _make_folders(paths)
+    make_folders(paths)
     keys = ensure_keys(paths)
     state = _settle(paths, before, wanted, on_event)
     if state.batch is None or state.blob is None:
@@ -214,16 +215,25 @@ def _occupied(name: str, port: int) -> RunnerError:
     )
 
 
-def _make_folders(paths: HomePaths) -> None:
+def make_folders(paths: HomePaths) -> None:
+    """Make the folders of the services, for their owner only, whatever the umask.
+
+    Tasks of root have a user of their own, who passes through some to the nodes and to the cache.
+    """
     for folder in (paths.local, paths.logs, paths.batch_data, paths.blob_data, paths.cache):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
         except OSError as err:
             raise not_writable(folder, err) from err
     for folder in (paths.logs, paths.blob_data):
         folder.chmod(0o700)
-    # Tasks of root have a user of their own, who passes through to the nodes in `batch_data`.
-    paths.local.chmod(0o711 if os.geteuid() == 0 else 0o700)
+    passed = 0o711 if os.geteuid() == 0 else 0o700
+    paths.local.chmod(passed)
+    for folder in (paths.home, paths.cache):
+        found = folder.stat()
+        mode = stat.S_IMODE(found.st_mode)
+        if found.st_uid == os.geteuid() and (mode == 0o700 or mode & 0o022):
+            folder.chmod(passed)
 
 
 def _check_range(option: str, value: int | None, low: int, high: int) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from runner.azure.batch.pools import PoolSpec, ShareMount
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.home import HomePaths, not_writable
+from runner.core.home import HomePaths, make_private, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.local.azurite import find_uv
@@ -135,7 +135,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace a file by one that only its owner can read."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text + "\n")
@@ -218,7 +218,7 @@ def make_node_cache(paths: HomePaths, isolation: TaskIsolation | None) -> NodeCa
     if not all(folder.stat().st_mode & 0o001 for folder in cache.parents):
         cache = isolation.folder / "cache"
     try:
-        cache.mkdir(exist_ok=True)
+        cache.mkdir(mode=0o700, exist_ok=True)
         os.chown(cache, isolation.uid, isolation.uid)
         return NodeCache(cache, _copy_for_tasks(uv, cache.with_name("uv-of-tasks")))
     except OSError as err:

@@ -28,7 +28,7 @@ from runner.flows.local.services import (
     spawn,
     stop_process,
 )
-from runner.flows.local.start import wanted_state
+from runner.flows.local.start import make_folders, wanted_state
 from runner.flows.local.state import (
     LocalState,
     ProcessRecord,
@@ -157,6 +157,25 @@ def test_keys_are_random_private_and_kept(paths: HomePaths, tmp_path: Path) -> N
     assert keys != ensure_keys(HomePaths(tmp_path / "other"))
     assert keys["batch"] != keys["storage"]
     assert stat.S_IMODE(paths.keys.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_folders_are_closed_to_others_whatever_the_umask(tmp_path: Path, exists: bool) -> None:
+    paths = HomePaths(tmp_path / "new" / "home")
+    before = os.umask(0)
+    try:
+        if exists:
+            paths.cache.mkdir(parents=True)
+        with file_lock(paths.local_lock, what="starting", timeout_s=1):
+            make_folders(paths)
+    finally:
+        os.umask(before)
+    passed = 0o711 if os.geteuid() == 0 else 0o700
+    assert {path.stat().st_mode & 0o777 for path in (paths.home, paths.cache)} == {passed}
+    assert paths.local.stat().st_mode & 0o777 == passed
+    closed = {path.stat().st_mode & 0o777 for path in (paths.logs, paths.batch_data)}
+    assert closed == {0o700}
+    assert paths.local_lock.stat().st_mode & 0o777 == 0o600
 
 
 def test_state_survives_and_damage_is_named(paths: HomePaths) -> None:
