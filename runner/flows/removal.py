@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from itertools import chain
 from threading import Lock
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import delete_tasks, list_tasks
+from runner.azure.batch.jobs import delete_tasks, has_ended, list_tasks
 from runner.azure.batch.schedules import GROUP_TASK_ID
 from runner.azure.storage.blobs import RENEWED_AFTER, BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress
@@ -32,6 +32,7 @@ from runner.flows.runs.documents import (
 )
 from runner.flows.runs.groups import group_instead, with_later_runs
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
+from runner.flows.runs.waiting import WaitingRuns, forget_waiting, read_run
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, group_blob, parse_group
@@ -46,6 +47,7 @@ from runner.protocol.paths import (
 from runner.protocol.results import index_blob
 from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
+from runner.protocol.waiting_trials import waiting_blob
 
 # A run without task and result may be in the middle of its submission for so long.
 _SUBMITTED_WITHIN = timedelta(minutes=15)
@@ -255,15 +257,23 @@ def _tasks_of(
     while True:
         listed = in_parallel(lambda job_id: list_tasks(connection, job_id), jobs)
         by_job = dict(zip(jobs, listed, strict=True))
+        active = [job for job, tasks in by_job.items() if _has_active(tasks)]
+        ended = {job for job in active if has_ended(connection, job)}
         found = {
             row.run_id: task
             for row in rows
             if row.record and (task := by_job[row.record.job_id].get(row.record.task_id))
+            # An active task of an ended job never starts.
+            if not (task.phase == "active" and row.record.job_id in ended)
         }
         late = any(row.result and _goes_on(found.get(row.run_id)) for row in rows)
         if not late or time.monotonic() >= deadline:
             return found
         time.sleep(_POLL_S)
+
+
+def _has_active(tasks: Mapping[str, TaskView]) -> bool:
+    return any(task.phase == "active" for task in tasks.values())
 
 
 def _goes_on(task: TaskView | None) -> bool:
@@ -306,9 +316,9 @@ def _needed_runs(
     ]
     models = list_models(connection)
     found = _possible_origins(models, rows)
-    for run_id, content in zip(
-        active, in_parallel(lambda each: container.read(RunPaths(each).run), active), strict=True
-    ):
+    waiting = WaitingRuns(container)
+    contents = in_parallel(lambda each: read_run(container, each, waiting), active)
+    for run_id, content in zip(active, contents, strict=True):
         with suppress(RunnerError):
             for used in _used_by(parse_run(content or b"", run_id)):
                 found[used] = f"run {run_id} needs it and has not ended", f"runner cancel {run_id}"
@@ -389,6 +399,8 @@ def remove_runs(
     container, now = runs_container(connection), now or datetime.now(UTC)
     plan = _marked(connection, container, plan, now)
     on_progress(Progress("delete", "start", f"deleting {plan.blobs} blobs"))
+    for group_id in plan.groups:
+        forget_waiting(container, group_id, (run.run_id for run in plan.runs))
     in_parallel(lambda run: _hide(container, run), plan.runs)
     _delete_blobs(container, plan, on_progress)
     jobs = _delete_from_batch(connection, [run.record for run in plan.runs])
@@ -490,6 +502,8 @@ def _forget_group(container: BlobContainer, group_id: str) -> None:
     with suppress(RunnerError):  # a document that cannot be read is kept
         group = with_later_runs(container, parse_group(content, group_id))
         runs = (*group.runs.values(), *(run for runs in group.earlier.values() for run in runs))
+        if container.size(waiting_blob(group_id)) is not None:
+            return
         if not any(container.size(RunPaths(run_id).run) is not None for run_id in runs):
             for blob in container.list(f"{SWEEPS_FOLDER}{group_id}/") if group.trials else ():
                 container.delete(blob.name)
@@ -517,7 +531,8 @@ def _used_archives(container: BlobContainer) -> frozenset[str] | None:
     index = {run_id: entry.record for run_id, entry in load_index(container).items()}
     ids, _ = list_run_folders(container)
     unknown = [run_id for run_id in ids if run_id not in index or not index[run_id].agent_sha256]
-    contents = in_parallel(lambda run_id: container.read(RunPaths(run_id).run), unknown)
+    waiting = WaitingRuns(container)
+    contents = in_parallel(lambda run_id: read_run(container, run_id, waiting), unknown)
     try:
         read = [parse_run(c, run_id) for run_id, c in zip(unknown, contents, strict=True) if c]
     except RunnerError:

@@ -36,6 +36,7 @@ class AgentContext:
     nodes_token: str = field(default="", repr=False)
     heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
     losses: list[int] = field(default_factory=list[int])  # attempts that ended by a lost node
+    trial: str = ""  # RUNNER_TRIAL
 
 
 @dataclass(frozen=True)

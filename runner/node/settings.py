@@ -28,6 +28,7 @@ from runner.protocol.task import (
     SECRET_VARIABLES,
     SECRETS_VARIABLE,
     STORAGE_VARIABLE,
+    TRIAL_VARIABLE,
 )
 
 STEP = "secrets"
@@ -226,6 +227,7 @@ def script_environment(environment: Mapping[str, str]) -> dict[str, str]:
     inherited.setdefault("PYTHONUNBUFFERED", "1")
     # Without byte code every start compiles every import again.
     inherited.pop("PYTHONDONTWRITEBYTECODE", None)
+    inherited.pop(TRIAL_VARIABLE, None)
     return inherited
 
 

@@ -705,7 +705,7 @@ def _code_words(command: Sequence[str]) -> set[int]:
     """Return the positions of the words that an interpreter of the command runs as code."""
     found: set[int] = set()
     for number, word in enumerate(command):
-        if not _INTERPRETER.fullmatch(PurePosixPath(word).name):
+        if not _INTERPRETER.fullmatch(word.rstrip("/").rpartition("/")[2]):
             continue
         value_follows = False
         for option in range(number + 1, len(command)):

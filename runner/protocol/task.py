@@ -16,6 +16,9 @@ IMAGE_PYTHON_VARIABLE = "RUNNER_IMAGE_PYTHON"
 SCHEDULE_VARIABLE = "RUNNER_SCHEDULE"
 SCHEDULE_TASKS_VARIABLE = "RUNNER_SCHEDULE_TASKS"
 
+# Set for the first run of a trial: what its run.json has beside that of its sweep.
+TRIAL_VARIABLE = "RUNNER_TRIAL"
+
 # Secrets: the script never gets them, and nothing prints them.
 STORAGE_VARIABLE = "RUNNER_STORAGE"
 SECRETS_VARIABLE = "RUNNER_SECRETS"

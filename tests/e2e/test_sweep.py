@@ -73,15 +73,41 @@ def test_draws_and_generators_are_shown_before_anything_is_started(cli: Cli, scr
 @pytest.mark.feature(42)
 def test_stopped_sweep_cancels_the_trials_that_have_not_ended(cli: Cli, script: Write) -> None:
     folder = script("import time; time.sleep(600)")
-    started = cli.json("sweep", "start", folder, "-p", "seed=1,2,3", "--detach")
-    sweep = started["sweep"]
+    words = ("-p", "seed=1,2,3", "--parallel", "1", "--detach")
+    sweep = cli.json("sweep", "start", folder, *words)["sweep"]
     until(lambda: cli.json("sweep", "show", sweep)["states"].get("running"))
     assert cli.json("sweep", "stop", sweep)["cancelled"] == ["1", "2", "3"]
     until(lambda: cli.json("sweep", "show", sweep)["states"] == {"cancelled": 3})
+    never = cli.json("sweep", "show", sweep)["trials"][-1]["run_id"]
+    assert cli.json("show", never)["state"] == "cancelled"
+    assert cli.json("sweep", "stop", sweep)["cancelled"] == []
     failed = cli.run("sweep", "best", sweep)
     assert failed.returncode == 1
     assert "error[R-SWEEP-BEST]" in failed.stderr
     assert "3 cancelled" in failed.stderr
+    resumed = cli.json("sweep", "resume", sweep, "--detach")["resumed"]
+    assert list(resumed) == ["1", "2", "3"]
+    until(lambda: cli.json("sweep", "show", sweep)["states"].get("running"))
+    assert cli.json("sweep", "stop", sweep)["cancelled"] == ["1", "2", "3"]
+    cli.ok("rm", sweep, "--yes")
+    listed = {row["run_id"] for row in cli.json("ps", "--all")}
+    assert never not in listed
+
+
+@pytest.mark.feature(42)
+def test_trial_that_has_not_started_is_a_run_like_others(cli: Cli, script: Write) -> None:
+    folder = script("import time; time.sleep(600)")
+    words = ("-p", "seed=1,2", "--parallel", "1", "--detach")
+    sweep = cli.json("sweep", "start", folder, *words)["sweep"]
+    first, second = (trial["run_id"] for trial in cli.json("sweep", "show", sweep)["trials"])
+    assert {first, second} <= {row["run_id"] for row in cli.json("ps", "--all")}
+    assert cli.json("show", second[:-2])["run_id"] == second
+    until(lambda: cli.json("show", first)["state"] == "running")
+    assert cli.json("cancel", second)["state"] == "cancelled"
+    cli.ok("cancel", first)
+    until(lambda: cli.json("sweep", "show", sweep)["states"] == {"cancelled": 2})
+    cli.ok("rm", first, second, "--yes")
+    assert not {first, second} & {row["run_id"] for row in cli.json("ps", "--all")}
 
 
 # Fails in its second epoch until the file exists, and continues from its checkpoint.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from azure.batch import models
 from azure.batch.models import BatchJob
@@ -35,7 +35,7 @@ _ROUNDS = 4  # how often a task is sent if the service reports a server error
 _PAUSE_S = 0.5
 _TOO_LARGE = ("RequestBodyTooLarge", "RequestEntityTooLarge")
 
-Task = models.BatchTaskCreateOptions
+Task = models.BatchTaskCreateOptions | Mapping[str, Any]  # or the body of its request
 
 
 @dataclass(slots=True)
@@ -88,9 +88,9 @@ def add_tasks(client: BatchClient, job_id: str, tasks: Sequence[Task]) -> AddedT
         again = outcome.take_failed()
         if not again:
             break
-        pending = [task for task in pending if task.id in again]
+        pending = [task for task in pending if task["id"] in again]
     else:
-        outcome.refused += [(task.id, "ServerError") for task in pending]
+        outcome.refused += [(str(task["id"]), "ServerError") for task in pending]
     if outcome.refused:
         raise _refused(job_id, outcome)
     return outcome
@@ -110,7 +110,9 @@ def _send(client: BatchClient, job_id: str, chunk: list[Task]) -> AddedTasks:
     outcome = AddedTasks()
     with service_errors(f"adding {len(chunk)} tasks to {job_id}"):
         try:
-            answer = client.create_task_collection(job_id, models.BatchTaskGroup(task_values=chunk))
+            # Not a model: to make one of each body takes longer than to send it.
+            group = cast("models.BatchTaskGroup", {"value": chunk})
+            answer = client.create_task_collection(job_id, group)
         except HttpResponseError as err:
             if error_code(err) not in _TOO_LARGE or len(chunk) == 1:
                 raise
@@ -358,6 +360,22 @@ def close_when_done(connection: Connection, job_id: str) -> bool:
     with service_errors(f"closing job {job_id}"):
         try:
             connection.batch_client().update_job(job_id, done)
+        except HttpResponseError as err:
+            if error_code(err) not in JOB_CLOSED_CODES:
+                raise
+            return False
+        return True
+
+
+def terminate_job(connection: Connection, job_id: str) -> bool:
+    """End a job with its tasks: those that run are terminated, the others never start.
+
+    Return False if it has ended or does not exist. It may still be terminating on return.
+    """
+    with service_errors(f"terminating job {job_id}"):
+        try:
+            why: Any = {"terminateReason": "Cancelled"}  # the SDK does not send the request without
+            connection.batch_client().begin_terminate_job(job_id, why, polling_interval=1)
         except HttpResponseError as err:
             if error_code(err) not in JOB_CLOSED_CODES:
                 raise

@@ -156,8 +156,7 @@ def add_wire_tasks(
     """Add tasks from request bodies, see `task_template`."""
     from runner.azure.batch.jobs import add_tasks  # noqa: PLC0415 - not needed to create schedules
 
-    tasks = [models.BatchTaskCreateOptions(body) for body in bodies]
-    add_tasks(connection.batch_client(), job_id, tasks)
+    add_tasks(connection.batch_client(), job_id, bodies)
 
 
 def _group_settings(

@@ -28,17 +28,21 @@ from runner.protocol.task import (
     IMAGE_PYTHON_VARIABLE,
     JOIN_ARGUMENT,
     NODES_TOKEN_VARIABLE,
+    TRIAL_VARIABLE,
 )
+from runner.protocol.waiting_trials import trial_setting
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.core.planning.plan import RunPlan
     from runner.core.recipe.secrets import SecretValues
+    from runner.protocol.waiting_trials import WaitingTrials
 
 
 # `docker exec`, which may run both commands in a container, ignores entry points. Without one, both
 # are started in the same way.
 NO_ENTRY_POINT = "--entrypoint="
+_RUN_VARIABLE = "RUNNER_RUN_ID"
 EVICTIONS_VARIABLE = "BATCH_EMULATOR_EVICTIONS"  # evicts the task; Azure does not know it
 # Files for every node are in the task's shared folder, which is not the working directory.
 _COORDINATE = "-c '{start} \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
@@ -132,12 +136,12 @@ def to_task(
 ) -> models.BatchTaskCreateOptions:
     """Return the task of a run. It has secrets in its environment: never print it."""
     lifetime = plan.access_lifetime
-    settings = {"RUNNER_RUN_ID": plan.run_id, **node_group_settings(plan)}
+    settings = {_RUN_VARIABLE: plan.run_id, **node_group_settings(plan)}
     if plan.rehearsal is not None:
         settings[EVICTIONS_VARIABLE] = json.dumps(plan.rehearsal["evictions"])
     return models.BatchTaskCreateOptions(
         id=plan.task_id,
-        display_name=f"{plan.recipe.name}: {plan.run_id}",
+        display_name=_display_name(plan, plan.run_id),
         command_line=command_line(plan),
         container_settings=container_settings(plan),
         resource_files=agent_files(plan, connection, lifetime),
@@ -153,6 +157,32 @@ def to_task(
             plan, agent_files(plan, connection, lifetime), AGENT_FILE
         ),
     )
+
+
+def to_trial_tasks(
+    plan: RunPlan, connection: Connection, secrets: SecretValues | None, waiting: WaitingTrials
+) -> list[dict[str, Any]]:
+    """Return the tasks of the trials of a sweep as bodies, which differ from that of `plan`."""
+    body: dict[str, Any] = to_task(plan, connection, secrets).as_dict()
+    kept = [one for one in body["environmentSettings"] if one["name"] != _RUN_VARIABLE]
+
+    return [
+        {
+            **body,
+            "id": run_id,
+            "displayName": _display_name(plan, run_id),
+            "environmentSettings": [
+                {"name": _RUN_VARIABLE, "value": run_id},
+                *kept,
+                {"name": TRIAL_VARIABLE, "value": trial_setting(waiting.group_id, changes)},
+            ],
+        }
+        for run_id, changes in waiting.trials.items()
+    ]
+
+
+def _display_name(plan: RunPlan, run_id: str) -> str:
+    return f"{plan.recipe.name}: {run_id}"
 
 
 def command_line(plan: RunPlan) -> str:

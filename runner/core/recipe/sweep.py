@@ -37,7 +37,7 @@ from runner.protocol.sweeps import StopRule
 Value = bool | int | float | str
 Trial = dict[str, Value]
 
-MOST_TRIALS = 1000
+MOST_TRIALS = 10_000
 DEFAULT_TRIALS = 20
 _REDRAWS = 1000  # of a distribution with `min` and `max`
 _DIGITS = 6  # of a drawn number

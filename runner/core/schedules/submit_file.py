@@ -186,10 +186,11 @@ def _no_tasks(path: Path) -> RunnerError:
 
 def edges(file: SubmitFile) -> dict[str, tuple[str, ...]]:
     """Return the predecessors of each task: its `after`, and the tasks whose outputs it reads."""
-    return {
-        name: tuple(dict.fromkeys([*task.after, *reads(task, file)]))
-        for name, task in file.tasks.items()
-    }
+    return {name: _before(task, file) for name, task in file.tasks.items()}
+
+
+def _before(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*task.after, *reads(task, file)]))
 
 
 def reads(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
@@ -200,10 +201,11 @@ def reads(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
 
 def must_succeed(name: str, file: SubmitFile) -> tuple[str, ...]:
     """Return the predecessors that must succeed; of others, a failure is sufficient."""
-    needed = reads(file.tasks[name], file)
+    task = file.tasks[name]
+    needed = reads(task, file)
     return tuple(
         before
-        for before in edges(file)[name]
+        for before in _before(task, file)
         if before in needed or file.tasks[before].on_failure == "block"
     )
 

@@ -30,18 +30,27 @@ class Cancelled:
     changed: bool
 
 
+CANCELLED_BY_USER = "cancelled with runner cancel"
+
+
 def cancel_run(
-    connection: Connection, record: RunSpec, why: str = "cancelled with runner cancel"
+    connection: Connection,
+    record: RunSpec,
+    why: str = CANCELLED_BY_USER,
+    *,
+    also_terminated: bool = False,
 ) -> Cancelled:
     """Cancel a run unless it has ended: the first to create `result.json` decides.
 
     Repeating it is safe, and terminates a task that a lost connection left running. `why` is the
-    message of the result.
+    message of the result. With `also_terminated`, the caller has terminated the job, so a task that
+    ended without a result is no failure.
     """
     container = runs_container(connection)
     task = get_task(connection, record.job_id, record.task_id)
-    ended = _ended_before(task, load_result(container, record.run_id))
-    if ended is not None:
+    result = load_result(container, record.run_id)
+    ended = _ended_before(task, result)
+    if ended is not None and (result is not None or not also_terminated):
         return Cancelled(ended, changed=False)
     attempts = load_attempts(container, record.run_id)
     began = attempts[-1].attempt if attempts else 0
@@ -49,6 +58,8 @@ def cancel_run(
     waiting = task is not None and task.phase == "active"
     outcome = _result(attempts, count_evicted(began, ends, waiting=waiting), why)
     document = outcome.to_json(record.run_id)
+    if record.trial and not began:  # the node that would write it may never come
+        container.create(RunPaths(record.run_id).run, record.to_json())
     committed = container.create(RunPaths(record.run_id).result, document)
     if committed:
         index_run(container, record.to_json(), document)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.flows.runs.waiting import WaitingRuns, cancelled_result, list_waiting, read_run
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER as GROUPS
@@ -40,6 +41,7 @@ from runner.protocol.results import (
     parse_result,
 )
 from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
+from runner.protocol.waiting_trials import WAITING_FOLDER
 
 MAX_NODES = 1000  # of a damaged run.json
 _SAME_SECOND = 64  # runs of one second whose exact times are compared
@@ -55,11 +57,11 @@ def find_run(connection: Connection, reference: str) -> RunSpec:
     text = check_reference(reference)
     container = runs_container(connection)
     if is_run_id(text):
-        content = container.read(RunPaths(text).run)
+        content = read_run(container, text)
         if content is not None:
             return parse_run(content, text)
     run_id = resolve_run(container, text)
-    content = container.read(RunPaths(run_id).run)
+    content = read_run(container, run_id)
     if content is None:
         raise _not_found(container, reference)
     return parse_run(content, run_id)
@@ -73,11 +75,17 @@ def list_run_ids(container: BlobContainer, prefix: str = "") -> list[str]:
 def list_run_folders(
     container: BlobContainer, prefix: str = ""
 ) -> tuple[list[str], frozenset[str]]:
-    """Return the IDs of runs with a prefix, newest first, and the IDs of those being deleted."""
+    """Return the IDs of runs with a prefix, newest first, and the IDs of those being deleted.
+
+    Trials that have not started have no folder, and are among them.
+    """
     names = list(container.children(prefix))
     deleting = frozenset(n.removesuffix(DELETING) for n in names if n.endswith(DELETING))
-    folders = (name.rstrip("/") for name in names if name.endswith("/"))
-    return newest_first([n for n in folders if is_run_id(n) and n not in deleting]), deleting
+    folders = frozenset(name.rstrip("/") for name in names if name.endswith("/"))
+    found = [n for n in folders if is_run_id(n)]
+    if prefix or WAITING_FOLDER in names:
+        found += list_waiting(container, prefix, folders)
+    return newest_first([n for n in found if n not in deleting]), deleting
 
 
 def resolve_run(container: BlobContainer, text: str) -> str:
@@ -86,8 +94,12 @@ def resolve_run(container: BlobContainer, text: str) -> str:
         ids = list_run_ids(container)
         if not ids:
             raise RunnerError("R-RUN-NONE", "there are no runs yet", fix="runner train mnist")
-        blobs = {run_id: RunPaths(run_id).run for run_id in ids}
-        return newest(container, blobs, lambda content, each: parse_run(content, each).created)
+        waiting = WaitingRuns(container)
+        return newest(
+            ids,
+            lambda run_id: read_run(container, run_id, waiting),
+            lambda content, run_id: parse_run(content, run_id).created,
+        )
     ids = list_run_ids(container, text)
     if len(ids) == 1:
         return ids[0]
@@ -103,17 +115,19 @@ def resolve_run(container: BlobContainer, text: str) -> str:
 
 
 def newest(
-    container: BlobContainer, blobs: Mapping[str, str], created: Callable[[bytes, str], datetime]
+    known: Sequence[str],
+    read: Callable[[str], bytes | None],
+    created: Callable[[bytes, str], datetime],
 ) -> str:
     """Return the newest of some IDs; of the same second, the one whose document is newest."""
-    ids = newest_first(list(blobs))
+    ids = newest_first(list(known))
     latest = [each for each in ids if submission_time(each) == submission_time(ids[0])][
         :_SAME_SECOND
     ]
     if len(latest) == 1:
         return latest[0]
     times: dict[str, datetime] = {}
-    contents = in_parallel(container.read, [blobs[each] for each in latest])
+    contents = in_parallel(read, latest)
     for each, content in zip(latest, contents, strict=True):
         if content is not None:
             with suppress(RunnerError):  # reported when that run itself is read
@@ -155,7 +169,7 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
     paths = RunPaths(run_id)
     content = container.read(paths.result)
     if content is None:
-        return None
+        return cancelled_result(container, run_id)
     result = parse_result(content, run_id)
     if result.status != "cancelled" or not result.attempt:
         return result
@@ -272,10 +286,10 @@ def index_run(
         container.put_metadata(index_blob(run["run_id"]), metadata, overwrite=result is not None)
 
 
-def load_index(container: BlobContainer) -> dict[str, IndexEntry]:
-    """Return all readable entries, by run ID."""
+def load_index(container: BlobContainer, prefix: str = "") -> dict[str, IndexEntry]:
+    """Return all readable entries of runs with a prefix, by run ID."""
     entries: dict[str, IndexEntry] = {}
-    for name, metadata in container.list_metadata(INDEX_FOLDER):
+    for name, metadata in container.list_metadata(INDEX_FOLDER + prefix):
         run_id = name.removeprefix(INDEX_FOLDER)
         entry = _entry(run_id, metadata)
         if entry is not None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import close_when_done
+from runner.azure.batch.jobs import close_when_done, terminate_job
 from runner.azure.faults import PASSING
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
-from runner.flows.runs.cancel import Cancelled, cancel_run
+from runner.flows.runs.cancel import CANCELLED_BY_USER, Cancelled, cancel_run
 from runner.flows.runs.documents import newest, runs_container
 from runner.flows.runs.history import RunRow, list_runs
 from runner.flows.runs.stuck import take_out_failing_node
+from runner.flows.runs.waiting import WaitingRuns, list_started, read_run
 from runner.flows.runs.watch import CONTACT_TIMEOUT_S
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
@@ -29,6 +31,7 @@ from runner.protocol.groups import (
 )
 from runner.protocol.paths import RunPaths, check_reference, is_run_id, near_run, newest_first
 from runner.protocol.run_spec import parse_run
+from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
 
 _NOT_A_RUN = frozenset({"R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"})
 
@@ -63,7 +66,11 @@ def find_group(connection: Connection, reference: str) -> RunGroup:
     ]
     if text == "@last" and names:
         blobs = {_group_id(name): name for name in names}
-        last = newest(container, blobs, lambda content, each: parse_group(content, each).created)
+        last = newest(
+            list(blobs),
+            lambda each: container.read(blobs[each]),
+            lambda content, each: parse_group(content, each).created,
+        )
         names = [blobs[last]]
     if len(names) == 1 and (content := container.read(names[0])) is not None:
         return with_later_runs(container, parse_group(content, names[0]))
@@ -154,6 +161,8 @@ def cancel_group(
 
     The job of the group is closed, also if a killed `runner submit` left it open.
     """
+    if group.trials:
+        return _cancel_sweep(connection, group, on_progress)
     container = runs_container(connection)
     done: dict[str, Cancelled] = {}
     on_progress(Progress("cancel", "start"))
@@ -170,6 +179,62 @@ def cancel_group(
     close_when_done(connection, group.job_id)
     on_progress(Progress("cancel", "end", "", len(done), len(group.runs), "tasks"))
     return {name: done[name] for name in group.runs if name in done}
+
+
+def _cancel_sweep(
+    connection: Connection, sweep: RunGroup, on_progress: OnProgress
+) -> dict[str, Cancelled]:
+    """Cancel the trials of a sweep, those that wait with two requests however many they are.
+
+    A trial that a node starts at the same time ends with the job, and is then cancelled by itself.
+    """
+    container = runs_container(connection)
+    on_progress(Progress("cancel", "start"))
+    started = list_started(container, sweep.group_id)
+    names = {run_id: name for name, run_id in sweep.runs.items()}
+    before = list_runs(connection, limit=None, ids=[*started & names.keys()]).rows
+    over = {row.run_id: row for row in before if row.status and row.status.state.final}
+    changed = _cancel_waiting(container, sweep.group_id, started)
+    terminate_job(connection, sweep.job_id)
+    waiting = WaitingRuns(container)
+    done = {
+        run_id: Cancelled(RunState.CANCELLED, changed=run_id in changed)
+        for run_id in names
+        if (trials := waiting.unstarted(run_id)) and trials.result(run_id)
+    }
+    done |= {
+        run_id: Cancelled(row.status.state, changed=False)
+        for run_id, row in over.items()
+        if row.status
+    }
+
+    def cancel(run_id: str) -> None:
+        if (content := read_run(container, run_id, waiting)) is not None:
+            record = parse_run(content, run_id)
+            done[run_id] = cancel_run(connection, record, also_terminated=True)
+        on_progress(Progress("cancel", "progress", "", len(done), len(names), "trials"))
+
+    in_parallel(cancel, [run_id for run_id in names if run_id not in done])
+    on_progress(Progress("cancel", "end", "", len(done), len(names), "trials"))
+    return {name: done[run_id] for run_id, name in names.items() if run_id in done}
+
+
+def _cancel_waiting(
+    container: BlobContainer, group_id: str, started: Collection[str]
+) -> frozenset[str]:
+    """Record the trials that have not started as cancelled. Return those that were not before."""
+    changed: frozenset[str] = frozenset()
+
+    def change(content: bytes) -> bytes:
+        nonlocal changed
+        found = WaitingTrials.parse(content)
+        if found is None:
+            return content
+        changed = frozenset(found.trials).difference(started, found.cancelled)
+        return found.cancel(changed, datetime.now(UTC), CANCELLED_BY_USER).to_bytes()
+
+    container.update(waiting_blob(group_id), change)
+    return changed
 
 
 _POLL_S = 1.0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
+from posixpath import commonprefix
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from runner.flows.runs.documents import (
     load_result,
     runs_container,
 )
+from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, newest_first, slug, submission_time
 from runner.protocol.results import RunResult
@@ -142,7 +144,7 @@ def list_runs(
 ) -> RunHistory:
     """Return the newest runs that match, at most `limit`; `ids` limits the choice to these runs."""
     among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
-    listing = _Listing(connection, len(among))
+    listing = _Listing(connection, "" if ids is None else commonprefix(among), len(among))
     ids = among
     if only.since is not None:
         ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
@@ -165,30 +167,35 @@ def _not_before(run_id: str, since: datetime) -> bool:
 
 
 class _Listing:
-    """Rows of run ids; the index is read once, if it is needed.
+    """Rows of run IDs with a prefix; the index is read once, if it is needed.
 
     `runs` is the number of runs that the index has about as many entries for.
     """
 
-    def __init__(self, connection: Connection, runs: int) -> None:
+    def __init__(self, connection: Connection, prefix: str, runs: int) -> None:
         self._connection = connection
+        self._prefix = prefix
         self._runs = runs
         self._lock = Lock()
         self._pools: PoolReader | None = None
         self._index: dict[str, IndexEntry] | None = None
+        self._waiting = WaitingRuns(runs_container(connection))
 
     def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
         """Return one row for each id, in order."""
         by_index = len(ids) >= _INDEX_FROM or self._runs <= _ENTRIES_PER_ROW * len(ids)
         found = self._indexed(ids) if by_index else {}
         missing = [run_id for run_id in ids if run_id not in found]
-        rows = in_parallel(lambda run_id: _row(self._connection, run_id, self._reader), missing)
+        rows = in_parallel(self._row, missing)
         found |= dict(zip(missing, rows, strict=True))
         return [found[run_id] for run_id in ids]
 
+    def _row(self, run_id: str) -> RunRow | None:
+        return _row(self._connection, run_id, self._reader, self._waiting)
+
     def _indexed(self, ids: Iterable[str]) -> dict[str, RunRow | None]:
         if self._index is None:
-            self._index = load_index(runs_container(self._connection))
+            self._index = load_index(runs_container(self._connection), self._prefix)
         entries = [self._index[run_id] for run_id in ids if run_id in self._index]
         rows: dict[str, RunRow | None] = {
             e.record.run_id: replace(_finished(e.record, e.result), usage=e.usage)
@@ -196,6 +203,14 @@ class _Listing:
             if e.result
         }
         unfinished = [entry.record for entry in entries if entry.result is None]
+        for run_id in ids:  # trials that have not started have no entry
+            if run_id not in self._index and (trials := self._waiting.unstarted(run_id)):
+                record = RunSpec.from_json(trials.document(run_id) or {})
+                result = trials.result(run_id)
+                if result is not None:
+                    rows[run_id] = _finished(record, result)
+                else:
+                    unfinished.append(record)
         if not unfinished:
             return rows
         from runner.flows.runs.watch import live_rows  # noqa: PLC0415  loads the Batch SDK
@@ -218,10 +233,12 @@ def _finished(record: RunSpec, result: RunResult) -> RunRow:
     )
 
 
-def _row(connection: Connection, run_id: str, reader: Callable[[], PoolReader]) -> RunRow | None:
+def _row(
+    connection: Connection, run_id: str, reader: Callable[[], PoolReader], waiting: WaitingRuns
+) -> RunRow | None:
     """Return one run, or None if it was deleted or its submission did not complete."""
     container = runs_container(connection)
-    content = container.read(RunPaths(run_id).run)
+    content = read_run(container, run_id, waiting)
     if content is None:
         lost = container.size(RunPaths(run_id).result) is not None
         problem = "run.json is missing: storage lost it, the outputs exist"

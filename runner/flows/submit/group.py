@@ -102,14 +102,18 @@ def _options(
 def new_group(submission: CheckedFile, pool: PoolOutput, created: datetime) -> RunGroup:
     """Return the group of a submission, with new IDs."""
     name, file = submission.name, submission.file
-    group_id = make_run_id(name, created, run_id_suffix())
+    if submission.trials:
+        group_id, runs = new_trial_ids(name, tuple(file.tasks), created)
+    else:
+        group_id = make_run_id(name, created, run_id_suffix())
+        runs = new_run_ids(name, tuple(file.tasks), created)
     return RunGroup(
         group_id=group_id,
         name=name,
         created=created,
         job_id=group_id,
         pool=pool.id,
-        runs=new_run_ids(name, tuple(file.tasks), created),
+        runs=runs,
         after=edges(file),
         trials=submission.trials,
     )
@@ -121,6 +125,17 @@ def resolve_task_input(document: Mapping[str, Any], group: RunGroup) -> Mapping[
         run_id = group.runs[document["run"]]
         return {"kind": "run", "run_id": run_id, "path": document.get("path")}
     return document
+
+
+def new_trial_ids(
+    name: str, trials: Sequence[str], created: datetime
+) -> tuple[str, dict[str, str]]:
+    """Return the ID of a sweep, and the run ID of each trial: the same with its number in it."""
+    suffix, longest = run_id_suffix(), max(map(len, trials))
+    short = name[: MAX_ID - STAMP_LENGTH - longest - 1].rstrip("-_")
+    group_id = make_run_id(short, created, suffix)
+    stem, rest = group_id[:-STAMP_LENGTH], group_id[-STAMP_LENGTH:]
+    return group_id, {trial: f"{stem}-{trial}{rest}" for trial in trials}
 
 
 def new_run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str, str]:

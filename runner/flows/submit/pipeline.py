@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,10 @@ class SubmissionPlan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings of all runs, each once, and the notes of the lookups."""
-        texts = (text for run in self.runs.values() for text in run.warnings)
+        # Trials have the same files, recipe and pool.
+        several = 1 if self.group is not None and self.group.trials else None
+        runs = islice(self.runs.values(), several)
+        texts = (text for run in runs for text in run.warnings)
         return (*dict.fromkeys(texts), *self.notes, *(self.cost.warnings if self.cost else ()))
 
     def documents(self) -> dict[str, dict[str, Any]]:
@@ -257,7 +261,7 @@ def plan_submission(
         drafts = {submission.recipe.name: _read_run(submission, target, memo, on_progress)}
     for what, check in checks:
         lookups.ask(what, check, None)
-    drafts = {name: _look_up(draft, name, group, target, lookups) for name, draft in drafts.items()}
+    drafts = _look_up_all(drafts, group, target, lookups)
     cost = _price(tuple(drafts.values()), target, in_group=group is not None, scheduled=scheduled)
     cap = cost.cap if cost else None
     if cap is not None:
@@ -366,10 +370,13 @@ def _read_group(
     pool = choose_common_pool(settings.pool, outputs, resources)
     group = new_group(submission, pool, datetime.now(UTC))
     drafts: dict[str, _Draft] = {}
+    read: tuple[PoolChoice, RunFiles, RunInputs] | None = None
     for name, run in runs.items():
-        with of_task(name):
-            choice = _choose_pool(run, pool.id, outputs)
-            files, inputs = read_files(run, settings, outputs, memo, on_progress)
+        if read is None or not submission.trials:  # trials differ in parameters only
+            with of_task(name):
+                choice = _choose_pool(run, pool.id, outputs)
+                read = (choice, *read_files(run, settings, outputs, memo, on_progress))
+        choice, files, inputs = read
         named = {key: resolve_task_input(one, group) for key, one in inputs.named.items()}
         placement = Placement(
             pool,
@@ -382,6 +389,22 @@ def _read_group(
         inputs = replace(inputs, named=named)
         drafts[name] = _Draft(run, identity, choice, files, inputs, placement)
     return group, drafts
+
+
+def _look_up_all(
+    drafts: Mapping[str, _Draft], group: RunGroup | None, target: Target, lookups: Lookups
+) -> dict[str, _Draft]:
+    """Return the drafts with what only the services know, which is the same for all trials."""
+    if group is None or not group.trials:
+        return {
+            name: _look_up(draft, name, group, target, lookups) for name, draft in drafts.items()
+        }
+    name, first = next(iter(drafts.items()))
+    found = _look_up(first, name, group, target, lookups)
+    return {
+        name: replace(draft, inputs=found.inputs, placement=found.placement)
+        for name, draft in drafts.items()
+    }
 
 
 def _look_up(

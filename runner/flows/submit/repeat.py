@@ -19,6 +19,7 @@ from runner.core.states import RunState
 from runner.flows.runs.attempts import find_checkpoint, incomplete_checkpoints, list_checkpoints
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
+from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.flows.runs.watch import load_view
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import after_again
@@ -262,10 +263,13 @@ def resume_trials(
     on_progress(Progress("resume", "start"))
     _await_reports(runs_container(connection), sweep, frozenset(ended))
     done: dict[str, TrialAgain] = {}
+    waiting = WaitingRuns(runs_container(connection))
 
     def resume(name: str) -> None:
         try:
-            done[name] = _resume_trial(connection, sweep, name, pool, from_start=from_start)
+            done[name] = _resume_trial(
+                connection, sweep, name, pool, waiting, from_start=from_start
+            )
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
                 raise
@@ -287,11 +291,17 @@ def _await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[
 
 
 def _resume_trial(
-    connection: Connection, sweep: RunGroup, name: str, pool: str | None, *, from_start: bool
+    connection: Connection,
+    sweep: RunGroup,
+    name: str,
+    pool: str | None,
+    waiting: WaitingRuns,
+    *,
+    from_start: bool,
 ) -> RunSpec | None:
     container = runs_container(connection)
     runs = [*sweep.earlier.get(name, ()), sweep.runs[name]]
-    found = ((run, container.read(RunPaths(run).run)) for run in reversed(runs))
+    found = ((run, read_run(container, run, waiting)) for run in reversed(runs))
     last, content = next(((run, one) for run, one in found if one is not None), ("", b""))
     if not content:
         raise RunnerError(

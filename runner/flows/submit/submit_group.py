@@ -8,6 +8,7 @@ between leaves the job open, and open jobs count in the account's quota.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import add_tasks, close_when_done, create_job, delete_job, list_tasks
-from runner.azure.batch.translate import to_task
+from runner.azure.batch.translate import to_task, to_trial_tasks
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress
@@ -29,6 +30,12 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SUBMITTING_FOLDER, RunGroup, group_blob, parse_group
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import FORMAT
+from runner.protocol.waiting_trials import (
+    WaitingTrials,
+    differences,
+    template_blob,
+    waiting_blob,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +46,16 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
     """Submit all runs of a plan. Raise RunnerError after removing those already submitted."""
     group, job = plan.members, plan.job
     finish_interrupted(connection)
-    tasks = [to_task(run.plan, connection, run.secrets) for run in plan.runs.values()]
+    runs = list(plan.runs.values())
+    waiting = _waiting_trials(plan)
+    if waiting is None:
+        tasks = [to_task(run.plan, connection, run.secrets) for run in runs]
+        documents = [run.plan.to_spec().to_json() for run in runs]
+    else:
+        tasks = to_trial_tasks(runs[0].plan, connection, runs[0].secrets, waiting)
+        documents = []
     upload_runs(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
-    documents = [run.plan.to_spec().to_json() for run in plan.runs.values()]
     with submitting(connection, group.group_id):
         create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel, job.limit)
         place_group(
@@ -51,9 +64,42 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
             group.to_json(),
             documents,
             lambda: add_tasks(connection.batch_client(), job.job_id, tasks),
+            waiting,
         )
-    on_progress(Progress("submit", "end", f"{len(documents)} tasks to job {job.job_id}"))
+    on_progress(Progress("submit", "end", f"{len(runs)} tasks to job {job.job_id}"))
     return group
+
+
+def _waiting_trials(plan: SubmissionPlan) -> WaitingTrials | None:
+    """Return run.json of all trials of a sweep as one document.
+
+    None for other groups, and for trials on several nodes, whose agents all expect a run.json.
+    """
+    plans = [run.plan for run in plan.runs.values()]
+    first = plans[0]
+    if not plan.members.trials or first.recipe.nodes > 1:
+        return None
+    common = first.to_spec().to_json()
+    others = [each for each in plans if each.recipe != first.recipe]
+    different = {each.run_id: each.to_spec().to_json() for each in others}
+    for document in different.values():
+        common = {key: value for key, value in common.items() if key in document}
+    whole = {first.run_id: first.to_spec().to_json(), **different}
+    trials = {
+        each.run_id: differences(
+            common,
+            whole.get(each.run_id)
+            or {
+                "run_id": each.run_id,
+                "command": list(each.command),
+                "params": dict(each.params),
+                "trial": each.trial,
+                "batch": {**common["batch"], "task_id": each.task_id},
+            },
+        )
+        for each in plans
+    }
+    return WaitingTrials(plan.members.group_id, common, trials)
 
 
 def place_group(
@@ -62,15 +108,29 @@ def place_group(
     group: Mapping[str, Any],
     documents: Sequence[Mapping[str, Any]],
     add: Callable[[], object],
+    waiting: WaitingTrials | None = None,
 ) -> None:
     """Write the documents of a group, add its tasks to the new job, and let the job end with them.
 
     If this is refused or interrupted, the documents and the job are deleted.
+
+    Args:
+        connection: the services.
+        job_id: the new job.
+        group: the document of the group.
+        documents: run.json of each run.
+        add: adds the tasks.
+        waiting: the trials whose run.json their agents write.
     """
     container = runs_container(connection)
-    blob = group_blob(str(group["group_id"]))
+    group_id = str(group["group_id"])
+    shared = {group_blob(group_id): json.dumps(group).encode()}
+    if waiting is not None:
+        shared[waiting_blob(group_id)] = waiting.to_bytes()
+        shared[template_blob(group_id)] = json.dumps(waiting.common).encode()
     try:
-        container.create(blob, group)
+        for blob, content in shared.items():
+            container.create_bytes(blob, content, "application/json")
         in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)
         add()
         # Not earlier: an empty job would complete at once.
@@ -79,7 +139,7 @@ def place_group(
         if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
             delete_job(connection, job_id)
             in_parallel(lambda run: container.delete(RunPaths(run["run_id"]).run), documents)
-            container.delete(blob)
+            in_parallel(container.delete, shared)
         raise
     in_parallel(lambda run: index_run(container, run), documents)
 

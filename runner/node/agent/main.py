@@ -25,7 +25,7 @@ from runner.node.agent.outcome import (
 )
 from runner.node.agent.records import claim_attempt, find_log_offsets, recorded_exit_code
 from runner.node.agent.scheduled_run import with_run_id
-from runner.node.agent.sweep_trial import cancelled_by_sweep, open_trial
+from runner.node.agent.sweep_trial import cancelled_by_sweep, open_trial, write_trial_run
 from runner.node.cluster import load_heartbeat_config, load_hosts
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.distributed.node_group import (
@@ -66,7 +66,12 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec, RunSpecError, parse_run_spec
 from runner.protocol.sweeps import SWEEP_FAILED
-from runner.protocol.task import JOIN_ARGUMENT, NODES_TOKEN_VARIABLE, SCHEDULE_TASKS_VARIABLE
+from runner.protocol.task import (
+    JOIN_ARGUMENT,
+    NODES_TOKEN_VARIABLE,
+    SCHEDULE_TASKS_VARIABLE,
+    TRIAL_VARIABLE,
+)
 
 
 def start() -> None:
@@ -108,7 +113,7 @@ def main() -> int:
             node, access.runs, access, RunPaths(node.run_id), retry_budget, termination,
             load_task_secrets(environment, redactor), redactor, watch_evictions(environment, node),
             load_hosts(environment), environment.get(NODES_TOKEN_VARIABLE, ""),
-            load_heartbeat_config(environment),
+            load_heartbeat_config(environment), trial=environment.get(TRIAL_VARIABLE, ""),
         )  # fmt: skip
         redactor.add(agent.nodes_token)
         with _only_agent_of(node.work_dir, termination):
@@ -171,7 +176,8 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
     if recorded is not None:
         logger.info("run %s is over already, exit code %d", agent.node.run_id, recorded)
         return recorded
-    body = agent.runs.get(agent.blobs.run)
+    body = write_trial_run(agent.runs, agent.blobs, agent.trial)
+    body = body or agent.runs.get(agent.blobs.run)
     if body is None:
         logger.error("there is no %s: nothing says what to run", agent.blobs.run)
         return FAILED_EXIT_CODE

@@ -42,6 +42,7 @@ from runner.protocol.sweeps import (
     stop_reason,
     with_point,
 )
+from runner.protocol.waiting_trials import derive, parse_trial_setting, template_blob
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,38 @@ POLL_S = 0.5
 REPORT_EVERY_S = 2.0
 LIST_EVERY_S = 2.0
 CLAIMS = 5  # tries to replace a run.json that changes at the same time
+
+
+def write_trial_run(runs: ContainerClient, blobs: RunPaths, setting: str) -> bytes | None:
+    """Write run.json of a trial that starts for the first time, and its entry in the index.
+
+    Args:
+        runs: the container of runs.
+        blobs: those of the run.
+        setting: RUNNER_TRIAL of the task; empty for other runs.
+
+    Returns:
+        The document, or None if it exists already, or if the setting says nothing about it.
+    """
+    if not setting:
+        return None
+    try:
+        group_id, changes = parse_trial_setting(setting)
+        common = runs.get(template_blob(group_id))
+        document = derive(parse_json(common or b""), changes)
+        if document["run_id"] != blobs.run_id:
+            raise ValueError(f"it is of {document['run_id']}")
+    except DAMAGED as err:
+        logger.warning("run.json cannot be written: %s: %s", type(err).__name__, err)
+        return None
+    body = json.dumps(document).encode()
+    if not runs.create(blobs.run, body):
+        return None
+    try:
+        runs.put_metadata(index_blob(blobs.run_id), index_metadata(document, None))
+    except StorageRequestError as err:
+        logger.warning("the run's entry in the index could not be written: %s", err)
+    return body
 
 
 def cancelled_by_sweep(runs: ContainerClient, run_body: bytes) -> str | None:

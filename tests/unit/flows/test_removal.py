@@ -24,6 +24,7 @@ from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import group_blob
 from runner.protocol.results import index_blob, index_metadata
+from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
 from tests.unit.flows.runs.test_run_index import result_of, run_of
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -52,6 +53,7 @@ class Account:
             "list_metadata": lambda _, prefix: list(self.index.items()),
             "create": lambda _, blob, document: self._create(blob, document),
             "delete": lambda _, blob, etag="": self._delete(blob),
+            "update": lambda _, blob, change: self._update(blob, change),
             "delete_all": lambda _, blobs, on_deleted: self._delete_all(blobs, on_deleted),
         }
         for name, stand_in in stand_ins.items():
@@ -126,6 +128,14 @@ class Account:
             return False
         self.blobs[blob] = json.dumps(document).encode()
         return True
+
+    def _update(self, blob: str, change: Callable[[bytes], bytes | None]) -> bool:
+        if blob not in self.blobs:
+            return False
+        self._request()
+        content = change(self.blobs.pop(blob))
+        self.blobs |= {} if content is None else {blob: content}
+        return content is not None
 
     def _delete(self, blob: str) -> bool:
         self._request()
@@ -355,6 +365,25 @@ def test_group_is_removed_with_the_last_of_its_runs(account: Account) -> None:
     account.remove(RunSelection(references=(group_id,)))
     assert not account.of(two)
     assert group_blob(group_id) not in account.blobs
+
+
+def test_trial_that_never_started_is_removed_from_the_document_of_its_sweep(
+    account: Account,
+) -> None:
+    group_id = "net-20261014-120000-abcd"
+    one, two = (f"net-{number}-20261014-120000-abcd" for number in (1, 2))
+    batch = {"pool": "local", "spot": True, "job_id": "j", "task_id": one}
+    archives = {"code": {"sha256": "code"}, "agent": {"sha256": "agent"}}
+    common = run_of(one, created=OLD.isoformat(), batch=batch, group=group_id, **archives)
+    trials = {one: {}, two: {"run_id": two, "batch": {"task_id": two}}}
+    waiting = WaitingTrials(group_id, common, trials).cancel([one, two], NOW, "enough")
+    account.blobs[waiting_blob(group_id)] = waiting.to_bytes()
+    account.tasks["j"] = {}
+    assert account.listed() == [two, one]
+    account.remove(RunSelection(references=(one,)))
+    assert account.listed() == [two]
+    account.remove(RunSelection(references=(two,)))
+    assert waiting_blob(group_id) not in account.blobs
 
 
 def test_damaged_run_is_removed_by_its_id(account: Account) -> None:

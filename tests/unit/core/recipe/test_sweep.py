@@ -148,11 +148,11 @@ def test_bounds_cut_a_distribution_off() -> None:
 
 def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
     huge = {name: {"range": [1, 10**9]} for name in "abcdefgh"}
-    with pytest.raises(RunnerError, match="more than 1,000 trials") as caught:
+    with pytest.raises(RunnerError, match="more than 10,000 trials") as caught:
         trials(huge)
     assert caught.value.code == "R-SWEEP-SIZE"
-    with pytest.raises(RunnerError, match="more than 10 trials, 100 times each"):
-        trials({"a": list(range(11))}, repeat=100)
+    with pytest.raises(RunnerError, match="more than 100 trials, 100 times each"):
+        trials({"a": list(range(101))}, repeat=100)
     assert len(trials({"a": {"range": [1, MOST_TRIALS]}})) == MOST_TRIALS
 
 

@@ -16,6 +16,7 @@ from runner.node.agent.sweep_trial import (
     cancelled_by_sweep,
     open_trial,
     with_params,
+    write_trial_run,
 )
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
@@ -26,6 +27,7 @@ from runner.node.storage.limits import RetryBudget
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec, parse_run_spec
 from runner.protocol.sweeps import StopRule, TrialReport, TrialSpec
+from runner.protocol.waiting_trials import template_blob, trial_setting
 from tests.unit.node.fake_blob import FakeBlobs
 
 GROUP = "net-20261124-120000-aaaa"
@@ -86,6 +88,19 @@ def choose(task_seen: list[Mapping[str, Any]], chosen: dict[str, Any]) -> Any:
         return chosen
 
     return run_sampler
+
+
+def test_agent_writes_run_json_of_a_trial_once(runs: ContainerClient, service: FakeBlobs) -> None:
+    common = {"format": 1, "run_id": "other", "params": {"lr": 0.1}, "command": ["t.py"]}
+    service.put(template_blob(GROUP), json.dumps(common).encode())
+    setting = trial_setting(GROUP, {"run_id": RUN, "params": {"lr": 0.5}})
+    body = write_trial_run(runs, RunPaths(RUN), setting)
+    assert body == service.data(RunPaths(RUN).run)
+    assert json.loads(body or b"")["params"] == {"lr": 0.5}
+    assert f"index/{RUN}" in runs.list_metadata("index/")
+    assert write_trial_run(runs, RunPaths(RUN), setting) is None  # an attempt after an eviction
+    assert write_trial_run(runs, RunPaths("net-12-20261124-120000-bbbb"), setting) is None
+    assert write_trial_run(runs, RunPaths(RUN), "") is None
 
 
 def test_first_trials_of_a_sampler_are_the_seeded_draws(

@@ -1,0 +1,119 @@
+"""Trials that no node has started: clients derive their run.json from the sweep's document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from threading import Lock
+
+from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import RunResult
+from runner.protocol.waiting_trials import (
+    WAITING_FOLDER,
+    WaitingTrials,
+    sweep_of,
+    trial_prefix,
+    waiting_blob,
+)
+
+
+class WaitingRuns:
+    """The waiting trials of all sweeps; the document of each sweep is read once."""
+
+    def __init__(self, container: BlobContainer) -> None:
+        self._container = container
+        self._sweeps: dict[str, WaitingTrials | None] = {}
+        self._started: dict[str, frozenset[str]] = {}
+        self._lock = Lock()
+
+    def sweep(self, group_id: str) -> WaitingTrials | None:
+        """Return the waiting trials of a sweep, or None if all have started."""
+        with self._lock:
+            if group_id not in self._sweeps:
+                content = self._container.read(waiting_blob(group_id))
+                self._sweeps[group_id] = WaitingTrials.parse(content) if content else None
+            return self._sweeps[group_id]
+
+    def of_run(self, run_id: str) -> WaitingTrials | None:
+        """Return the waiting trials that a run is one of; it may have started since then."""
+        group_id = sweep_of(run_id)
+        found = self.sweep(group_id) if group_id else None
+        return found if found is not None and run_id in found.trials else None
+
+    def unstarted(self, run_id: str) -> WaitingTrials | None:
+        """Return the waiting trials of the sweep of a run that has no folder; for many runs."""
+        found = self.of_run(run_id)
+        if found is None:
+            return None
+        with self._lock:
+            if found.group_id not in self._started:
+                self._started[found.group_id] = list_started(self._container, found.group_id)
+            return None if run_id in self._started[found.group_id] else found
+
+    def read(self, run_id: str) -> bytes | None:
+        """Return what run.json will be, or None for a run that is not a waiting trial."""
+        found = self.of_run(run_id)
+        return None if found is None else json.dumps(found.document(run_id)).encode()
+
+
+def read_run(
+    container: BlobContainer, run_id: str, waiting: WaitingRuns | None = None
+) -> bytes | None:
+    """Return run.json, that of a waiting trial as it will be, or None if there is no such run."""
+    blob = RunPaths(run_id).run
+    content = container.read(blob)
+    if content is not None or sweep_of(run_id) is None:
+        return content
+    derived = (waiting or WaitingRuns(container)).read(run_id)
+    # The last trial of the sweep may have started in between, and then the document is gone.
+    return derived or container.read(blob)
+
+
+def cancelled_result(container: BlobContainer, run_id: str) -> RunResult | None:
+    """Return the outcome of a trial that was cancelled before a node started it, or None."""
+    if sweep_of(run_id) is None or container.size(RunPaths(run_id).run) is not None:
+        return None
+    found = WaitingRuns(container).of_run(run_id)
+    return None if found is None else found.result(run_id)
+
+
+def list_started(container: BlobContainer, group_id: str) -> frozenset[str]:
+    """Return the runs of a sweep that have a folder: nodes started them, or clients ended them."""
+    return frozenset(container.folders(trial_prefix(group_id)))
+
+
+def list_waiting(container: BlobContainer, prefix: str, started: Collection[str]) -> list[str]:
+    """Return the IDs of trials with a prefix that have not started.
+
+    Args:
+        container: the container of runs.
+        prefix: of the run IDs.
+        started: The runs with this prefix that have a folder. The document of a sweep whose trials
+            are all among them is deleted, if all runs were listed.
+    """
+    names = [blob.name for blob in container.list(WAITING_FOLDER)]
+    found: list[str] = []
+    for name, content in zip(names, in_parallel(container.read, names), strict=True):
+        waiting = WaitingTrials.parse(content) if content else None
+        if waiting is None:
+            continue
+        left = [run_id for run_id in waiting.trials if run_id not in started]
+        found += (run_id for run_id in left if run_id.startswith(prefix))
+        if not left and not prefix:
+            container.delete(name)
+    return found
+
+
+def forget_waiting(container: BlobContainer, group_id: str, run_ids: Iterable[str]) -> None:
+    """Take runs that are deleted out of the document of their sweep."""
+    gone = frozenset(run_ids)
+
+    def change(content: bytes) -> bytes | None:
+        found = WaitingTrials.parse(content)
+        if found is None:
+            return content
+        left = found.without(gone)
+        return left.to_bytes() if left.trials else None
+
+    container.update(waiting_blob(group_id), change)

@@ -1,0 +1,164 @@
+"""Trials that no node has started: one document of the sweep holds what their run.json will be.
+
+`waiting/<group>.json` has the run.json of a trial, and for each trial what differs in its own. The
+task of a trial carries the same differences, and `sweeps/<group>/run.json` what they refer to: the
+agent writes run.json when the trial starts. Until then, clients derive it. A trial that is
+cancelled before it starts never gets one, and is recorded as cancelled in the same document.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from runner.protocol.encoding import parse_json
+from runner.protocol.groups import SWEEPS_FOLDER
+from runner.protocol.paths import STAMP_LENGTH
+from runner.protocol.results import RunResult
+from runner.protocol.run_spec import DAMAGED, FORMAT
+
+WAITING_FOLDER = "waiting/"
+_PARTS = ("batch", "trial")  # of run.json, whose own parts are compared
+# The run of a trial has the name, the time and the suffix of its sweep.
+_TRIAL_RUN = re.compile(r"(?P<name>.+)-\d+(?P<rest>-\d{8}-\d{6}-[a-z0-9]{4})")
+
+
+def template_blob(group_id: str) -> str:
+    """Return the blob that the agents of a sweep derive run.json from."""
+    return f"{SWEEPS_FOLDER}{group_id}/run.json"
+
+
+def waiting_blob(group_id: str) -> str:
+    """Return the blob of the trials of a sweep that wait."""
+    return f"{WAITING_FOLDER}{group_id}.json"
+
+
+def sweep_of(run_id: str) -> str | None:
+    """Return the only sweep that this run may be the first run of a trial of, or None."""
+    found = _TRIAL_RUN.fullmatch(run_id)
+    return found["name"] + found["rest"] if found else None
+
+
+def trial_prefix(group_id: str) -> str:
+    """Return what the run IDs of the trials of a sweep begin with; those of others may, too."""
+    return group_id[:-STAMP_LENGTH] + "-"
+
+
+def differences(common: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `derive` needs to make the document, which has the keys of `common`."""
+    changed = {
+        key: value for key, value in document.items() if key not in common or common[key] != value
+    }
+    for name in _PARTS:
+        if changed.get(name) and common.get(name):
+            changed[name] = differences(common[name], changed[name])
+    return changed
+
+
+def derive(common: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document with these differences."""
+    parts = {
+        name: {**common[name], **changes[name]}
+        for name in _PARTS
+        if changes.get(name) and common.get(name)
+    }
+    return {**common, **changes, **parts}
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTrials:
+    """`waiting/<group>.json`.
+
+    Attributes:
+        common: run.json, as far as it is the same for all trials, or as most have it.
+        trials: What differs, by run ID.
+        cancelled: When and why a trial was cancelled, by run ID. It counts only for a run without
+            a run.json: a node that started it meanwhile was faster.
+    """
+
+    group_id: str
+    common: Mapping[str, Any]
+    trials: Mapping[str, Mapping[str, Any]]
+    cancelled: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+
+    def document(self, run_id: str) -> dict[str, Any] | None:
+        """Return run.json of a trial, or None if it is not one of these."""
+        changes = self.trials.get(run_id)
+        return None if changes is None else derive(self.common, changes)
+
+    def result(self, run_id: str) -> RunResult | None:
+        """Return the outcome of a trial that was cancelled before it started, or None."""
+        found = self.cancelled.get(run_id)
+        if found is None or run_id not in self.trials:
+            return None
+        return RunResult(
+            status="cancelled",
+            attempt=0,
+            evicted=0,
+            exit_code=None,
+            step=None,
+            code="Cancelled",
+            message=found[1],
+            started=None,
+            ended=datetime.fromisoformat(found[0]),
+            stages_s={},
+            metrics={},
+            outputs=(),
+        )
+
+    def cancel(self, run_ids: Iterable[str], now: datetime, why: str) -> WaitingTrials:
+        """Return the document with these trials cancelled, unless they are already."""
+        new = {run_id: (now.isoformat(), why) for run_id in run_ids if run_id in self.trials}
+        return replace(self, cancelled={**new, **self.cancelled})
+
+    def without(self, run_ids: Iterable[str]) -> WaitingTrials:
+        """Return the document without these trials."""
+        gone = frozenset(run_ids)
+        return replace(
+            self,
+            trials={run_id: one for run_id, one in self.trials.items() if run_id not in gone},
+            cancelled={run_id: one for run_id, one in self.cancelled.items() if run_id not in gone},
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the blob."""
+        document = {
+            "format": FORMAT,
+            "group_id": self.group_id,
+            "run": self.common,
+            "trials": self.trials,
+            "cancelled": self.cancelled,
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def parse(cls, content: bytes) -> WaitingTrials | None:
+        """Read the content. Return None if it is damaged, or newer."""
+        try:
+            raw: dict[str, Any] = parse_json(content)
+            if int(raw["format"]) > FORMAT:
+                return None
+            cancelled: dict[str, Any] = raw.get("cancelled") or {}
+            return cls(
+                str(raw["group_id"]),
+                dict(raw["run"]),
+                {str(run_id): dict(changes) for run_id, changes in raw["trials"].items()},
+                {run_id: (str(at), str(why)) for run_id, (at, why) in cancelled.items()},
+            )
+        except DAMAGED:
+            return None
+
+
+def trial_setting(group_id: str, changes: Mapping[str, Any]) -> str:
+    """Return the value of RUNNER_TRIAL: what the agent of a trial derives its run.json from."""
+    return json.dumps({"group": group_id, "run": changes}, separators=(",", ":"))
+
+
+def parse_trial_setting(value: str) -> tuple[str, dict[str, Any]]:
+    """Return the sweep and the differences of RUNNER_TRIAL. Raise one of DAMAGED."""
+    raw: dict[str, Any] = parse_json(value.encode())
+    return str(raw["group"]), dict(raw["run"])
