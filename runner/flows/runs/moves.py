@@ -40,6 +40,7 @@ from runner.core.states import TaskView
 from runner.flows.runs.documents import count_attempts, load_result, runs_container
 from runner.flows.runs.groups import find_group
 from runner.flows.runs.history import RunFilter, list_runs
+from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import RunPaths
@@ -143,9 +144,10 @@ def load_job_runs(connection: Connection, job: JobSnapshot) -> JobRuns:
         if task.phase != "completed"
     }
     container = runs_container(connection)
+    waiting = WaitingRuns(container)
 
     def load(task_id: str) -> RunSpec | None:
-        content = container.read(RunPaths(task_id).run)
+        content = read_run(container, task_id, waiting)
         return None if content is None else parse_run(content, task_id)
 
     records = dict(zip(tasks, in_parallel(load, tasks), strict=True))
