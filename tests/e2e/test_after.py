@@ -76,7 +76,6 @@ def test_run_after_another_starts_when_that_succeeded(cli: Cli, gated: Make) -> 
     assert ended(cli, third)["state"] == "succeeded", "what has ended may be in any job"
 
 
-@pytest.mark.smoke
 def test_runs_behind_a_failure_end_as_blocked_one_after_the_other(cli: Cli, gated: Make) -> None:
     runs = gated("bad")
     first = runs.train()

@@ -99,7 +99,6 @@ def append(container: ContainerClient, name: str, data: bytes) -> None:
     container.upload_blob(name, data, BlobType.APPENDBLOB)
 
 
-@pytest.mark.smoke
 def test_every_kind_of_change_survives_a_kill(storage: Storage) -> None:
     container = storage.start()
     container.create_container()

@@ -400,6 +400,7 @@ def test_role_assignments_have_names_of_their_own(stack: object) -> None:
     assert len(set(names)) == len(names) > 4
 
 
+@pytest.mark.slow
 def test_two_stacks_of_one_subscription_share_no_name() -> None:
     one, other = deploy(config_of("dev")), deploy(config_of("prod"))
     for kind in ("resources:ResourceGroup", "storage:StorageAccount", "batch:BatchAccount"):

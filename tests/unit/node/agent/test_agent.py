@@ -47,6 +47,7 @@ def test_named_output_is_exported(task: Task) -> None:
     assert task.text("output/plots/a.svg") == "x"
 
 
+@pytest.mark.slow
 def test_command_and_parameters_get_the_values_of_variables(task: Task) -> None:
     script = (
         "import json, os, sys\n"
@@ -397,6 +398,7 @@ def test_next_attempt_continues_logs_and_numbers(task: Task, until: Until) -> No
     assert task.json("result.json")["attempt"] == 2
 
 
+@pytest.mark.slow
 def test_live_output_outlives_the_node_and_is_that_of_the_next_attempt(
     task: Task, until: Until
 ) -> None:

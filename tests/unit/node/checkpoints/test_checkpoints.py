@@ -92,6 +92,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_file_half_written_in_place_is_never_committed(task: Task, until: Until) -> None:
     task.submit(SLOW_WRITER, checkpoints=QUICK)
     process = task.start()

@@ -110,6 +110,7 @@ if attempt == "1":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.feature(33)
 def test_shards_of_all_ranks_are_one_checkpoint(node_group: NodeGroupTask, until: Until) -> None:
     rule = {"interval_s": 0.2, "sharded": True}

@@ -108,6 +108,7 @@ exit 15
 """
 
 
+@pytest.mark.slow
 @pytest.mark.feature(24)
 def test_run_names_the_node_whose_gpu_is_lost(
     node_group: NodeGroupTask, monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,7 @@ def test_logs_metrics_and_checkpoints_are_progress(tmp_path: Path) -> None:
     assert watch.idle_s() == 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.feature(24)
 def test_stuck_ranks_dump_their_stacks_and_the_retry_succeeds(node_group: NodeGroupTask) -> None:
     node_group.submit(STUCK, resources={"nodes": 2}, hang_timeout_s=4, retries=1)
@@ -56,6 +57,7 @@ def test_stuck_ranks_dump_their_stacks_and_the_retry_succeeds(node_group: NodeGr
     assert node_group.run_node_group(2) == 0, node_group.output
 
 
+@pytest.mark.slow
 def test_script_that_hangs_on_one_node_fails_with_its_stacks(task: Task) -> None:
     task.submit(STUCK, hang_timeout_s=3)
     assert task.run() == 1

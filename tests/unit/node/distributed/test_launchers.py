@@ -185,6 +185,7 @@ def test_mpirun_starts_processes_on_other_nodes_through_the_agents(
     assert kept == ["of-0", "rank-1/of-1", "rank-2/of-2"]
 
 
+@pytest.mark.slow
 def test_failure_of_a_process_on_another_node_is_that_of_mpirun(node_group: NodeGroupTask) -> None:
     _install_stand_in(node_group)
     command = ["python", "train.py", "fail"]
