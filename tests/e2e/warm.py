@@ -17,19 +17,15 @@ import contextlib
 import functools
 import gc
 import importlib
-import io
 import json
 import os
 import pkgutil
-import py_compile
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _PACKAGES = ("runner.core", "runner.azure", "runner.flows", "runner.cli")
@@ -195,33 +191,13 @@ def _import_all() -> None:
 
 
 def _compile_agent() -> None:
-    """Submit the agent with compiled modules from now on."""
+    """Compile the agent once for all homes."""
     archive = importlib.import_module("runner.flows.submit.agent_archive")
-    packed, original = compile_modules(archive.build_agent()), archive.build_agent
+    packed, original = archive.pack(archive.read_sources()), archive.build_agent
     for name, module in [*sys.modules.items()]:
         # not `getattr`: some packages load thousands of modules for it
         if name.startswith("runner.") and vars(module).get("build_agent") is original:
             module.build_agent = lambda: packed  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def compile_modules(
-    packed: bytes, change: Callable[[str, bytes], bytes] = lambda _, source: source
-) -> bytes:
-    """Return the packed agent with the changed and compiled modules beside their sources."""
-    extended = io.BytesIO(packed)
-    with zipfile.ZipFile(extended, "a") as archive, tempfile.TemporaryDirectory() as folder:
-        source, compiled = Path(folder, "source.py"), Path(folder, "source.pyc")
-        for name in archive.namelist():
-            source.write_bytes(change(name, archive.read(name)))
-            py_compile.compile(
-                str(source),
-                str(compiled),
-                dfile=f"runner-agent.pyz/{name}",
-                doraise=True,
-                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-            )
-            archive.writestr(f"{name}c", compiled.read_bytes())
-    return extended.getvalue()
 
 
 if __name__ == "__main__":

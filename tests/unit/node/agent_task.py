@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from runner.flows.submit.agent_archive import build_agent
-from tests.e2e.warm import compile_modules
+from runner.flows.submit.agent_archive import pack, read_sources
 from tests.unit.node.fake_blob import FakeBlobs
 from tests.unit.node.fake_uv import install_fake_uv
 
@@ -35,11 +34,8 @@ UNHURRIED = {
 
 @functools.cache
 def compiled_agent() -> bytes:
-    """The packed agent with its modules compiled beside their sources, and with time to end.
-
-    Half of the time of a start is their compilation; some end-to-end tests run it as it is packed.
-    """
-    return compile_modules(build_agent(), _unhurried)
+    """The packed agent, with time to end."""
+    return pack({name: _unhurried(name, source) for name, source in read_sources().items()})
 
 
 def _unhurried(name: str, source: bytes) -> bytes:

@@ -8,7 +8,10 @@ import time
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import runner.node
+from runner.flows.submit import agent_archive
 from runner.flows.submit.agent_archive import build_agent
 
 ROOT = Path(runner.node.__file__).parents[1]
@@ -32,8 +35,10 @@ def test_archive_holds_every_module_and_only_them(tmp_path: Path) -> None:
     path.write_bytes(build_agent())
     expected = {f"runner/{s.relative_to(ROOT).as_posix()}" for s in SOURCES + HOOKS}
     expected -= {"runner/node/__main__.py"}
+    compiled = {f"{name}c" for name in expected if not name.startswith("runner/hooks/")}
     with zipfile.ZipFile(path) as packed:
-        assert set(packed.namelist()) == expected | {"__main__.py", "runner/__init__.py"}
+        names = expected | compiled | {"__main__.py", "runner/__init__.py"}
+        assert set(packed.namelist()) == names
 
 
 def test_agent_and_hooks_are_written_for_python_3_10() -> None:
@@ -84,3 +89,16 @@ def test_agent_starts_alone_and_says_what_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "RUNNER_STORAGE is not set" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_agent_starts_with_a_python_that_does_not_know_the_byte_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_archive, "MAGIC_NUMBER", b"\x00\x00\r\n")
+    archive = tmp_path / "runner-agent.pyz"
+    archive.write_bytes(agent_archive.pack(agent_archive.read_sources()))
+    done = subprocess.run(
+        [sys.executable, archive], capture_output=True, text=True, env={}, check=False
+    )
+    assert "RUNNER_STORAGE is not set" in done.stdout
