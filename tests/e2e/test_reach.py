@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Generator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -147,6 +149,22 @@ def test_node_to_work_on_ends_by_itself_and_keeps_what_was_written(cli: Cli) -> 
     cli.ok("files", "get", made["run_id"])
     kept = {p.name: p.read_text() for p in (cli.cwd / "outputs").rglob("*.txt")}
     assert kept == {"notes.txt": "one\ntwo\n", "model.txt": "model\n"}
+
+
+@pytest.mark.slow
+@pytest.mark.feature(38)
+def test_jupyterlab_on_a_node_asks_for_the_token_of_its_run(cli: Cli) -> None:
+    (cli.cwd / "notebooks").mkdir()
+    (cli.cwd / "notebooks" / "notes.txt").write_text("one\n")
+    made = cli.json("dev", "notebooks", "--jupyter", "--for", "3m")
+    server, _, token = made["jupyter"].partition("/lab?token=")
+    with urllib.request.urlopen(f"{server}/api/contents/notes.txt?token={token}") as answer:
+        assert json.load(answer)["content"] == "one\n"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{server}/api/contents/notes.txt")
+    assert refused.value.code == 403
+    cli.ok("cancel", made["run_id"])
+    assert token not in cli.run("logs", made["run_id"], "--stderr").stdout
 
 
 def test_node_to_work_on_needs_a_folder_and_a_time(cli: Cli) -> None:

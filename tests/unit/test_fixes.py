@@ -96,7 +96,12 @@ def test_commands_within_a_sentence_are_quoted() -> None:
 
 
 def test_options_of_a_sentence_exist() -> None:
-    known = known_options() | {"--help", "--debug", "--norc"}  # of every verb, and of bash
+    # Of every verb, and of bash, timeout and jupyter.
+    known = (
+        known_options()
+        | {"--help", "--debug", "--norc", "--preserve-status"}
+        | {"--ip", "--allow-root"}
+    )
     unknown: list[str] = []
     for where, text in texts():
         if where.startswith("runner/") and not where.startswith(_SCRIPTS):

@@ -8,14 +8,17 @@ shell, without SSH.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import secrets
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
+import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -68,7 +71,14 @@ _AS_OWNER = "; ".join(
         "enter=$1",
         "wd=$2",
         "shift 2",
-        'if [ -w "$wd" ]; then exec sh -c "$enter" runner "$wd" "$@"',
+        'if [ -w "$wd" ]; then owner=$(stat -c %u "$wd" 2>/dev/null)',
+        # root of this machine, where the emulator's tasks have a user of their own
+        'if [ "$(id -u)" = 0 ] && [ "${owner:-0}" != 0 ] && command -v setpriv >/dev/null',
+        'then group=$(stat -c %g "$wd")',
+        'set -- --reuid "$owner" --regid "$group" --clear-groups sh -c "$enter" runner "$wd" "$@"',
+        'exec setpriv "$@"',
+        "fi",
+        'exec sh -c "$enter" runner "$wd" "$@"',
         "fi",
         'owner=$(sudo -n stat -c %u "$wd") || exit 69',  # sudo, or stat, says why
         'exec sudo -n -u "#$owner" sh -c "$enter" runner "$wd" "$@"',
@@ -103,8 +113,37 @@ def shell_command(work_dir: str, command: Sequence[str], container: str | None) 
     return ["sh", "-c", _AS_OWNER, "runner", _ENTER, work_dir, *command]
 
 
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A port of this machine, from which connections go to a port of a node."""
+
+    local: int
+    remote: int
+
+
+def parse_forward(text: str) -> Forward:
+    """Return `PORT` or `LOCAL:PORT` as ports. Raise RunnerError."""
+    local, _, remote = text.rpartition(":")
+    ports = [int(each) for each in (local or remote, remote) if each.isascii() and each.isdecimal()]
+    if len(ports) == 2 and all(0 < port < 65536 for port in ports):
+        return Forward(*ports)
+    raise RunnerError(
+        "R-REACH-FORWARD",
+        f"--forward {text} is not a port",
+        why="it is PORT of the node, or LOCAL:PORT for another port on this machine",
+        fix="runner ssh --forward 8888",
+    )
+
+
 def ssh_command(
-    *, user: str, host: str, port: int, key: str, known_hosts: str, terminal: bool
+    *,
+    user: str,
+    host: str,
+    port: int,
+    key: str,
+    known_hosts: str,
+    terminal: bool,
+    forwards: Sequence[Forward] = (),
 ) -> list[str]:
     """Return the `ssh` command. The caller appends the remote command as one quoted argument."""
     options = {
@@ -118,8 +157,12 @@ def ssh_command(
         "LogLevel": "ERROR",
     }
     words = ["ssh", "-i", key, "-p", str(port), "-tt" if terminal else "-T"]
+    if forwards:
+        options["ExitOnForwardFailure"] = "yes"
     for name, value in options.items():
         words += ["-o", f"{name}={value}"]
+    for each in forwards:
+        words += ["-L", f"127.0.0.1:{each.local}:127.0.0.1:{each.remote}"]
     return [*words, f"{user}@{host}", "--"]
 
 
@@ -321,18 +364,27 @@ def open_login(
     command: Sequence[str],
     *,
     terminal: bool,
+    forwards: Sequence[Forward] = (),
 ) -> Generator[Login]:
-    """Create a user on the node for the duration of the block, and return its login."""
+    """Create a user on the node for the duration of the block, and return its login.
+
+    The login forwards ports as long as its command runs. If the node is this machine, it forwards
+    none: its ports are here.
+    """
     with _key(connection, home, place, keep=False) as (key, address):
-        yield _login(key, address, place, command, terminal=terminal)
+        yield _login(key, address, place, command, terminal=terminal, forwards=forwards)
 
 
 def print_login(
-    connection: Connection, home: Path, place: RunLocation, command: Sequence[str]
+    connection: Connection,
+    home: Path,
+    place: RunLocation,
+    command: Sequence[str],
+    forwards: Sequence[Forward] = (),
 ) -> str:
     """Return the login as a command for another terminal. It works until the user expires."""
     with _key(connection, home, place, keep=True) as (key, address):
-        login = _login(key, address, place, command, terminal=not command)
+        login = _login(key, address, place, command, terminal=not command, forwards=forwards)
     if login.env is None:
         return quoted(login.argv)
     kept = [f"{name}={value}" for name, value in login.env.items()]
@@ -367,6 +419,72 @@ def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
     return code, done.stdout, done.stderr
 
 
+JUPYTER_PACKAGES = ("jupyterlab",)
+_JUPYTER_START_S = 120.0
+# A token of our own: Jupyter prints the one that it makes itself, and the log goes to storage.
+_JUPYTER = "; ".join(
+    (
+        "umask 077",
+        "token=$(mktemp)",
+        "od -An -v -N24 -tx1 /dev/urandom | tr -d ' \\n' >\"$token\"",
+        "export JUPYTER_TOKEN_FILE=$token",
+        'set -- "$1" jupyter lab --ip=127.0.0.1 --port=0 --no-browser --allow-root',
+        'exec timeout --preserve-status "$@" --ServerApp.root_dir=.',
+    )
+)
+
+
+def jupyter_command(seconds: int) -> tuple[str, ...]:
+    """Return the command of a run that serves JupyterLab for some time, on the node itself only."""
+    return ("sh", "-c", _JUPYTER, "jupyter", str(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class JupyterServer:
+    """JupyterLab on a node: its port there, and the token to sign in with."""
+
+    port: int
+    token: str
+
+    def address(self, port: int) -> str:
+        """Return what a browser opens, if this port of this machine leads to the server."""
+        return f"http://127.0.0.1:{port}/lab?token={self.token}"
+
+
+def find_jupyter(connection: Connection, home: Path, place: RunLocation) -> JupyterServer:
+    """Return the server that `jupyter_command` started, once it runs.
+
+    Raises:
+        RunnerError: R-DEV-JUPYTER, it does not run after two minutes.
+    """
+    asks = ("jupyter", "server", "list", "--json")
+    deadline = time.monotonic() + _JUPYTER_START_S
+    with open_login(connection, home, place, asks, terminal=False) as login:
+        while True:
+            _, answer, error = capture_login(login, None)
+            with suppress(ValueError, KeyError, IndexError):
+                found = json.loads(answer.strip().splitlines()[-1])
+                return JupyterServer(int(found["port"]), str(found["token"]))
+            if time.monotonic() > deadline:
+                lines = error.strip().splitlines()
+                raise RunnerError(
+                    "R-DEV-JUPYTER",
+                    f"JupyterLab does not run on node {place.task.node}",
+                    why=lines[-1] if lines else "`jupyter server list` lists none",
+                    fix=f"runner logs {place.run_id}",
+                )
+            time.sleep(1)
+
+
+def free_local_port(wanted: int) -> int:
+    """Return this port of this machine if it is free, else another one."""
+    for port in (wanted, 0):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    return wanted
+
+
 def ssh_failed(login: Login, code: int) -> bool:
     """Return True if ssh itself may have failed, and not the remote command."""
     return login.over_ssh and code == _SSH_FAILED
@@ -397,7 +515,13 @@ def _key(
 
 
 def _login(
-    key: NodeKey, address: Address, place: RunLocation, command: Sequence[str], *, terminal: bool
+    key: NodeKey,
+    address: Address,
+    place: RunLocation,
+    command: Sequence[str],
+    *,
+    terminal: bool,
+    forwards: Sequence[Forward] = (),
 ) -> Login:
     inside = shell_command(place.work_dir, command, place.task.container)
     if _is_here(address):
@@ -410,6 +534,7 @@ def _login(
         key=str(key.private),
         known_hosts=str(key.known_hosts),
         terminal=terminal,
+        forwards=forwards,
     )
     return Login((*outside, quoted(inside)), None, over_ssh=True)
 

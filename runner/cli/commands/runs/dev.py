@@ -28,6 +28,9 @@ def dev(
     for_: Annotated[
         str, typer.Option("--for", metavar="TIME", help="How long to keep the node: 30m, 4h, 1d.")
     ] = "4h",
+    jupyter: Annotated[
+        bool, typer.Option("--jupyter", help="Serve JupyterLab, and open a tunnel to it.")
+    ] = False,
     data: options.DataOption = None,
     input_: options.InputOption = None,
     pool: options.PoolOption = None,
@@ -44,6 +47,16 @@ def dev(
     from runner.core.recipe.overrides import with_flags
     from runner.core.recipe.recipe import load_workspace
     from runner.core.units import format_duration, parse_duration_flag
+    from runner.flows.runs.shell import (
+        JUPYTER_PACKAGES,
+        Forward,
+        find_jupyter,
+        find_location,
+        free_local_port,
+        jupyter_command,
+        open_login,
+        run_login,
+    )
     from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.prepare import TrainOptions, check_run
     from runner.flows.submit.submit_run import submit_run
@@ -55,8 +68,11 @@ def dev(
         gpu=gpu, nodes=None, spot=spot, priority=None, after=None, max_time=None, retries=None,
         keep=keep, max_cost=max_cost,
     )  # fmt: skip
-    recipe = load_workspace(folder, cwd=Path.cwd(), command=("sleep", str(seconds)))
+    command = jupyter_command(seconds) if jupyter else ("sleep", str(seconds))
+    recipe = load_workspace(folder, cwd=Path.cwd(), command=command)
     recipe = replace(recipe, timeout_s=seconds + _MARGIN_S, estimate=f"{seconds} s")
+    if jupyter:
+        recipe = replace(recipe, packages=(*recipe.packages, *JUPYTER_PACKAGES))
     request = TrainOptions(data=data, inputs=tuple(input_ or ()), insisted=flags.resources)
     checked = check_run(with_flags(recipe, flags), request)
     with out.stages() as view:
@@ -66,10 +82,31 @@ def dev(
         record = submit_run(connection, plan, view.on_progress)
         _await_start(view, connection, record)
     ends = datetime.now(UTC) + timedelta(seconds=seconds)
-    out.record({"run_id": record.run_id, "pool": record.pool, "ends": ends.isoformat()})
-    out.note(f"to work on it: runner ssh {record.run_id}")
+    shown = {"run_id": record.run_id, "pool": record.pool, "ends": ends.isoformat()}
+    if not jupyter:
+        out.record(shown)
+        _tell(out, record.run_id, ends)
+        return
+    home = settings.home
+    place = find_location(connection, record)
+    server = find_jupyter(connection, home, place)
+    forward = Forward(free_local_port(server.port), server.port)
+    # Until the run ends; a login without a command would be a shell.
+    rest = ("sleep", str(seconds))
+    with open_login(connection, home, place, rest, terminal=False, forwards=[forward]) as login:
+        port = forward.local if login.over_ssh else forward.remote
+        out.record({**shown, "jupyter": server.address(port)})
+        _tell(out, record.run_id, ends)
+        if login.over_ssh:
+            out.note("the tunnel to JupyterLab is open until Ctrl-C, which leaves the node running")
+            out.note(f"later: runner ssh {record.run_id} --forward {port}:{server.port}")
+            run_login(login)
+
+
+def _tell(out: Output, run_id: str, ends: datetime) -> None:
+    out.note(f"to work on it: runner ssh {run_id}")
     out.note(f"it ends by itself at {local_time(ends)}; files written there are its outputs then")
-    out.note(f"to end it now: runner cancel {record.run_id}")
+    out.note(f"to end it now: runner cancel {run_id}")
 
 
 def _await_start(view: StageView, connection: Connection, record: RunSpec) -> None:

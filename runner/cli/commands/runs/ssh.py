@@ -24,17 +24,27 @@ NodeOption = Annotated[
 PrintOption = Annotated[
     bool, typer.Option("--print", help="Print the ssh command, which works for a limited time.")
 ]
+ForwardOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--forward",
+        metavar="[LOCAL:]PORT",
+        help="Make a port of the node reachable on this machine; can be repeated.",
+        show_default=False,
+    ),
+]
 
 
 def ssh(
     run: RunArgument = "@last",
     node: NodeOption = None,
+    forward: ForwardOption = None,
     print_: PrintOption = False,
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
     """Open a shell on the node of a run, in its folder and environment."""
-    enter(run, (), node=node, target=target, stack=stack, printed=print_)
+    enter(run, (), node=node, target=target, stack=stack, printed=print_, forward=forward or ())
 
 
 def enter(
@@ -45,6 +55,7 @@ def enter(
     target: str | None,
     stack: str | None,
     printed: bool,
+    forward: Sequence[str] = (),
 ) -> None:
     """Run a command or a shell on the node of a run; exit with its exit code."""
     from runner.azure.auth.credentials import connect
@@ -52,17 +63,19 @@ def enter(
     from runner.flows.runs.shell import (
         find_location,
         open_login,
+        parse_forward,
         print_login,
         run_login,
         ssh_failed,
     )
 
     out = Output()
+    forwards = [parse_forward(text) for text in forward]
     settings = open_settings(target, stack)
     connection = connect(settings)
     place = find_location(connection, find_run(connection, run), node)
     if printed:
-        out.text(print_login(connection, settings.home, place, command))
+        out.text(print_login(connection, settings.home, place, command, forwards))
         out.note(f"the user on node {place.task.node} expires {place.expires:%Y-%m-%d %H:%M} UTC")
         return
     if not command:
@@ -70,7 +83,13 @@ def enter(
             f"{place.run_id} on node {place.task.node}, in {place.work_dir}; type exit to leave"
         )
     terminal = is_terminal(sys.stdin) and is_terminal(sys.stdout)
-    with open_login(connection, settings.home, place, command, terminal=terminal) as login:
+    home = settings.home
+    with open_login(
+        connection, home, place, command, terminal=terminal, forwards=forwards
+    ) as login:
+        for each in forwards:
+            port = each.local if login.over_ssh else each.remote  # else the node is this machine
+            out.note(f"port {each.remote} of the node is 127.0.0.1:{port} here")
         code = run_login(login)
     if ssh_failed(login, code):
         out.note(

@@ -118,6 +118,27 @@ def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
     assert shell.ssh_failed(login, 255)
 
 
+def test_ports_are_forwarded_over_ssh_and_a_taken_one_ends_the_login(
+    work_dir: Path, tmp_path: Path, fake_ssh: Path
+) -> None:
+    key = make_key(tmp_path / "home", datetime.now(UTC) + timedelta(hours=1))
+    forwards = [shell.parse_forward("8888"), shell.parse_forward("9000:6006")]
+    address = Address("node.example", 50003)
+    login = shell._login(key, address, place(work_dir), ["true"], terminal=False, forwards=forwards)
+    assert shell.run_login(login) == 0
+    words = json.loads(fake_ssh.read_text())
+    given = [words[n + 1] for n, word in enumerate(words) if word == "-L"]
+    assert given == ["127.0.0.1:8888:127.0.0.1:8888", "127.0.0.1:9000:127.0.0.1:6006"]
+    assert "ExitOnForwardFailure=yes" in words
+
+
+@pytest.mark.parametrize("text", ["", "x", "8888:", "0", "70000", "1:2:3", "-1"])
+def test_forward_that_is_no_port_is_refused(text: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        shell.parse_forward(text)
+    assert caught.value.code == "R-REACH-FORWARD"
+
+
 ENGINE = '#!/bin/sh\n[ "$1" = inspect ] && exit 0\necho "$1 $2 $3"; shift 3; exec "$@"\n'
 NO_ENGINE = "#!/bin/sh\nexit 1\n"
 
