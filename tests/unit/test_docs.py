@@ -56,6 +56,30 @@ def test_the_page_about_python_says_of_every_verb_what_it_is_there() -> None:
             assert hasattr(runner.Run, method), method
 
 
+def _anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+def test_links_between_pages_lead_to_files_and_headings() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    texts = {page.resolve(): page.read_text(encoding="utf-8") for page in pages}
+    dead: list[str] = []
+    for page, text in texts.items():
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            known = _anchors(texts[target]) if target in texts else {anchor}
+            if not target.exists() or (anchor and anchor not in known):
+                dead.append(f"{page.relative_to(ROOT)}: {link}")
+    assert_none(dead, "links to a file or a heading that does not exist")
+
+
 def test_make_help_lists_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
