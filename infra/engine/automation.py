@@ -418,7 +418,7 @@ def _cut_off(doing: str, said: Sequence[str]) -> RunnerError:
         f"{doing} the stack: cannot read its state",
         why=f"{said[0]}: the file is incomplete, as after a full disk or a killed engine",
         fix="copy the backup .pulumi/stacks/<project>/<stack>.json.bak over the .json file, then "
-        "run the command again: it looks up in Azure what the backup lacks",
+        "run the command again, which imports newer resources from Azure",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -205,7 +205,7 @@ def _wrong_clock(ahead: timedelta, why: str) -> RunnerError:
     return RunnerError(
         "R-CLOCK",
         f"the clock of this machine is {difference} {side}",
-        why=f"{why}; the service accepts signatures of its own time only",
+        why=f"{why}; the service refuses requests signed at another time",
         fix="set the clock, for example with `sudo timedatectl set-ntp true`, and try again",
         exit_code=ExitCode.ACCESS,
     )

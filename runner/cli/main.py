@@ -119,7 +119,7 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
         near = difflib.get_close_matches(option, err.possibilities or (), n=1, cutoff=0.8)
         why, fix = _OTHERS_OPTIONS[verb]
         fix = f"did you mean {near[0]}?" if near else fix.format(name=option.lstrip("-"))
-        return RunnerError("R-USAGE", f"No such option: {option}", why=why, fix=fix)
+        return RunnerError("R-USAGE", f"unknown option {option}", why=why, fix=fix)
     return RunnerError("R-USAGE", message.rstrip("."), fix=f"{command} --help")
 
 

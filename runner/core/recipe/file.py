@@ -63,7 +63,7 @@ def _argument_list(value: object) -> object:
         raise keys.key_error(problem, fix) from err
     if operators := [word for word in words if word in _SHELL_WORDS]:
         raise keys.key_error(
-            f"{operators[0]!r} means nothing here: the command is not run by a shell",
+            f"{operators[0]!r} is shell syntax, and the command is not run by a shell",
             'write ["bash", "-c", "…"], or put it in a script',
         )
     return words
@@ -107,7 +107,7 @@ def _expanded_param(value: object) -> object:
     if not isinstance(value, bool | int | float | str | dict):
         problem = f"{value!r} is not a value of a parameter"
         if value is None:
-            problem = "nothing is said of the parameter"
+            problem = "the parameter has no value"
         raise keys.key_error(problem, "write its default, or {type: int} if it has none")
     raw = cast("dict[str, Any]", value if isinstance(value, dict) else {"default": value})
     default = raw.get("default")

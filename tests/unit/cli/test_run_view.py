@@ -167,7 +167,7 @@ def test_success_without_outputs_says_so_and_a_failure_does_not() -> None:
     assert output_pairs(result(status="failed")) == {}
 
 
-def test_what_was_left_out_is_named_with_the_flag_that_keeps_it() -> None:
+def test_omitted_files_are_listed_with_the_flag_that_keeps_them() -> None:
     left_out = [LeftOut("data/", 5_000_000, "data", 7).to_json()]
     pairs = output_pairs(result(left_out=left_out))
     assert pairs["not kept"] == "data/ (7 files, 5.0 MB): taken for downloaded data"

@@ -127,7 +127,7 @@ def test_field_error_has_file_and_line(
         ),
         ("metrics: {goal: maxx}", "metrics.goal: got 'maxx'", "allowed: 'max' or", "mean 'max'"),
         ("params: {a: [1]}", "params.a: [1] is not a value of a parameter", "", "{type: int}"),
-        ("params:\n  a:", ":2: params.a: nothing is said of the parameter", "", "{type: int}"),
+        ("params:\n  a:", ":2: params.a: the parameter has no value", "", "{type: int}"),
     ],
 )
 def test_field_error_has_what_why_and_fix(

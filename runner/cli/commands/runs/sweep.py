@@ -263,7 +263,7 @@ def show(
         raise RunnerError(
             "R-SWEEP-PLOT",
             f"--plot {plot}: unknown kind of file",
-            why="a plot is a page or a picture",
+            why="the formats are .html and .svg",
             fix=f"--plot {plot.with_suffix('.html').name}",
         )
     connection = call.connect()

@@ -86,7 +86,7 @@ def again(asked: Repetition, **changes: Any) -> dict[str, Any]:
     return plan.to_spec().to_json()
 
 
-def test_retry_keeps_all_that_the_run_was_known_or_not() -> None:
+def test_retry_keeps_known_and_unknown_fields() -> None:
     document = again(Repetition("retry"))
     decided = {
         "run_id": "mnist-20261122-000000-aaaa",
@@ -116,7 +116,7 @@ def test_resumed_run_may_have_another_number_of_nodes() -> None:
         choose_same_pool(None, record(), OUTPUTS, 3)
 
 
-def test_reproduction_goes_on_from_where_the_original_did_with_its_packages() -> None:
+def test_reproduction_starts_from_the_same_checkpoint_and_packages() -> None:
     document = again(Repetition("reproduce", constraints=("numpy==2.1",)))
     assert document["resume_from"] == RAW["resume_from"]
     assert document["requirements"] == {**RAW["requirements"], "constraints": ["numpy==2.1"]}

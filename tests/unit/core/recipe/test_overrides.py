@@ -73,7 +73,7 @@ def test_name_that_is_no_argument_is_refused_without_declared_parameters(name: s
     assert "letters" in caught.value.fix
 
 
-def test_notebook_without_parameters_gets_none() -> None:
+def test_set_is_refused_for_a_notebook_without_parameters() -> None:
     with pytest.raises(RunnerError) as caught:
         resolve_params((), ["EPOCHS=3"], "train.ipynb")
     assert caught.value.code == "R-SET-UNKNOWN"

@@ -67,7 +67,7 @@ def test_node_whose_gpu_does_not_answer_is_named_with_the_reason() -> None:
     assert find_bad_rank(reports) == (2, "nvidia-smi did not answer within 30 s")
 
 
-def test_of_two_nodes_that_do_not_reach_each_other_the_other_one_is_named() -> None:
+def test_unreachable_peer_is_named_in_the_error() -> None:
     reports: Reports = {
         0: GateReport("cannot connect to rank 1: timed out", 1),
         1: GateReport("cannot connect to rank 0: timed out", 0),
