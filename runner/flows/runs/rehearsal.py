@@ -43,10 +43,17 @@ class RehearsedEviction:
 
 @dataclass(frozen=True, slots=True)
 class RehearsalReport:
-    """The evictions of a run that came, in order; `spec` is what the user asked for."""
+    """The evictions of a run that came, in order.
+
+    Attributes:
+        spec: What the user asked for.
+        evictions: Those that came.
+        missed: `after_s` and `notice_s` of the first one, if the run ended before it; else None.
+    """
 
     spec: str
     evictions: Sequence[RehearsedEviction]
+    missed: tuple[float, float] | None = None
 
     @property
     def lost_s(self) -> float:
@@ -89,8 +96,7 @@ def load_rehearsal(connection: Connection, record: RunSpec) -> RehearsalReport:
     found: list[RehearsedEviction] = []
     planned_times: Sequence[Sequence[float | None]] = planned.get("evictions") or ()
     for number, times in enumerate(planned_times[:came]):
-        after_s, notice_s = float(times[0] or 0.0), times[1]
-        notice = _NOTICE_S if notice_s is None else float(notice_s)
+        after_s, notice = _times(times)
         row = evicted.get(number)
         lost: tuple[float | None, int | None, Resumed | None] = (after_s, None, None)
         if row is not None:  # else it came before the agent began
@@ -98,7 +104,14 @@ def load_rehearsal(connection: Connection, record: RunSpec) -> RehearsalReport:
             lost = seconds, loss.steps(row), loss.resumed_after(row)
         attempt = row.attempt if row is not None else None
         found.append(RehearsedEviction(number + 1, attempt, after_s, notice, *lost))
-    return RehearsalReport(str(planned.get("spec") or ""), tuple(found))
+    missed = _times(planned_times[0]) if planned_times and not came else None
+    return RehearsalReport(str(planned.get("spec") or ""), tuple(found), missed)
+
+
+def _times(planned: Sequence[float | None]) -> tuple[float, float]:
+    """Return the times until the notice of an eviction, and from it to the eviction."""
+    after_s, notice_s = float(planned[0] or 0.0), planned[1]
+    return after_s, _NOTICE_S if notice_s is None else float(notice_s)
 
 
 class _Loss:

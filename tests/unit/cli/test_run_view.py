@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from runner.cli.ui.output import format_stages
+from runner.cli.commands.runs.attach import show_rehearsal
+from runner.cli.ui.output import Output, format_stages
 from runner.cli.ui.run_view import NOTHING_KEPT, RunDisplay, output_pairs
 from runner.cli.ui.terminal import StageView
 from runner.core.states import RunState, RunStatus, describe_exit
@@ -20,9 +22,12 @@ from runner.flows.runs.events import (
     StageReported,
     StatusChanged,
 )
+from runner.flows.runs.rehearsal import RehearsalReport
 from runner.protocol.metrics import MetricPoint
 from runner.protocol.results import LeftOut, OutputFile, RunResult, StageEvent, parse_result
+from runner.protocol.run_spec import parse_run
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "protocol" / "run-plain.json"
 Capture = pytest.CaptureFixture[str]
 ENDED = RunEnded(RunStatus(RunState.SUCCEEDED), None)
 
@@ -174,3 +179,22 @@ def test_omitted_files_are_listed_with_the_flag_that_keeps_them() -> None:
     assert "--keep 'data'" in pairs["to keep it"]
     unreadable = [LeftOut("a\\b", 1, "unreadable").to_json()]
     assert "to keep it" not in output_pairs(result(left_out=unreadable))
+
+
+@pytest.mark.parametrize(
+    ("missed", "text"),
+    [
+        (
+            (9.4, 30.0),
+            "its notice comes 9.4 s after the start of the attempt, and the eviction 30 s",
+        ),
+        ((90.0, 0.0), "before its first eviction, 1 min 30 s after the start of the attempt"),
+    ],
+)
+def test_rehearsal_without_an_eviction_says_when_it_would_have_come(
+    missed: tuple[float, float], text: str, capsys: Capture
+) -> None:
+    spec = "seed=7,mtbf=6s"
+    record = parse_run(GOLDEN.read_bytes(), "cats-20261121-143005-aaaa")
+    show_rehearsal(Output("table"), record, RehearsalReport(spec, (), missed))
+    assert text in capsys.readouterr().err

@@ -471,6 +471,8 @@ def skus(
     home, today = runner_home(os.environ), datetime.now(UTC).date()
     place = region_name(region) if region else None
     if refresh:
+        if place is not None:
+            out.note(f"loading the prices of {place} from the Azure Retail Prices API", style="dim")
         count = refresh_region(home, place, os.environ, today=today)
         out.note(f"{count} prices of {place} from {today}")
     rows = list_skus(home, gpu=gpu, region=place, gone=all_, today=today)

@@ -161,12 +161,25 @@ def _restored(each: RehearsedEviction, run_id: str) -> str:
     return each.resumed.text(run_id) if each.resumed else "the beginning"
 
 
+def _missed(found: RehearsalReport) -> str:
+    """Return when the first eviction would have come."""
+    from runner.core.units import format_duration
+
+    if found.missed is None:
+        return ""
+    after, notice = (format_duration(each) for each in found.missed)
+    if not found.missed[1]:
+        return f", {after} after the start of the attempt"
+    when = f"its notice comes {after} after the start of the attempt, and the eviction {notice}"
+    return f": {when} later; with notice=0 it comes at once"
+
+
 def show_rehearsal(out: Output, record: RunSpec, found: RehearsalReport) -> None:
     """Print what each eviction of a rehearsal cost."""
     from runner.core.units import format_duration
 
     if not found.evictions:
-        out.note("rehearsal: the run ended before its first eviction")
+        out.note("rehearsal: the run ended before its first eviction" + _missed(found))
         return
     rows = [
         {
