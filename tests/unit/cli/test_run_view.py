@@ -196,5 +196,5 @@ def test_rehearsal_without_an_eviction_says_when_it_would_have_come(
 ) -> None:
     spec = "seed=7,mtbf=6s"
     record = parse_run(GOLDEN.read_bytes(), "cats-20261121-143005-aaaa")
-    show_rehearsal(Output("table"), record, RehearsalReport(spec, (), missed))
+    show_rehearsal(Output(), record, RehearsalReport(spec, (), missed))
     assert text in capsys.readouterr().err
