@@ -34,13 +34,18 @@ def runs(session_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Mappin
     failed = json.loads(cli.ok(*words, "--", "fail"))["run_id"]
     done = json.loads(cli.ok(*words))["run_id"]
     kept = json.loads(cli.ok(*words))["run_id"]
+    spare = json.loads(cli.ok(*words))["run_id"]
     assert show_ended(cli, failed)["state"] == "failed"
     assert show_ended(cli, kept)["state"] == "succeeded"
     assert show_ended(cli, done)["state"] == "succeeded"
+    assert show_ended(cli, spare)["state"] == "succeeded"
     varied = cli.ok("sweep", "start", "./train.py", "-p", "mode=fail", "--detach", "-o", "json")
     cli.ok("models", "register", kept, "needed")
     cli.ok("models", "register", done, "fixes")
     cli.ok("models", "register", done, "ours")
+    for run in (done, spare):
+        cli.ok("models", "register", run, "used")
+    cli.ok("models", "alias", "used@1", "live")
     cli.ok("data", "put", "train.py", "fixes/train.py")
     return {"done": done, "failed": failed, "kept": kept, "sweep": json.loads(varied)["sweep"]}
 
@@ -64,6 +69,9 @@ def test_printed_command_works_on_the_services(
     cli: Cli, runs: Mapping[str, str], code: str
 ) -> None:
     case = SERVED[code]
+    for name, text in case.files.items():
+        (cli.cwd / name).parent.mkdir(parents=True, exist_ok=True)
+        (cli.cwd / name).write_text(text, encoding="utf-8")
     err = error_of(cli, shlex.split(case.words.format(**runs)))
     assert err.get("code") == code, err
     printed = [each for each in commands_in(err["fix"]) if each.startswith("runner ")]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from runner.contract import StackOutputs
+from runner.contract import PoolOutput, StackOutputs
 from tests.unit.command_lines import commands_in, rendered
 from tests.unit.source_tree import nodes, sources
 
@@ -49,8 +49,24 @@ _DEPLOYED = StackOutputs(
     pools=(),
     image_definition=None,
 )
+# A pool in a region for which the packaged table has no price.
+_UNPRICED = replace(
+    _DEPLOYED,
+    location="norwayeast",
+    pools=(
+        PoolOutput("t4", "Standard_NC4as_T4_v3", 1, 4, spot=True, max_nodes=2, release_minutes=20),
+    ),
+)
+_CAPPED = _STACK.replace("eastus", "norwayeast").replace(
+    "vm_size: SIZE", "vm_size: Standard_NC4as_T4_v3, max_spot: 2, spend_cap_usd_per_hour: 1"
+)
 # Without services, by the error's code.
 ALONE: Mapping[str, FixCase] = {
+    "R-COST-UNKNOWN": FixCase(
+        "train mnist --target azure --max-cost 5 --dry-run",
+        {_OUTPUTS: _UNPRICED.to_json()},
+        beyond=("R-PRICES-FETCH",),
+    ),
     "R-IMAGE-NONE": FixCase(
         "image ls", {_OUTPUTS: _DEPLOYED.to_json()}, beyond=("R-PROJECT-MISSING",)
     ),
@@ -68,11 +84,20 @@ ALONE: Mapping[str, FixCase] = {
     "R-RECIPE-ALONE": FixCase("train a.py", {"a.py": "import b\n", "b.py": ""}),
     "R-RECIPE-COMMAND": FixCase("train .", {"package/__init__.py": "", "package/train.py": ""}),
     "R-RECIPE-ENTRY": FixCase("train a.py --entry b.py", {"a.py": "", "b.py": ""}),
+    "R-REGISTRY-NONE": FixCase(
+        "image registry", {_OUTPUTS: _DEPLOYED.to_json()}, beyond=("R-PROJECT-MISSING",)
+    ),
     "R-RECIPE-PATH": FixCase(
         "train 'a b/tasks.yaml'",
         {"a b/tasks.yaml": "tasks: {one: {command: python -V}}\n"},
     ),
     "R-RECIPE-NAME": FixCase("recipe new my.model"),
+    "R-POOL-CAP": FixCase(
+        "preview --offline", {**_PROJECT, "Pulumi.dev.yaml": _CAPPED}, beyond=("R-PRICES-FETCH",)
+    ),
+    "R-PRICES-READ": FixCase(
+        "skus", {"../home/prices.csv": "half a row"}, beyond=("R-PRICES-FETCH",)
+    ),
     "R-SCENARIO": FixCase(
         "pool autoscale simulate formula.txt --duration soon",
         {"formula.txt": "$TargetLowPriorityNodes = 1;"},
@@ -80,6 +105,7 @@ ALONE: Mapping[str, FixCase] = {
     "R-SETTING-VALUE": FixCase("ps --target nowhere"),
     "R-SHELL": FixCase("completion"),
     "R-SKUS-GPU": FixCase("skus --gpu T9"),
+    "R-SKUS-REGION": FixCase("skus --refresh", beyond=("R-PRICES-FETCH",)),
     "R-SKUS-UNKNOWN": FixCase("skus --region nowhere"),
     "R-STACK-CONFIG-READ": FixCase(
         "preview --offline --stack lab", _PROJECT, beyond=("R-INIT-SUBSCRIPTION",)
@@ -95,7 +121,8 @@ ALONE: Mapping[str, FixCase] = {
     "R-WATCH-FORMAT": FixCase("ps -w -o json", beyond=("R-STACK-MISSING",)),
 }
 # On local services, where `done` is a run that succeeded and made version 1 of the models `fixes`
-# and `ours`, `kept` one that made version 1 of `needed`, and `failed` one that failed.
+# and `ours`, `kept` one that made version 1 of `needed`, and `failed` one that failed. The model
+# `used` has two versions, of which the first has the alias `live`.
 SERVED: Mapping[str, FixCase] = {
     "R-CANCEL-WHICH": FixCase("cancel"),
     "R-DATA-FOLDER-RM": FixCase("data rm fixes", beyond=("R-DATA-NOT-CONFIRMED",)),
@@ -107,6 +134,10 @@ SERVED: Mapping[str, FixCase] = {
     "R-METRIC-UNKNOWN": FixCase("metrics {done} nothing"),
     "R-MODEL-ALIAS-UNKNOWN": FixCase("models show fixes@nobody"),
     "R-MODEL-BEST": FixCase("models show fixes@best"),
+    "R-MODEL-IN-USE": FixCase("models rm used@1 -y", values={"used@OTHER": "used@2"}),
+    "R-MODEL-OVERWRITE": FixCase(
+        "models get fixes@1 changed", {"changed/model.txt": "2"}, values={"ANOTHER_FOLDER": "other"}
+    ),
     "R-MODEL-REFERENCE": FixCase("models show fixes@/"),
     "R-MODEL-RUN": FixCase("models register {failed} fixes"),
     "R-MODEL-UNKNOWN": FixCase("models show nothing", values={"RUN": "{done}", "NAME": "other"}),
@@ -135,12 +166,9 @@ NOT_TRIED: Mapping[str, tuple[str, ...]] = {
         "R-DOWN-SCHEDULES",
         *("R-FORMULA-DECLARED", "R-IMAGE-DELETE"),
         *("R-IMAGE-TEMPLATE", "R-IMAGE-VERSION", "R-POOL-AUTOSCALED", "R-POOL-DECLARED"),
-        *("R-PULUMI-PROTECTED", "R-REACH-CLOSED", "R-REGISTRY-NONE", "R-SELFTEST-ACCESS"),
+        *("R-PULUMI-PROTECTED", "R-REACH-CLOSED", "R-SELFTEST-ACCESS"),
         *("R-SELFTEST-PRICE", "R-SELFTEST-TIMEOUT", "R-SHARE-NONE", "R-STACK-IDENTITY"),
         *("R-STACK-NODES-ADD", "R-STACK-READ"),
-    ),
-    "downloads prices from Azure": (
-        *("R-COST-UNKNOWN", "R-POOL-CAP", "R-PRICES-READ", "R-SKUS-REGION"),
     ),
     "needs local services that are stopped, broken or older": (
         *("R-ACCESS-DENIED", "R-CONTAINER-MISSING", "R-LOCAL-DOWN", "R-LOCAL-KEYS", "R-LOCAL-PORT"),
@@ -162,9 +190,8 @@ NOT_TRIED: Mapping[str, tuple[str, ...]] = {
             "R-INIT-PROJECT",
             "R-MODEL-FILES",
             "R-MODEL-FOLDER",
-            "R-MODEL-OVERWRITE",
         ),
-        *("R-MODEL-IN-USE", "R-MODEL-OTHER-FILES", "R-SCHEDULE-NODES"),
+        *("R-MODEL-OTHER-FILES", "R-SCHEDULE-NODES"),
     ),
     "is raised from Python only, or after a long run": (
         *("R-REPRODUCE-OUTCOME", "R-RUN-FAILED", "R-SUBMIT-SCHEDULE"),

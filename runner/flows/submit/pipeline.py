@@ -264,6 +264,10 @@ def plan_submission(
     drafts = _look_up_all(drafts, group, target, lookups)
     cost = _price(tuple(drafts.values()), target, in_group=group is not None, scheduled=scheduled)
     cap = cost.cap if cost else None
+    if cost is None and any(
+        each.run.recipe.max_cost_micros is not None for each in drafts.values()
+    ):
+        lookups.notes.append("the cost cap limits nothing here: the nodes of this machine are free")
     if cap is not None:
         drafts = {name: _limited(draft, cap, group is not None) for name, draft in drafts.items()}
     first = next(iter(drafts.values()))

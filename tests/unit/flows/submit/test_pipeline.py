@@ -200,3 +200,12 @@ def test_run_that_waits_cannot_have_a_cap_in_a_job_of_others() -> None:
         refuse_waiting(Placement(pool(), "cats_t4", depends_on=("cats-1",)))
     assert caught.value.code == "R-AFTER-JOB"
     assert "cost cap" in caught.value.why
+
+
+def test_cap_on_free_nodes_says_that_it_limits_nothing(tmp_path: Path) -> None:
+    free = replace(outputs().pools[0], vm_size="local")
+    local = Target(settings(), outputs(free), None, preview=True)
+    for text, noted in (("max_cost: 5\n", True), ("{}", False)):
+        checked = check_run(load_text(tmp_path / str(noted), text), TrainOptions())
+        found = plan_submission(checked, local, ignore_progress)
+        assert any("limits nothing here" in each for each in found.warnings) is noted
