@@ -147,6 +147,7 @@ SERVED: Mapping[str, FixCase] = {
     "R-NODE-MISSING": FixCase("pool disable local nothing"),
     "R-POOL-MISSING": FixCase("pool show nothing"),
     "R-POOL-SAME": FixCase("pool drain local --to local"),
+    "R-REACH-FORWARD": FixCase("ssh {done} --forward x", beyond=("R-REACH-ENDED",)),
     "R-REACH-ENDED": FixCase("exec {done} -- true"),
     "R-RESUME-NOTHING": FixCase("resume {done}"),
     "R-RETRY-STATE": FixCase("retry {done}"),
@@ -181,7 +182,7 @@ NOT_TRIED: Mapping[str, tuple[str, ...]] = {
     "needs a moment in which another command, run or schedule is under way": (
         *("R-MODEL-ALIAS-MOVED", "R-POOL-IN-USE", "R-POOL-RESIZING", "R-POOL-UNKNOWN", "R-QUOTA"),
         *("R-REACH-NODE", "R-REACH-WAITING", "R-RUN-GOES-ON", "R-SCHEDULE-EXISTS"),
-        *("R-DEV-ENDED", "R-JOB-MOVED", "R-POOL-FIT", "R-SCHEDULE-OVER"),
+        *("R-DEV-ENDED", "R-DEV-JUPYTER", "R-JOB-MOVED", "R-POOL-FIT", "R-SCHEDULE-OVER"),
     ),
     "names a command and leaves its arguments, or the folder, to the reader": (
         *(
