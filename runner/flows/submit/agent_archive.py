@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 
-from runner.core.home import HomePaths, runner_home
+from runner.core.home import HomePaths, make_private, runner_home
 
 # The earliest date of the zip format. It is fixed, so that equal sources give equal bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -39,7 +39,7 @@ def build_agent() -> bytes:
         return kept.read_bytes()
     packed = pack(sources)
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        make_private(kept.parent)
         part = kept.with_name(f"{kept.stem}.{os.getpid()}.part")
         part.write_bytes(packed)
         part.replace(kept)
