@@ -14,6 +14,8 @@ from runner.protocol.run_spec import DAMAGED, FORMAT
 
 GROUPS_FOLDER = "groups/"
 SWEEPS_FOLDER = "sweeps/"  # of each sweep: what its trials report, and their later runs
+MERGE_TASK = "merge"  # of a sweep: the task after all trials
+TRIALS_INPUT = "trials"  # name and kind of its input
 SUBMITTING_FOLDER = "submitting/"  # marks of submissions that have not added all tasks yet
 
 
@@ -40,6 +42,11 @@ class RunGroup:
     schedule: str | None = None
     trials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     earlier: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    @property
+    def trial_runs(self) -> Mapping[str, str]:
+        """The runs of the trials of a sweep, without that of its merge task."""
+        return {name: run_id for name, run_id in self.runs.items() if name in self.trials}
 
     def with_later(self, later: Iterable[LaterRun]) -> RunGroup:
         """Return the sweep with the newest run of each trial."""

@@ -37,6 +37,21 @@ print(f"loss: {args.lr}", flush=True)
 open("model.txt", "w").write(str(args.lr))
 """
 
+COUNT = """
+import argparse, pathlib, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--csv")
+number, licence = open(parser.parse_args().csv).read().split()
+if number == "2" and not pathlib.Path(licence).exists():
+    sys.exit("no licence")
+open("sum.txt", "w").write(number)
+"""
+MERGE = """
+import glob, sys
+sums = [int(open(each).read()) for each in glob.glob(sys.argv[1] + "/*/sum.txt")]
+print(f"{len(sums)} files, total {sum(sums)}")
+"""
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
@@ -121,3 +136,34 @@ def test_pool_is_drained_and_used_again_and_nothing_is_lost(cli: Cli, script: Wr
     until(lambda: states(cli, sweep) == {"succeeded": 3})
     assert len(cli.json("pool", "enable", "local")["nodes"]) == 2
     until(lambda: {each["state"] for each in cli.json("pool", "nodes", "local")} == {"idle"})
+
+
+@pytest.mark.feature(42)
+@pytest.mark.feature(51)
+def test_merge_task_reads_all_results_after_failed_files_were_repeated(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    folder, licence = script(COUNT, "count.py"), tmp_path.parent / f"{tmp_path.name}-licence"
+    (folder / "merge.py").write_text(MERGE)
+    for number in (1, 2, 3):
+        (folder / f"part-{number}.csv").write_text(f"{number} {licence}")
+    (folder / "train.yaml").write_text(
+        "command: python count.py\nsweep:\n  params: {csv: {files: '*.csv'}}\n"
+        "  merge: python merge.py $RUNNER_INPUT_TRIALS\n"
+    )
+    done = cli.run("sweep", "start", folder, "-e", "counted", "-o", "json")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert document["states"] == {"succeeded": 2, "failed": 1}
+    assert (document["merge"]["state"], "blocked by" in document["merge"]["reason"]) == (
+        "cancelled",
+        True,
+    )
+    licence.touch()
+    cli.ok("sweep", "resume", document["sweep"])
+    document = cli.json("sweep", "show", document["sweep"])
+    assert document["states"] == {"succeeded": 3}
+    assert document["merge"]["state"] == "succeeded"
+    assert cli.ok("logs", document["merge"]["run_id"]) == "3 files, total 6\n"
+    runs = {row["run_id"] for row in cli.json("ps", "-a", "-e", "counted")}
+    assert len(runs) == 6  # three trials and the merge task, and one of each again

@@ -48,25 +48,7 @@ from runner.core.yaml_files import (
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import NO_RESOURCES, PROCESS_LAUNCHERS, Launcher
 
-_SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
-
 Scalar = bool | int | float | str
-
-
-def _argument_list(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        words = shlex.split(value)
-    except ValueError as err:
-        problem, fix = f"{value!r} cannot be split into words: {err}", "close it, or write a list"
-        raise keys.key_error(problem, fix) from err
-    if operators := [word for word in words if word in _SHELL_WORDS]:
-        raise keys.key_error(
-            f"{operators[0]!r} is shell syntax, and the command is not run by a shell",
-            'write ["bash", "-c", "…"], or put it in a script',
-        )
-    return words
 
 
 def relative_path(value: str) -> str:
@@ -117,11 +99,6 @@ def _expanded_param(value: object) -> object:
 
 
 Duration = Annotated[int, Amount("duration", "1s", "7d")]
-Command = Annotated[
-    list[Annotated[str, Field(min_length=1)]],
-    BeforeValidator(_argument_list, json_schema_input_type=str | list[str]),
-    Field(min_length=1),
-]
 RelativePath = Annotated[str, AfterValidator(relative_path)]
 Identifier = Annotated[
     str,
@@ -236,7 +213,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
 
     name: RecipeName | None = Field(None, description="Defaults to the name of the folder.")
     description: str = ""
-    command: Command | None = Field(
+    command: keys.Command | None = Field(
         None,
         description="Words or a list; no shell. $NAME stands for the value of a variable. Defaults "
         "to the entry, with its interpreter.",

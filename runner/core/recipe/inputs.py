@@ -11,7 +11,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from runner.protocol.errors import RunnerError
 
-InputKind = Literal["path", "blob", "url", "share", "dataset", "run"]
+# `trials` are all results of a sweep, an input of its merge task.
+InputKind = Literal["path", "blob", "url", "share", "dataset", "run", "trials"]
 VARIABLE = "RUNNER_INPUT_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _CONTAINER = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")  # naming rules of the storage REST docs

@@ -5,6 +5,7 @@ Recipe.
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
@@ -468,3 +469,29 @@ Secrets = Annotated[
 def to_secrets(secrets: dict[str, SecretFile]) -> tuple[SecretRef, ...]:
     """Return the recipe's secrets."""
     return tuple(SecretRef(name, file.env, file.keyvault) for name, file in secrets.items())
+
+
+_SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
+
+
+def _argument_list(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        words = shlex.split(value)
+    except ValueError as err:
+        problem, fix = f"{value!r} cannot be split into words: {err}", "close it, or write a list"
+        raise key_error(problem, fix) from err
+    if operators := [word for word in words if word in _SHELL_WORDS]:
+        raise key_error(
+            f"{operators[0]!r} is shell syntax, and the command is not run by a shell",
+            'write ["bash", "-c", "…"], or put it in a script',
+        )
+    return words
+
+
+Command = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    BeforeValidator(_argument_list, json_schema_input_type=str | list[str]),
+    Field(min_length=1),
+]

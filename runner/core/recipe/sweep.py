@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from runner.core.recipe.keys import key_error
+from runner.core.recipe.keys import Command, key_error
 from runner.core.yaml_files import StrictModel, TextField, explain_errors, near, one_of
 from runner.protocol.errors import RunnerError
 from runner.protocol.sweeps import StopRule
@@ -238,6 +238,30 @@ class EarlyStopFile(StrictModel):
     )
 
 
+class MergeFile(StrictModel, json_schema_extra=one_of("command", "recipe")):
+    """A task after all trials, with their outputs."""
+
+    command: Command | None = Field(
+        None, description="In the folder of the recipe: words or a list; no shell."
+    )
+    recipe: str | None = Field(None, min_length=1, description="A recipe, a folder or a script.")
+    partial: bool = Field(False, description="Run it also if some trials fail.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> MergeFile:
+        if (self.command is None) == (self.recipe is None):
+            problem = f"expected command or recipe, got {'both' if self.command else 'neither'}"
+            raise key_error(problem, "command: python merge.py, or recipe: ./merge")
+        return self
+
+
+def _merge(value: object) -> object:
+    return {"command": value} if isinstance(value, str) else value
+
+
+Merge = Annotated[MergeFile, BeforeValidator(_merge, json_schema_input_type=str | dict[str, Any])]
+
+
 def _rule(value: object) -> object:
     return {"rule": value} if isinstance(value, str) else value
 
@@ -279,6 +303,10 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     repeat: int = Field(1, ge=1, le=MOST_TRIALS, description="How often each trial runs.")
     seed: int = Field(0, description="Of the draws: the same seed gives the same trials.")
     max_parallel: int | None = Field(None, ge=1, description="Trials that run at the same time.")
+    merge: Merge | None = Field(
+        None,
+        description="A command after all trials, with their outputs in $RUNNER_INPUT_TRIALS.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepFile:

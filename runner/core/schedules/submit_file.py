@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from runner.core.recipe.file import Command, Duration, Identifier, RecipeName, RelativePath, Scalar
-from runner.core.recipe.keys import EnvFile, Inputs, Priority, ResourcesFile, key_error
+from runner.core.recipe.file import Duration, Identifier, RecipeName, RelativePath, Scalar
+from runner.core.recipe.keys import Command, EnvFile, Inputs, Priority, ResourcesFile, key_error
 from runner.core.recipe.recipe import RECIPE_FILE
 from runner.core.yaml_files import (
     Amount,

@@ -24,7 +24,7 @@ from runner.flows.runs.groups import list_group_ids, with_later_runs
 from runner.flows.runs.history import EVERY_RUN, RunFilter, RunRow, list_runs
 from runner.flows.runs.ranking import MetricOrder, goal_of, rank, with_metrics
 from runner.protocol.errors import RunnerError
-from runner.protocol.groups import RunGroup, group_blob, parse_group
+from runner.protocol.groups import MERGE_TASK, RunGroup, group_blob, parse_group
 from runner.protocol.sweeps import STOPPED_EARLY, TrialReport, reports_folder
 
 _FAILED = (RunState.FAILED, RunState.LOST)
@@ -80,15 +80,19 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Leaderboard(Experiment):
-    """The trials of a sweep, the best by `metric` first; in order of submission without one."""
+    """The trials of a sweep, the best by `metric` first; in order of submission without one.
+
+    `merge` is its merge task, None if it has none.
+    """
 
     sweep: RunGroup
     metric: str | None
+    merge: RunRow | None = None
 
     @cached_property
     def names(self) -> Mapping[str, str]:
         """The names of the trials by run ID."""
-        return {run_id: name for name, run_id in self.sweep.runs.items()}
+        return {run_id: name for name, run_id in self.sweep.trial_runs.items()}
 
     def params(self, row: RunRow) -> dict[str, Any]:
         """Return the parameters of a trial; those of a sampler are decided when it starts."""
@@ -134,9 +138,15 @@ def load_leaderboard(
     Raises:
         RunnerError: R-METRIC-UNKNOWN, no trial has this metric.
     """
-    place = {run_id: number for number, run_id in enumerate(sweep.runs.values())}
-    before = {run_id: sweep.runs[name] for name, ids in sweep.earlier.items() for run_id in ids}
-    found = list_runs(connection, limit=None, ids=[*place, *before]).rows
+    runs = sweep.trial_runs
+    place = {run_id: number for number, run_id in enumerate(runs.values())}
+    before = {
+        run_id: runs[name] for name, ids in sweep.earlier.items() if name in runs for run_id in ids
+    }
+    merge_id = sweep.runs.get(MERGE_TASK, "")
+    ids = [*place, *before, *filter(None, [merge_id])]
+    found = list_runs(connection, limit=None, ids=ids).rows
+    merge = next((row for row in found if row.run_id == merge_id), None)
     newest = [row for row in found if row.run_id in place]
     rows = in_parallel(lambda row: with_metrics(connection, row), newest)
     rows = sorted(rows, key=lambda row: place[row.run_id])
@@ -149,7 +159,7 @@ def load_leaderboard(
     metric = metric or _compared(rows)
     if metric is not None:
         rows = rank(rows, MetricOrder(metric))
-    return Leaderboard(sweep.group_id, tuple(rows), sweep, metric)
+    return Leaderboard(sweep.group_id, tuple(rows), sweep, metric, merge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +180,7 @@ def trial_costs(
     """Return what each trial cost, by its name; nodes of this machine cost nothing."""
     spent = report_costs(connection, CostQuery(by="run"), home).ledger.runs
     found: dict[str, TrialCost] = {}
-    for name, run_id in board.sweep.runs.items():
+    for name, run_id in board.sweep.trial_runs.items():
         total = Spent()
         for each in (*board.sweep.earlier.get(name, ()), run_id):
             total.add(spent[each] if each in spent else Spent())

@@ -19,7 +19,7 @@ from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, in_or
 from runner.core.yaml_files import near
 from runner.flows.submit.prepare import CheckedRun, Memo, TrainOptions, check_run, run_id_suffix
 from runner.protocol.errors import RunnerError
-from runner.protocol.groups import RunGroup
+from runner.protocol.groups import TRIALS_INPUT, RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, slug
 from runner.protocol.run_spec import NO_RESOURCES
 
@@ -120,7 +120,12 @@ def new_group(submission: CheckedFile, pool: PoolOutput, created: datetime) -> R
 
 
 def resolve_task_input(document: Mapping[str, Any], group: RunGroup) -> Mapping[str, Any]:
-    """Return an input `{run: TASK}` with the ID of that task's run; return others unchanged."""
+    """Return an input of a task with what the group decides.
+
+    `{run: TASK}` gets the ID of that task's run, the results of all trials the ID of the group.
+    """
+    if document["kind"] == TRIALS_INPUT:
+        return {"kind": TRIALS_INPUT, "group": group.group_id}
     if document["kind"] == "run" and document.get("run") in group.runs:
         run_id = group.runs[document["run"]]
         return {"kind": "run", "run_id": run_id, "path": document.get("path")}

@@ -376,7 +376,7 @@ def _read_group(
     drafts: dict[str, _Draft] = {}
     read: tuple[PoolChoice, RunFiles, RunInputs] | None = None
     for name, run in runs.items():
-        if read is None or not submission.trials:  # trials differ in parameters only
+        if read is None or name not in submission.trials:  # trials differ in parameters only
             with of_task(name):
                 choice = _choose_pool(run, pool.id, outputs)
                 read = (choice, *read_files(run, settings, outputs, memo, on_progress))
@@ -407,6 +407,8 @@ def _look_up_all(
     found = _look_up(first, name, group, target, lookups)
     return {
         name: replace(draft, inputs=found.inputs, placement=found.placement)
+        if name in group.trials
+        else _look_up(draft, name, group, target, lookups)
         for name, draft in drafts.items()
     }
 

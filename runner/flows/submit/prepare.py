@@ -304,7 +304,7 @@ def _prepare(
             problem = "this stack has no file share"
             raise refused_input(spec, problem, "use blob:container/prefix or a path")
         return NamedInput(spec.name, {"kind": "share", "path": spec.source})
-    # The services or a download complete these entries later.
+    # The services, a download or the group complete these entries later.
     part = {"path": spec.part} if spec.kind == "run" else {}
     return NamedInput(spec.name, {"kind": spec.kind, spec.kind: spec.source, **part})
 

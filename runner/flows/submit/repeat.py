@@ -18,6 +18,7 @@ from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
 from runner.flows.runs.attempts import find_checkpoint, incomplete_checkpoints, list_checkpoints
 from runner.flows.runs.documents import find_run, runs_container
+from runner.flows.runs.groups import with_later_runs
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
 from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.flows.runs.watch import load_view
@@ -27,7 +28,7 @@ from runner.flows.submit.pipeline import RepeatRequest, plan_repetition
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.groups import LaterRun, RunGroup
+from runner.protocol.groups import MERGE_TASK, LaterRun, RunGroup
 from runner.protocol.names import blob_name
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
@@ -257,7 +258,7 @@ def resume_trials(
     rows = {row.run_id: row for row in listed}
     ended = [
         name
-        for name, run_id in sweep.runs.items()
+        for name, run_id in sweep.trial_runs.items()
         if (row := rows.get(run_id)) is None or (row.status and row.status.state in _TO_RETRY)
     ]
     on_progress(Progress("resume", "start"))
@@ -277,8 +278,42 @@ def resume_trials(
         on_progress(Progress("resume", "progress", "", len(done), len(ended), "trials"))
 
     in_parallel(resume, ended)
-    on_progress(Progress("resume", "end", "", len(done), len(ended), "trials"))
+    if MERGE_TASK in sweep.runs and _merges_again(rows.get(sweep.runs[MERGE_TASK]), done):
+        try:
+            done[MERGE_TASK] = _merge_again(connection, sweep, pool)
+        except RunnerError as err:
+            if err.code == SERVICES_DOWN:
+                raise
+            done[MERGE_TASK] = err
+        ended.append(MERGE_TASK)
+    on_progress(Progress("resume", "end", "", len(done), len(ended), "tasks"))
     return {name: done[name] for name in ended}
+
+
+def _merges_again(row: RunRow | None, trials: Mapping[str, TrialAgain]) -> bool:
+    """Return True if the merge task of a sweep has ended, but not with all of its trials."""
+    if row is None or row.status is None:
+        return row is None
+    resumed = any(isinstance(each, RunSpec) for each in trials.values())
+    return row.status.state in _TO_RETRY or (row.status.state is RunState.SUCCEEDED and resumed)
+
+
+def _merge_again(connection: Connection, sweep: RunGroup, pool: str | None) -> RunSpec | None:
+    """Submit the merge task after the newest run of each trial."""
+    container = runs_container(connection)
+    sweep = with_later_runs(container, sweep)
+    number = len(sweep.earlier.get(MERGE_TASK, ())) + 2
+    record = find_run(connection, sweep.runs[MERGE_TASK])
+    trials = list_runs(connection, limit=None, ids=[*sweep.trial_runs.values()]).rows
+    active = [row.run_id for row in trials if row.status and not row.status.state.final]
+    awaited = sweep.trial_runs.values() if record.after else active
+    claim = _claim_run(container, sweep, MERGE_TASK, number)
+    if claim is None:
+        return None
+    asked = Repetition("retry", after={run_id: run_id for run_id in awaited})
+    identity = RunIdentity(claim.run_id, claim.created)
+    request = RepeatRequest(record, asked, pool, group=sweep, identity=identity)
+    return submit_again(connection, request, ignore_progress)
 
 
 def _await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[str]) -> None:

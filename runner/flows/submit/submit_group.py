@@ -27,7 +27,7 @@ from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.submit_run import upload_runs
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
-from runner.protocol.groups import SUBMITTING_FOLDER, RunGroup, group_blob, parse_group
+from runner.protocol.groups import MERGE_TASK, SUBMITTING_FOLDER, RunGroup, group_blob, parse_group
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import FORMAT
 from runner.protocol.waiting_trials import (
@@ -46,14 +46,14 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
     """Submit all runs of a plan. Raise RunnerError after removing those already submitted."""
     group, job = plan.members, plan.job
     finish_interrupted(connection)
-    runs = list(plan.runs.values())
     waiting = _waiting_trials(plan)
-    if waiting is None:
-        tasks = [to_task(run.plan, connection, run.secrets) for run in runs]
-        documents = [run.plan.to_spec().to_json() for run in runs]
-    else:
-        tasks = to_trial_tasks(runs[0].plan, connection, runs[0].secrets, waiting)
-        documents = []
+    # The merge task of a sweep is not one of its trials.
+    others = [run for run in plan.runs.values() if not (waiting and run.plan.trial)]
+    tasks = [to_task(run.plan, connection, run.secrets) for run in others]
+    documents = [run.plan.to_spec().to_json() for run in others]
+    if waiting is not None:
+        first = next(iter(plan.runs.values()))
+        tasks = [*to_trial_tasks(first.plan, connection, first.secrets, waiting), *tasks]
     upload_runs(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
     with submitting(connection, group.group_id):
@@ -66,7 +66,7 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
             lambda: add_tasks(connection.batch_client(), job.job_id, tasks),
             waiting,
         )
-    on_progress(Progress("submit", "end", f"{len(runs)} tasks to job {job.job_id}"))
+    on_progress(Progress("submit", "end", f"{len(tasks)} tasks to job {job.job_id}"))
     return group
 
 
@@ -75,7 +75,7 @@ def _waiting_trials(plan: SubmissionPlan) -> WaitingTrials | None:
 
     None for other groups, and for trials on several nodes, whose agents all expect a run.json.
     """
-    plans = [run.plan for run in plan.runs.values()]
+    plans = [run.plan for name, run in plan.runs.items() if name != MERGE_TASK]
     first = plans[0]
     if not plan.members.trials or first.recipe.nodes > 1:
         return None

@@ -11,19 +11,23 @@ from typing import Any, cast
 
 from runner.core.planning.plan import to_arguments
 from runner.core.pricing.cost import to_micros
+from runner.core.recipe.file import missing_script
+from runner.core.recipe.inputs import InputSpec
 from runner.core.recipe.notebook import notebook_of
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Recipe
-from runner.core.recipe.sweep import MOST_TRIALS, SweepFile, Trial, is_value
+from runner.core.recipe.recipe import Recipe, load_recipe
+from runner.core.recipe.sweep import MOST_TRIALS, MergeFile, SweepFile, Trial, is_value
 from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
-from runner.flows.submit.group import CheckedFile
+from runner.flows.submit.group import CheckedFile, of_task
 from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
 from runner.protocol.errors import RunnerError
+from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
 from runner.protocol.metrics import default_goal
-from runner.protocol.paths import slug
+from runner.protocol.paths import MAX_ID, STAMP_LENGTH, slug
 from runner.protocol.sweeps import TrialSpec
 
 GENERATOR_S = 60.0
+_MOST_DEPENDENCIES = 64_000  # characters (REST docs, BatchTaskDependencies.taskIds)
 # Runs in a process of its own: the generator may print, fail, or never end.
 _GENERATE = """
 import importlib.util, itertools, json, os, sys
@@ -62,7 +66,8 @@ def check_sweep(
     _refuse_fixed(trials, options.overrides)
     of_trial = _trial_specs(recipe, sweep, options)
     if max_cost is not None:
-        recipe = replace(recipe, max_cost_micros=to_micros(max_cost) // len(trials))
+        shares = len(trials) + (sweep.merge is not None)
+        recipe = replace(recipe, max_cost_micros=to_micros(max_cost) // shares)
     width = len(str(len(trials)))
     runs: dict[str, CheckedRun] = {}
     for number, trial in enumerate(trials, start=1):
@@ -75,13 +80,62 @@ def check_sweep(
             raise RunnerError(
                 err.code, f"trial {name}: {err.what}", why=err.why, fix=err.fix
             ) from err
-    task = TaskFile.model_construct(recipe=recipe.name)
-    file = SubmitFile.model_construct(
-        tasks=dict.fromkeys(runs, task),
-        job=JobFile.model_validate({"max_parallel": sweep.max_parallel}),
-    )
     swept = dict(zip(runs, trials, strict=True))
+    task = TaskFile.model_construct(recipe=recipe.name)
+    tasks = dict.fromkeys(runs, task)
+    if (merge := sweep.merge) is not None:
+        if merge.partial:
+            tasks = dict.fromkeys(runs, task.model_copy(update={"on_failure": "satisfy"}))
+        _check_dependencies(recipe, len(runs), width)
+        tasks[MERGE_TASK] = task.model_copy(update={"after": list(runs)})
+        runs[MERGE_TASK] = _check_merge(recipe, merge, options)
+    file = SubmitFile.model_construct(
+        tasks=tasks, job=JobFile.model_validate({"max_parallel": sweep.max_parallel})
+    )
     return CheckedFile(file, slug(recipe.name), recipe.priority, runs, swept)
+
+
+def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> CheckedRun:
+    """Validate the task after all trials; a command has the environment of the recipe."""
+    with of_task(MERGE_TASK):
+        if merge.recipe is not None:
+            own = load_recipe(merge.recipe, cwd=recipe.folder)
+            inputs = own.inputs
+        else:
+            words = tuple(merge.command or ())
+            if missing := missing_script(words, recipe.folder):
+                raise RunnerError(
+                    "R-SWEEP-MERGE",
+                    f"{missing} not found in {recipe.folder}",
+                    fix="correct `command` of `merge`",
+                )
+            own, inputs = replace(recipe, command=words, params=()), ()
+        results = InputSpec(TRIALS_INPUT, TRIALS_INPUT, "the results of all trials")
+        own = replace(
+            own,
+            inputs=(*(each for each in inputs if each.name != TRIALS_INPUT), results),
+            max_cost_micros=recipe.max_cost_micros,
+            priority=recipe.priority,
+        )
+        if merge.recipe is None:
+            own = replace(
+                own, dataset=None, outputs=(), named_outputs={}, metric_patterns={},
+                primary_metric=None, expect=(), model=None, launcher="python", files=recipe.files,
+                resources=replace(recipe.resources, nodes=1),
+            )  # fmt: skip
+        return check_run(own, TrainOptions(experiment=options.experiment or recipe.name))
+
+
+def _check_dependencies(recipe: Recipe, trials: int, width: int) -> None:
+    """Refuse a merge task that waits for more trials than Batch can store."""
+    length = min(MAX_ID, len(slug(recipe.name)) + 1 + width + STAMP_LENGTH)
+    if length * trials > _MOST_DEPENDENCIES:
+        raise RunnerError(
+            "R-SWEEP-MERGE",
+            f"a merge task can wait for {_MOST_DEPENDENCIES // length:,} trials, not {trials:,}",
+            why=f"Batch stores {_MOST_DEPENDENCIES:,} characters of the IDs that a task waits for",
+            fix="sweep fewer values, or give the recipe a shorter name",
+        )
 
 
 def _trial_specs(

@@ -25,6 +25,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, RedirectPolicy, StorageRequestError
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
+from runner.protocol.groups import TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.names import as_stored, file_path
 from runner.protocol.paths import is_selected_output
 from runner.protocol.run_spec import DataFile, parse_data_files
@@ -188,6 +189,82 @@ def _run(fetch: InputFetch, document: InputDocument) -> Path:
     return _part(folder, part if (folder / file_path(part)).exists() else None)
 
 
+def _trials(fetch: InputFetch, document: InputDocument) -> Path:
+    """Kind trials: outputs of all trials of a sweep that succeeded, a folder each, as links.
+
+    `trials.json` beside them lists all trials, with their parameters and metrics.
+    """
+    group: dict[str, Any] = parse_json(_needed(fetch, group_blob(str(document["group"]))))
+    later = LaterRun.folder(str(document["group"]))
+    names = fetch.access.runs.list_names(later)
+    again = (LaterRun.parse(name, fetch.access.runs.get(name) or b"") for name in names)
+    newest = {run.trial: run.run_id for run in sorted(filter(None, again), key=lambda r: r.number)}
+    folder = fetch.work_dir / _FOLDER / TRIALS_INPUT
+    folder.mkdir(parents=True, exist_ok=True)
+    listed: list[dict[str, Any]] = []
+    for name, task in group["tasks"].items():
+        if "trial" not in task:
+            continue
+        fetch.check()
+        run_id = newest.get(name, str(task["run_id"]))
+        entry = _trial_result(fetch, name, run_id, task["trial"])
+        if entry["status"] == "succeeded":
+            _link_files(_run_files(fetch, run_id), folder / name)
+        listed.append(entry)
+    (folder / "trials.json").write_text(json.dumps(listed, indent=2), encoding="utf-8")
+    missing = [entry["trial"] for entry in listed if entry["status"] != "succeeded"]
+    if len(missing) == len(listed):
+        raise _input_missing("no trial succeeded")
+    said = f"{len(listed) - len(missing)} of {len(listed)} trials"
+    fetch.report(f"{said}; missing: {', '.join(missing)}" if missing else said)
+    return folder
+
+
+def _needed(fetch: InputFetch, name: str) -> bytes:
+    body = fetch.access.runs.get(name)
+    if body is None:
+        raise _input_missing(f"{name} was deleted")
+    return body
+
+
+def _trial_result(
+    fetch: InputFetch, name: str, run_id: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the entry of a trial in `trials.json`."""
+    run: dict[str, Any] = parse_json(fetch.access.runs.get(f"{run_id}/run.json") or b"{}")
+    result: dict[str, Any] = parse_json(fetch.access.runs.get(f"{run_id}/result.json") or b"{}")
+    trial: dict[str, Any] = run.get("trial") or {}
+    return {
+        "trial": name,
+        "run_id": run_id,
+        "status": result.get("status") or "missing",
+        "message": result.get("message"),
+        "params": trial.get("params") or params,
+        "metrics": result.get("metrics") or {},
+    }
+
+
+def _run_files(fetch: InputFetch, run_id: str) -> Path | None:
+    """Return the folder with all outputs of a run that succeeded, None if it has none."""
+    result: dict[str, Any] = parse_json(_needed(fetch, f"{run_id}/result.json"))
+    outputs: list[dict[str, Any]] = result.get("outputs") or []
+    files = [DataFile(str(o["path"]), int(o["size_bytes"]), str(o["sha256"])) for o in outputs]
+    if not files:
+        return None
+    prefix = f"{run_id}/{result.get('output') or 'output/'}"
+    return fetch.cached(fetch.access.runs.transport, prefix, files, f"run/{prefix}")
+
+
+def _link_files(source: Path | None, target: Path) -> None:
+    """Make a folder whose files are links to those of another one."""
+    target.mkdir(parents=True)
+    for path in sorted(source.rglob("*")) if source is not None else ():
+        if path.is_file():
+            link = target / path.relative_to(source or path)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+
+
 def _part(folder: Path, part: str | None) -> Path:
     if part is None:
         return folder
@@ -208,6 +285,7 @@ KINDS: Mapping[str, Callable[[InputFetch, InputDocument], Path]] = {
     "url": _url,
     "share": _share,
     "run": _run,
+    TRIALS_INPUT: _trials,
 }
 
 

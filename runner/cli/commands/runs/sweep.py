@@ -93,6 +93,15 @@ def start(
             show_default="median with tpe, else none",
         ),
     ] = None,
+    merge: Annotated[
+        str | None,
+        typer.Option(
+            "--merge",
+            metavar="COMMAND",
+            help="Run this after all trials, with their outputs in $RUNNER_INPUT_TRIALS.",
+            show_default=False,
+        ),
+    ] = None,
     entry: options.EntryOption = None,
     set_: options.SetOption = None,
     data: options.DataOption = None,
@@ -124,7 +133,7 @@ def start(
     recipe = with_flags(load_recipe(ref, cwd=Path.cwd(), entry=entry), flags)
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
-        "max_parallel": parallel, "metric": metric, "early_stop": early_stop,
+        "max_parallel": parallel, "metric": metric, "early_stop": early_stop, "merge": merge,
     }  # fmt: skip
     sweep = change_sweep(recipe.sweep, dict(map(parse_param, param or ())), changes)
     request = TrainOptions(
@@ -149,7 +158,7 @@ def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: boo
     with out.stages() as view:
         connection, group = submit_tasks(view, checked, settings)
     if detach:
-        out.record({"sweep": group.group_id, "job_id": group.job_id, "trials": len(group.runs)})
+        out.record({"sweep": group.group_id, "job_id": group.job_id, "trials": len(group.trials)})
         out.note(f"to compare its trials: runner sweep show {group.group_id}")
         out.note(f"to stop it: runner sweep stop {group.group_id}")
         return
@@ -161,7 +170,7 @@ def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
     from runner.cli.ui.groups import watch_group
     from runner.flows.runs.experiments import load_leaderboard
 
-    out.note(f"sweep {group.group_id}, {len(group.runs)} trials   (Ctrl-C leaves it running)")
+    out.note(f"sweep {group.group_id}, {len(group.trials)} trials   (Ctrl-C leaves it running)")
     try:
         watch_group(out, connection, group)
     except KeyboardInterrupt:
@@ -171,7 +180,8 @@ def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     board = load_leaderboard(connection, group)
     _show(out, board)
-    if list(board.states) != ["succeeded"]:  # those stopped early succeeded, too
+    merged = board.merge is None or _merge_document(board.merge)["state"] == "succeeded"
+    if list(board.states) != ["succeeded"] or not merged:  # those stopped early succeeded, too
         raise typer.Exit(ExitCode.RUN_FAILED)
 
 
@@ -179,6 +189,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
     from runner.flows.submit.pipeline import plan_submission, preview_target
+    from runner.protocol.groups import MERGE_TASK
 
     plan = plan_submission(checked, preview_target(settings), ignore_progress)
     for text in plan.warnings:
@@ -198,7 +209,8 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
         out.note(f"{left} more trials; -o json lists all")
     if unknown := plan.unanswered_text():
         out.note(f"not looked up: {unknown}")
-    out.note(f"{len(trials)} trials in one job on pool {plan.job.pool_id}")
+    then = ", then a merge task" if MERGE_TASK in checked.runs else ""
+    out.note(f"{len(trials)} trials in one job on pool {plan.job.pool_id}{then}")
     of_trial = next(iter(plan.runs.values())).plan.trial or {}
     if sampler := of_trial.get("sampler"):
         out.note(f"sampler {sampler}: after ten results, a trial's values are chosen as it starts")
@@ -224,7 +236,7 @@ def ls(call: Invocation) -> None:
     rows = [
         {
             "sweep": group.group_id,
-            "trials": len(group.runs),
+            "trials": len(group.trials),
             "params": ", ".join(_names(group.trials.values())),
             "pool": group.pool,
             "created": group.created.isoformat(),
@@ -337,7 +349,7 @@ def stop(call: Invocation, sweep: SweepArgument) -> None:
     if not out.as_text:
         out.record({"sweep": group.group_id, "cancelled": changed})
         return
-    out.note(f"{len(changed)} of {len(group.runs)} trials cancelled; the others had ended")
+    out.note(f"{len(changed)} of {len(group.trials)} trials cancelled; the others had ended")
 
 
 @app.command("resume")
@@ -491,7 +503,17 @@ def _find(connection: Connection, reference: str) -> RunGroup:
     raise RunnerError("R-SWEEP-UNKNOWN", f"no sweep {reference!r}", why=why, fix="runner sweep ls")
 
 
+def _merge_document(row: RunRow) -> dict[str, Any]:
+    status = row.status
+    return {
+        "run_id": row.run_id,
+        "state": status.state.value if status else "unreadable",
+        "reason": row.problem or (status.reason if status else ""),
+    }
+
+
 def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None = None) -> None:
+    merge = board.merge
     documents = [_document(board, row) for row in board.rows]
     if costs is not None:
         for each in documents:
@@ -503,6 +525,7 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
                 "metric": board.metric,
                 "states": board.trial_states,
                 "trials": documents,
+                **({"merge": _merge_document(merge)} if merge else {}),
             }
         )
         return
@@ -520,14 +543,17 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
     columns = (*own[:2], *names.values(), *own[2:])
     out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
     out.note(", ".join(f"{count} {state}" for state, count in board.trial_states.items()))
+    if merge is not None:
+        found = _merge_document(merge)
+        reason = f": {found['reason']}" if found["reason"] else ""
+        out.note(f"merge {found['state']}{reason}   {merge.run_id}")
     if board.metric and board.best(board.metric):
         best_id = board.sweep.group_id
         out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
 
 
 def _document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
-    trials = {run_id: name for name, run_id in board.sweep.runs.items()}
-    name = trials[row.run_id]
+    name = board.names[row.run_id]
     return {
         "trial": name,
         "run_id": row.run_id,

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from runner.core.recipe.recipe import load_recipe
-from runner.core.recipe.sweep import SweepFile
+from runner.core.recipe.sweep import SweepFile, change_sweep
+from runner.core.schedules.submit_file import edges, must_succeed
+from runner.flows.submit.group import CheckedFile
 from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import RunnerError
@@ -55,3 +57,62 @@ def test_trials_on_several_nodes_are_drawn(tmp_path: Path) -> None:
     for keys in ({"method": "tpe"}, {"early_stop": "median"}):
         with pytest.raises(RunnerError, match="with 2 nodes"):
             trial_of(tmp_path, {"metric": "loss", **keys}, nodes)
+
+
+def merged(folder: Path, merge: object) -> CheckedFile:
+    (folder / "train.py").write_text("print('loss: 1')\n")
+    (folder / "merge.py").write_text("print(1)\n")
+    recipe = "command: python train.py\nmetrics: {primary: loss}\ndataset: mnist\n"
+    (folder / "train.yaml").write_text(recipe)
+    sweep = SweepFile.model_validate({"params": {"lr": [1, 2]}, "merge": merge})
+    return check_sweep(load_recipe(str(folder), cwd=folder), sweep, TrainOptions(), "3")
+
+
+@pytest.mark.feature(42)
+def test_merge_task_waits_for_all_trials_and_has_their_results(tmp_path: Path) -> None:
+    checked = merged(tmp_path, "python merge.py $RUNNER_INPUT_TRIALS")
+    assert list(checked.runs) == ["1", "2", "merge"]
+    assert list(checked.trials) == ["1", "2"]
+    assert edges(checked.file)["merge"] == ("1", "2")
+    assert must_succeed("merge", checked.file) == ("1", "2")
+    run = checked.runs["merge"]
+    assert run.recipe.command == ("python", "merge.py", "$RUNNER_INPUT_TRIALS")
+    assert [each.kind for each in run.recipe.inputs] == ["trials"]
+    assert (run.recipe.dataset, run.recipe.primary_metric, run.request.trial) == (None, None, None)
+    assert run.request.experiment == checked.runs["1"].recipe.name
+    assert {each.recipe.max_cost_micros for each in checked.runs.values()} == {1_000_000}
+
+
+def test_partial_merge_task_runs_although_trials_fail(tmp_path: Path) -> None:
+    checked = merged(tmp_path, {"command": ["python", "merge.py"], "partial": True})
+    assert edges(checked.file)["merge"] == ("1", "2")
+    assert must_succeed("merge", checked.file) == ()
+
+
+def test_merge_task_can_be_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "train.py").write_text("print(1)\n")
+    run = merged(tmp_path, {"recipe": "report"}).runs["merge"]
+    assert run.recipe.folder == tmp_path / "report"
+    assert [each.name for each in run.recipe.inputs] == ["trials"]
+
+
+def test_merge_task_without_its_script_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunnerError, match=r"task merge: nothing\.py not found"):
+        merged(tmp_path, "python nothing.py")
+
+
+@pytest.mark.parametrize("merge", [{}, {"command": "a", "recipe": "b"}, "a && b", {"run": "a"}, ""])
+def test_invalid_merge_is_refused(merge: object) -> None:
+    with pytest.raises(RunnerError):
+        change_sweep(None, {"lr": [1, 2]}, {"merge": merge})
+
+
+def test_more_trials_than_a_merge_task_can_wait_for_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    sweep = SweepFile.model_validate(
+        {"params": {"lr": {"range": [1, 3000]}}, "merge": "python train.py"}
+    )
+    with pytest.raises(RunnerError, match="trials, not 3,000") as caught:
+        check_sweep(load_recipe(str(tmp_path), cwd=tmp_path), sweep, TrainOptions())
+    assert caught.value.code == "R-SWEEP-MERGE"

@@ -269,6 +269,37 @@ def test_unsuccessful_run_as_input_is_named(take: Take, service: FakeBlobs) -> N
         take({"kind": "run", "run_id": "run-1", "path": None})
 
 
+@pytest.mark.feature(42)
+def test_merge_task_gets_the_newest_results_of_all_trials(take: Take, service: FakeBlobs) -> None:
+    tasks = {
+        "1": {"run_id": "run-1", "trial": {"lr": 0.1}},
+        "2": {"run_id": "run-2", "trial": {"lr": 0.2}},
+        "3": {"run_id": "run-3", "trial": {"lr": 0.3}},
+        "merge": {"run_id": "run-4"},
+    }
+    service.put("groups/swept.json", json.dumps({"tasks": tasks}).encode())
+    with pytest.raises(StageFailedError, match="no trial succeeded"):
+        take({"kind": "trials", "group": "swept"})
+    finished_run(service, model=b"one", logs__a=b"a")
+    service.put("run-2/result.json", b'{"status": "failed", "message": "no memory"}')
+    later = {"run_id": "run-1", "created": "2026-11-24T12:00:00+00:00"}  # resumed: run-3 failed
+    service.put("sweeps/swept/runs/3.2", json.dumps(later).encode())
+    folder = take({"kind": "trials", "group": "swept"})
+    found = {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*/*") if p.is_file()
+    }
+    assert found == {
+        "1/model": b"one", "1/logs/a": b"a", "3/model": b"one", "3/logs/a": b"a",
+    }  # fmt: skip
+    listed = json.loads((folder / "trials.json").read_text())
+    assert [(each["trial"], each["status"], each["params"]) for each in listed] == [
+        ("1", "succeeded", {"lr": 0.1}),
+        ("2", "failed", {"lr": 0.2}),
+        ("3", "succeeded", {"lr": 0.3}),
+    ]
+    assert listed[1]["message"] == "no memory"
+
+
 @pytest.mark.parametrize(
     "document",
     [{}, {"kind": "tape"}, {"kind": "path", "prefix": "x/"}, {"kind": "path", "files": 3}],
