@@ -248,7 +248,7 @@ def sweep(
     from runner.core.recipe.recipe import load_recipe
     from runner.core.recipe.sweep import change_sweep
     from runner.flows.submit.prepare import TrainOptions
-    from runner.flows.submit.sweep import check_sweep
+    from runner.flows.submit.sweep import check_sweep, find_blobs
 
     loaded = load_recipe(str(recipe), cwd=Path.cwd())
     changes = {
@@ -262,8 +262,11 @@ def sweep(
         data=None if data is None else Path(data).expanduser(),
     )
     cap = None if max_cost is None else str(max_cost)
-    checked = check_sweep(loaded, change_sweep(loaded.sweep, params or {}, changes), options, cap)
     settings = settings_of(target, stack, pool)
+    swept = change_sweep(loaded.sweep, params or {}, changes)
+    with live(on_progress) as view:
+        swept, blobs = find_blobs(swept, settings, view.on_progress)
+    checked = check_sweep(loaded, swept, options, cap, blobs)
     return _start(checked, settings, on_progress, wait=wait, check=check)
 
 

@@ -145,13 +145,13 @@ def test_merge_task_reads_all_results_after_failed_files_were_repeated(
 ) -> None:
     folder, licence = script(COUNT, "count.py"), tmp_path.parent / f"{tmp_path.name}-licence"
     (folder / "merge.py").write_text(MERGE)
+    (tmp_path / "up").mkdir()
     for number in (1, 2, 3):
-        (folder / f"part-{number}.csv").write_text(f"{number} {licence}")
-    (folder / "train.yaml").write_text(
-        "command: python count.py\nsweep:\n  params: {csv: {files: '*.csv'}}\n"
-        "  merge: python merge.py $RUNNER_INPUT_TRIALS\n"
-    )
-    done = cli.run("sweep", "start", folder, "-e", "counted", "-o", "json")
+        (tmp_path / "up" / f"part-{number}.csv").write_text(f"{number} {licence}")
+    cli.ok("data", "put", tmp_path / "up", "data:counts")
+    files = ("-p", "csv={files: 'blob:data/counts/*.csv'}")
+    merge = ("--merge", "python merge.py $RUNNER_INPUT_TRIALS", "-e", "counted", "-o", "json")
+    done = cli.run("sweep", "start", folder / "count.py", *files, *merge)
     assert done.returncode == 1
     document = json.loads(done.stdout)
     assert document["states"] == {"succeeded": 2, "failed": 1}

@@ -157,6 +157,7 @@ SERVED: Mapping[str, FixCase] = {
     "R-RUN-REFERENCE": FixCase("show /"),
     "R-RUN-UNKNOWN": FixCase("show nothing"),
     "R-SWEEP-BEST": FixCase("sweep best {sweep}"),
+    "R-SWEEP-FILES": FixCase("sweep start mnist -p 'epochs={{files: \"blob:data/no/*\"}}'"),
     "R-SWEEP-UNKNOWN": FixCase("sweep show nothing"),
     "R-SCHEDULE-UNKNOWN": FixCase("schedule show nothing"),
 }
@@ -173,7 +174,7 @@ NOT_TRIED: Mapping[str, tuple[str, ...]] = {
     ),
     "needs local services that are stopped, broken or older": (
         *("R-ACCESS-DENIED", "R-CONTAINER-MISSING", "R-LOCAL-DOWN", "R-LOCAL-KEYS", "R-LOCAL-PORT"),
-        *("R-RUN-NONE", "R-SELFTEST-EMULATOR", "R-SERVICE"),
+        *("R-RUN-NONE", "R-SELFTEST-EMULATOR", "R-SERVICE", "R-SWEEP-BLOBS"),
     ),
     "needs a document in storage that no command writes": (
         *("R-GROUP-BROKEN", "R-GROUP-SUBMITTING", "R-MODEL-HASH", "R-MODEL-UNREADABLE"),

@@ -6,6 +6,7 @@ are tried in turn, or one of these:
 - `{choice: [adam, sgd]}`: the list with a condition;
 - `{range: [1, 9, 2]}`: whole numbers from the first to the second inclusive, in steps;
 - `{files: "data/*.csv"}`: the files of the recipe's folder, one trial each;
+- `{files: "blob:container/prefix/*.csv"}`: blobs, one trial each;
 - for several parameters: `{zip: [[1, 2], [3, 4]]}`, `{combinations: [1, 2, 3]}` or
   `{permutations: [1, 2, 3]}`;
 - a distribution to draw from, like `{loguniform: [1e-5, 1e-1]}`.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,7 @@ from runner.protocol.sweeps import StopRule
 Value = bool | int | float | str
 Trial = dict[str, Value]
 
+BLOBS = "blob:"  # what a pattern of `files` begins with if it is one of blobs
 MOST_TRIALS = 10_000
 DEFAULT_TRIALS = 20
 _REDRAWS = 1000  # of a distribution with `min` and `max`
@@ -367,6 +370,26 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
             return StopRule.from_json(self.early_stop.model_dump()) if self.stops_early else None
         return StopRule() if self.early_stop is None and method == "tpe" else None
 
+    @property
+    def blob_patterns(self) -> dict[str, str]:
+        """The patterns of blobs, `container/prefix/*.csv`, by parameter."""
+        patterns = ((key, value.get("files")) for key, value in self.params.items())
+        return {
+            key: found.removeprefix(BLOBS).strip("/")
+            for key, found in patterns
+            if isinstance(found, str) and found.startswith(BLOBS)
+        }
+
+    def with_blobs(self, names: Mapping[str, Sequence[str]]) -> SweepFile:
+        """Return the sweep with the blobs that the patterns match, by parameter."""
+        params = {
+            key: {**{k: v for k, v in value.items() if k != "files"}, "choice": list(names[key])}
+            if key in names
+            else value
+            for key, value in self.params.items()
+        }
+        return self.model_copy(update={"params": params})
+
     def space(self, folder: Path) -> tuple[dict[str, Any], ...]:
         """Return the dimensions as the sampler reads them."""
         return tuple(each.to_json() for each in self.dimensions(folder))
@@ -538,7 +561,7 @@ def _range(values: Sequence[object]) -> Sequence[int]:
 def _files(name: str, raw: object, folder: Path | None) -> list[str]:
     if not isinstance(raw, str) or not raw or Path(raw).is_absolute() or ".." in Path(raw).parts:
         raise key_error(f"{raw!r} is not a pattern within the folder", 'write files: "data/*.csv"')
-    if folder is None:
+    if folder is None or raw.startswith(BLOBS):
         return ["?"]
     found = sorted(path for path in folder.glob(raw) if path.is_file())
     if not found:
@@ -549,6 +572,22 @@ def _files(name: str, raw: object, folder: Path | None) -> list[str]:
             fix="correct the glob of `files`",
         )
     return [path.relative_to(folder).as_posix() for path in found]
+
+
+def matches_blob(name: str, pattern: str) -> bool:
+    """Return True if a pattern means this blob: `*` stays within a folder, `**` does not.
+
+    A pattern without `*`, `?` and `[` is a blob, or a folder whose blobs are all meant.
+    """
+    if not any(char in pattern for char in "*?["):
+        return name == pattern or not pattern or name.startswith(f"{pattern}/")
+    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]/]+\])", pattern)
+    regex = "".join(
+        known.get(part) or (part.replace("[!", "[^") if part[:1] == "[" else re.escape(part))
+        for part in parts
+    )
+    return re.fullmatch(regex, name, re.DOTALL) is not None
 
 
 def is_value(value: object) -> bool:

@@ -169,11 +169,11 @@ def _listed(connection: Connection, name: str, source: str) -> dict[str, Any]:
     single = next((blob for blob in blobs if blob.name == prefix), None)
     if single is not None:
         folder, _, last = prefix.rpartition("/")
-        return _blob_document(source, container, folder, [single], last)
+        return blob_document(source, container, folder, [single], last)
     if not blobs:
         raise refused_input(spec, "no blob has that name or prefix", "check the spelling")
     _refuse_nested(spec, {blob.name for blob in blobs})
-    return _blob_document(source, container, prefix, blobs, None)
+    return blob_document(source, container, prefix, blobs, None)
 
 
 def _belongs(blob: str, prefix: str) -> bool:
@@ -181,9 +181,10 @@ def _belongs(blob: str, prefix: str) -> bool:
     return (not prefix or blob == prefix or blob.startswith(f"{prefix}/")) and blob[-1:] != "/"
 
 
-def _blob_document(
+def blob_document(
     source: str, container: str, folder: str, blobs: Sequence[BlobInfo], single: str | None
 ) -> dict[str, Any]:
+    """Return the entry of an input of kind blob; `single` names the only file."""
     start = len(folder) + 1 if folder else 0
     files = [
         {"name": b.name[start:], "size_bytes": b.size_bytes, "etag": b.etag, "md5": b.md5}

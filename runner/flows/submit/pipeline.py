@@ -376,12 +376,14 @@ def _read_group(
     drafts: dict[str, _Draft] = {}
     read: tuple[PoolChoice, RunFiles, RunInputs] | None = None
     for name, run in runs.items():
-        if read is None or name not in submission.trials:  # trials differ in parameters only
+        # Trials differ in parameters only, or in the blob that they read.
+        if read is None or name not in submission.trials:
             with of_task(name):
                 choice = _choose_pool(run, pool.id, outputs)
                 read = (choice, *read_files(run, settings, outputs, memo, on_progress))
         choice, files, inputs = read
         named = {key: resolve_task_input(one, group) for key, one in inputs.named.items()}
+        named |= run.resolved
         placement = Placement(
             pool,
             group.job_id,
@@ -406,7 +408,11 @@ def _look_up_all(
     name, first = next(iter(drafts.items()))
     found = _look_up(first, name, group, target, lookups)
     return {
-        name: replace(draft, inputs=found.inputs, placement=found.placement)
+        name: replace(
+            draft,
+            inputs=replace(found.inputs, named={**found.inputs.named, **draft.run.resolved}),
+            placement=found.placement,
+        )
         if name in group.trials
         else _look_up(draft, name, group, target, lookups)
         for name, draft in drafts.items()

@@ -11,7 +11,7 @@ import re
 import secrets
 import subprocess
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,13 +76,17 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRun:
-    """A recipe and its options after validation, with the values of its secrets."""
+    """A recipe and its options after validation, with the values of its secrets.
+
+    `resolved` are entries of inputs in run.json that were looked up already, by name.
+    """
 
     recipe: Recipe
     request: RunRequest
     secrets: SecretValues
     data: Path | None = None
     insisted: Resources = NO_RESOURCES
+    resolved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
 
 
 def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:

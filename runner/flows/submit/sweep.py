@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer
 from runner.core.planning.plan import to_arguments
 from runner.core.pricing.cost import to_micros
+from runner.core.progress import OnProgress
 from runner.core.recipe.file import missing_script
-from runner.core.recipe.inputs import InputSpec
+from runner.core.recipe.inputs import InputSpec, input_variable
 from runner.core.recipe.notebook import notebook_of
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe, load_recipe
-from runner.core.recipe.sweep import MOST_TRIALS, MergeFile, SweepFile, Trial, is_value
+from runner.core.recipe.sweep import (
+    MOST_TRIALS,
+    MergeFile,
+    SweepFile,
+    Trial,
+    is_value,
+    matches_blob,
+)
 from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
+from runner.core.settings import Settings
 from runner.flows.submit.group import CheckedFile, of_task
+from runner.flows.submit.lookups import blob_document
+from runner.flows.submit.pipeline import open_target, preview_target
 from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
 from runner.protocol.metrics import default_goal
+from runner.protocol.names import as_stored, listed_prefix
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, slug
 from runner.protocol.sweeps import TrialSpec
 
@@ -43,8 +58,69 @@ answer.close()
 """
 
 
+BlobFiles = Mapping[str, Mapping[str, Mapping[str, Any]]]  # of a parameter: inputs, by value
+_NO_BLOBS: BlobFiles = {}
+
+
+def find_blobs(
+    sweep: SweepFile, settings: Settings, on_progress: OnProgress, *, preview: bool = False
+) -> tuple[SweepFile, BlobFiles]:
+    """Return a sweep over blobs with their names as values, and their entries in run.json.
+
+    Raises:
+        RunnerError: R-SWEEP-FILES, no blob matches; R-SWEEP-BLOBS, no service can be asked.
+    """
+    if not (patterns := sweep.blob_patterns):
+        return sweep, _NO_BLOBS
+    connection = (
+        preview_target(settings).connection if preview else open_target(settings, on_progress)[0]
+    )
+    if connection is None:
+        raise RunnerError(
+            "R-SWEEP-BLOBS",
+            "the blobs of the sweep cannot be listed",
+            why="the local services do not run",
+            fix="runner local up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    found = {name: list_blobs(connection, name, each) for name, each in patterns.items()}
+    return sweep.with_blobs({name: tuple(files) for name, files in found.items()}), found
+
+
+def list_blobs(connection: Connection, name: str, pattern: str) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of the blobs that a pattern means, `container/blob`, by that name."""
+    container, _, below = as_stored(pattern).partition("/")
+    store = BlobContainer(connection.blob_service(), container)
+    fixed = re.split(r"[*?\[]", below)[0]
+    prefix = fixed.rpartition("/")[0] if fixed != below else fixed
+    found: dict[str, Mapping[str, Any]] = {}
+    try:
+        blobs = map(store.named, store.list(listed_prefix(prefix)))
+        for blob in sorted(blobs, key=lambda each: each.name):
+            if blob.name.endswith("/") or not matches_blob(blob.name, below):
+                continue
+            folder, _, last = blob.name.rpartition("/")
+            source = f"{container}/{blob.name}"
+            found[source] = blob_document(source, container, folder, [blob], last)
+    except RunnerError as err:
+        if err.code != "R-CONTAINER-MISSING":
+            raise
+    if not found:
+        raise RunnerError(
+            "R-SWEEP-FILES",
+            f"sweep: no blob for {name} matches {pattern}",
+            why=f"searched in container {container!r} of the storage account",
+            fix=f"correct the pattern of `files`: runner data ls {container}:",
+        )
+    return found
+
+
 def check_sweep(
-    recipe: Recipe, sweep: SweepFile, options: TrainOptions, max_cost: str | None = None
+    recipe: Recipe,
+    sweep: SweepFile,
+    options: TrainOptions,
+    max_cost: str | None = None,
+    blobs: BlobFiles = _NO_BLOBS,
 ) -> CheckedFile:
     """Validate every trial of a sweep as a run.
 
@@ -55,6 +131,7 @@ def check_sweep(
         sweep: the trials.
         options: options of all trials.
         max_cost: cap in USD of all trials together; they get equal shares of it.
+        blobs: those of `find_blobs`, which the trials get as inputs.
 
     Raises:
         RunnerError: a trial is not valid, or the generator of the trials fails. Nothing is written.
@@ -65,6 +142,13 @@ def check_sweep(
         trials = sweep.repeated(_generated(recipe, sweep.generator))
     _refuse_fixed(trials, options.overrides)
     of_trial = _trial_specs(recipe, sweep, options)
+    if blobs and of_trial("", 0, {}).sampler is not None:
+        raise RunnerError(
+            "R-SWEEP-BLOBS",
+            "a sampler cannot choose among blobs",
+            why="the blob that a trial reads is known when it is submitted",
+            fix="--method random",
+        )
     if max_cost is not None:
         shares = len(trials) + (sweep.merge is not None)
         recipe = replace(recipe, max_cost_micros=to_micros(max_cost) // shares)
@@ -73,9 +157,11 @@ def check_sweep(
     for number, trial in enumerate(trials, start=1):
         name = f"{number:0{width}d}"
         try:
-            checked = check_run(recipe, _options(recipe, trial, options))
+            read = {key: blobs[key][str(value)] for key, value in trial.items() if key in blobs}
+            checked = check_run(recipe, _options(recipe, trial, options, tuple(read)))
             document = of_trial(name, number, trial).to_json()
-            runs[name] = replace(checked, request=replace(checked.request, trial=document))
+            request = replace(checked.request, trial=document)
+            runs[name] = replace(checked, request=request, resolved=read)
         except RunnerError as err:
             raise RunnerError(
                 err.code, f"trial {name}: {err.what}", why=err.why, fix=err.fix
@@ -110,6 +196,9 @@ def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> Che
                     fix="correct `command` of `merge`",
                 )
             own, inputs = replace(recipe, command=words, params=()), ()
+            if own.files is not None:  # of a script that is sent alone
+                named = (word for word in words if (recipe.folder / word).is_file())
+                own = replace(own, files=tuple(dict.fromkeys((*own.files, *named))))
         results = InputSpec(TRIALS_INPUT, TRIALS_INPUT, "the results of all trials")
         own = replace(
             own,
@@ -120,7 +209,7 @@ def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> Che
         if merge.recipe is None:
             own = replace(
                 own, dataset=None, outputs=(), named_outputs={}, metric_patterns={},
-                primary_metric=None, expect=(), model=None, launcher="python", files=recipe.files,
+                primary_metric=None, expect=(), model=None, launcher="python",
                 resources=replace(recipe.resources, nodes=1),
             )  # fmt: skip
         return check_run(own, TrainOptions(experiment=options.experiment or recipe.name))
@@ -169,7 +258,13 @@ def _trial_specs(
     )  # fmt: skip
 
 
-def _options(recipe: Recipe, trial: Trial, options: TrainOptions) -> TrainOptions:
+def _options(
+    recipe: Recipe, trial: Trial, options: TrainOptions, read: Sequence[str]
+) -> TrainOptions:
+    """Return the options of a trial; the node knows the paths of the blobs of `read`."""
+    inputs = tuple(f"{name}=blob:{trial[name]}" for name in read)
+    trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
+    options = replace(options, inputs=(*options.inputs, *inputs))
     if not recipe.params and notebook_of(recipe.command) is None:
         return replace(options, script_args=(*to_arguments(trial), *options.script_args))
     swept = (f"{name}={value}" for name, value in trial.items())

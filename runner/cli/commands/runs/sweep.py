@@ -124,7 +124,7 @@ def start(
     from runner.core.recipe.recipe import load_recipe
     from runner.core.recipe.sweep import change_sweep, parse_param
     from runner.flows.submit.prepare import TrainOptions
-    from runner.flows.submit.sweep import check_sweep
+    from runner.flows.submit.sweep import check_sweep, find_blobs
 
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, max_time=max_time, retries=retries,
@@ -144,8 +144,10 @@ def start(
         inputs=tuple(input_ or ()),
         insisted=flags.resources,
     )
-    checked = check_sweep(recipe, sweep, request, max_cost)
     settings = call.settings(pool=pool)
+    with call.out.stages() as view:
+        sweep, blobs = find_blobs(sweep, settings, view.on_progress, preview=dry_run)
+    checked = check_sweep(recipe, sweep, request, max_cost, blobs)
     if dry_run:
         _dry_run(call.out, checked, settings)
         return

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.core.recipe.recipe import load_recipe
-from runner.core.recipe.sweep import SweepFile, change_sweep
+from runner.core.recipe.sweep import SweepFile, change_sweep, matches_blob
 from runner.core.schedules.submit_file import edges, must_succeed
 from runner.flows.submit.group import CheckedFile
 from runner.flows.submit.prepare import TrainOptions
@@ -116,3 +116,47 @@ def test_more_trials_than_a_merge_task_can_wait_for_are_refused(tmp_path: Path) 
     with pytest.raises(RunnerError, match="trials, not 3,000") as caught:
         check_sweep(load_recipe(str(tmp_path), cwd=tmp_path), sweep, TrainOptions())
     assert caught.value.code == "R-SWEEP-MERGE"
+
+
+def test_merge_script_is_sent_with_a_script_that_is_sent_alone(tmp_path: Path) -> None:
+    for name in ("count.py", "merge.py", "other.py"):
+        (tmp_path / name).write_text("print(1)\n")
+    sweep = SweepFile.model_validate({"params": {"lr": [1]}, "merge": "python merge.py"})
+    checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, TrainOptions())
+    assert checked.runs["1"].recipe.files == ("count.py",)
+    assert checked.runs["merge"].recipe.files == ("count.py", "merge.py")
+
+
+def test_trial_reads_its_blob_by_the_path_on_the_node(tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text("print(1)\n")
+    sweep = SweepFile.model_validate({"params": {"csv": {"files": "blob:data/x/*.csv"}}})
+    assert sweep.blob_patterns == {"csv": "data/x/*.csv"}
+    entries = {f"data/x/{n}.csv": {"kind": "blob", "files": [n]} for n in (1, 2)}
+    swept = sweep.with_blobs({"csv": tuple(entries)})
+    recipe = load_recipe("count.py", cwd=tmp_path)
+    checked = check_sweep(recipe, swept, TrainOptions(), None, {"csv": entries})
+    assert checked.trials == {"1": {"csv": "data/x/1.csv"}, "2": {"csv": "data/x/2.csv"}}
+    run = checked.runs["2"]
+    assert run.request.script_args == ("--csv", "$RUNNER_INPUT_CSV")
+    assert run.resolved == {"csv": entries["data/x/2.csv"]}
+    sampled = change_sweep(swept, {}, {"method": "tpe", "metric": "loss"})
+    with pytest.raises(RunnerError, match="a sampler cannot choose among blobs"):
+        check_sweep(recipe, sampled, TrainOptions(), None, {"csv": entries})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("x", {"x/a.csv", "x/y/b.csv", "x/y/c.txt"}),
+        ("", {"x/a.csv", "x/y/b.csv", "x/y/c.txt"}),
+        ("x/*.csv", {"x/a.csv"}),
+        ("x/**/*.csv", {"x/a.csv", "x/y/b.csv"}),
+        ("x/**", {"x/a.csv", "x/y/b.csv", "x/y/c.txt"}),
+        ("x/y/[!b].???", {"x/y/c.txt"}),
+        ("x/a.csv", {"x/a.csv"}),
+        ("x/a(csv", set()),
+    ],
+)
+def test_blob_patterns(pattern: str, found: set[str]) -> None:
+    blobs = ("x/a.csv", "x/y/b.csv", "x/y/c.txt")
+    assert {name for name in blobs if matches_blob(name, pattern)} == found
