@@ -132,7 +132,7 @@ def order_again(after: Edges) -> tuple[str, ...]:
         raise RunnerError(
             "R-RETRY-CYCLE",
             f"these runs wait for one another: {' -> '.join(err.path)}",
-            why="a run.json was changed after the submission: runner submits no cycle",
+            why="a run.json was changed after the submission, as no submission has a cycle",
             fix="repeat others one by one: `runner ps --status failed`, then `runner retry RUN`",
             exit_code=ExitCode.RUN_FAILED,
         ) from err

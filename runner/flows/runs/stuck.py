@@ -82,13 +82,15 @@ class PoolFacts:
 class NodeNeed:
     """What a queued run waits for, and since when no other run holds it back.
 
-    `run_id` is empty if a pool is asked about, for whichever run.
+    `run_id` is empty if a pool is asked about, for whichever run. `group` is the group of the run, if
+    it is in one.
     """
 
     run_id: str
     nodes: int = 1
     slots: int = 1
     since: datetime | None = None
+    group: str | None = None
 
 
 def load_pool_facts(
@@ -179,7 +181,9 @@ def explain_queue_reason(
             return replace(status, reason=reason)
         since = max(since, over) if over else since
     facts = read_pool(job.pool if job is not None and job.pool else record.pool)
-    need = NodeNeed(record.run_id, record.nodes, task.slots if task else 1, since)
+    need = NodeNeed(
+        record.run_id, record.nodes, task.slots if task else 1, since, record.group
+    )  # fmt: skip
     cause = explain_wait(need, facts, datetime.now(UTC)) if facts else None
     if cause is not None:
         before = status.reason.removesuffix(WAITING)
@@ -239,9 +243,11 @@ def _no_pool(need: NodeNeed, facts: PoolFacts) -> WaitCause:
 
 
 def _move(need: NodeNeed) -> str:
-    """Return the commands for another pool: the task of a run cannot leave its job."""
+    """Return the commands that bring the run to another pool."""
     if not need.run_id:  # a pool is asked about
         return "use another pool"
+    if need.group:
+        return f"`runner sweep move {need.group} --to POOL`"
     return f"`runner cancel {need.run_id}`, then `runner retry {need.run_id} --pool POOL`"
 
 
