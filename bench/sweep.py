@@ -31,7 +31,7 @@ from runner.core.recipe.recipe import load_recipe
 from runner.core.recipe.sweep import SweepFile
 from runner.core.settings import load_settings
 from runner.flows.runs.documents import index_run, runs_container
-from runner.flows.submit.pipeline import open_and_plan
+from runner.flows.submit.pipeline import SubmissionPlan, open_and_plan
 from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_group import submit_group
 from runner.flows.submit.sweep import check_sweep
@@ -41,6 +41,7 @@ from runner.protocol.results import RunResult
 from runner.protocol.sweeps import Point, StopRule, TrialReport, stop_reason, with_point
 
 TRIALS = 1000
+ROUNDS = 5
 SMALL = 24  # trials that really run
 SLOTS = 2
 SEEDS = 10
@@ -95,30 +96,23 @@ def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
     settings = load_settings({"target": "local"}, cwd=folder, env=env)
     recipe = load_recipe("./train.py", cwd=folder)
     space = SweepFile.model_validate({"params": {"n": {"range": [1, TRIALS]}}, "max_parallel": 1})
-    start = time.perf_counter()
-    checked = check_sweep(recipe, space, TrainOptions())
-    connection, plan = open_and_plan(checked, settings, ignore_progress, print)
-    planned = time.perf_counter() - start
-    group = submit_group(connection, plan, ignore_progress)
-    ours = time.perf_counter() - start
-    tasks = [to_task(run.plan, connection, run.secrets) for run in plan.runs.values()]
-    for task in tasks:  # as large as those of the sweep, but no second agents of its runs
-        task.command_line = "/bin/true"
-    client = connection.batch_client()
-    job: Any = importlib.import_module("azure.batch.models")
-    pool = job.BatchPoolInfo(pool_id=plan.job.pool_id)
-    client.create_job(
-        job.BatchJobCreateOptions(
-            id="raw", pool_info=pool, max_parallel_tasks=1, uses_task_dependencies=True
-        )
-    )
-    start = time.perf_counter()
-    client.create_tasks("raw", tasks)
-    raw = time.perf_counter() - start
-    client.begin_delete_job("raw")
-    row = f"sweep of {TRIALS:,} submitted, of it {planned:.1f} s to plan"
-    yield Ratio(row, "s", ours, "SDK create_tasks", raw, "<= 1.2x", ours <= 1.2 * raw)
-    subprocess.run([RUNNER, "sweep", "stop", group.group_id], env=env, check=True)
+    ours: list[float] = []
+    raw: list[float] = []
+    for number in range(ROUNDS + 1):  # the first one imports what both need
+        start = time.perf_counter()
+        checked = check_sweep(recipe, space, TrainOptions())
+        connection, plan = open_and_plan(checked, settings, ignore_progress, print)
+        group = submit_group(connection, plan, ignore_progress)
+        ours.append(time.perf_counter() - start)
+        raw.append(_create_tasks(connection, plan, f"raw-{number}"))
+        start = time.perf_counter()
+        subprocess.run([RUNNER, "sweep", "stop", group.group_id], env=env, check=True)
+        stopped = time.perf_counter() - start
+    sent, peer = statistics.median(ours[1:]), statistics.median(raw[1:])
+    row = f"sweep of {TRIALS:,} planned and submitted, median of {ROUNDS}"
+    yield Ratio(row, "s", sent, "SDK create_tasks", peer, "<= 1.2x", sent <= 1.2 * peer)
+    name = f"sweep stop, {TRIALS:,} waiting trials, process start included"
+    yield Ratio(name, "s", stopped, "the bound", 5.0, "< 5 s", stopped < 5)
     _finish(connection, plan.documents())
     took: list[float] = []
     for _ in range(3):
@@ -133,6 +127,26 @@ def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
     shown = statistics.median(took)
     name = f"sweep show, {TRIALS:,} trials, process start included"
     yield Ratio(name, "s", shown, "the bound", 1.0, "< 1 s", shown < 1)
+
+
+def _create_tasks(connection: Connection, plan: SubmissionPlan, job_id: str) -> float:
+    """Return how long the SDK takes to add tasks as large as those of the sweep to a job."""
+    tasks = [to_task(run.plan, connection, run.secrets) for run in plan.runs.values()]
+    for task in tasks:  # no second agents of its runs
+        task.command_line = "/bin/true"
+    client = connection.batch_client()
+    models: Any = importlib.import_module("azure.batch.models")
+    pool = models.BatchPoolInfo(pool_id=plan.job.pool_id)
+    client.create_job(
+        models.BatchJobCreateOptions(
+            id=job_id, pool_info=pool, max_parallel_tasks=1, uses_task_dependencies=True
+        )
+    )
+    start = time.perf_counter()
+    client.create_tasks(job_id, tasks)
+    took = time.perf_counter() - start
+    client.begin_delete_job(job_id, polling_interval=1).wait()
+    return took
 
 
 def _finish(connection: Connection, documents: Mapping[str, Mapping[str, Any]]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -224,3 +227,33 @@ def test_two_clients_that_resume_one_sweep_start_each_trial_once(cli: Cli, scrip
     assert len(known_runs(cli) - before) == 4
     until(lambda: cli.json("sweep", "show", sweep)["states"] == {"failed": 4})
     assert {trial["attempts"] for trial in cli.json("sweep", "show", sweep)["trials"]} == {2}
+
+
+@pytest.mark.slow
+@pytest.mark.feature(51)
+def test_clients_killed_while_they_resume_a_sweep_run_each_trial_once(
+    cli: Cli, script: Write
+) -> None:
+    folder = script("import time; time.sleep(0.5); print('loss: 0.5')")
+    words = ("-p", "seed={range: [1, 10]}", "--parallel", "2", "-e", "killed", "--detach")
+    sweep = cli.json("sweep", "start", folder, *words)["sweep"]
+    assert cli.json("sweep", "stop", sweep)["cancelled"]
+    chance = random.Random(42)
+    for _ in range(3):
+        clients = [cli.start("sweep", "resume", sweep, "--detach") for _ in range(2)]
+        for client in clients:
+            time.sleep(chance.uniform(0.3, 1.5))  # the time to kill it is what is drawn
+            client.kill()
+            client.communicate()
+        cli.run("local", "evict")  # refused while the node before is not replaced
+
+    def is_over() -> bool:
+        cli.run("sweep", "resume", sweep, "--detach")
+        return cli.json("sweep", "show", sweep)["states"] == {"succeeded": 10}
+
+    until(is_over, every_s=2)
+    runs = cli.json("ps", "--all", "-e", "killed")
+    ended = [row["run_id"] for row in runs if row["state"] == "succeeded"]
+    trials = [int(re.findall(r"-(\d+)-\d{8}-", run_id)[0]) for run_id in ended]
+    assert sorted(trials) == list(range(1, 11))
+    assert {row["state"] for row in runs} <= {"succeeded", "cancelled", "lost"}

@@ -1,4 +1,7 @@
-"""Find submitted groups of runs by reference; read, follow and cancel them."""
+"""Find submitted groups of runs by reference; read, follow and cancel them.
+
+What loads the Batch SDK is imported late: a sweep that has ended is shown without it.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,16 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import close_when_done, terminate_job
 from runner.azure.faults import PASSING
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
-from runner.flows.runs.cancel import CANCELLED_BY_USER, Cancelled, cancel_run
 from runner.flows.runs.documents import newest, runs_container
 from runner.flows.runs.history import RunRow, list_runs
-from runner.flows.runs.stuck import take_out_failing_node
 from runner.flows.runs.waiting import WaitingRuns, list_started, read_run
-from runner.flows.runs.watch import CONTACT_TIMEOUT_S
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
     GROUPS_FOLDER,
@@ -32,6 +32,9 @@ from runner.protocol.groups import (
 from runner.protocol.paths import RunPaths, check_reference, is_run_id, near_run, newest_first
 from runner.protocol.run_spec import parse_run
 from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
+
+if TYPE_CHECKING:
+    from runner.flows.runs.cancel import Cancelled
 
 _NOT_A_RUN = frozenset({"R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"})
 
@@ -161,6 +164,9 @@ def cancel_group(
 
     The job of the group is closed, also if a killed `runner submit` left it open.
     """
+    from runner.azure.batch.jobs import close_when_done  # noqa: PLC0415
+    from runner.flows.runs.cancel import cancel_run  # noqa: PLC0415
+
     if group.trials:
         return _cancel_sweep(connection, group, on_progress)
     container = runs_container(connection)
@@ -188,6 +194,9 @@ def _cancel_sweep(
 
     A trial that a node starts at the same time ends with the job, and is then cancelled by itself.
     """
+    from runner.azure.batch.jobs import terminate_job  # noqa: PLC0415
+    from runner.flows.runs.cancel import Cancelled, cancel_run  # noqa: PLC0415
+
     container = runs_container(connection)
     on_progress(Progress("cancel", "start"))
     started = list_started(container, sweep.group_id)
@@ -223,6 +232,8 @@ def _cancel_waiting(
     container: BlobContainer, group_id: str, started: Collection[str]
 ) -> frozenset[str]:
     """Record the trials that have not started as cancelled. Return those that were not before."""
+    from runner.flows.runs.cancel import CANCELLED_BY_USER  # noqa: PLC0415
+
     changed: frozenset[str] = frozenset()
 
     def change(content: bytes) -> bytes:
@@ -248,6 +259,9 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
     Raises:
         RunnerError: there was no contact for `CONTACT_TIMEOUT_S`.
     """
+    from runner.flows.runs.stuck import take_out_failing_node  # noqa: PLC0415
+    from runner.flows.runs.watch import CONTACT_TIMEOUT_S  # noqa: PLC0415
+
     contact = time.monotonic()
     view = last = None
     failed = 0

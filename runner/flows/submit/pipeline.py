@@ -275,7 +275,7 @@ def plan_submission(
     limit = timedelta(seconds=cap.job_s) if cap else None
     job = replace(job, max_parallel=max_parallel, limit=limit)
     if not target.preview:
-        drafts = {name: _fetch(draft, target, memo, on_progress) for name, draft in drafts.items()}
+        drafts = _fetch_all(drafts, group, target, memo, on_progress)
     runs = {name: _plan(draft, job.job_id, target) for name, draft in drafts.items()}
     if target.preview:
         _preview(runs, lookups, in_group=group is not None)
@@ -481,6 +481,23 @@ def find_job(
     return JobPlan(
         found.job_id, found.exists, placement.pool.id, priority, completes=found.completes
     )
+
+
+def _fetch_all(
+    drafts: Mapping[str, _Draft],
+    group: RunGroup | None,
+    target: Target,
+    memo: Memo,
+    on_progress: OnProgress,
+) -> dict[str, _Draft]:
+    """Return the drafts with their data sets, which are the same for all trials."""
+    if group is None or not group.trials:
+        return {name: _fetch(draft, target, memo, on_progress) for name, draft in drafts.items()}
+    found = _fetch(next(iter(drafts.values())), target, memo, on_progress)
+    return {
+        name: replace(draft, files=found.files, inputs=found.inputs)
+        for name, draft in drafts.items()
+    }
 
 
 def _fetch(draft: _Draft, target: Target, memo: Memo, on_progress: OnProgress) -> _Draft:

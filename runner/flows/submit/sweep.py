@@ -307,7 +307,10 @@ def _generated(recipe: Recipe, generator: str) -> list[Trial]:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         why = last[0] if last else f"exit code {done.returncode}"
         raise _refused(generator, why, f"correct {name} in {file}")
-    return [_checked(trial, generator) for trial in json.loads(done.stdout)]
+    trials = [_checked(trial, generator) for trial in json.loads(done.stdout)]
+    if not trials:
+        raise _refused(generator, "it yielded nothing", f"let {name} yield a dict for each trial")
+    return trials
 
 
 def _checked(trial: Any, generator: str) -> Trial:

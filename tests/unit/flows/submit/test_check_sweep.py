@@ -160,3 +160,32 @@ def test_trial_reads_its_blob_by_the_path_on_the_node(tmp_path: Path) -> None:
 def test_blob_patterns(pattern: str, found: set[str]) -> None:
     blobs = ("x/a.csv", "x/y/b.csv", "x/y/c.txt")
     assert {name for name in blobs if matches_blob(name, pattern)} == found
+
+
+@pytest.mark.feature(44)
+@pytest.mark.parametrize(
+    ("body", "code", "why"),
+    [
+        ("raise ValueError('no data')\n    yield {}", "R-SWEEP-GENERATOR", "ValueError: no data"),
+        (
+            "n = 0\n    while True:\n        n += 1\n        yield {'n': n}",
+            "R-SWEEP-SIZE",
+            "10,000",
+        ),
+        ("import time\n    time.sleep(60)\n    yield {}", "R-SWEEP-GENERATOR", "more than 0.3 s"),
+        ("yield 3", "R-SWEEP-GENERATOR", "3 is not the parameters of a trial"),
+        ("return\n    yield {}", "R-SWEEP-GENERATOR", "it yielded nothing"),
+    ],
+)
+def test_generator_that_fails_or_never_ends_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, code: str, why: str
+) -> None:
+    if "sleep" in body:
+        monkeypatch.setattr("runner.flows.submit.sweep.GENERATOR_S", 0.3)
+    (tmp_path / "trials.py").write_text(f"def make():\n    {body}\n")
+    (tmp_path / "train.py").write_text("print('loss: 1')\n")
+    sweep = SweepFile.model_validate({"generator": "trials.py:make"})
+    with pytest.raises(RunnerError) as refused:
+        check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, TrainOptions())
+    assert refused.value.code == code
+    assert why in refused.value.why
