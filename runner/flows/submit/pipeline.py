@@ -197,8 +197,8 @@ class SubmissionPlan:
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings of all runs, each once, and the notes of the lookups."""
         # Trials have the same files, recipe and pool.
-        several = 1 if self.group is not None and self.group.trials else None
-        runs = islice(self.runs.values(), several)
+        trials = frozenset(islice(self.group.trials, 1, None) if self.group else ())
+        runs = (run for name, run in self.runs.items() if name not in trials)
         texts = (text for run in runs for text in run.warnings)
         return (*dict.fromkeys(texts), *self.notes, *(self.cost.warnings if self.cost else ()))
 
@@ -275,7 +275,7 @@ def plan_submission(
     limit = timedelta(seconds=cap.job_s) if cap else None
     job = replace(job, max_parallel=max_parallel, limit=limit)
     if not target.preview:
-        drafts = _fetch_all(drafts, group, target, memo, on_progress)
+        drafts = {name: _fetch(draft, target, memo, on_progress) for name, draft in drafts.items()}
     runs = {name: _plan(draft, job.job_id, target) for name, draft in drafts.items()}
     if target.preview:
         _preview(runs, lookups, in_group=group is not None)
@@ -481,23 +481,6 @@ def find_job(
     return JobPlan(
         found.job_id, found.exists, placement.pool.id, priority, completes=found.completes
     )
-
-
-def _fetch_all(
-    drafts: Mapping[str, _Draft],
-    group: RunGroup | None,
-    target: Target,
-    memo: Memo,
-    on_progress: OnProgress,
-) -> dict[str, _Draft]:
-    """Return the drafts with their data sets, which are the same for all trials."""
-    if group is None or not group.trials:
-        return {name: _fetch(draft, target, memo, on_progress) for name, draft in drafts.items()}
-    found = _fetch(next(iter(drafts.values())), target, memo, on_progress)
-    return {
-        name: replace(draft, files=found.files, inputs=found.inputs)
-        for name, draft in drafts.items()
-    }
 
 
 def _fetch(draft: _Draft, target: Target, memo: Memo, on_progress: OnProgress) -> _Draft:
