@@ -20,7 +20,7 @@ from runner.protocol.run_spec import RunSpec
 
 NOTE = "runner"  # name of the metadata item of a job
 Action = Literal["pause", "move", "drain"]
-Running = Literal["requeue", "wait", "terminate"]  # what becomes of running tasks
+Running = Literal["requeue", "wait", "terminate"]  # how running tasks are treated
 _PAUSED = frozenset({"disabling", "disabled"})
 _CLOSED = frozenset({"terminating", "completed", "deleting"})
 

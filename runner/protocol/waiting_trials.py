@@ -38,13 +38,13 @@ def waiting_blob(group_id: str) -> str:
 
 
 def sweep_of(run_id: str) -> str | None:
-    """Return the only sweep that this run may be the first run of a trial of, or None."""
+    """Return the ID of the sweep that the form of this run ID implies, or None."""
     found = _TRIAL_RUN.fullmatch(run_id)
     return found["name"] + found["rest"] if found else None
 
 
 def trial_prefix(group_id: str) -> str:
-    """Return what the run IDs of the trials of a sweep begin with; those of others may, too."""
+    """Return the prefix of the run IDs of a sweep. Runs of other sweeps may share it."""
     return group_id[:-STAMP_LENGTH] + "-"
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from runner.flows.runs.stuck import PoolReader
 
 # One entry of the index takes 0.5 ms to read, with those of all runs; the two documents of a run 7.
-_INDEX_FROM = 40  # rows; an account with so many runs is read by its index at any size
-_ENTRIES_PER_ROW = 12
+_INDEX_FROM = 40  # rows, which are read by the index however many runs there are
+_ENTRIES_PER_ROW = 12  # of a page: with fewer runs, the index is read for it
 _PAGE = 20
 
 
@@ -144,7 +144,9 @@ def list_runs(
 ) -> RunHistory:
     """Return the newest runs that match, at most `limit`; `ids` limits the choice to these runs."""
     among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
-    listing = _Listing(connection, "" if ids is None else commonprefix(among), len(among))
+    is_small = limit is not None and len(among) <= _ENTRIES_PER_ROW * limit
+    prefix = "" if ids is None else commonprefix(among)
+    listing = _Listing(connection, prefix, index_from=1 if is_small else _INDEX_FROM)
     ids = among
     if only.since is not None:
         ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
@@ -169,13 +171,13 @@ def _not_before(run_id: str, since: datetime) -> bool:
 class _Listing:
     """Rows of run IDs with a prefix; the index is read once, if it is needed.
 
-    `runs` is the number of runs that the index has about as many entries for.
+    `index_from` is the number of rows from which the index is faster than the documents.
     """
 
-    def __init__(self, connection: Connection, prefix: str, runs: int) -> None:
+    def __init__(self, connection: Connection, prefix: str, *, index_from: int) -> None:
         self._connection = connection
         self._prefix = prefix
-        self._runs = runs
+        self._index_from = index_from
         self._lock = Lock()
         self._pools: PoolReader | None = None
         self._index: dict[str, IndexEntry] | None = None
@@ -183,8 +185,7 @@ class _Listing:
 
     def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
         """Return one row for each id, in order."""
-        by_index = len(ids) >= _INDEX_FROM or self._runs <= _ENTRIES_PER_ROW * len(ids)
-        found = self._indexed(ids) if by_index else {}
+        found = self._indexed(ids) if len(ids) >= self._index_from else {}
         missing = [run_id for run_id in ids if run_id not in found]
         rows = in_parallel(self._row, missing)
         found |= dict(zip(missing, rows, strict=True))

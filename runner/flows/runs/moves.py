@@ -308,7 +308,7 @@ class _Mover:
         time.sleep(_POLL_S)
 
     def _record(self, runs: JobRuns) -> None:
-        """Let the documents of the unfinished runs name the pool."""
+        """Write the new pool to run.json and the index entry of each unfinished run."""
         to = self.target.output
         container = runs_container(self.connection)
 
@@ -353,7 +353,7 @@ def _report_wait(connection: Connection, job: JobSnapshot, on_progress: OnProgre
 
 
 def _record_group(connection: Connection, group_id: str, pool: str) -> None:
-    """Let the document of a group name the pool; `ls` shows it."""
+    """Write the new pool to the document of the group, which `ls` shows."""
     container, blob = runs_container(connection), group_blob(group_id)
     with suppress(RunnerError):  # a group that is damaged or was deleted has runs nevertheless
         group = find_group(connection, group_id)
@@ -379,13 +379,13 @@ def pause_jobs(
     *,
     awaits: bool,
 ) -> list[JobChange]:
-    """Let no task of the jobs start any more. Safe to repeat.
+    """Disable the jobs. Safe to repeat.
 
     Args:
         connection: the services.
         jobs: the jobs.
         note: the pause, which the jobs then have.
-        running: what becomes of running tasks.
+        running: how running tasks are treated.
         on_progress: receives the progress.
         awaits: return when no task runs any more.
 
@@ -520,7 +520,7 @@ def drain_pool(
     running: Running,
     on_progress: OnProgress,
 ) -> Drained:
-    """Take the nodes of a pool out of work, and move or pause its jobs. Safe to repeat."""
+    """Disable scheduling on the nodes of a pool, and move or pause its jobs. Safe to repeat."""
     ours = [each for each in jobs if each.records]
     if target is None:
         done = pause_jobs(connection, ours, note, running, on_progress, awaits=True)
@@ -535,7 +535,7 @@ def drain_pool(
 _WORKING = frozenset({"idle", "running"})
 
 
-def fill_pool(connection: Connection, pool_id: str) -> tuple[list[JobChange], list[str]]:
+def end_drain(connection: Connection, pool_id: str) -> tuple[list[JobChange], list[str]]:
     """End a drain: let the nodes of a pool take tasks, and the jobs that it paused continue.
 
     Return the jobs, and the nodes that were changed.

@@ -82,8 +82,8 @@ class PoolFacts:
 class NodeNeed:
     """What a queued run waits for, and since when no other run holds it back.
 
-    `run_id` is empty if a pool is asked about, for whichever run. `group` is the group of the run, if
-    it is in one.
+    `run_id` is empty if a pool is asked about, for whichever run. `group` is that of the run, or
+    None.
     """
 
     run_id: str

@@ -106,7 +106,7 @@ def list_waiting(container: BlobContainer, prefix: str, started: Collection[str]
 
 
 def forget_waiting(container: BlobContainer, group_id: str, run_ids: Iterable[str]) -> None:
-    """Take runs that are deleted out of the document of their sweep."""
+    """Remove deleted runs from `waiting/<group>.json`."""
     gone = frozenset(run_ids)
 
     def change(content: bytes) -> bytes | None:

@@ -140,14 +140,14 @@ def enable(
         str | None, typer.Argument(help="ID of the node.", show_default="all nodes")
     ] = None,
 ) -> None:
-    """Give tasks to a node again; without one, to all nodes, and continue the jobs of a drain."""
+    """Enable scheduling on one or all nodes; also continue the jobs of a drain."""
     if node is not None:
         _schedule(call, pool, node, enabled=True)
         return
-    from runner.flows.runs.moves import fill_pool
+    from runner.flows.runs.moves import end_drain
 
     out = call.out
-    jobs, nodes = fill_pool(call.connect(), pool)
+    jobs, nodes = end_drain(call.connect(), pool)
     if not out.as_text:
         out.record({"pool": pool, "nodes": nodes, "jobs": [each.to_json() for each in jobs]})
         return
@@ -174,12 +174,12 @@ def drain(
         Literal["requeue", "wait", "terminate"] | None,
         typer.Option(
             "--running",
-            help="What becomes of runs that run: requeue starts them again, from a checkpoint.",
+            help="Running runs are requeued, awaited or ended; requeued ones use their checkpoint.",
             show_default="requeue with --to, else wait",
         ),
     ] = None,
 ) -> None:
-    """Take all nodes of a pool out of work. After an interruption, run it again."""
+    """Disable scheduling on the nodes of a pool, and move or pause its runs."""
     from runner.flows.runs.moves import drain_pool, plan_drain
 
     out = call.out
@@ -209,7 +209,9 @@ def drain(
     out.note(f"{runs} unfinished runs {what}; {len(done.nodes)} nodes take no tasks any more")
     for job_id in done.foreign:
         out.warning(f"job {job_id} has tasks that are not runs: its queued tasks wait in the pool")
-    out.note(f"its nodes still cost money: runner pool resize {note.name} 0")
+    if call.settings().target != "local":
+        resize = f"`runner pool resize {note.name} 0`"
+        out.note(f"its nodes cost money until its formula removes them, or {resize} does")
     out.note(f"to use it again: runner pool enable {note.name}")
 
 

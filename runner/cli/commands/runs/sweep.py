@@ -403,7 +403,7 @@ RunningOption = Annotated[
     Literal["requeue", "wait", "terminate"],
     typer.Option(
         "--running",
-        help="What becomes of trials that run: requeue starts them again, from their checkpoint.",
+        help="Running trials are requeued, awaited or ended; requeued ones use their checkpoint.",
     ),
 ]
 
@@ -447,7 +447,7 @@ def move(
 @app.command("pause")
 @on_target
 def pause(call: Invocation, experiment: JobsArgument, running: RunningOption = "requeue") -> None:
-    """Start no trial until `unpause`; with --running wait, those that run go on to their end."""
+    """Pause a sweep: start no further trials until `unpause`."""
     from runner.core.job_moves import JobNote
     from runner.flows.runs.moves import find_jobs, pause_jobs
 
@@ -468,7 +468,7 @@ def pause(call: Invocation, experiment: JobsArgument, running: RunningOption = "
 @app.command("unpause")
 @on_target
 def unpause(call: Invocation, experiment: JobsArgument) -> None:
-    """Let the trials of a paused sweep start again."""
+    """Continue a paused sweep."""
     from runner.flows.runs.moves import continue_jobs, find_jobs
 
     out = call.out
