@@ -99,11 +99,12 @@ def _read(client: Path, agent: Path) -> Executed:
         path = Path(line)
         if path.is_relative_to(ROOT / "runner"):
             ours.append(path.relative_to(ROOT).as_posix())
-    packed = [line.partition(f"{ARCHIVE}/") for line in agent.read_text("utf-8").splitlines()]
+    # A module compiled from the archive has its path, and byte code the name in the archive.
+    packed = [line.rpartition(f"{ARCHIVE}/")[2] for line in agent.read_text("utf-8").splitlines()]
     return Executed(
         client=tuple(name for name in ours if not name.startswith("runner/node/")),
         client_of_node=tuple(name for name in ours if name.startswith("runner/node/")),
-        agent=tuple(name for _, found, name in packed if found and name.startswith("runner/")),
+        agent=tuple(dict.fromkeys(name for name in packed if name.startswith("runner/"))),
     )
 
 
