@@ -44,6 +44,13 @@ def test_script_trains_with_every_combination_and_the_best_model_is_registered(
     ]
     [listed] = cli.json("sweep", "ls")
     assert (listed["sweep"], listed["trials"]) == (found["sweep"], 4)
+    lines = cli.ok("logs", found["sweep"]).splitlines()
+    names = [line.partition(" ")[0] for line in lines]
+    assert (len(set(names)), names == sorted(names)) == (4, True), lines
+    refused = cli.run("logs", found["sweep"], "--follow").stderr
+    assert "R-LOGS-GROUP" in refused
+    fix = next(line for line in refused.splitlines() if "fix: runner " in line)
+    assert "loss: " in cli.ok(*fix.split()[2:])
     best = cli.json("sweep", "best", "@last", "--register", "swept")
     assert (best["run_id"], best["model"]) == (found["trials"][0]["run_id"], "swept@1")
     assert "model.txt" in cli.ok("models", "show", "swept@1")

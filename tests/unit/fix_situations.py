@@ -199,6 +199,7 @@ NOT_TRIED: Mapping[str, tuple[str, ...]] = {
         *("R-REPRODUCE-OUTCOME", "R-RUN-FAILED", "R-SUBMIT-SCHEDULE"),
     ),
     "e2e/test_models_cli.py runs its command": ("R-MODEL-DELETED",),
+    "e2e/test_sweep.py runs its command": ("R-LOGS-GROUP",),
 }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import read_task_file
-from runner.azure.storage.blobs import BlobContainer
+from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.flows.runs.documents import load_attempts, load_result, runs_container
 from runner.flows.runs.events import LogStream
 from runner.protocol.errors import RunnerError
@@ -156,6 +156,39 @@ def read_merged_log(
                 start, end = _attempt_range(started[rank], number, stream, end)
             text = "".join(_pieces(container, blob, start, end, tail))
             yield from (rank_prefix(rank) + line for line in text.splitlines())
+
+
+_RUNS_AT_ONCE = 50
+
+
+def read_group_log(
+    connection: Connection,
+    records: Mapping[str, RunSpec],
+    stream: LogStream,
+    *,
+    tail: int | None = None,
+) -> Iterator[str]:
+    """Yield the lines of several runs so far, run by run, each with the name of its run.
+
+    Args:
+        connection: the services.
+        records: the runs by the names to print.
+        stream: which log.
+        tail: how many lines of each run, or of each of its ranks; None is all.
+    """
+
+    def read(name: str) -> list[str]:
+        record = records[name]
+        if record.nodes > 1:
+            lines = list(read_merged_log(connection, record, stream, tail=tail))
+        else:
+            lines = "".join(read_log(connection, record, stream, tail=tail)).splitlines()
+        return [f"[{name}] {line}" for line in lines]
+
+    names = list(records)
+    for first in range(0, len(names), _RUNS_AT_ONCE):
+        for lines in in_parallel(read, names[first : first + _RUNS_AT_ONCE]):
+            yield from lines
 
 
 def last_lines(

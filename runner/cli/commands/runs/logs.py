@@ -13,6 +13,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.flows.runs.events import LogStream
+    from runner.protocol.groups import RunGroup
     from runner.protocol.run_spec import RunSpec
 
 
@@ -43,7 +44,7 @@ def logs(
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
-    """Print the standard output or standard error of a run's script."""
+    """Print the standard output or standard error of a run, or of all runs of a sweep or group."""
     from runner.flows.runs.documents import find_run
 
     if follow and attempt is not None:
@@ -55,8 +56,17 @@ def logs(
         )
     out = Output()
     connection = open_connection(target, stack)
-    record = find_run(connection, run)
     stream: LogStream = "stderr" if stderr else "stdout"
+    try:
+        record = find_run(connection, run)
+    except RunnerError as err:
+        from runner.flows.runs.groups import group_instead
+
+        group = group_instead(connection, run, err)
+        if follow or attempt is not None or node is not None:
+            raise _one_run_only(group) from None
+        _print_group(out, connection, group, stream, tail)
+        return
     every = node is None and record.nodes > 1
     if follow:
         ranks = tuple(range(record.nodes)) if every else (node or 0,)
@@ -65,6 +75,33 @@ def logs(
         _print_all(out, connection, record, stream, tail, attempt)
     else:
         _print(out, connection, record, stream, tail, attempt, node or 0)
+
+
+def _one_run_only(group: RunGroup) -> RunnerError:
+    first = next(iter(group.runs.values()))
+    return RunnerError(
+        "R-LOGS-GROUP",
+        "--follow, --attempt and --node are for one run",
+        why=f"{group.group_id} has {len(group.runs)} runs",
+        fix=f"runner logs {first}",
+    )
+
+
+def _print_group(
+    out: Output, connection: Connection, group: RunGroup, stream: LogStream, tail: int | None
+) -> None:
+    from runner.flows.runs.history import list_runs
+    from runner.flows.runs.logs import read_group_log
+
+    rows = list_runs(connection, limit=None, ids=list(group.runs.values())).rows
+    records = {row.run_id: row.record for row in rows if row.record is not None}
+    named = {name: records[run] for name, run in group.runs.items() if run in records}
+    empty = True
+    for line in read_group_log(connection, named, stream, tail=tail):
+        empty = False
+        out.log(line)
+    if empty and tail != 0:
+        out.note(f"no run of {group.group_id} has written a line")
 
 
 def _print_all(
