@@ -158,6 +158,7 @@ def test_two_at_once_both_succeed(cli: Cli, script: Write) -> None:
     folder = script(PLAIN)
     both = [cli.start("train", folder, "-o", "json") for _ in range(2)]
     outcomes = [process.communicate(timeout=240) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outcomes
     documents = [json.loads(out) for out, _ in outcomes]
     assert [d["status"] for d in documents] == ["succeeded", "succeeded"]
     assert documents[0]["run_id"] != documents[1]["run_id"]
