@@ -29,7 +29,7 @@ ROUNDS = 3
 CONCURRENCY = (1, 4, 8, 16)
 FINALISTS = 2  # are tried again: one slow moment must not hide the SDK's best
 MIB = 1024 * 1024
-WORKLOADS = {"one file of 64 MiB": (1, 64 * MIB), "150 files of 64 KiB": (150, 64 * 1024)}
+WORKLOADS = {"one file of 96 MiB": (1, 96 * MIB), "300 files of 64 KiB": (300, 64 * 1024)}
 
 
 def measure() -> Iterator[Ratio]:
