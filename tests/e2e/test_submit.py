@@ -92,7 +92,7 @@ def test_merge_task_reads_what_those_before_it_wrote_and_the_job_closes_itself(
     assert done.returncode == 0, done.stderr
     group = done.stderr.split("group ")[1].split()[0]
     shown = cli.json("show", group)
-    assert f"runner ps --group {group}" in cli.run("logs", group).stderr
+    assert f"runner ps --group {group}" in cli.run("metrics", group).stderr
     states = {one["task"]: one["state"] for one in shown["tasks"]}
     assert states == dict.fromkeys(("prepare", "left", "right", "merge"), "succeeded")
     runs = {one["task"]: one["run_id"] for one in shown["tasks"]}
@@ -337,5 +337,5 @@ def test_group_that_is_not_there_and_runs_are_told_apart(cli: Cli, write: Write)
     assert cli.json("show", group[:-2])["group"] == group, "a unique beginning, as for runs"
     mistyped = f"{group[:-1]}{'a' if group[-1] != 'a' else 'b'}"
     assert f"did you mean {group}?" in cli.run("show", mistyped).stderr
-    assert f"runner ps --group {group}" in cli.run("logs", group[:-2]).stderr
+    assert f"runner ps --group {group}" in cli.run("metrics", group[:-2]).stderr
     ended(cli, group)
