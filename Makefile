@@ -38,7 +38,7 @@ test: $(INFRA_READY) ## unit, contract and smoke tests
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(INFRA_READY) ## everything, the slow suites too; `tools/framework_envs.sh` adds those of frameworks
-	eval "$$(tools/framework_envs.sh --built)"; $(PYTEST) $(ARGS)
+	eval "$$(tools/framework_envs.sh --built)"; $(PYTEST) -n 3 $(ARGS)  # they train: a load of 4, not 8
 
 proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two hours
 	PROOF_PARTS=4 PROOF_ROUNDS=43 PROOF_EVICTIONS=50 PROOF_STORAGE_KILLS=100 PROOF_KILLS=100 \
