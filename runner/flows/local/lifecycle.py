@@ -39,6 +39,8 @@ from runner.flows.local.state import (
 from runner.protocol.errors import ExitCode, RunnerError
 
 _STAGE = "services"
+# Another program can take a chosen port before the service listens on it.
+_PORT_TRIES = 4
 _LOCK_TIMEOUT_S = 1200.0  # a first start installs Azurite over a slow connection
 _PACKAGES = ("httptools", "httpx", "psutil", "starlette", "uv", "uvicorn")
 
@@ -116,13 +118,21 @@ def up(
     with _locked(settings, on_event):
         paths = HomePaths(settings.home)
         before = load_state(paths)
-        wanted = start.wanted_state(before, nodes, slots, port, blob_port, azure_names)
-        try:
-            pool = start.start(paths, before, wanted, on_event)
-        except BaseException:  # also Ctrl-C in the middle of a download
-            on_event(Progress(_STAGE, "failed", "the local services did not start"))
-            start.undo(paths, before)
-            raise
+        tries = 0
+        while True:
+            tries += 1
+            wanted = start.wanted_state(before, nodes, slots, port, blob_port, azure_names)
+            try:
+                pool = start.start(paths, before, wanted, on_event)
+                break
+            except BaseException as err:  # also Ctrl-C in the middle of a download
+                start.undo(paths, before)
+                chosen = start.chosen_ports(before, wanted, given=(port, blob_port))
+                again = tries < _PORT_TRIES and isinstance(err, RunnerError)
+                if again and start.is_port_taken(chosen):
+                    continue
+                on_event(Progress(_STAGE, "failed", "the local services did not start"))
+                raise
         again = ": its tasks start again" if pool == "recreated" else ""
         on_event(Progress(_STAGE, "end", f"local services ready, pool {pool}{again}"))
     return status(settings)

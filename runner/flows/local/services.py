@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 # Below the range from which kernels take ports for outgoing connections, so that a kept port is
-# still free after a reboot.
-_PORTS = range(20000, 30000)
+# still free after a reboot, and above those of nodes that find each other (rendezvous.py).
+_PORTS = range(30_000, 32_500)
 _LOG_KEPT_BYTES = 8 << 20
 _PROCESS_POLL_S = 0.01
 

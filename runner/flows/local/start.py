@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 
 from runner.azure.auth.credentials import Connection
@@ -92,6 +93,19 @@ def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
     # If both are in use, an emulator that the state does not record uses them: it is adopted.
     ours = before.batch is not None or not port_is_free(before.batch_port)
     return port if ours or port_is_free(port) else choose_port(taken)
+
+
+def chosen_ports(
+    before: LocalState | None, wanted: LocalState, given: tuple[int | None, ...]
+) -> set[int]:
+    """Return the ports that `wanted_state` has chosen: neither given nor kept from earlier."""
+    kept = (before.batch_port, before.blob_port, before.files_port) if before else ()
+    return {wanted.batch_port, wanted.blob_port, wanted.files_port}.difference(kept, given)
+
+
+def is_port_taken(ports: Iterable[int]) -> bool:
+    """Return True if another program listens on one of the ports."""
+    return not all(port_is_free(port) for port in ports)
 
 
 def start(

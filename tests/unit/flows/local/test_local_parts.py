@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from runner.core.home import HomePaths
 from runner.core.progress import Progress, ignore_progress
 from runner.core.settings import load_settings
 from runner.flows.file_lock import file_lock
-from runner.flows.local import azurite, lifecycle, services
+from runner.flows.local import azurite, lifecycle, services, start
 from runner.flows.local.services import (
     ServiceLaunch,
     choose_port,
@@ -41,6 +42,7 @@ from runner.flows.local.state import (
     save_state,
     service_answers,
 )
+from runner.node.distributed.rendezvous import FIRST_PORT, PORTS
 from runner.protocol.errors import RunnerError
 from tests.disks import Disk
 
@@ -144,11 +146,11 @@ def test_owner_of_a_port_is_named_and_an_orphan_of_ours_adopted(
     assert find_orphan(port, "another home") is None
 
 
-def test_chosen_ports_are_free_and_outside_the_ephemeral_range() -> None:
+def test_chosen_ports_are_outside_those_of_agents_and_of_outgoing_connections() -> None:
     first = choose_port()
     second = choose_port((first,))
     assert first != second
-    assert {port // 10000 for port in (first, second)} == {2}
+    assert all(FIRST_PORT + PORTS <= port < 32_768 for port in (first, second))
 
 
 def test_keys_are_random_private_and_kept(paths: HomePaths, tmp_path: Path) -> None:
@@ -458,6 +460,33 @@ def test_service_that_does_not_answer_on_a_full_disk_is_not_awaited(
     with pytest.raises(RunnerError) as caught:
         services.wait_ready(launch, record, LocalState(9, 9, 1, 1), 0)
     assert caught.value.code == "R-DISK-FULL"
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_start_is_repeated_with_another_port_if_a_chosen_one_was_taken_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: bool
+) -> None:
+    settings = load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(tmp_path / "home")})
+    seen: list[Progress] = []
+    ports: list[int] = []
+    with socket.socket() as other:
+
+        def take_the_first(
+            _paths: object, _before: object, wanted: LocalState, _on_event: object
+        ) -> str:
+            ports.append(wanted.batch_port)
+            if len(ports) == 1:
+                other.bind(("127.0.0.1", wanted.batch_port))
+                other.listen()
+                raise RunnerError("R-LOCAL-START", "the Azure Batch emulator ended while starting")
+            return "created"
+
+        monkeypatch.setattr(start, "start", take_the_first)
+        port = None if chosen else services.choose_port()
+        with nullcontext() if chosen else pytest.raises(RunnerError, match="ended while starting"):
+            lifecycle.up(settings, seen.append, port=port)
+    assert len(set(ports)) == (2 if chosen else 1)
+    assert [event.state for event in seen] == ["end" if chosen else "failed"]
 
 
 def test_emulator_without_an_answer_does_not_count_as_an_old_one() -> None:
