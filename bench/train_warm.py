@@ -21,7 +21,7 @@ def measure() -> list[Ratio]:
     with tempfile.TemporaryDirectory() as folder, local_services() as env:
         train = [RUNNER, "train", "mnist", "--set", f"subset={SUBSET}", "-o", "json"]
         train += ["--data", data] if Path(data).is_dir() else []
-        _timed(train, env, folder)
+        _timed([*train, "--set", "epochs=1"], env, folder)
         python = _environment_python(Path(env["RUNNER_HOME"]))
         ours: list[float] = []
         peer: list[float] = []
