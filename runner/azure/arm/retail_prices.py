@@ -25,6 +25,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 PUBLIC = "https://prices.azure.com/api/retail/prices"
 _SOURCE = "Azure Retail Prices API"
+_CURRENCY = "USD"
 _SIZES_PER_REQUEST = 12  # keeps the URL below 2,000 characters
 _MAX_PAGES = 100
 _READ_TIMEOUT_S = 15.0
@@ -50,6 +51,7 @@ def fetch_prices(
     """
     sizes = sorted(set(vm_sizes))
     found: dict[PriceKey, Price] = {}
+    others: set[str] = set()
     for start in range(0, len(sizes), _SIZES_PER_REQUEST):
         some = sizes[start : start + _SIZES_PER_REQUEST]
         for item in _items(endpoint, some, location, read_timeout_s):
@@ -57,6 +59,9 @@ def fetch_prices(
             usd = _usd(item) if key else 0.0
             if key and usd > 0 and (key not in found or found[key].usd_per_hour < usd):
                 found[key] = Price(usd, today, _SOURCE)
+            others |= {str(item.get("currencyCode", _CURRENCY))} - {_CURRENCY}
+    if others and not found:
+        raise _failed(f"the prices are in {', '.join(sorted(others))}, not in {_CURRENCY}")
     return found
 
 
@@ -133,7 +138,7 @@ def _key(item: Mapping[str, Any], location: str, today: date) -> PriceKey | None
     other = "Windows" in product or "Cloud" in product or sku.endswith(" Low Priority")
     hourly = item.get("unitOfMeasure") == "1 Hour" and item.get("type") == "Consumption"
     here = str(item.get("armRegionName") or "").lower() == location.lower()
-    dollars = item.get("currencyCode", "USD") == "USD"
+    dollars = item.get("currencyCode", _CURRENCY) == _CURRENCY
     begun = str(item.get("effectiveStartDate") or "")[:10] <= today.isoformat()
     if other or not (hourly and here and dollars and begun) or find_machine(size) is None:
         return None

@@ -160,6 +160,13 @@ def test_invalid_response_with_prices_is_an_error(server: PriceServer, page: str
     assert caught.value.code == "R-PRICES-FETCH"
 
 
+def test_prices_in_another_currency_only_are_an_error_that_names_it(server: PriceServer):
+    server.pages = [[item("NC4as T4 v3", 0.5, currencyCode="EUR")]]
+    with pytest.raises(RunnerError) as caught:
+        fetched(server)
+    assert caught.value.why == "the prices are in EUR, not in USD"
+
+
 def test_rejected_request_for_prices_is_an_error(server: PriceServer):
     server.status = 400
     with pytest.raises(RunnerError, match="no prices"):
