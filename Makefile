@@ -42,7 +42,8 @@ test-all: $(INFRA_READY) ## everything, the slow suites too; `tools/framework_en
 
 proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two hours
 	PROOF_PARTS=4 PROOF_ROUNDS=43 PROOF_EVICTIONS=50 PROOF_STORAGE_KILLS=100 PROOF_KILLS=100 \
-	  $(PYTEST) tests/proof tests/e2e/test_resume_proof.py $(ARGS)
+	  PROOF_EMULATOR_KILLS=200 \
+	  $(PYTEST) tests/proof tests/e2e/test_resume_proof.py tests/contract/test_kills.py $(ARGS)
 
 lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SEED = int(os.environ.get("PROOF_SEED", "20261121"))
-EVICTIONS = int(os.environ.get("PROOF_EVICTIONS", "20"))
+EVICTIONS = int(os.environ.get("PROOF_EVICTIONS", "10"))
 STORAGE_KILLS = int(os.environ.get("PROOF_STORAGE_KILLS", "5"))
 STEPS = 1500
 _RECIPE = """
