@@ -32,7 +32,7 @@ def python_of(name: str, *packages: str) -> Path:
 def _make(folder: Path, packages: tuple[str, ...]) -> None:
     uv = Path(sys.executable).with_name("uv")
     python = folder / "bin" / "python"
-    options = ("--quiet", "--compile-bytecode", "--python", python)
+    options = ("--quiet", "--python", python)  # az would compile for a minute what it never imports
     commands = (
         [uv, "venv", "--quiet", "--python", sys.executable, folder],
         [uv, "pip", "install", *options, *packages],
