@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from batch_emulator.domain.account import DeleteTaskFolder
+from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.model import Execution, ExecutionKind, Job, Json, Pool, Task, TaskState
 from batch_emulator.domain.transitions import executions, jobs, node_operations, nodes, pools, tasks
+from batch_emulator.domain.validation.task_rules import check_multi_instance
 from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import OK, World, failed
 
@@ -50,6 +52,14 @@ def test_all_instances_start_at_once_on_nodes_of_their_own() -> None:
     assert {member.node.id for member in members(task)} == {n.id for n in pool.nodes.values()}
     assert all(member.key in world.processes for member in members(task))
     assert [info["state"] for info in subtasks(task)] == ["running", "running"]
+
+
+def test_multi_instance_task_with_two_slots_is_refused() -> None:
+    settings = {"numberOfInstances": 2, "coordinationCommandLine": "ready"}
+    check_multi_instance({"multiInstanceSettings": settings, "requiredSlots": 1})
+    with pytest.raises(Fault) as refused:
+        check_multi_instance({"multiInstanceSettings": settings, "requiredSlots": 2})
+    assert refused.value.values["PropertyName"] == "requiredSlots"
 
 
 def test_subtask_set_to_the_same_state_keeps_its_times() -> None:

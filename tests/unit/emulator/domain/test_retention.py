@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from batch_emulator.domain.account import Account, DeleteNodeFolder, SweepTasks
-from batch_emulator.domain.model import Json, NodeState, Task
+from batch_emulator.domain.model import JobState, Json, NodeState, PoolState, Task
 from batch_emulator.domain.transitions import jobs, node_operations, pools, task_admission, tasks
 from batch_emulator.domain.transitions.tasks import NEVER
-from batch_emulator.emulator import Emulator, EmulatorSettings
+from batch_emulator.emulator import Emulator, EmulatorSettings, delete_everything
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import World, failed
@@ -240,3 +240,14 @@ def test_retained_until_does_not_read_all_tasks(tmp_path: Path) -> None:
         ).fetchall()
     assert "USING" in str(plan)
     assert "retained" in str(plan)
+
+
+def test_deleting_everything_again_leaves_what_is_being_deleted() -> None:
+    world = World()
+    pool = world.pool(targetDedicatedNodes=1)
+    task = world.task(world.job(), "t")
+    for _ in range(2):
+        delete_everything(world.account, world.clock.now())
+        assert pool.state is PoolState.DELETING
+        assert task.job.state in (JobState.DELETING, JobState.TERMINATING)
+    world.settle()

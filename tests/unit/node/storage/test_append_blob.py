@@ -36,6 +36,11 @@ def test_retried_append_is_written_once(
     assert (blob.position, blob.blocks) == (14, 3)
 
 
+def test_new_append_blob_has_the_type_of_its_name(blob: AppendBlob, service: FakeBlobs) -> None:
+    assert blob.position == 0
+    assert service.blobs["r/logs/stdout.txt"].content_type.startswith("text/plain")
+
+
 def test_next_attempt_appends_to_existing_blob(
     blob: AppendBlob, container: ContainerClient, service: FakeBlobs
 ) -> None:
