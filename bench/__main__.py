@@ -12,17 +12,17 @@ from collections.abc import Iterable
 
 from bench.report import HEAD, PeerMissingError, Ratio, as_json, as_row
 
-NAMES = (
+MODULES = (
     "cli_start",
-    "submission",
-    "add_collection",
-    "task_rate",
-    "scale",
-    "autoscale",
+    "emulator.submission",
+    "emulator.add_collection",
+    "emulator.task_rate",
+    "emulator.scale",
+    "emulator.autoscale",
     "simulator",
     "log_latency",
     "train_warm",
-    "gang_start",
+    "node_group_start",
     "data_parallel",
     "checkpoint",
     "infra_program",
@@ -33,18 +33,21 @@ NAMES = (
     "collecting",
     "sweep",
 )
+NAMES = {module.rpartition(".")[2]: module for module in MODULES}
 
 
 def main() -> int:
     """Measure, print, and exit 1 when a bound is missed or a benchmark fails."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)}")
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(NAMES)}"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     args = parser.parse_args()
     unknown = sorted(set(args.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark named {unknown[0]}; there are {', '.join(NAMES)}")
-    # Each first round compiles what is not compiled yet; nobody pays for that on every run.
+    # Otherwise every process of a benchmark would compile all modules anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     show = as_json if args.json else as_row
     if not args.json:
@@ -58,7 +61,7 @@ def main() -> int:
                 missed += ratio.met is False
         except PeerMissingError as err:
             print(f"{name} is skipped: {err}", file=sys.stderr, flush=True)
-        except subprocess.CalledProcessError as err:  # the others are measured all the same
+        except subprocess.CalledProcessError as err:  # the other benchmarks are still measured
             said = err.stderr or err.stdout or b""
             text = said.decode(errors="replace") if isinstance(said, bytes) else said
             print(f"{name} failed: {err}\n{text}", file=sys.stderr, flush=True)
@@ -68,8 +71,8 @@ def main() -> int:
 
 
 def _measured(name: str) -> Iterable[Ratio]:
-    """Yield the ratios of one benchmark, each as soon as it is known."""
-    return importlib.import_module(f"bench.{name}").measure()
+    """Yield the ratios of one benchmark, each as soon as it is measured."""
+    return importlib.import_module(f"bench.{NAMES[name]}").measure()
 
 
 if __name__ == "__main__":

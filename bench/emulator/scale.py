@@ -15,9 +15,9 @@ import psutil
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
+from bench.emulator.task_rate import pool_of, until
 from bench.report import PeerMissingError, Ratio
 from bench.services import Emulator, emulator_on
-from bench.task_rate import pool_of, until
 
 NODES, SLOTS = 50, 4
 RUN_TASKS = 10_000

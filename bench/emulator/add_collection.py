@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
+from bench.emulator.task_rate import pool_of
 from bench.report import Ratio
 from bench.services import Emulator, emulator
-from bench.task_rate import pool_of
 
 REQUESTS = 200
 TASKS_EACH = 100
@@ -136,7 +136,7 @@ async def _send(port: int, requests: Sequence[bytes]) -> None:
 def echo() -> Generator[str]:
     """A server that parses JSON and answers with it; yields its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.echo"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "bench.emulator.echo"], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None

@@ -8,9 +8,9 @@ import time
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
+from bench.emulator.task_rate import pool_of
 from bench.report import Ratio
 from bench.services import emulator
-from bench.task_rate import pool_of
 from runner.azure.batch.jobs import add_tasks
 
 TASKS = 1000
