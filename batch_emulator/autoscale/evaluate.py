@@ -55,7 +55,12 @@ from batch_emulator.autoscale.values import (
 
 Code = Callable[[Scope], Value]
 # for two doubles, which most operands are; everything else goes through the table of operators
-_FAST = {"+": add, "-": sub, "*": mul}
+_FAST: dict[str, Callable[[float, float], float]] = {
+    "+": add,
+    "-": sub,
+    "*": mul,
+    "/": float.__truediv__,
+}
 _FAST_TESTS = {"<": lt, "<=": le, "==": eq, ">=": ge, ">": gt, "!=": ne}
 
 
@@ -223,7 +228,12 @@ def _chain(chain: Chain, dialect: Dialect) -> Code:
         value = first(scope)
         for sign, fast, at, part in steps:
             other = part(scope)
-            if fast is not None and type(value) is float and type(other) is float:
+            if (
+                fast is not None
+                and type(value) is float
+                and type(other) is float
+                and (other != 0.0 or sign != "/")
+            ):
                 value = functions.finite(fast(value, other), at)
             else:
                 value = functions.apply(scope, sign, value, other, at)
@@ -246,9 +256,13 @@ def _binary(left: Code, sign: str, at: int, right: Code) -> Code:
     if fast is None:
         return lambda scope: apply(scope, sign, left(scope), right(scope), at)
 
+    divides = sign == "/"
+
     def run(scope: Scope) -> Value:
         a, b = left(scope), right(scope)
-        if type(a) is float and type(b) is float:
+        if type(a) is MetricSamples:
+            a = scope.settled(a, at)
+        if type(a) is float and type(b) is float and (b != 0.0 or not divides):
             value = fast(a, b)
             if value - value == 0.0:
                 return value
@@ -294,7 +308,13 @@ def _call(name: str, arguments: list[Code], at: int) -> Code:
     if count < function.least or (function.most is not None and count > function.most):
         return _failing(at, f"{name} cannot take {count} arguments")
     call = function.call
-    return lambda scope: call(scope, [argument(scope) for argument in arguments], at)
+    match arguments:
+        case [one]:
+            return lambda scope: call(scope, [one(scope)], at)
+        case [one, other]:
+            return lambda scope: call(scope, [one(scope), other(scope)], at)
+        case _:
+            return lambda scope: call(scope, [argument(scope) for argument in arguments], at)
 
 
 def _failing(at: int, reason: str) -> Code:
@@ -334,6 +354,7 @@ def _member(value: Code, name: str, arguments: list[Code] | None, at: int) -> Co
     return run
 
 
+_NUMBER_CHARS = 16  # at most, of a number in the results
 MAX_RESULTS = 65_536  # [S] characters; they are kept with the pool and shown wherever it is
 
 
@@ -438,7 +459,8 @@ def _results(scope: Scope) -> str:
     texts: list[str] = []
     room = MAX_RESULTS
     for name, value in pairs:
-        text = shown(value, room)
+        is_number = type(value) is float and room > _NUMBER_CHARS
+        text = f"{value:.6g}" if is_number else shown(value, room)
         if text == LEFT_OUT:
             scope.warn(f"results are cut after {MAX_RESULTS} characters")
             room = 0

@@ -195,8 +195,9 @@ def _parts(scope: Scope, name: str, arguments: list[Value], at: int) -> list[Par
             continue
         value = argument if type(argument) is Window else scope.settled(argument, at)
         if isinstance(value, Vector):
-            scope.spend(value.cost)
-            if len(value):
+            size = len(value)
+            scope.spend(value.cost(size))
+            if size:
                 found.append(value)
         elif isinstance(value, float):
             found.append(value)
@@ -223,11 +224,11 @@ def _flat(scope: Scope, name: str, arguments: list[Value], at: int) -> list[floa
 
 
 def _size(parts: list[Part]) -> int:
-    return sum(len(part) if isinstance(part, Vector) else 1 for part in parts)
+    return sum([len(part) if isinstance(part, Vector) else 1 for part in parts])
 
 
 def _total(parts: list[Part]) -> float:
-    return sum(part.total() if isinstance(part, Vector) else part for part in parts)
+    return sum([part.total() if isinstance(part, Vector) else part for part in parts])
 
 
 def _highest(parts: list[Part]) -> float:
@@ -245,7 +246,8 @@ def _over_parts(name: str, compute: Callable[[list[Part]], float], *, empty: boo
         parts = _parts(scope, name, arguments, at)
         if not parts and not empty:
             return scope.empty(f"{name} of nothing", at)
-        return finite(float(compute(parts)), at)
+        value = float(compute(parts))
+        return value if value - value == 0.0 else finite(value, at)
 
     return Function(1, None, call)
 

@@ -105,20 +105,21 @@ class Series:
 
     def lowest(self, low: int, high: int) -> float:
         """Return the least of the samples from `low` up to `high`, at least one."""
-        return float(min(self._candidates(self.least, low, high)))
+        return float(min(map(min, self._candidates(self.least, low, high))))
 
     def highest(self, low: int, high: int) -> float:
         """Return the greatest of the samples from `low` up to `high`, at least one."""
-        return float(max(self._candidates(self.greatest, low, high)))
+        return float(max(map(max, self._candidates(self.greatest, low, high))))
 
     def _candidates(
         self, blocks: list[float], low: int, high: int
-    ) -> array[int] | array[float] | list[float]:
+    ) -> list[array[int] | array[float] | list[float]]:
+        """Return the parts of a range, none of them empty."""
         data, first, last = self.data, -(-low // _BLOCK), high // _BLOCK
         if first >= last:
-            return data[low:high]
-        edges = [*data[low : first * _BLOCK], *data[last * _BLOCK : high]]
-        return blocks[first:last] + edges
+            return [data[low:high]]
+        parts = [data[low : first * _BLOCK], blocks[first:last], data[last * _BLOCK : high]]
+        return [part for part in parts if part]
 
 
 class SampleHistory:

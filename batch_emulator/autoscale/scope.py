@@ -61,6 +61,7 @@ class Scope:
         "seen",
         "variables",
         "warnings",
+        "windows",
     )
 
     def __init__(
@@ -81,6 +82,7 @@ class Scope:
         self.seen = history.visible(now.ticks)
         self.left = MAX_ELEMENTS
         self.at = 0  # of the statement being evaluated
+        self.windows: dict[tuple[int, int], tuple[int, int, float]] = {}  # that were looked up
 
     def spend(self, elements: int) -> None:
         """Count the elements of vectors that are read. Raises FormulaError above the limit."""
@@ -210,15 +212,23 @@ def _moment(scope: Scope, argument: Value, at: int) -> int:
 
 def _window(scope: Scope, arguments: _Arguments, at: int) -> tuple[int, int]:
     """Return start and end of a window in ticks; the docs use both orders."""
-    one = _moment(scope, arguments[0], at)
+    first = arguments[0]
+    if type(first) is Interval and len(arguments) == 1 and first.ticks >= 0:
+        now = scope.now.ticks
+        return now - first.ticks, now
+    one = _moment(scope, first, at)
     other = scope.now.ticks if len(arguments) == 1 else _moment(scope, arguments[1], at)
     return (one, other) if one <= other else (other, one)
 
 
 def _available(scope: Scope, start: int, end: int) -> tuple[int, int, float]:
     """Return the first and last sample of a window, and the percentage that is available."""
-    low, high = scope.history.between(start, end, scope.seen)
-    return low, high, min(100.0, 100.0 * (high - low) / expected(start, end))
+    found = scope.windows.get((start, end))  # formulas ask for most windows more than once
+    if found is None:
+        low, high = scope.history.between(start, end, scope.seen)
+        found = (low, high, min(100.0, 100.0 * (high - low) / expected(start, end)))
+        scope.windows[start, end] = found
+    return found
 
 
 def _get_sample(scope: Scope, metric: MetricSamples, arguments: _Arguments, at: int) -> Value:
@@ -227,6 +237,8 @@ def _get_sample(scope: Scope, metric: MetricSamples, arguments: _Arguments, at: 
         _counted("GetSample", arguments, 1, 3, at)
     series, seen = scope.series(metric), scope.seen
     first = arguments[0]
+    if count == 1 and type(first) is float and first >= 0:
+        return Window(series, seen - int(first) if first < seen else 0, seen)
     if type(first) is not Interval:
         first = scope.settled(first, at)
     if isinstance(first, float):

@@ -111,10 +111,9 @@ class Vector:
         """Return all elements, which must not be changed."""
         return self._values
 
-    @property
-    def cost(self) -> int:
-        """Return about how many numbers a sum or an extreme reads."""
-        return len(self._values)
+    def cost(self, size: int) -> int:
+        """Return about how many numbers a sum or an extreme of this many elements reads."""
+        return size
 
     def __len__(self) -> int:
         return len(self._values)
@@ -153,10 +152,9 @@ class Window(Vector):
             self._values = self._series.values(self._low, self._high)
         return self._values
 
-    @property
-    def cost(self) -> int:
-        """Return about how many numbers a sum or an extreme reads."""
-        return min(len(self), 128 + len(self) // 64)
+    def cost(self, size: int) -> int:
+        """Return about how many numbers a sum or an extreme of this many elements reads."""
+        return size if size <= 128 else min(size, 128 + size // 64)
 
     def __len__(self) -> int:
         return self._high - self._low
