@@ -61,7 +61,10 @@ def submission_time(run_id: str) -> datetime | None:
     match = _RUN_ID.match(run_id)
     try:
         stamp = match["stamp"] if match else ""
-        return datetime.strptime(stamp, "%Y%m%d-%H%M%S").replace(tzinfo=timezone.utc)  # noqa: UP017  the agent runs on Python 3.10
+        # strptime takes ten times as long, and is called for each of all runs.
+        date, _, time = stamp.partition("-")
+        parts = (date[:4], date[4:6], date[6:], time[:2], time[2:4], time[4:])
+        return datetime(*map(int, parts), tzinfo=timezone.utc)  # noqa: UP017  the agent runs on Python 3.10
     except ValueError:
         return None
 

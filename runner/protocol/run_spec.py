@@ -68,6 +68,8 @@ class Resources:
     @classmethod
     def from_json(cls, raw: Document) -> Resources:
         """Read `resources` of run.json."""
+        if not raw:
+            return NO_RESOURCES
         return cls(
             gpus=raw.get("gpus"),
             memory_bytes=raw.get("memory_bytes"),
@@ -102,7 +104,9 @@ class CheckpointRule:
     @classmethod
     def from_json(cls, raw: Document) -> CheckpointRule:
         """Read `checkpoints` of run.json; a missing key has its default."""
-        default = cls()
+        default = _USUAL_CHECKPOINTS
+        if not raw:
+            return default
         return cls(
             interval_s=max(float(raw.get("interval_s", default.interval_s)), 0.1),
             keep=max(int(raw.get("keep", default.keep)), 1),
@@ -110,6 +114,9 @@ class CheckpointRule:
             automatic=bool(raw.get("automatic", default.automatic)),
             sharded=bool(raw.get("sharded", default.sharded)),
         )
+
+
+_USUAL_CHECKPOINTS = CheckpointRule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,41 +252,46 @@ class RecipeSpec:
     @classmethod
     def from_json(cls, raw: Document) -> RecipeSpec:
         """Read these keys; a missing one has its default."""
+        return RecipeSpec(**RecipeSpec._values(raw))
+
+    @staticmethod
+    def _values(raw: Document) -> dict[str, Any]:
+        """Return the values of the fields of this class."""
         metrics, checkpoints = _part(raw, "metrics"), raw.get("checkpoints", {})
         keep = raw.get("keep", {})
         refs: dict[str, Any] = {str(name): {} for name in raw.get("secrets") or ()}
         refs |= _part(raw, "secret_refs")
-        return RecipeSpec(
-            env={str(name): str(value) for name, value in _part(raw, "env").items()},
-            requirements_file=_part(raw, "requirements").get("file"),
-            packages=tuple(str(name) for name in raw.get("packages") or ()),
-            live_outputs=tuple(str(path) for path in raw.get("live_outputs") or ()),
-            python=raw.get("python"),
-            secrets=tuple(
+        return {
+            "env": {str(name): str(value) for name, value in _part(raw, "env").items()},
+            "requirements_file": _part(raw, "requirements").get("file"),
+            "packages": tuple(str(name) for name in raw.get("packages") or ()),
+            "live_outputs": tuple(str(path) for path in raw.get("live_outputs") or ()),
+            "python": raw.get("python"),
+            "secrets": tuple(
                 SecretRef(name, ref.get("env"), ref.get("keyvault")) for name, ref in refs.items()
             ),
-            outputs=tuple(raw.get("outputs") or ()),
-            named_outputs={v: str(path) for v, path in _part(raw, "named_outputs").items()},
-            metric_patterns=dict(metrics.get("patterns") or {}),
-            primary_metric=metrics.get("primary"),
-            goal="min" if metrics.get("goal") == "min" else "max",
-            expect=tuple(
+            "outputs": tuple(raw.get("outputs") or ()),
+            "named_outputs": {v: str(path) for v, path in _part(raw, "named_outputs").items()},
+            "metric_patterns": dict(metrics.get("patterns") or {}),
+            "primary_metric": metrics.get("primary"),
+            "goal": "min" if metrics.get("goal") == "min" else "max",
+            "expect": tuple(
                 ExpectedRange.from_json(name, each) for name, each in _part(raw, "expect").items()
             ),
-            model=ModelRequest.from_json(raw["model"]) if raw.get("model") else None,
-            checkpoints=None if checkpoints is None else CheckpointRule.from_json(checkpoints),
-            keep=None if keep is None else KeepRule.from_json(keep),
-            timeout_s=raw.get("timeout_s"),
-            retries=int(raw.get("retries") or 0),
-            resources=Resources.from_json(_part(raw, "resources")),
-            priority=int(raw.get("priority") or 0),
-            image=_part(raw, "image").get("name"),
-            prepare=raw.get("prepare"),
-            max_cost_micros=raw.get("max_cost_micros"),
-            launcher=raw.get("launcher") or "python",
-            processes_per_node=raw.get("processes_per_node"),
-            hang_timeout_s=raw.get("hang_timeout_s"),
-        )
+            "model": ModelRequest.from_json(raw["model"]) if raw.get("model") else None,
+            "checkpoints": None if checkpoints is None else CheckpointRule.from_json(checkpoints),
+            "keep": None if keep is None else KeepRule.from_json(keep),
+            "timeout_s": raw.get("timeout_s"),
+            "retries": int(raw.get("retries") or 0),
+            "resources": Resources.from_json(_part(raw, "resources")),
+            "priority": int(raw.get("priority") or 0),
+            "image": _part(raw, "image").get("name"),
+            "prepare": raw.get("prepare"),
+            "max_cost_micros": raw.get("max_cost_micros"),
+            "launcher": raw.get("launcher") or "python",
+            "processes_per_node": raw.get("processes_per_node"),
+            "hang_timeout_s": raw.get("hang_timeout_s"),
+        }
 
     @property
     def secret_names(self) -> frozenset[str]:
@@ -572,7 +584,7 @@ class RunSpec(RecipeSpec):
         batch, recipe, origin = _part(raw, "batch"), _part(raw, "recipe"), raw.get("origin")
         requirements, data = _part(raw, "requirements"), _part(raw, "data")
         return RunSpec(
-            **RecipeSpec.from_json(raw).recipe_fields(),
+            **RecipeSpec._values(raw),
             run_id=str(raw["run_id"]),
             experiment=str(raw.get("experiment") or ""),
             created=datetime.fromisoformat(raw["created"]) if "created" in raw else _UNKNOWN_TIME,

@@ -59,6 +59,9 @@ class AttemptUsage:
 
 
 _FIELDS = tuple(AttemptUsage.__dataclass_fields__)
+# Of the fields that are no integers, and of those that are never missing.
+_KINDS = {"node": str, "why": str, "pool": str, "dedicated": bool}
+_PRESENT = frozenset({"attempt", "rank", "node", "why", "pool"})
 
 
 def to_milliseconds(time: str | datetime | None) -> int | None:
@@ -93,9 +96,8 @@ def parse_usage(text: str | bytes) -> tuple[AttemptUsage, ...] | None:
 def _checked(row: Mapping[str, Any]) -> AttemptUsage:
     """Return the attempt. Raise one of DAMAGED for a value of another type."""
     for name, value in row.items():
-        kind = {"node": str, "why": str, "pool": str, "dedicated": bool}.get(name, int)
-        is_missing = value is None and name not in ("attempt", "rank", "node", "why", "pool")
-        if name in _FIELDS and type(value) is not kind and not is_missing:
+        is_missing = value is None and name not in _PRESENT
+        if not is_missing and type(value) is not _KINDS.get(name, int) and name in _FIELDS:
             raise ValueError(f"{name} is {value!r}")
     return AttemptUsage(**{name: row[name] for name in _FIELDS if name in row})
 
@@ -117,7 +119,13 @@ class _Records:
 
 
 def load_usage(
-    read: Read, run_id: str, *, nodes: int, status: str = "", ended: str | datetime | None = None
+    read: Read,
+    run_id: str,
+    *,
+    nodes: int,
+    status: str = "",
+    ended: str | datetime | None = None,
+    attempts: int = _MOST_ATTEMPTS,
 ) -> tuple[AttemptUsage, ...]:
     """Return the attempts of a run by number and rank.
 
@@ -127,10 +135,11 @@ def load_usage(
         nodes: How many nodes it has.
         status: Of its result; empty if it has none.
         ended: Of its result: the end of the last attempt if that has no end.json.
+        attempts: How many it has at most.
     """
     paths = RunPaths(run_id)
     found: list[_Records] = []
-    while len(found) < _MOST_ATTEMPTS:
+    while len(found) < min(attempts, _MOST_ATTEMPTS):
         number = len(found) + 1
         content = read(paths.attempt_start(number))
         if content is None:
@@ -171,7 +180,9 @@ def _load_attempt(read: Read, paths: RunPaths, number: int, start: bytes) -> _Re
             saved=max(commits.values(), default=None),
         ),
     )
-    resumed = _resumed(read(paths.attempt_resume(number)) or b"", paths.run_id)
+    resumed = None
+    if number > 1:  # the first one can only continue another run
+        resumed = _resumed(read(paths.attempt_resume(number)) or b"", paths.run_id)
     return _Records(usage, commits, resumed)
 
 

@@ -20,11 +20,13 @@ from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from urllib.parse import quote, unquote
 from uuid import uuid4
 from xml.etree import ElementTree
 
 from azure.core import MatchConditions
 from azure.core.exceptions import (
+    AzureError,
     HttpResponseError,
     IncompleteReadError,
     ResourceExistsError,
@@ -64,6 +66,7 @@ _MAX_BLOCKS = 50_000
 _NAME_METADATA = "name"  # the full name of a blob that has a shortened one, in base64
 _PARALLEL_BLOCKS = 16  # of all files of a container
 _PART_NAME_CHARS = 40  # of the file: a longer name of a part could exceed the limit of the disk
+_SMALL_BYTES = 4 * MIB  # that `read` asks for with one request
 _WINDOW = 8  # blocks of one file that are sent or received at once
 # A blob that a submission finds stored is at least so new when its run.json is written.
 RENEWED_AFTER = timedelta(hours=12)
@@ -106,7 +109,38 @@ class BlobContainer:
 
     def read(self, blob: str) -> bytes | None:
         """Return the content of a blob, or None if it does not exist."""
-        return self.read_range(blob, 0, None)
+        with service_errors(f"reading {blob}"):
+            is_known, content = self._read_small(blob)
+        return content if is_known else self.read_range(blob, 0, None)
+
+    def _read_small(self, blob: str) -> tuple[bool, bytes | None]:
+        """Return True with the content of a blob, or with None if it does not exist.
+
+        It is one request through the pipeline of the SDK, whose downloader takes as much time
+        again for a document. Return False, so that the SDK reads the blob, for a large blob and
+        for every other answer.
+        """
+        container, _, sas = self.client.url.partition("?")
+        request = HttpRequest(
+            "GET",
+            f"{container}/{quote(blob_name(blob), safe='~/')}{'?' if sas else ''}{sas}",
+            headers={"x-ms-range": f"bytes=0-{_SMALL_BYTES - 1}"},
+        )
+        answer = self._answer(request, stream=True)
+        with answer, contextlib.suppress(AzureError):
+            if answer.headers.get("x-ms-error-code") == "BlobNotFound":
+                return True, None
+            total = answer.headers.get("Content-Range", "").rpartition("/")[2]
+            if answer.status_code == HTTPStatus.PARTIAL_CONTENT and total.isdigit():
+                content = b"".join(answer.iter_raw())
+                return len(content) == int(total), content
+        return False, None
+
+    def _answer(self, request: HttpRequest, *, stream: bool = False) -> Any:
+        """Send a request through the pipeline of the SDK, and return the answer, also an error."""
+        request.headers["x-ms-version"] = str(self.client.api_version)
+        send: Any = self.client._client._send_request  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+        return send(request, stream=stream)
 
     def read_range(self, blob: str, offset: int, length: int | None) -> bytes | None:
         """Return at most `length` bytes from `offset`, or all if it is None.
@@ -322,6 +356,10 @@ class BlobContainer:
             for blob in self.client.list_blobs(name_starts_with=prefix):
                 yield _info(blob)
 
+    def names(self, prefix: str) -> Iterator[str]:
+        """Yield the names of all blobs below a prefix; `list` makes more of each."""
+        return (name for name, _ in self.list_metadata(prefix))
+
     def named(self, blob: BlobInfo) -> BlobInfo:
         """Return a listed blob with its full name, if storage has a shortened one."""
         if not is_shortened(blob.name):
@@ -345,30 +383,37 @@ class BlobContainer:
     def _metadata_page(
         self, prefix: str, marker: str
     ) -> tuple[list[tuple[str, Mapping[str, str]]], str | None]:
-        """Return names and metadata of one page, and the marker of the next one or None.
-
-        The request is that of the SDK, through its pipeline. The answer is read here, since the
-        SDK makes a model of all properties of each blob, which takes a millisecond.
-        """
-        query = {"restype": "container", "comp": "list", "prefix": prefix, "include": "metadata"}
-        request = HttpRequest(
-            "GET",
-            self.client.url,
-            params={**query, "marker": marker} if marker else query,
-            headers={"x-ms-version": str(self.client.api_version), "Accept": "application/xml"},
-        )
-        send: Any = self.client._client._send_request  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
-        answer = send(request)
-        if answer.status_code != HTTPStatus.OK:  # the SDK raises its error
+        """Return names and metadata of one page, and the marker of the next one or None."""
+        root = self._page(prefix, {"include": "metadata"}, marker)
+        if root is None:  # the SDK raises its error
             blobs = self.client.list_blobs(name_starts_with=prefix, include=["metadata"])
             return [(str(blob.name), dict(blob.metadata or {})) for blob in blobs], None
-        root = ElementTree.fromstring(answer.content.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - our own storage
         found: list[tuple[str, Mapping[str, str]]] = []
         for blob in root.iterfind("Blobs/Blob"):
             pairs = blob.find("Metadata")
             metadata = {each.tag: each.text or "" for each in (() if pairs is None else pairs)}
-            found.append((blob.findtext("Name") or "", metadata))
+            found.append((_listed_name(blob), metadata))
         return found, root.findtext("NextMarker") or None
+
+    def _page(
+        self, prefix: str, options: Mapping[str, str], marker: str
+    ) -> ElementTree.Element | None:
+        """Return one page of a listing, or None if the service refuses.
+
+        The request is that of the SDK, through its pipeline. The answer is read here, since the
+        SDK makes a model of all properties of each blob, which takes a millisecond.
+        """
+        query = {"restype": "container", "comp": "list", "prefix": prefix, **options}
+        request = HttpRequest(
+            "GET",
+            self.client.url,
+            params={**query, "marker": marker} if marker else query,
+            headers={"Accept": "application/xml"},
+        )
+        answer = self._answer(request)
+        if answer.status_code != HTTPStatus.OK:
+            return None
+        return ElementTree.fromstring(answer.content.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - our own storage
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Yield the names of the folders directly below a prefix, without the closing slash."""
@@ -376,9 +421,17 @@ class BlobContainer:
 
     def children(self, prefix: str = "") -> Iterator[str]:
         """Yield the blobs and the folders, with a closing slash, directly below a prefix."""
-        with service_errors(f"listing {self.client.container_name}"):
-            for entry in self.client.walk_blobs(name_starts_with=prefix, delimiter="/"):
-                yield str(entry.name)
+        marker: str | None = ""
+        while marker is not None:
+            with service_errors(f"listing {self.client.container_name}"):
+                root = self._page(prefix, {"delimiter": "/"}, marker)
+                if root is None:  # the SDK raises its error
+                    entries = self.client.walk_blobs(name_starts_with=prefix, delimiter="/")
+                    page, marker = [str(entry.name) for entry in entries], None
+                else:
+                    page = [_listed_name(each) for each in root.iterfind("Blobs/*")]
+                    marker = root.findtext("NextMarker") or None
+            yield from page
 
     def download(
         self, blob: str, path: Path, on_bytes: OnBytes, check: Callable[[Path], None]
@@ -567,6 +620,13 @@ def _name_metadata(name: str) -> dict[str, str] | None:
         return None
     path = file_path(name).encode("utf-8", "surrogateescape")
     return {_NAME_METADATA: base64.b64encode(path).decode()}
+
+
+def _listed_name(entry: ElementTree.Element) -> str:
+    """Return the name of an entry of a listing; one that is not valid in XML is encoded."""
+    found = entry.find("Name")
+    name = "" if found is None else found.text or ""
+    return unquote(name) if found is not None and found.get("Encoded") == "true" else name
 
 
 def _etag(blob: BlobProperties) -> str:

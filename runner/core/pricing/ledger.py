@@ -50,6 +50,8 @@ class RunUsage:
     def place_of(self, usage: AttemptUsage) -> PoolStay:
         """Return the pool of an attempt."""
         own = PoolStay(self.pool, self.vm_size, self.spot)
+        if not self.moved_from:
+            return own
         pool = (usage.pool or self.pool).lower()
         places = (own, *reversed(self.moved_from))
         return next((each for each in places if each.pool.lower() == pool), own)
@@ -427,6 +429,10 @@ def _moments(uses: Sequence[_Use], start: int, ended: int) -> Iterator[tuple[_Pa
 
 def _charge(spent: _Accounts, life: NodeLife, payers: _Payers, begin: int, end: int) -> None:
     """Divide a piece of a life equally; what is left over goes to the first ones."""
+    if begin == end:
+        for run_id, _ in payers:
+            _ = spent[run_id, life.pool]
+        return
     count = len(payers)
     times = _shares(end - begin, count)
     paid = _shares(_between(life, begin, end, life.micro_per_hour), count)
@@ -454,6 +460,8 @@ def _between(life: NodeLife, begin: int, end: int, micro_per_hour: int | None) -
 
 
 def _shares(amount: int, count: int) -> list[int]:
+    if count == 1:
+        return [amount]
     each, left = divmod(amount, count)
     return [each + (number < left) for number in range(count)]
 

@@ -120,8 +120,10 @@ def report_costs(
 def _accepts(query: CostQuery, row: RunRow) -> bool:
     if query.run_id is not None:
         return row.run_id == query.run_id
+    if query.since is None:
+        return True
     moment = submission_time(row.run_id)
-    return query.since is None or moment is None or moment >= query.since
+    return moment is None or moment >= query.since
 
 
 def _usages(connection: Connection, rows: Sequence[RunRow]) -> list[RunUsage]:
@@ -138,6 +140,7 @@ def _usages(connection: Connection, rows: Sequence[RunRow]) -> list[RunUsage]:
             nodes=row.record.nodes,
             status=result.status if result else "",
             ended=result.ended if result else None,
+            attempts=row.attempts,
         )
 
     loaded = {row.run_id: parse_usage(row.usage) for row in rows if row.usage}

@@ -218,7 +218,7 @@ def _listed(
 def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple[AttemptStart, ...]:
     """Return the attempts that started on a node (0 is the primary), in order."""
     prefix = RunPaths(run_id, node).attempts
-    names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/start.json")]
+    names = [name for name in container.names(prefix) if name.endswith("/start.json")]
     contents = in_parallel(container.read, names)
     starts = [parse_attempt_start(content) for content in contents if content is not None]
     return tuple(sorted((s for s in starts if s is not None), key=lambda s: s.attempt))
@@ -226,14 +226,14 @@ def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple
 
 def count_attempts(container: BlobContainer, run_id: str) -> int:
     """Return how many attempts started."""
-    names = (blob.name for blob in container.list(RunPaths(run_id).attempts))
+    names = container.names(RunPaths(run_id).attempts)
     return sum(1 for name in names if name.endswith("/start.json"))
 
 
 def load_attempt_ends(container: BlobContainer, run_id: str) -> tuple[AttemptEnd, ...]:
     """Return how attempts ended, in order, without those that were lost."""
     prefix = RunPaths(run_id).attempts
-    names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/end.json")]
+    names = [name for name in container.names(prefix) if name.endswith("/end.json")]
     contents = in_parallel(container.read, names)
     ends = [parse_attempt_end(content) for content in contents if content is not None]
     return tuple(sorted((e for e in ends if e is not None), key=lambda e: e.attempt))

@@ -7,7 +7,7 @@ unfinished runs Batch is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from posixpath import commonprefix
@@ -199,9 +199,7 @@ class _Listing:
             self._index = load_index(runs_container(self._connection), self._prefix)
         entries = [self._index[run_id] for run_id in ids if run_id in self._index]
         rows: dict[str, RunRow | None] = {
-            e.record.run_id: replace(_finished(e.record, e.result), usage=e.usage)
-            for e in entries
-            if e.result
+            e.record.run_id: _finished(e.record, e.result, e.usage) for e in entries if e.result
         }
         unfinished = [entry.record for entry in entries if entry.result is None]
         for run_id in ids:  # trials that have not started have no entry
@@ -227,10 +225,16 @@ class _Listing:
             return self._pools
 
 
-def _finished(record: RunSpec, result: RunResult) -> RunRow:
+def _finished(record: RunSpec, result: RunResult, usage: str = "") -> RunRow:
     status = RunStatus(RunState(result.status), result.message or "")
     return RunRow(
-        record.run_id, record, status, result, attempts=result.attempt, evicted=result.evicted
+        record.run_id,
+        record,
+        status,
+        result,
+        attempts=result.attempt,
+        evicted=result.evicted,
+        usage=usage,
     )
 
 

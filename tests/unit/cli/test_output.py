@@ -282,3 +282,13 @@ def test_data_is_escaped_on_a_terminal_only(
     monkeypatch.setattr(sys, "stdout", terminal)
     Output(OutputFormat.TSV).rows([{"name": "\x9b2J"}], ("name",))
     assert r"\x9b2J" in terminal.getvalue()
+
+
+def test_long_json_has_one_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"run": f"mnist-{number}", "metrics": {"loss": float("nan")}} for number in range(2000)]
+    document = {"sweep": "lr", "states": {"succeeded": 2000}, "trials": rows}
+    Output(OutputFormat.JSON).record(document)
+    text = capsys.readouterr().out
+    assert json.loads(text)["trials"][-1] == {"run": "mnist-1999", "metrics": {"loss": "NaN"}}
+    assert '    {"run": "mnist-7", "metrics": {"loss": "NaN"}},' in text.splitlines()
+    assert text.startswith('{\n  "sweep": "lr",\n  "states": {\n    "succeeded": 2000\n  },\n')

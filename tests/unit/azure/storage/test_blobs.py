@@ -296,6 +296,34 @@ def test_blob_is_renewed_for_a_submission_only_if_it_is_old(
     assert [path for method, path, _ in service.requests if method == "PUT" and "metadata" in path]
 
 
+def test_document_is_read_with_one_request(service: FakeBlobs) -> None:
+    runs = runs_of(service)
+    service.put("empty", b"")
+    service.requests.clear()
+    assert runs.read(NAME) == CONTENT
+    assert runs.read("missing") is None
+    assert [method for method, _, _ in service.requests] == ["GET", "GET"]
+    assert runs.read("empty") == b""
+
+
+def test_large_or_broken_document_is_read_whole(
+    service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = runs_of(service)
+    service.cut_after = 1000
+    assert runs.read(NAME) == CONTENT
+    service.faults.extend([503, "drop", "headers"])
+    assert runs.read(NAME) == CONTENT
+    monkeypatch.setattr(blobs, "_SMALL_BYTES", 1000)
+    assert runs.read(NAME) == CONTENT
+
+
+def test_document_of_a_deleted_container_is_an_error(service: FakeBlobs) -> None:
+    service.gone = True
+    with pytest.raises(RunnerError, match="ContainerNotFound"):
+        runs_of(service).read("missing")
+
+
 def test_own_write_is_recognised_when_its_answer_was_lost(service: FakeBlobs) -> None:
     runs = runs_of(service)
     service.faults.append("lose")
