@@ -6,7 +6,7 @@ import psutil
 
 
 def alive(pid: int) -> bool:
-    """A zombie is dead: nobody collects orphans in a container."""
+    """Return whether the process runs. A zombie does not: containers may not reap orphans."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

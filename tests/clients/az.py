@@ -273,11 +273,11 @@ def task_dependencies():
 def multi_instance():
     cluster = new_pool(2, slots=1, enableInterNodeCommunication=True)
     name = job(cluster)
-    gang = {"numberOfInstances": 2, "coordinationCommandLine": "/bin/true"}
-    one(name, "gang", "/bin/sh -c 'echo $AZ_BATCH_HOST_LIST'", multiInstanceSettings=gang)
+    settings = {"numberOfInstances": 2, "coordinationCommandLine": "/bin/true"}
+    one(name, "multi", "/bin/sh -c 'echo $AZ_BATCH_HOST_LIST'", multiInstanceSettings=settings)
     known = {n["ipAddress"] for n in az("node", "list", "--pool-id", cluster)}
-    check(set(text(name, "gang").strip().split(",")) == known, known)
-    found = az("task", "subtask", "list", "--job-id", name, "--task-id", "gang")
+    check(set(text(name, "multi").strip().split(",")) == known, known)
+    found = az("task", "subtask", "list", "--job-id", name, "--task-id", "multi")
     found = found["value"] if isinstance(found, dict) else found
     check([(s["id"], s["exitCode"]) for s in found] == [(1, 0)], found)
 

@@ -31,14 +31,14 @@ _missed: list[str] = []
 
 
 def resource(function: Callable[[], None]) -> Callable[[], None]:
-    """The part of the scenario that goes through one resource; in the order of definition."""
+    """Register the part of the scenario that uses one resource, in the order of definition."""
     _resources[function.__name__] = function
     return function
 
 
 def run(**facts: Any) -> None:
-    """Every resource, or those of the command line; a line for each."""
-    told(**facts)
+    """Run every resource, or those of the command line, and print a line for each."""
+    report(**facts)
     for name in sys.argv[1:] or _resources:
         before = _count
         _missed.clear()
@@ -46,26 +46,26 @@ def run(**facts: Any) -> None:
         try:
             _resources[name]()
         except Exception:  # noqa: BLE001 - it fails the resource's own test
-            told(resource=name, failed=traceback.format_exc())
+            report(resource=name, failed=traceback.format_exc())
         else:
             seconds = round(time.monotonic() - start, 2)
-            told(resource=name, checks=_count - before, missing=_missed, seconds=seconds)
+            report(resource=name, checks=_count - before, missing=_missed, seconds=seconds)
 
 
-def told(**facts: Any) -> None:
-    """One line for the test."""
+def report(**facts: Any) -> None:
+    """Print one line for the test."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def fresh(kind: str) -> str:
-    """An id that nothing has."""
+    """Return an unused id."""
     _ids[kind] = _ids.get(kind, 0) + 1
     return f"{kind}-{_ids[kind]}"
 
 
 def check(condition: object, what: object) -> None:
-    """Go on only if the condition holds; counted, so that the test knows that something ran."""
+    """Raise AssertionError unless the condition holds. Checks are counted: the test needs one."""
     global _count  # noqa: PLW0603 - a script has one count
     _count += 1
     if not condition:

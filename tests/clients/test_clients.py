@@ -47,7 +47,7 @@ def _selected(items: list[pytest.Item]) -> dict[Generation, set[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("generation", "resource"), CASES)
-def test_client_goes_through_the_resource(
+def test_client_passes_every_check_of_the_resource(
     runs: Runs, generation: Generation, resource: str
 ) -> None:
     lines = runs.lines(generation)

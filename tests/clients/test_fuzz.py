@@ -39,7 +39,7 @@ def stage(tmp_path: Path) -> Generator[tuple[Running, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("phase", "limit_s"), [("fuzzing", 60), ("coverage", 60)])
-def test_no_request_is_answered_with_a_server_error(
+def test_no_request_causes_a_server_error(
     stage: tuple[Running, str], tmp_path: Path, phase: str, limit_s: int
 ) -> None:
     running, existing = stage

@@ -143,16 +143,16 @@ def task_dependencies():
 def multi_instance():
     cluster = new_pool(2, slots=1, enable_inter_node_communication=True)
     name = job(cluster)
-    gang = models.MultiInstanceSettings(
+    settings = models.MultiInstanceSettings(
         number_of_instances=2, coordination_command_line="/bin/sh -c 'echo ready > ready'"
     )
     command = "/bin/sh -c 'echo $AZ_BATCH_HOST_LIST; cat ready'"
-    done = one(name, "gang", command, multi_instance_settings=gang).execution_info
+    done = one(name, "multi", command, multi_instance_settings=settings).execution_info
     check(done.exit_code == 0, done)
-    hosts, ready = text(name, "gang").splitlines()
+    hosts, ready = text(name, "multi").splitlines()
     known = {n.ip_address for n in client.compute_node.list(cluster)}
     check(set(hosts.split(",")) == known and ready == "ready", hosts)
-    [subtask] = client.task.list_subtasks(name, "gang").value
+    [subtask] = client.task.list_subtasks(name, "multi").value
     check((subtask.id, subtask.exit_code, subtask.state) == (1, 0, "completed"), subtask)
     client.pool.delete(cluster)
 

@@ -241,13 +241,13 @@ def task_dependencies():
 def multi_instance():
     cluster = new_pool(2, slots=1, enable_inter_node_communication=True)
     name = job(cluster)
-    gang = models.MultiInstanceSettings(
+    settings = models.MultiInstanceSettings(
         number_of_instances=2, coordination_command_line="/bin/true"
     )
-    one(name, "gang", "/bin/sh -c 'echo $AZ_BATCH_HOST_LIST'", multi_instance_settings=gang)
+    one(name, "multi", "/bin/sh -c 'echo $AZ_BATCH_HOST_LIST'", multi_instance_settings=settings)
     known = {n.ip_address for n in client.list_nodes(cluster)}
-    check(set(text(name, "gang").strip().split(",")) == known, known)
-    [subtask] = client.list_subtasks(name, "gang")
+    check(set(text(name, "multi").strip().split(",")) == known, known)
+    [subtask] = client.list_subtasks(name, "multi")
     check((subtask.id, subtask.exit_code, subtask.state) == (1, 0, "completed"), subtask)
 
 

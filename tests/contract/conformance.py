@@ -64,18 +64,18 @@ def violations(method: str, path: str, status: int, content_type: str, body: byt
     """What is wrong with an answer; one line each. Empty where there is no description."""
     if not FOLDER.is_dir():
         return []
-    name, schema, judge = _expected(method, path, status)
-    found = _judged(method, status, content_type, body, schema, judge)
+    name, schema, document = _expected(method, path, status)
+    found = _problems(method, status, content_type, body, schema, document)
     return [f"{name} {status}: {problem}" for problem in found]
 
 
 def _expected(method: str, path: str, status: int) -> tuple[str, Schema | None, Description]:
     """The operation's name, the schema of the answer (None: it is not documented), its document."""
-    judge = description(STABLE)
+    document = description(STABLE)
     for flavour in (STABLE, PREVIEW):
-        judge = description(flavour)
+        document = description(flavour)
         try:
-            operation, _ = judge.matcher.find(method, path)
+            operation, _ = document.matcher.find(method, path)
         except Fault:
             continue
         answer = operation.responses.get(str(status))
@@ -83,7 +83,7 @@ def _expected(method: str, path: str, status: int) -> tuple[str, Schema | None, 
             answer = operation.responses["default"]
         if status == 304 and method in ("GET", "HEAD"):
             answer = {}
-        return operation.name, None if answer is None else answer.get("schema", {}), judge
+        return operation.name, None if answer is None else answer.get("schema", {}), document
     default = {"$ref": "#/definitions/BatchError"} if status >= 400 else _ANYTHING
     return f"{method} {path}", default, description(STABLE)
 
@@ -91,13 +91,13 @@ def _expected(method: str, path: str, status: int) -> tuple[str, Schema | None, 
 _ANYTHING: Schema = {"anything": True}
 
 
-def _judged(
+def _problems(
     method: str,
     status: int,
     content_type: str,
     body: bytes,
     schema: Schema | None,
-    judge: Description,
+    document: Description,
 ) -> Iterator[str]:
     free = schema is _ANYTHING or schema == _STREAM or method == "HEAD"
     if schema is None:
@@ -109,20 +109,20 @@ def _judged(
     elif not content_type.startswith("application/json"):
         yield f"JSON is documented, not {content_type!r}"
     else:
-        yield from _compare(json.loads(body), schema, judge, "")
+        yield from _compare(json.loads(body), schema, document, "")
 
 
-def _compare(value: Any, schema: Schema, judge: Description, where: str) -> Iterator[str]:
-    schema = judge.definition(schema)
+def _compare(value: Any, schema: Schema, document: Description, where: str) -> Iterator[str]:
+    schema = document.definition(schema)
     problem = _problem(value, schema)
     allowed = f"{_place(where)}={value}" in ALLOWED or _place(where).endswith(_EITHER)
     if problem is not None and not allowed:
         yield f"{where or 'the body'}: {problem}"
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
-            yield from _compare(item, schema["items"], judge, f"{where}[{index}]")
+            yield from _compare(item, schema["items"], document, f"{where}[{index}]")
     elif isinstance(value, dict):
-        yield from _properties(cast("dict[str, Any]", value), schema, judge, where)
+        yield from _properties(cast("dict[str, Any]", value), schema, document, where)
 
 
 def _place(where: str) -> str:
@@ -130,7 +130,7 @@ def _place(where: str) -> str:
 
 
 def _properties(
-    value: Mapping[str, Any], schema: Schema, judge: Description, where: str
+    value: Mapping[str, Any], schema: Schema, document: Description, where: str
 ) -> Iterator[str]:
     known: Schema = schema.get("properties", {})
     open_schema = schema.get("additionalProperties")
@@ -141,9 +141,9 @@ def _properties(
     for name, item in value.items():
         place = f"{where}.{name}" if where else name
         if name in known:
-            yield from _compare(item, known[name], judge, place)
+            yield from _compare(item, known[name], document, place)
         elif open_schema:
-            yield from _compare(item, open_schema, judge, place)
+            yield from _compare(item, open_schema, document, place)
         elif _place(place).endswith(_NEWER_HERE):
             continue
         elif known and not _UNDECLARED.fullmatch(name) and name not in newer_properties():

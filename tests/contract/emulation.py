@@ -20,7 +20,7 @@ from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
 from tests import plain_http
-from tests.contract.recording import Judge
+from tests.contract.recording import ConformancePolicy
 
 POOL = "pool"
 _LIMIT_S = 60.0
@@ -39,7 +39,7 @@ class Emulation:
         """Another client, by default with the right key; failures are not tried again."""
         credential = AzureNamedKeyCredential(self.account, key or self.key)
         return BatchClient(
-            self.url, credential, retry_total=0, per_retry_policies=[Judge()], **options
+            self.url, credential, retry_total=0, per_retry_policies=[ConformancePolicy()], **options
         )
 
     def node_id(self) -> str:
@@ -109,7 +109,9 @@ def emulate(data_dir: Path, *options: str, umask: int = -1) -> Generator[Emulati
         assert words[:2] == ["listening", "on"], words
         _wait_until_ready(words[2])
         credential = AzureNamedKeyCredential("local", key)
-        client = BatchClient(words[2], credential, retry_total=0, per_retry_policies=[Judge()])
+        client = BatchClient(
+            words[2], credential, retry_total=0, per_retry_policies=[ConformancePolicy()]
+        )
         emulation = Emulation(words[2], "local", key, client)
         _create_pool(client)
         yield emulation

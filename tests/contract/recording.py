@@ -40,9 +40,9 @@ class Exchange:
 
 
 def note(one: Exchange) -> None:
-    """Judge one answer; requests of the emulator's own API are none of the service's.
+    """Check one response against the description, unless it is of the emulator's own API.
 
-    Answers to clients from before 2020-09-01 have the names of then, the description today's.
+    Responses to clients from before 2020-09-01 have older names than the description.
     """
     if one.path.startswith("/_emulator"):
         return
@@ -54,7 +54,7 @@ def note(one: Exchange) -> None:
 
 
 class Recorder:
-    """An application around the emulator's: judges an answer before the client has it."""
+    """An ASGI application around the emulator's that checks each response before it is sent."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -67,7 +67,7 @@ class Recorder:
         start: Message = {}
         parts: list[bytes] = []
 
-        async def judged(message: Message) -> None:
+        async def checked(message: Message) -> None:
             nonlocal start
             if message["type"] == "http.response.start":
                 start = message
@@ -83,15 +83,15 @@ class Recorder:
                     await send(start)
                     await send({**message, "body": body})
 
-        await self._app(scope, receive, judged)
+        await self._app(scope, receive, checked)
 
 
 def _texts(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
 
 
-class Judge(SansIOHTTPPolicy[Any, Any]):
-    """The same in the pipeline of a client, for emulators in a process of their own."""
+class ConformancePolicy(SansIOHTTPPolicy[Any, Any]):
+    """Checks responses in the pipeline of a client, for emulators in another process."""
 
     def on_response(
         self, request: PipelineRequest[Any], response: PipelineResponse[Any, Any]

@@ -172,8 +172,8 @@ def _failed(stage: Stage, example: Example, given: Parameters) -> Parameters:
 def _subtasks(stage: Stage, example: Example, given: Parameters) -> Parameters:
     pool = stage.pool(targetDedicatedNodes=2, enableInterNodeCommunication=True)
     job = stage.job(pool)
-    gang = {"numberOfInstances": 2, "coordinationCommandLine": "/bin/true"}
-    task = stage.task(job, multiInstanceSettings=gang)
+    settings = {"numberOfInstances": 2, "coordinationCommandLine": "/bin/true"}
+    task = stage.task(job, multiInstanceSettings=settings)
     path = f"/jobs/{job}/tasks/{task}"
     eventually(lambda: stage.call("GET", path).json()["state"] == "completed")
     return {"jobId": job, "taskId": task}

@@ -31,7 +31,7 @@ def active(
     return unfinished_tasks(cast("Connection", _Signed(client)), limit, pools)
 
 
-def test_tasks_that_wait_or_run_are_found_and_finished_ones_are_not(
+def test_waiting_and_running_tasks_are_found_without_finished_ones(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     done = things.job(pool)
@@ -51,7 +51,7 @@ def test_tasks_that_wait_or_run_are_found_and_finished_ones_are_not(
     assert not [job for job, _ in active(client, 1000) if job == waiting]
 
 
-def test_active_runs_are_named_with_what_to_do() -> None:
+def test_active_runs_block_down_with_the_cancel_command() -> None:
     names = [f"run-{number}" for number in range(6)]
     with pytest.raises(RunnerError, match="still active") as caught:
         refuse_active_runs(Remains([], [], names))
@@ -61,7 +61,7 @@ def test_active_runs_are_named_with_what_to_do() -> None:
     assert refuse_active_runs(Remains([], [], [])) is None
 
 
-def test_schedules_are_named_with_what_to_do() -> None:
+def test_schedules_block_down_with_the_command_that_removes_them() -> None:
     with pytest.raises(RunnerError, match="schedules use") as caught:
         refuse_active_runs(Remains([], [], [], [], ["nightly", "weekly"]))
     assert caught.value.code == "R-DOWN-SCHEDULES"

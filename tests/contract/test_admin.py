@@ -20,13 +20,15 @@ def test_health_needs_no_key(running: Running) -> None:
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer bm90IGl0", f"SharedKey {KEY}"])
-def test_all_else_needs_the_account_key(running: Running, authorization: str) -> None:
+def test_every_path_except_health_needs_the_account_key(
+    running: Running, authorization: str
+) -> None:
     answer = _admin(running, "/events", authorization=authorization)
     assert answer.status_code == 403
     assert answer.json()["code"] == "AuthenticationFailed"
 
 
-def test_events_tell_what_happened_in_order(running: Running, things: Things, pool: str) -> None:
+def test_events_are_listed_in_order(running: Running, things: Things, pool: str) -> None:
     bearer = f"Bearer {KEY}"
     before = _admin(running, "/events", authorization=bearer).json()["value"]
     newest = before[-1]["number"]
@@ -39,7 +41,7 @@ def test_events_tell_what_happened_in_order(running: Running, things: Things, po
     assert [event["number"] for event in found] == sorted(event["number"] for event in found)
 
 
-def test_a_number_that_is_none_is_refused(running: Running) -> None:
+def test_invalid_event_number_is_refused(running: Running) -> None:
     for bad in ("9" * 5000, "-1", ""):
         answer = _admin(running, f"/events?after={bad}", authorization=f"Bearer {KEY}")
         assert answer.status_code == 400
@@ -61,11 +63,13 @@ def test_a_number_that_is_none_is_refused(running: Running) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/health", "/events"])
-def test_web_pages_are_refused(running: Running, headers: dict[str, str], path: str) -> None:
+def test_requests_from_web_pages_are_refused(
+    running: Running, headers: dict[str, str], path: str
+) -> None:
     answer = _admin(running, path, authorization=f"Bearer {KEY}", **headers)
     assert answer.status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:99", "127.0.0.9", "[::1]:80"])
-def test_names_of_this_machine_are_served(running: Running, host: str) -> None:
+def test_host_names_of_this_machine_are_served(running: Running, host: str) -> None:
     assert _admin(running, "/health", host=host).status_code == 200

@@ -30,7 +30,9 @@ def call(
     return send(running.url, method, path, body=content, version=f"api-version={version}")
 
 
-def test_file_has_a_blob_source_before_it_has_a_url(running: Running, things: Things) -> None:
+def test_old_versions_call_the_url_of_a_resource_file_blob_source(
+    running: Running, things: Things
+) -> None:
     job_id = things.job("none")
     path = f"/jobs/{job_id}/tasks"
     files = [{"blobSource": SOURCE, "filePath": "f"}]
@@ -45,7 +47,7 @@ def test_file_has_a_blob_source_before_it_has_a_url(running: Running, things: Th
 
 
 @pytest.mark.parametrize(("version", "status"), [("2018-02-28", 400), ("2018-03-01.6.1", 200)])
-def test_oldest_api_version_is_of_march_2018(running: Running, version: str, status: int) -> None:
+def test_oldest_api_version_is_from_march_2018(running: Running, version: str, status: int) -> None:
     assert call(running, "GET", "/pools", version).status_code == status
 
 
@@ -81,7 +83,7 @@ def test_nodes_of_a_dual_stack_pool_have_two_addresses(client: BatchClient, thin
     assert (login.ipv6_remote_login_ip_address, login.ipv6_remote_login_port) == ("::1", 15000)
 
 
-def test_older_version_sees_nothing_of_the_newest(running: Running, things: Things) -> None:
+def test_older_versions_hide_properties_of_the_newest(running: Running, things: Things) -> None:
     pool_id = things.id("pool")
     policy = {"nodeFillType": "pack", "jobDefaultOrder": "creationtime"}
     body = {**POOL, "id": pool_id, "taskSchedulingPolicy": policy}
@@ -97,7 +99,7 @@ def test_older_version_sees_nothing_of_the_newest(running: Running, things: Thin
 
 
 @pytest.mark.parametrize("name", ["targetNodeCommunicationMode", "resourceTags"])
-def test_what_the_newest_version_removed_is_refused_under_it(
+def test_newest_version_refuses_properties_that_it_removed(
     running: Running, things: Things, name: str
 ) -> None:
     value = {"targetNodeCommunicationMode": "simplified", "resourceTags": {"a": "b"}}[name]
@@ -119,7 +121,7 @@ NODE = "/pools/none/nodes/none"
         ("POST", f"{NODE}/deallocate", "2024-02-01.19.0", "2024-07-01.20.0"),
     ],
 )
-def test_operation_that_a_version_added_is_unknown_to_older_ones(
+def test_operation_is_unknown_before_the_version_that_added_it(
     running: Running, method: str, path: str, before: str, since: str
 ) -> None:
     answer = call(running, method, path, before)

@@ -112,7 +112,7 @@ def test_application_list_pages(client: BatchClient, store: Store, things: Thing
     assert listed == sorted(listed, key=str.lower)
 
 
-def test_application_without_versions_is_not_there_for_the_data_plane(
+def test_data_plane_hides_applications_without_versions(
     client: BatchClient, store: Store, things: Things
 ) -> None:
     name = things.id("empty")
@@ -124,7 +124,7 @@ def test_application_without_versions_is_not_there_for_the_data_plane(
         assert (caught.value.status_code, code_of(caught.value)) == (404, "ApplicationNotFound")
 
 
-def test_package_of_a_pool_is_there_for_its_start_task_and_tasks(things: Things, app: str) -> None:
+def test_package_of_a_pool_is_available_to_start_task_and_tasks(things: Things, app: str) -> None:
     name = env_name(app, "1.0")
     start = models.BatchStartTask(
         command_line=f"/bin/sh -c 'cp ${name}/hello .'", wait_for_success=True
@@ -148,7 +148,7 @@ def test_default_version_is_delivered_under_both_names(things: Things, app: str)
     assert run(things, pool, script) == "hello 1.0hello 1.0"
 
 
-def test_id_of_the_resource_manager_names_the_application(things: Things, app: str) -> None:
+def test_resource_manager_id_references_the_application(things: Things, app: str) -> None:
     long = (
         "/subscriptions/s/resourceGroups/g/providers/Microsoft.Batch/batchAccounts/a/applications/"
     )
@@ -159,7 +159,7 @@ def test_id_of_the_resource_manager_names_the_application(things: Things, app: s
 
 
 @pytest.mark.parametrize("version", [None, "3.0"])
-def test_pool_with_a_reference_that_cannot_be_satisfied_is_refused(
+def test_pool_with_an_unknown_package_reference_is_refused(
     store: Store, things: Things, app: str, version: str | None
 ) -> None:
     store.change(app, defaultVersion="").raise_for_status()
@@ -177,7 +177,7 @@ def test_pool_with_a_reference_that_cannot_be_satisfied_is_refused(
     }
 
 
-def test_an_eleventh_package_is_refused(things: Things, app: str) -> None:
+def test_eleventh_package_is_refused(things: Things, app: str) -> None:
     with pytest.raises(HttpResponseError) as caught:
         things.pool(application_package_references=[reference(app)] * 11)
     assert code_of(caught.value) == "InvalidPropertyValue"
@@ -206,7 +206,7 @@ def test_broken_package_makes_nodes_of_its_pool_unusable(
     assert not [name for name in listed if name.startswith("applications/")]
 
 
-def test_package_deleted_after_the_pool_was_made_fails_its_new_nodes(
+def test_package_deleted_after_pool_creation_fails_new_nodes(
     client: BatchClient, store: Store, things: Things, app: str
 ) -> None:
     pool = things.pool(application_package_references=[reference(app, "1.0")])
@@ -232,7 +232,7 @@ def test_package_of_a_task_is_shared_by_the_tasks_of_its_node(things: Things, ap
     assert run(things, pool, f"echo [${env_name(app, '1.0')}]").strip() == "[]"
 
 
-def test_task_whose_package_cannot_be_had_fails_before_it_runs(things: Things, app: str) -> None:
+def test_task_with_a_missing_package_fails_before_it_runs(things: Things, app: str) -> None:
     pool = things.pool(target_dedicated_nodes=1)
     job = things.job(pool, task_failure_mode="performexitoptionsjobaction")
     exits = wire(preProcessingError={"jobAction": "terminate"})
@@ -250,7 +250,7 @@ def test_task_whose_package_cannot_be_had_fails_before_it_runs(things: Things, a
     things.wait_job(job)
 
 
-def test_new_reference_of_a_pool_reaches_nodes_when_they_reboot(
+def test_changed_package_references_apply_after_a_reboot(
     client: BatchClient, store: Store, things: Things, app: str
 ) -> None:
     store.put(app, "2", archive(hello="hello 2")).raise_for_status()
@@ -268,7 +268,7 @@ def test_new_reference_of_a_pool_reaches_nodes_when_they_reboot(
     assert run(things, pool, script) == "hello 2[]\n"
 
 
-def test_replaced_package_is_new_on_nodes_that_had_the_old_one(
+def test_replaced_package_is_updated_on_existing_nodes(
     store: Store, things: Things, app: str
 ) -> None:
     pool = things.pool(target_dedicated_nodes=1)
@@ -279,7 +279,7 @@ def test_replaced_package_is_new_on_nodes_that_had_the_old_one(
     assert run(things, pool, script, application_package_references=references) == "again"
 
 
-def test_large_package_is_stored_as_it_comes(store: Store, things: Things) -> None:
+def test_chunked_upload_of_a_large_package_is_stored(store: Store, things: Things) -> None:
     size = 20_000_000
 
     def chunks() -> Iterator[bytes]:
@@ -295,7 +295,7 @@ def test_large_package_is_stored_as_it_comes(store: Store, things: Things) -> No
     assert run(things, pool, f"wc -c < ${env_name(name, '1')}/big").strip() == str(size)
 
 
-def test_package_that_is_too_large_is_refused_and_leaves_nothing(
+def test_too_large_package_is_refused_and_leaves_no_files(
     running: Running, store: Store, things: Things, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(applications, "MAX_PACKAGE_BYTES", 1000)
@@ -307,7 +307,7 @@ def test_package_that_is_too_large_is_refused_and_leaves_nothing(
     assert not list((folder / ".incoming").iterdir())
 
 
-def test_upload_without_the_key_is_refused_whatever_its_size(running: Running) -> None:
+def test_large_upload_without_the_key_is_refused(running: Running) -> None:
     url = f"{running.url}/_emulator/applications/a/versions/1"
     answer = plain_http.put(url, content=bytes(8_000_000))
     assert answer.status_code == 403
@@ -315,11 +315,13 @@ def test_upload_without_the_key_is_refused_whatever_its_size(running: Running) -
 
 
 @pytest.mark.parametrize("version", ["a b", "%2e%2e%2fx", "x" * 65, "%00"])
-def test_bad_version_is_refused(store: Store, version: str) -> None:
+def test_invalid_version_is_refused(store: Store, version: str) -> None:
     assert store.put("app", version, archive(a="b")).status_code == 400
 
 
-def test_versions_that_begin_with_dots_stay_in_the_folder(store: Store, things: Things) -> None:
+def test_version_with_leading_dots_stays_in_the_applications_folder(
+    store: Store, things: Things
+) -> None:
     name = things.id("dots")
     assert store.put(name, "..x", archive(a="b")).status_code == 201
     pool = things.pool(
@@ -329,7 +331,7 @@ def test_versions_that_begin_with_dots_stay_in_the_folder(store: Store, things: 
     assert Path(folder).parent.name == "applications"
 
 
-def test_fixed_application_takes_new_versions_only(store: Store, app: str) -> None:
+def test_application_without_updates_accepts_only_new_versions(store: Store, app: str) -> None:
     store.change(app, allowUpdates=False).raise_for_status()
     assert store.put(app, "1.0", archive(a="b")).status_code == 409
     assert store.delete(app, "1.0").status_code == 409
@@ -337,7 +339,7 @@ def test_fixed_application_takes_new_versions_only(store: Store, app: str) -> No
     assert store.put(app, "2.0", archive(a="b")).status_code == 201
 
 
-def test_deleting_the_default_version_leaves_none(
+def test_deleting_the_default_version_leaves_no_default(
     client: BatchClient, store: Store, things: Things, app: str
 ) -> None:
     store.put(app, "2", archive(hello="2")).raise_for_status()
@@ -354,7 +356,7 @@ def test_default_version_must_exist(store: Store, app: str) -> None:
     assert (answer.status_code, answer.json()["code"]) == (400, "InvalidPropertyValue")
 
 
-def test_packages_and_what_nodes_have_of_them_survive_a_restart(tmp_path: Path) -> None:
+def test_packages_and_their_installations_survive_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         things = Things(running.client)
         Store(running.url).put("app", "1", archive(hello="hi"), default=True).raise_for_status()

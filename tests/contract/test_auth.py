@@ -46,7 +46,7 @@ def detail(error: HttpResponseError) -> str:
     return str(found["AuthenticationErrorDetail"])
 
 
-def test_right_key_lists_the_pools(emulation: Emulation) -> None:
+def test_correct_key_lists_the_pools(emulation: Emulation) -> None:
     assert [pool.id for pool in emulation.client.list_pools()] == ["pool"]
 
 
@@ -56,7 +56,7 @@ def test_wrong_key_is_403_with_the_error_body_of_the_service(emulation: Emulatio
     assert emulation.key not in text
 
 
-def test_date_out_of_the_window_is_refused(emulation: Emulation) -> None:
+def test_date_outside_the_window_is_refused(emulation: Emulation) -> None:
     for minutes in (-20, 20):
         client = emulation.connect()
         with pytest.raises(HttpResponseError) as refused:
@@ -85,7 +85,7 @@ def test_request_changed_after_signing_is_refused(
     assert why in detail(refusal(emulation.client, raw_request_hook=tampering(**headers)))
 
 
-def test_every_operation_is_authenticated_before_it_is_looked_at(
+def test_every_operation_is_authenticated_before_it_is_parsed(
     emulation: Emulation,
 ) -> None:
     client = emulation.connect(key=OTHER_KEY)

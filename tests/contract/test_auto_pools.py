@@ -57,7 +57,9 @@ def pool_of(client: BatchClient, job_id: str) -> str:
     return info.pool_id
 
 
-def test_job_runs_on_its_auto_pool_which_goes_with_it(client: BatchClient, things: Things) -> None:
+def test_job_runs_on_its_auto_pool_and_its_deletion_deletes_the_pool(
+    client: BatchClient, things: Things
+) -> None:
     job_id = create(client, pool_info=auto_pool(auto_pool_id_prefix="mine"))
     pool_id = pool_of(client, job_id)
     assert pool_id.startswith("mine_")
@@ -80,7 +82,7 @@ def test_kept_pool_outlives_its_deleted_job(client: BatchClient) -> None:
     client.begin_delete_pool(pool_id, polling_interval=POLL_S).wait()
 
 
-def test_keep_alive_can_be_changed_and_nothing_else(client: BatchClient) -> None:
+def test_only_keep_alive_of_an_auto_pool_can_change(client: BatchClient) -> None:
     job_id = create(client, pool_info=auto_pool())
     client.update_job(
         job_id, models.BatchJobUpdateOptions(pool_info=auto_pool(keep_alive=True), priority=1)
@@ -119,7 +121,7 @@ def test_automatic_termination_cannot_be_switched_off(
     "info",
     [auto_pool("jobschedule"), auto_pool(auto_pool_id_prefix="x" * 21), auto_pool("never")],
 )
-def test_impossible_auto_pool_is_refused(client: BatchClient, info: models.BatchPoolInfo) -> None:
+def test_invalid_auto_pool_is_refused(client: BatchClient, info: models.BatchPoolInfo) -> None:
     with pytest.raises(HttpResponseError) as caught:
         create(client, pool_info=info)
     assert (caught.value.status_code, code_of(caught.value)) == (400, "InvalidPropertyValue")
@@ -203,7 +205,7 @@ def test_usage_metrics_are_core_hours_per_pool_and_half_hour(tmp_path: Path) -> 
         assert [m.total_core_hours for m in again] == [3.0, 3.0, 3.0]
 
 
-def test_metrics_of_namesakes_in_other_case_are_all_paged(tmp_path: Path) -> None:
+def test_usage_of_pools_whose_ids_differ_by_case_is_paged_whole(tmp_path: Path) -> None:
     start = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
     size, other = "standard_d2s_v3", "standard_d4s_v3"
     with serving(tmp_path, clock=ManualClock(start)) as running:
@@ -237,7 +239,7 @@ def secret_pool() -> Any:
     return {"autoPoolSpecification": {"poolLifetimeOption": "job", "pool": pool}}
 
 
-def test_secrets_of_an_auto_pool_are_never_shown_and_need_not_be_sent_back(
+def test_secrets_of_an_auto_pool_are_hidden_and_optional_in_updates(
     client: BatchClient, things: Things
 ) -> None:
     job_id, schedule_id = things.id("auto"), things.id("schedule")
@@ -276,7 +278,7 @@ def test_secrets_of_an_auto_pool_are_never_shown_and_need_not_be_sent_back(
         ),
     ],
 )
-def test_auto_pool_that_cannot_be_made_is_the_jobs_scheduling_error(
+def test_failed_auto_pool_creation_is_a_scheduling_error_of_the_job(
     running: Running, things: Things, body: dict[str, Any], code: str
 ) -> None:
     job_id = things.id("auto")
@@ -302,7 +304,7 @@ def test_auto_pool_scales_by_its_formula(client: BatchClient, things: Things) ->
     assert eventually(lambda: missing(lambda: client.pool_exists(pool_id)))
 
 
-def test_reset_forgets_schedules_and_what_they_would_make(tmp_path: Path) -> None:
+def test_reset_deletes_schedules_and_prevents_their_next_jobs(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         client = running.client
         specification = {"poolInfo": auto_pool("jobschedule").as_dict()}

@@ -74,14 +74,14 @@ def test_pool_scales_with_its_tasks(fast: Running) -> None:
     )
 
 
-def test_new_pool_is_sized_by_its_formula_at_once(client: BatchClient, things: Things) -> None:
+def test_formula_of_a_new_pool_is_evaluated_at_once(client: BatchClient, things: Things) -> None:
     pool_id = scaling(things, "$TargetDedicated = 1;")
     things.wait_nodes(pool_id, 1)
     pool = client.get_pool(pool_id)
     assert (pool.target_dedicated_nodes, pool.target_low_priority_nodes) == (1, 0)
 
 
-def test_sequence_of_the_sdks_own_tests(client: BatchClient, things: Things) -> None:
+def test_autoscale_test_of_the_sdk_passes(client: BatchClient, things: Things) -> None:
     pool_id = things.pool(target_dedicated_nodes=4)
     things.wait_nodes(pool_id, 4)
     steady(client, pool_id)
@@ -120,7 +120,7 @@ def test_sequence_of_the_sdks_own_tests(client: BatchClient, things: Things) -> 
     client.begin_resize_pool(pool_id, models.BatchPoolResizeOptions(target_dedicated_nodes=0))
 
 
-def test_failed_evaluation_is_answered_and_kept(client: BatchClient, things: Things) -> None:
+def test_failed_evaluation_is_returned_and_stored(client: BatchClient, things: Things) -> None:
     formula = "$TargetDedicatedNodes =\n  avg($RunningTasks.GetSample(TimeInterval_Hour, 70));"
     pool_id = scaling(things, formula)
     run = eventually(lambda: client.get_pool(pool_id).auto_scale_run)
@@ -163,33 +163,37 @@ def test_published_formulas_are_accepted(client: BatchClient, things: Things, na
         ({"enable_auto_scale": False, "auto_scale_formula": "x=1"}, "InvalidAutoScalingSettings"),
     ],
 )
-def test_wrong_settings_are_refused(things: Things, options: dict[str, object], code: str) -> None:
+def test_invalid_settings_are_refused(
+    things: Things, options: dict[str, object], code: str
+) -> None:
     with pytest.raises(HttpResponseError) as caught:
         things.pool(**{"enable_auto_scale": True, **options})
     assert (caught.value.status_code, code_of(caught.value)) == (400, code)
 
 
-def test_syntax_errors_name_their_place(things: Things) -> None:
+def test_syntax_errors_name_line_and_column(things: Things) -> None:
     with pytest.raises(HttpResponseError) as caught:
         scaling(things, "x = 1;\ny = 2 +;")
     assert values_of(caught.value) == {"Message": "Line 2, Col 8: Unexpected ';', expected a value"}
 
 
-def test_targets_of_a_scaling_pool_are_not_set_by_hand(client: BatchClient, things: Things) -> None:
+def test_resize_of_an_autoscaling_pool_is_refused(client: BatchClient, things: Things) -> None:
     pool_id = scaling(things, "$TargetDedicatedNodes = 0;")
     with pytest.raises(HttpResponseError) as caught:
         client.begin_resize_pool(pool_id, models.BatchPoolResizeOptions(target_dedicated_nodes=1))
     assert (caught.value.status_code, code_of(caught.value)) == (409, "OperationNotValidOnPool")
 
 
-def test_only_scaling_pools_evaluate(client: BatchClient, things: Things) -> None:
+def test_evaluation_on_a_pool_without_autoscale_is_refused(
+    client: BatchClient, things: Things
+) -> None:
     pool_id = things.pool(target_dedicated_nodes=0)
     with pytest.raises(HttpResponseError) as caught:
         evaluate(client, pool_id, "x = 1")
     assert caught.value.status_code == 409
 
 
-def test_scaling_is_refused_while_the_pool_is_resized(tmp_path: Path) -> None:
+def test_enabling_autoscale_during_a_resize_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path / "slow", boot_s=600.0) as running:
         pool_id = Things(running.client).pool(target_dedicated_nodes=1)
         with pytest.raises(HttpResponseError) as caught:
@@ -197,7 +201,7 @@ def test_scaling_is_refused_while_the_pool_is_resized(tmp_path: Path) -> None:
         assert code_of(caught.value) == "PoolBeingResized"
 
 
-def test_scaling_survives_a_restart(tmp_path: Path) -> None:
+def test_autoscale_survives_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as running:
         pool_id = scaling(Things(running.client), "$TargetDedicatedNodes = 1;", 20)
         before = eventually(lambda: running.client.get_pool(pool_id).auto_scale_run)

@@ -57,7 +57,7 @@ def run(things: Things, pool: str, script: str) -> str:
     return things.text(job, task)
 
 
-def test_blobs_are_files_and_files_are_blobs_when_the_task_is_completed(
+def test_files_of_a_completed_task_are_blobs_and_blobs_are_files(
     blobs: BlobStore, things: Things
 ) -> None:
     start = models.BatchStartTask(
@@ -74,7 +74,7 @@ def test_blobs_are_files_and_files_are_blobs_when_the_task_is_completed(
 
 
 @pytest.mark.slow
-def test_task_sees_what_came_before_it_began(blobs: BlobStore, things: Things) -> None:
+def test_task_sees_blobs_uploaded_before_its_start(blobs: BlobStore, things: Things) -> None:
     pool = things.pool(target_dedicated_nodes=2, mount_configuration=[container()])
     things.wait_nodes(pool, 2, "idle")
     for number in range(4):
@@ -90,7 +90,7 @@ def test_task_sees_what_came_before_it_began(blobs: BlobStore, things: Things) -
         ({"sas_key": None, "account_key": "%%"}, "the account key is not base64"),
     ],
 )
-def test_wrong_container_makes_the_node_unusable(
+def test_failed_mount_makes_the_node_unusable(
     things: Things, changes: dict[str, Any], why: str
 ) -> None:
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=[container(**changes)])
@@ -102,7 +102,7 @@ def test_wrong_container_makes_the_node_unusable(
     assert details == expected
 
 
-def test_node_that_goes_takes_no_blobs_with_it(
+def test_deleting_a_node_deletes_no_blobs(
     running: Running, blobs: BlobStore, things: Things
 ) -> None:
     pool = things.pool(target_dedicated_nodes=2, mount_configuration=[container()])
@@ -116,7 +116,7 @@ def test_node_that_goes_takes_no_blobs_with_it(
     assert not [request for request in blobs.requests if request.startswith("DELETE")]
 
 
-def test_read_only_option_is_kept_to(blobs: BlobStore, things: Things) -> None:
+def test_read_only_mount_uploads_nothing(blobs: BlobStore, things: Things) -> None:
     mount = container(blobfuse_options="-o attr_timeout=240 --read-only")
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=[mount])
     run(things, pool, "echo x > new; rm in/a.txt")
@@ -124,7 +124,7 @@ def test_read_only_option_is_kept_to(blobs: BlobStore, things: Things) -> None:
 
 
 @pytest.mark.slow
-def test_mounted_container_survives_a_restart_with_what_was_written(
+def test_mounted_container_survives_a_restart_with_its_changes(
     tmp_path: Path, blobs: BlobStore
 ) -> None:
     settings = {"blob_endpoint": f"{blobs.url}/account"}
@@ -139,19 +139,19 @@ def test_mounted_container_survives_a_restart_with_what_was_written(
     assert blobs.containers["data"] == {"in/a.txt": b"changed", "b": b"2\n"}
 
 
-def test_secrets_are_not_given_back(running: Running, things: Things) -> None:
+def test_mount_secrets_are_not_returned(running: Running, things: Things) -> None:
     shown = running.client.get_pool(things.pool(mount_configuration=[container()]))
     assert SAS not in str(shown.as_dict())
 
 
 @pytest.mark.parametrize("changes", [{"sas_key": None}, {"account_key": "a2V5"}])
-def test_one_credential_is_wanted(things: Things, changes: dict[str, Any]) -> None:
+def test_mount_needs_exactly_one_credential(things: Things, changes: dict[str, Any]) -> None:
     with pytest.raises(HttpResponseError) as caught:
         things.pool(mount_configuration=[container(**changes)])
     assert code_of(caught.value) == "InvalidPropertyValue"
 
 
-def test_managed_identity_without_an_account_is_not_emulated(things: Things) -> None:
+def test_managed_identity_without_a_storage_account_is_refused(things: Things) -> None:
     identity = models.BatchNodeIdentityReference(resource_id="/x")
     with pytest.raises(HttpResponseError) as caught:
         things.pool(mount_configuration=[container(sas_key=None, identity_reference=identity)])
@@ -166,7 +166,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_node_that_is_lost_does_not_wait_for_a_blob_service_that_hangs(
+def test_lost_node_does_not_wait_for_a_hung_blob_service(
     blobs: BlobStore, running: Running, things: Things
 ) -> None:
     pool = things.pool(target_low_priority_nodes=1, mount_configuration=[container()])

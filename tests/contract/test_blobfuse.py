@@ -78,7 +78,7 @@ def test_container_is_mounted_with_the_options_of_the_pool(
     assert azure["use-http"] is True
 
 
-def test_node_that_goes_is_unmounted_before_it_is_deleted(
+def test_node_is_unmounted_before_it_is_deleted(
     running: Running, things: Things, fake: Path
 ) -> None:
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=[container(**RIGHT)])
@@ -90,9 +90,7 @@ def test_node_that_goes_is_unmounted_before_it_is_deleted(
     assert (fake / "containers" / "data" / "in" / "a.txt").read_text() == "hello"
 
 
-def test_node_that_boots_again_is_mounted_anew(
-    running: Running, things: Things, fake: Path
-) -> None:
+def test_rebooted_node_is_mounted_again(running: Running, things: Things, fake: Path) -> None:
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=[container(**RIGHT)])
     [node] = things.wait_nodes(pool, 1, "idle")
     running.client.begin_reboot_node(pool, str(node.id), wire(nodeRebootOption="requeue"))
@@ -110,7 +108,7 @@ def test_node_that_boots_again_is_mounted_anew(
         ({**RIGHT, "blobfuse_options": "-- /etc"}, "blobfuseOptions: '--' is not an option"),
     ],
 )
-def test_what_it_says_is_the_error_of_the_node(
+def test_message_of_blobfuse_is_the_error_of_the_node(
     things: Things, changes: dict[str, Any], why: str
 ) -> None:
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=[container(**changes)])
@@ -120,7 +118,7 @@ def test_what_it_says_is_the_error_of_the_node(
     assert details["Message"].startswith(f"Mount failure: blobfuse: {why}")
 
 
-def test_one_that_hangs_is_given_up(
+def test_hung_blobfuse_makes_the_node_unusable(
     running: Running, things: Things, fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blob_mounts, "_MOUNT_WITHIN_S", 0.5)
@@ -134,7 +132,7 @@ def test_one_that_hangs_is_given_up(
 
 
 @pytest.mark.slow
-def test_restart_mounts_again_and_tasks_wait_for_it(tmp_path: Path, fake: Path) -> None:
+def test_tasks_wait_for_mounts_after_a_restart(tmp_path: Path, fake: Path) -> None:
     with serving(tmp_path / "again", settings=SETTINGS) as running:
         pool = Things(running.client).pool(
             target_dedicated_nodes=1, mount_configuration=[container(**RIGHT)]
@@ -146,9 +144,7 @@ def test_restart_mounts_again_and_tasks_wait_for_it(tmp_path: Path, fake: Path) 
     assert [call[0] for call in calls(fake)] == ["mount", "unmount"] * 2
 
 
-def test_what_a_crash_left_mounted_is_unmounted_by_the_next_start(
-    tmp_path: Path, fake: Path
-) -> None:
+def test_mounts_left_by_a_crash_are_unmounted_at_the_next_start(tmp_path: Path, fake: Path) -> None:
     node = tmp_path / "data" / "nodes" / "pool" / "node"
     point = node / "tasks" / "fsmounts" / "a b\nc"
     point.mkdir(parents=True)
@@ -166,7 +162,7 @@ def test_what_a_crash_left_mounted_is_unmounted_by_the_next_start(
     assert (fake / "containers" / "data" / "in" / "a.txt").exists()
 
 
-def test_it_is_not_used_where_fuse_may_not_be(
+def test_blobfuse_is_not_used_without_a_fuse_device(
     fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert blob_mounts.blobfuse_program() == str(fake / "blobfuse2")
@@ -178,7 +174,7 @@ def test_it_is_not_used_where_fuse_may_not_be(
     assert not str(blob_mounts.blobfuse_program() or "").startswith(str(fake))
 
 
-def test_folder_in_which_something_is_mounted_is_never_deleted(
+def test_folder_with_a_mount_is_never_deleted(
     running: Running, things: Things, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pool = things.pool(target_dedicated_nodes=1)

@@ -84,7 +84,7 @@ def test_added_certificate_is_shown_without_its_secrets(running: Running, thumbp
     assert thumbprint in [one["thumbprint"] for one in listed["value"]]
 
 
-def test_public_data_of_a_cer_is_shown(running: Running) -> None:
+def test_public_data_of_a_cer_file_is_shown(running: Running) -> None:
     spaced = " ".join([CER_THUMBPRINT[:20].upper(), CER_THUMBPRINT[20:]])
     added = add(running, spaced, **CER_BODY, password=None)
     assert added.status_code == 201, added.text
@@ -105,7 +105,7 @@ def test_public_data_of_a_cer_is_shown(running: Running) -> None:
         {**CER_BODY, "thumbprint": CER_THUMBPRINT},
     ],
 )
-def test_bad_certificate_is_refused(running: Running, changes: dict[str, Any]) -> None:
+def test_invalid_certificate_is_refused(running: Running, changes: dict[str, Any]) -> None:
     answer = (
         add(running, "ab", **changes) if "thumbprint" not in changes else add(running, **changes)
     )
@@ -131,7 +131,7 @@ def test_unused_certificate_is_deleted(running: Running, thumbprint: str) -> Non
     assert get(running, thumbprint).status_code == 404
 
 
-def test_certificate_in_use_cannot_be_deleted_and_comes_back(
+def test_failed_deletion_of_a_used_certificate_can_be_cancelled(
     running: Running, things: Things, thumbprint: str
 ) -> None:
     pool = pool_with(running, things, thumbprint)
@@ -147,14 +147,14 @@ def test_certificate_in_use_cannot_be_deleted_and_comes_back(
     assert get(running, thumbprint).json()["state"] == "active"
 
 
-def test_pool_with_a_certificate_that_is_not_there_is_refused(running: Running) -> None:
+def test_pool_with_a_missing_certificate_is_refused(running: Running) -> None:
     reference = {"thumbprint": "ee", "thumbprintAlgorithm": "sha1"}
     body = {"id": "p", **POOL, "certificateReferences": [reference]}
     answer = post(running, "/pools", body)
     assert (answer.status_code, answer.json()["code"]) == (409, "InvalidCertificateReferences")
 
 
-def test_tasks_find_the_certificates_that_are_visible_to_them(
+def test_tasks_see_only_the_certificates_visible_to_them(
     running: Running, things: Things, thumbprint: str
 ) -> None:
     pool = pool_with(running, things, thumbprint, visibility=["task"])
@@ -168,7 +168,7 @@ def test_tasks_find_the_certificates_that_are_visible_to_them(
     assert things.text(job, task) == f"{name}\n{name}.pw\nwhat a PFX file holdssecret"
 
 
-def test_certificates_survive_a_restart_readable_by_their_owner_only(tmp_path: Path) -> None:
+def test_certificates_survive_a_restart_with_private_permissions(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         assert add(running, "ab12").status_code == 201
     assert (tmp_path / "certificates.json").stat().st_mode & 0o777 == 0o600

@@ -25,7 +25,7 @@ def status_of(call: Callable[[], object]) -> int | None:
     return refused.value.status_code
 
 
-def test_etag_changes_with_the_job_and_guards_it(emulation: Emulation) -> None:
+def test_stale_etag_blocks_changes_of_a_job(emulation: Emulation) -> None:
     client, job_id = emulation.client, emulation.job()
     before = client.get_job(job_id)
     patch = models.BatchJobUpdateOptions(priority=7)
@@ -48,7 +48,7 @@ def test_reader_with_the_current_version_gets_304(emulation: Emulation) -> None:
     assert client.get_job(job_id, etag=etag, **MATCH).id == job_id
 
 
-def test_times_of_readers(emulation: Emulation) -> None:
+def test_modified_since_headers_apply_to_reads(emulation: Emulation) -> None:
     client, job_id = emulation.client, emulation.job()
     assert client.get_job(job_id, if_modified_since=PAST).id == job_id
     assert client.get_job(job_id, if_unmodified_since=FUTURE).id == job_id
@@ -56,7 +56,7 @@ def test_times_of_readers(emulation: Emulation) -> None:
     assert status_of(lambda: client.get_job(job_id, if_unmodified_since=PAST)) == 412
 
 
-def test_unmet_condition_of_a_writer_is_412_and_changes_nothing(emulation: Emulation) -> None:
+def test_unmet_condition_of_a_change_is_412_and_changes_nothing(emulation: Emulation) -> None:
     client, job_id = emulation.client, emulation.job()
     etag = client.get_job(job_id).etag
     patch = models.BatchJobUpdateOptions(priority=9)
@@ -68,7 +68,7 @@ def test_unmet_condition_of_a_writer_is_412_and_changes_nothing(emulation: Emula
     assert client.get_job(job_id).etag == etag
 
 
-def test_combination_that_is_not_supported_is_400(emulation: Emulation) -> None:
+def test_unsupported_combination_of_conditions_is_400(emulation: Emulation) -> None:
     client, job_id = emulation.client, emulation.job()
     etag = client.get_job(job_id).etag
     with pytest.raises(HttpResponseError) as refused:
@@ -80,7 +80,7 @@ def test_combination_that_is_not_supported_is_400(emulation: Emulation) -> None:
     assert both.id == job_id, "of a pair the entity tag decides"
 
 
-def test_pools_and_tasks_are_guarded_too(emulation: Emulation) -> None:
+def test_conditions_apply_to_pools_and_tasks(emulation: Emulation) -> None:
     client, job_id = emulation.client, emulation.job()
     emulation.run(job_id, "t", "/bin/true")
     task = client.get_task(job_id, "t")
@@ -133,7 +133,7 @@ def test_completed_task_has_the_etag_of_its_creation(
     assert listed.etag == created.etag
 
 
-def test_requests_modify_a_job_and_its_completion_does_not(
+def test_requests_change_the_etag_of_a_job_but_its_completion_does_not(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool)
@@ -155,7 +155,7 @@ def test_requests_modify_a_job_and_its_completion_does_not(
     assert ended.last_modified <= ended.execution_info.end_time
 
 
-def test_stopping_a_resize_and_disabling_autoscale_leave_the_etag_of_a_pool(
+def test_stopping_resize_or_autoscale_keeps_the_etag_of_a_pool(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path / "slow", boot_s=600.0) as running:

@@ -1,4 +1,4 @@
-"""The judge of answers itself: what it must find."""
+"""The check of responses against the description of the service finds each kind of violation."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ JOB: dict[str, Any] = {
 }
 
 
-def judge(body: Any, path: str = "/jobs/a", status: int = 200, method: str = "GET") -> list[str]:
+def check(body: Any, path: str = "/jobs/a", status: int = 200, method: str = "GET") -> list[str]:
     text = json.dumps(body).encode()
     return violations(method, path, status, "application/json; odata=minimalmetadata", text)
 
 
-def test_documented_answer_passes() -> None:
-    assert judge({"odata.metadata": "x", **JOB}) == []
+def test_documented_response_passes() -> None:
+    assert check({"odata.metadata": "x", **JOB}) == []
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_documented_answer_passes() -> None:
         ({"id": None}, "id: None is no string"),
     ],
 )
-def test_each_kind_of_wrong_answer_is_found(change: dict[str, Any], problem: str) -> None:
-    [found] = judge({**JOB, **change})
+def test_each_kind_of_undocumented_response_is_found(change: dict[str, Any], problem: str) -> None:
+    [found] = check({**JOB, **change})
     assert found.startswith(f"Job_Get 200: {problem}")
 
 
-def test_status_and_bodies_that_are_not_documented_are_found() -> None:
-    assert judge(JOB, status=201) == ["Job_Get 201: this status is not documented"]
-    assert judge({}, method="DELETE", status=202) == [
+def test_undocumented_status_and_body_are_found() -> None:
+    assert check(JOB, status=201) == ["Job_Get 201: this status is not documented"]
+    assert check({}, method="DELETE", status=202) == [
         "Job_Delete 202: a body of 2 bytes where none is documented"
     ]
     assert violations("GET", "/jobs/a", 200, "text/html", b"<p>") == [
@@ -64,18 +64,18 @@ def test_status_and_bodies_that_are_not_documented_are_found() -> None:
     ]
 
 
-def test_errors_are_held_against_the_error_schema() -> None:
+def test_errors_are_checked_against_the_error_schema() -> None:
     fault = {"code": "JobNotFound", "message": {"lang": "en-us", "value": "gone"}}
-    assert judge(fault, status=404) == []
-    assert judge({**fault, "message": "gone"}, status=404) == [
+    assert check(fault, status=404) == []
+    assert check({**fault, "message": "gone"}, status=404) == [
         "Job_Get 404: message: 'gone' is no object"
     ]
 
 
-def test_what_the_installed_models_know_is_newer_than_the_description() -> None:
-    judged = description(STABLE).document["definitions"]["NodeCounts"]
-    counts = {"dedicated": dict.fromkeys([*judged["required"], "deallocated"], 0)}
-    assert judge({"value": [{"poolId": "p", **counts}]}, "/nodecounts") == []
+def test_properties_newer_than_the_description_are_accepted() -> None:
+    definition = description(STABLE).document["definitions"]["NodeCounts"]
+    counts = {"dedicated": dict.fromkeys([*definition["required"], "deallocated"], 0)}
+    assert check({"value": [{"poolId": "p", **counts}]}, "/nodecounts") == []
 
 
 DATED = {
@@ -85,7 +85,7 @@ DATED = {
 }
 
 
-def judge_headers(
+def check_headers(
     asked: dict[str, str], answered: dict[str, str], path: str = "/jobs/a", status: int = 200
 ) -> list[str]:
     return header_violations("GET", path, status, asked, answered)
@@ -93,10 +93,10 @@ def judge_headers(
 
 def test_documented_headers_pass() -> None:
     asked = {"client-request-id": "mine", "Return-Client-Request-Id": "true"}
-    assert judge_headers({}, DATED) == []
-    assert judge_headers(asked, {**DATED, "client-request-id": "mine"}) == []
-    assert judge_headers({}, {"request-id": DATED["request-id"]}, "/jobs") == []
-    assert judge_headers({}, {"request-id": DATED["request-id"]}, status=404) == []
+    assert check_headers({}, DATED) == []
+    assert check_headers(asked, {**DATED, "client-request-id": "mine"}) == []
+    assert check_headers({}, {"request-id": DATED["request-id"]}, "/jobs") == []
+    assert check_headers({}, {"request-id": DATED["request-id"]}, status=404) == []
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_documented_headers_pass() -> None:
         ({"client-request-id": "x"}, "client-request-id: 'x', asked for was None"),
     ],
 )
-def test_wrong_header_is_found(change: dict[str, str | None], problem: str) -> None:
+def test_invalid_header_is_found(change: dict[str, str | None], problem: str) -> None:
     answered = {name: text for name, text in {**DATED, **change}.items() if text is not None}
-    [found] = judge_headers({}, answered)
+    [found] = check_headers({}, answered)
     assert found.startswith("Job_Get 200: header ")
     assert problem in found
 
 
-def test_kinds_of_files_are_said_in_their_form() -> None:
+def test_file_headers_have_the_documented_form() -> None:
     answered = {
         **DATED,
         "ocp-creation-time": DATED["Last-Modified"],
@@ -124,7 +124,7 @@ def test_kinds_of_files_are_said_in_their_form() -> None:
         "Content-Type": "text/plain",
         "Content-Length": "3",
     }
-    found = judge_headers({}, answered, "/jobs/a/tasks/b/files/c")
+    found = check_headers({}, answered, "/jobs/a/tasks/b/files/c")
     assert sorted(line.partition("header ")[2] for line in found) == [
         "ocp-batch-file-isdirectory: 'no' is no boolean",
         "ocp-batch-file-mode is documented and missing",

@@ -53,7 +53,7 @@ def error_of(things: Things, pool: str) -> tuple[str | None, dict[str | None, st
 
 
 @pytest.mark.slow
-def test_password_of_a_registry_is_seen_by_the_engine_alone(
+def test_only_the_engine_sees_the_password_of_a_registry(
     machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="batch_emulator")
@@ -104,7 +104,9 @@ def test_wrong_password_makes_the_node_unusable(machine: Machine, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_image_that_cannot_be_pulled(machine: Machine, tmp_path: Path) -> None:
+def test_image_that_cannot_be_pulled_is_an_error_of_node_and_task(
+    machine: Machine, tmp_path: Path
+) -> None:
     with serving_on(machine, tmp_path / "data") as running:
         things = Things(running.client)
         pool = container_pool(things, config={"container_image_names": ["nothing:1"]})
@@ -119,7 +121,7 @@ def test_image_that_cannot_be_pulled(machine: Machine, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_machine_without_an_engine(tmp_path: Path) -> None:
+def test_pool_with_containers_fails_without_an_engine(tmp_path: Path) -> None:
     broken = fake(tmp_path / "engine", "docker", broken=True)
     for machine in (None, broken):
         with serving_on(machine, tmp_path / f"data{machine is None}") as running:
@@ -128,7 +130,7 @@ def test_machine_without_an_engine(tmp_path: Path) -> None:
             assert code == "ContainerPoolNotSupported"
 
 
-def test_pool_that_has_no_containers_and_one_that_has_nothing_else(
+def test_task_must_have_container_settings_if_its_pool_does(
     machine: Machine, tmp_path: Path
 ) -> None:
     with serving_on(machine, tmp_path / "data") as running:
@@ -141,7 +143,7 @@ def test_pool_that_has_no_containers_and_one_that_has_nothing_else(
         assert failure_of(things.wait_task(job, task))[0] == "ContainerTaskSettingsNotFound"
 
 
-def test_settings_that_cannot_be(things: Things) -> None:
+def test_invalid_container_settings_are_refused(things: Things) -> None:
     """Refused with the request."""
     job = things.job(container_pool(things, target_dedicated_nodes=0))
     identity = models.BatchNodeIdentityReference(resource_id="x")
@@ -173,7 +175,7 @@ def test_settings_that_cannot_be(things: Things) -> None:
         assert code_of(error.value) == code
 
 
-def test_name_of_the_container_is_not_the_tasks_to_choose(machine: Machine, tmp_path: Path) -> None:
+def test_task_cannot_choose_the_container_name(machine: Machine, tmp_path: Path) -> None:
     with serving_on(machine, tmp_path / "data") as running:
         things = Things(running.client)
         job = things.job(container_pool(things))
@@ -184,7 +186,7 @@ def test_name_of_the_container_is_not_the_tasks_to_choose(machine: Machine, tmp_
 
 
 @pytest.mark.slow
-def test_containers_of_an_emulator_that_was_killed_are_removed_at_its_start(
+def test_containers_of_a_killed_emulator_are_removed_at_the_next_start(
     machine: Machine, tmp_path: Path
 ) -> None:
     data, pid = tmp_path / "data", tmp_path / "pid"
@@ -211,7 +213,7 @@ def test_containers_of_an_emulator_that_was_killed_are_removed_at_its_start(
 
 
 @pytest.mark.slow
-def test_nul_in_options_and_command_fails_the_task_alone(machine: Machine, tmp_path: Path) -> None:
+def test_nul_in_options_or_command_fails_only_its_task(machine: Machine, tmp_path: Path) -> None:
     with serving_on(machine, tmp_path / "data") as running:
         things = Things(running.client)
         job = things.job(container_pool(things))
@@ -232,7 +234,7 @@ def test_nul_in_options_and_command_fails_the_task_alone(machine: Machine, tmp_p
 
 
 @pytest.mark.slow
-def test_variables_that_tasks_inherit_are_in_containers_too(
+def test_containers_get_the_inherited_variables(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INHERITED_ONE", "1")
@@ -247,7 +249,7 @@ def test_variables_that_tasks_inherit_are_in_containers_too(
 
 
 @pytest.mark.slow
-def test_tasks_of_many_slots_pull_an_image_once(machine: Machine, tmp_path: Path) -> None:
+def test_concurrent_tasks_pull_an_image_once(machine: Machine, tmp_path: Path) -> None:
     with serving_on(machine, tmp_path / "data") as running:
         things = Things(running.client)
         job = things.job(container_pool(things))

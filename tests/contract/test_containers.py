@@ -64,7 +64,9 @@ def info_of(task: models.BatchTask) -> models.BatchTaskExecutionInfo:
     return task.execution_info
 
 
-def test_task_has_its_variables_its_folder_and_its_exit_code(things: Things, job: str) -> None:
+def test_container_has_the_variables_folder_and_exit_code_of_its_task(
+    things: Things, job: str
+) -> None:
     script = 'echo -n "$LINES"; env > env.txt; pwd > pwd.txt; echo oops >&2; exit 3'
     settings = [models.EnvironmentSetting(name="LINES", value=LINES)]
     command = f"/bin/sh -c '{script}'"
@@ -83,7 +85,7 @@ def test_task_has_its_variables_its_folder_and_its_exit_code(things: Things, job
 
 
 @pytest.mark.slow
-def test_working_directory_of_the_image(things: Things, job: str) -> None:
+def test_command_runs_in_the_working_directory_of_the_image(things: Things, job: str) -> None:
     settings = inside(working_directory="containerImageDefault")
     task = things.task(job, "/bin/sh -c pwd", container_settings=settings)
     assert info_of(things.wait_task(job, task)).exit_code == 0
@@ -99,7 +101,7 @@ def test_working_directory_of_the_image(things: Things, job: str) -> None:
         ("-c 'echo mine'", "--entrypoint=/bin/sh", "mine"),
     ],
 )
-def test_entry_point_of_the_image(
+def test_entry_point_of_the_image_gets_the_command(
     things: Things, job: str, command: str, options: str, said: str
 ) -> None:
     settings = inside(ENTRY, container_run_options=options)
@@ -109,7 +111,7 @@ def test_entry_point_of_the_image(
     assert things.text(job, task) == f"{said}\n"
 
 
-def test_program_that_the_image_lacks(things: Things, job: str) -> None:
+def test_program_missing_from_the_image_is_not_found(things: Things, job: str) -> None:
     task = things.task(job, "/bin/no-such-program x", container_settings=inside())
     info = info_of(things.wait_task(job, task))
     assert info.failure_info is not None
@@ -117,7 +119,7 @@ def test_program_that_the_image_lacks(things: Things, job: str) -> None:
     assert info.exit_code is None
 
 
-def test_options_that_the_engine_refuses(things: Things, job: str) -> None:
+def test_options_refused_by_the_engine_fail_the_task(things: Things, job: str) -> None:
     settings = inside(container_run_options="--no-such-option=1")
     task = things.task(job, "/bin/true", container_settings=settings)
     info = info_of(things.wait_task(job, task))
@@ -126,7 +128,7 @@ def test_options_that_the_engine_refuses(things: Things, job: str) -> None:
 
 
 @pytest.mark.slow
-def test_only_the_folders_that_are_asked_for_are_mounted(things: Things, job: str) -> None:
+def test_only_the_requested_folders_are_mounted(things: Things, job: str) -> None:
     entry = models.ContainerHostBatchBindMountEntry
     settings = inside(
         container_host_batch_bind_mounts=[
@@ -170,7 +172,7 @@ def test_wall_clock_ends_a_container(
 
 
 @pytest.mark.slow
-def test_start_preparation_manager_and_release_run_in_containers(things: Things) -> None:
+def test_start_preparation_manager_and_release_tasks_run_in_containers(things: Things) -> None:
     start = models.BatchStartTask(
         command_line="/bin/sh -c 'echo $OF_THE_IMAGE > $AZ_BATCH_NODE_SHARED_DIR/start'",
         container_settings=inside(), wait_for_success=True,
@@ -208,7 +210,7 @@ def test_start_preparation_manager_and_release_run_in_containers(things: Things)
 
 
 @pytest.mark.slow
-def test_container_of_a_lost_node_goes_and_its_task_runs_again(
+def test_container_of_a_lost_node_is_removed_and_its_task_requeued(
     things: Things, running: Running, machine: Machine
 ) -> None:
     pool = container_pool(things, target_dedicated_nodes=0, target_low_priority_nodes=1)

@@ -69,7 +69,7 @@ def test_hidden_daemon_ends_with_its_node(things: Things, tmp_path: Path) -> Non
             os.kill(daemon, signal.SIGKILL)
 
 
-def test_hidden_daemon_is_found_by_the_next_start(
+def test_hidden_daemon_is_found_as_a_process_of_its_node(
     running: Running, things: Things, tmp_path: Path
 ) -> None:
     pool, daemon = start_hidden(things, tmp_path)

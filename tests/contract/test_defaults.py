@@ -86,7 +86,7 @@ def test_other_durations_are_refused(running: Running, things: Things, text: str
     assert call(running, "POST", "/pools", body).status_code == 400
 
 
-def test_disks_and_network_are_completed(running: Running, things: Things) -> None:
+def test_disks_and_network_get_defaults(running: Running, things: Things) -> None:
     machine = {
         **POOL["virtualMachineConfiguration"],
         "osDisk": {"caching": "readwrite", "diskSizeGB": 50},
@@ -152,7 +152,9 @@ def test_data_disk_of_an_older_version_names_its_storage_itself(
     }
 
 
-def test_manager_preparation_and_release_are_completed(running: Running, things: Things) -> None:
+def test_manager_preparation_and_release_tasks_get_defaults(
+    running: Running, things: Things
+) -> None:
     task = {"commandLine": "/bin/true"}
     job = shown_job(
         running,
@@ -188,7 +190,7 @@ def test_manager_preparation_and_release_are_completed(running: Running, things:
     }
 
 
-def test_auto_pool_specification_is_completed(running: Running, things: Things) -> None:
+def test_auto_pool_specification_gets_defaults(running: Running, things: Things) -> None:
     pool: dict[str, Any] = {
         **POOL,
         "startTask": {"commandLine": "/bin/true"},
@@ -219,7 +221,7 @@ def test_auto_pool_specification_is_completed(running: Running, things: Things) 
     }
 
 
-def test_scaling_auto_pool_has_no_targets(running: Running, things: Things) -> None:
+def test_autoscaling_auto_pool_has_no_targets(running: Running, things: Things) -> None:
     formula = {"enableAutoScale": True, "autoScaleFormula": "$TargetDedicatedNodes = 0;"}
     auto = {"poolLifetimeOption": "job", "pool": {**POOL, **formula}}
     job = shown_job(running, things, poolInfo={"autoPoolSpecification": auto})
@@ -228,7 +230,7 @@ def test_scaling_auto_pool_has_no_targets(running: Running, things: Things) -> N
     assert "targetDedicatedNodes" not in pool
 
 
-def test_auto_pool_that_was_shown_can_be_sent_back(running: Running, things: Things) -> None:
+def test_returned_auto_pool_can_be_sent_back(running: Running, things: Things) -> None:
     user = {"name": "ann", "password": "never shown"}
     pool = {**POOL, "vmSize": "STANDARD_D1_v2", "userAccounts": [user]}
     auto = {"poolLifetimeOption": "job", "pool": pool}
@@ -252,7 +254,7 @@ def test_schedule_shows_times_without_needless_zeros(running: Running, things: T
     }
 
 
-def test_words_have_the_spelling_of_the_service_however_they_were_sent(
+def test_enum_values_are_returned_in_the_spelling_of_the_service(
     running: Running, things: Things
 ) -> None:
     rule = {"priority": 150, "access": "ALLOW", "sourceAddressPrefix": "*"}
@@ -356,7 +358,7 @@ def test_node_of_an_older_version_has_an_endpoint_for_ssh(running: Running, thin
     assert found == [("web.0", "tcp", 15000, 80), ("SSHRule.0", "tcp", 50000, 22)]
 
 
-def test_agent_is_among_the_extensions_of_a_node(
+def test_extensions_of_a_node_include_the_agent(
     running: Running, things: Things, client: BatchClient
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
@@ -404,7 +406,7 @@ def test_files_come_from_the_linked_storage_account(linked: Running) -> None:
     assert things.text(job_id, task_id) == "hello"
 
 
-def test_without_a_linked_storage_account_such_files_are_refused(
+def test_auto_storage_files_are_refused_without_a_linked_account(
     running: Running, things: Things
 ) -> None:
     job_id = shown_job(running, things)["id"]
@@ -427,7 +429,7 @@ def test_without_a_linked_storage_account_such_files_are_refused(
         },
     ],
 )
-def test_name_of_linked_storage_elsewhere_in_a_task_is_no_file_of_it(
+def test_auto_storage_name_in_other_properties_is_accepted(
     running: Running, things: Things, task: dict[str, Any]
 ) -> None:
     job_id = shown_job(running, things)["id"]
@@ -435,7 +437,9 @@ def test_name_of_linked_storage_elsewhere_in_a_task_is_no_file_of_it(
     assert answer.status_code == 201, answer.text
 
 
-def test_no_place_or_spelling_of_linked_storage_gets_past(running: Running, things: Things) -> None:
+def test_auto_storage_files_are_refused_in_every_place_and_spelling(
+    running: Running, things: Things
+) -> None:
     job_id = shown_job(running, things)["id"]
     file = {"autoStorageContainerName": "inputs"}
     settings = {"coordinationCommandLine": "x", "commonResourceFiles": [file]}

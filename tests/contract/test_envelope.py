@@ -52,7 +52,7 @@ def metadata(answer: httpx.Response) -> str:
         ("/jobschedules", "jobschedules"),
     ],
 )
-def test_metadata_is_that_of_recorded_answers(
+def test_metadata_equals_recorded_responses(
     running: Running, things: Things, pool: str, path: str, expected: str
 ) -> None:
     job = things.id("metadata")
@@ -68,7 +68,7 @@ def test_metadata_is_that_of_recorded_answers(
     assert metadata(send(running.url, "GET", asked)) == expected
 
 
-def test_metadata_of_posts_is_that_of_recorded_answers(
+def test_metadata_of_posts_equals_recorded_responses(
     running: Running, things: Things, pool: str
 ) -> None:
     job = things.job(pool)
@@ -96,13 +96,13 @@ def test_old_client_gets_task_counts_without_slots(
     }  # fmt: skip
 
 
-def test_every_answer_has_one_date_header(running: Running) -> None:
+def test_every_response_has_one_date_header(running: Running) -> None:
     for path in ("/pools", "/pools/none", "/_emulator/health"):
         answer = send(running.url, "GET", path)
         assert len(answer.headers.get_list("date")) == 1, path
 
 
-def test_location_of_a_new_job_is_the_one_that_the_service_writes(
+def test_location_of_a_new_job_has_the_form_of_the_service(
     running: Running, things: Things, pool: str
 ) -> None:
     body = {"id": things.id("located"), "poolInfo": {"poolId": pool}}
@@ -140,7 +140,7 @@ def test_url_of_a_file_is_percent_encoded(running: Running, things: Things, pool
         ("2025-06-01", set[str](), {"maxParallelTasks", "allowTaskPreemption"}, set[str]()),
     ],
 )
-def test_answers_have_the_properties_of_the_requested_version(
+def test_responses_have_the_properties_of_the_requested_version(
     running: Running,
     things: Things,
     pool: str,
@@ -201,9 +201,7 @@ def test_node_counts_have_the_states_of_the_requested_version(
         assert {"idle", "running", "total"} <= set(counts[kind])
 
 
-def test_body_over_a_mebibyte_is_refused_and_a_smaller_one_is_not(
-    running: Running, things: Things, pool: str
-) -> None:
+def test_body_above_one_mebibyte_is_refused(running: Running, things: Things, pool: str) -> None:
     job = things.job(pool)
 
     def add(size: int) -> httpx.Response:
@@ -250,7 +248,7 @@ def test_display_name_has_at_most_1024_characters(
     assert named["PropertyName"] == "displayName"
 
 
-def test_service_logs_are_answered_before_they_are_uploaded(
+def test_upload_of_service_logs_is_accepted_for_a_missing_container(
     running: Running, things: Things, pool: str
 ) -> None:
     """The container does not exist; the service answers 200 all the same (recorded)."""

@@ -13,7 +13,7 @@ def fault_of(caught: pytest.ExceptionInfo[HttpResponseError]) -> tuple[int | Non
     return caught.value.status_code, code_of(caught.value)
 
 
-def test_what_is_not_emulated_answers_501_with_its_name(things: Things) -> None:
+def test_operation_that_is_not_emulated_returns_501_with_its_name(things: Things) -> None:
     mount = {"azureBlobFileSystemConfiguration": {
         "accountName": "a", "containerName": "c", "relativeMountPath": "m",
         "identityReference": {"resourceId": "/subscriptions/s"},
@@ -25,7 +25,7 @@ def test_what_is_not_emulated_answers_501_with_its_name(things: Things) -> None:
 
 
 @pytest.mark.parametrize("pool_id", ["with space", "a" * 65, "dot.ted"])
-def test_id_that_is_none_is_refused(things: Things, pool_id: str) -> None:
+def test_invalid_id_is_refused(things: Things, pool_id: str) -> None:
     with pytest.raises(HttpResponseError) as caught:
         things.pool(id=pool_id)
     assert fault_of(caught) == (400, "InvalidPropertyValue")
@@ -39,7 +39,7 @@ def test_missing_property_is_named(client: BatchClient, things: Things) -> None:
     assert values == {"PropertyName": "vmSize"}
 
 
-def test_numbers_may_come_as_text(client: BatchClient, things: Things) -> None:
+def test_numbers_are_accepted_as_text(client: BatchClient, things: Things) -> None:
     pool_id = things.id("text")
     client.create_pool(  # as `az batch` sends them
         wire(**POOL, id=pool_id, targetDedicatedNodes="1")
@@ -67,7 +67,7 @@ def test_page_size_out_of_range_is_refused(client: BatchClient, limit: int) -> N
     assert fault_of(caught) == (400, "InvalidQueryParameterValue")
 
 
-def test_wrong_filter_is_refused(client: BatchClient) -> None:
+def test_invalid_filter_is_refused(client: BatchClient) -> None:
     with pytest.raises(HttpResponseError) as caught:
         list(client.list_jobs(filter="colour eq 'red'"))
     assert fault_of(caught) == (400, "InvalidQueryParameterValue")

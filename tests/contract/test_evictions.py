@@ -60,7 +60,7 @@ def ask(url: str, *, version: str = VERSION, **headers: str) -> httpx.Response:
 
 
 @pytest.mark.slow
-def test_task_sees_the_notice_acknowledges_it_and_is_gone(
+def test_task_is_evicted_once_it_acknowledges_the_notice(
     running: Running, things: Things, node: tuple[str, str], admin: Callable[..., httpx.Response]
 ) -> None:
     url, job_id, task_id = imds(things, node[0])
@@ -90,7 +90,7 @@ def test_task_sees_the_notice_acknowledges_it_and_is_gone(
     assert (task.execution_info.requeue_count, task.execution_info.retry_count) == (0, 0)
 
 
-def test_pushed_time_passes_after_the_end_of_what_was_just_lost(
+def test_evicted_node_returns_within_the_pushed_time(
     running: Running, things: Things, node: tuple[str, str], admin: Callable[..., httpx.Response]
 ) -> None:
     job_id = things.job(node[0])
@@ -100,7 +100,7 @@ def test_pushed_time_passes_after_the_end_of_what_was_just_lost(
     assert [one.state for one in running.client.list_nodes(node[0])] != ["preempted"]
 
 
-def test_no_process_and_no_file_of_an_evicted_node_is_left(
+def test_evicted_node_leaves_no_process_and_no_file(
     things: Things, node: tuple[str, str], running: Running, admin: Callable[..., httpx.Response]
 ) -> None:
     job_id = things.job(node[0])
@@ -130,7 +130,7 @@ def test_no_process_and_no_file_of_an_evicted_node_is_left(
     assert eventually(lambda: not mine())
 
 
-def test_metadata_service_refuses_what_the_real_one_refuses(
+def test_metadata_service_refuses_the_requests_that_azure_refuses(
     things: Things, node: tuple[str, str]
 ) -> None:
     url, *_ = imds(things, node[0])
@@ -163,7 +163,7 @@ def test_metadata_security_protocol_blocks_scheduled_events(
     assert ask(eviction.imds_url(running.url, KEY, pool_id, node.id)).status_code == 403
 
 
-def test_any_spot_nodes_of_a_pool_are_evicted(
+def test_requested_number_of_spot_nodes_is_evicted(
     things: Things, admin: Callable[..., httpx.Response]
 ) -> None:
     pool_id = things.pool(target_low_priority_nodes=3, target_dedicated_nodes=1)
@@ -192,7 +192,7 @@ def test_any_spot_nodes_of_a_pool_are_evicted(
         ({}, 409, "OperationNotValidOnPool"),
     ],
 )
-def test_evictions_that_make_no_sense_are_refused(
+def test_invalid_evictions_are_refused(
     pool: str,
     admin: Callable[..., httpx.Response],
     query: dict[str, str],
@@ -275,7 +275,7 @@ def test_same_seed_gives_the_same_event_log(tmp_path: Path) -> None:
     assert spot_hours(tmp_path / "3", 8) != first
 
 
-def test_disk_that_was_about_to_be_emptied_is_empty_after_a_crash(tmp_path: Path) -> None:
+def test_disk_of_an_evicted_node_is_empty_after_a_crash(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         things = Things(running.client)
         pool_id = things.pool(target_low_priority_nodes=1)

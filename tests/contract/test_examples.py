@@ -65,7 +65,7 @@ def slow_stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_example_is_answered_as_documented(
+def test_example_returns_the_documented_response(
     stage: Stage, slow_stage: Stage, example: Example
 ) -> None:
     on = slow_stage if example.stable_name == "Pool_StopResize" else stage
@@ -141,7 +141,7 @@ WRONG_EXAMPLES: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_example_answer_passes_the_judge_of_ours(example: Example) -> None:
+def test_example_response_conforms_to_the_description(example: Example) -> None:
     for status, answer in example.responses.items():
         if "body" not in answer:
             continue

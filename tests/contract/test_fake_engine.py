@@ -21,7 +21,7 @@ def call(machine: Machine, *words: str) -> str:
 
 
 @pytest.mark.parametrize("turns", [2, pytest.param(12, marks=pytest.mark.slow)])
-def test_containers_are_listed_while_others_are_made_and_removed(
+def test_containers_are_listed_while_others_are_created_and_removed(
     tmp_path: Path, turns: int
 ) -> None:
     machine = fake(tmp_path, "podman")

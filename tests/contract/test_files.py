@@ -52,7 +52,7 @@ def test_recursive_listing_and_filter(emulation: Emulation, task: tuple[str, str
     assert [f.name for f in below] == ["wd/out dir/sub", "wd/out dir/sub/f", ODD]
 
 
-def test_listing_in_pages(emulation: Emulation, task: tuple[str, str]) -> None:
+def test_listing_is_paged(emulation: Emulation, task: tuple[str, str]) -> None:
     whole = [f.name for f in emulation.client.list_task_files(*task, recursive=True)]
     pages = emulation.client.list_task_files(*task, recursive=True, max_results=2).by_page()
     paged = [[f.name for f in page] for page in pages]
@@ -67,7 +67,9 @@ def test_url_of_a_listed_file_names_it(emulation: Emulation, task: tuple[str, st
     assert "?" not in str(odd.url)
 
 
-def test_content_of_files_with_difficult_names(emulation: Emulation, task: tuple[str, str]) -> None:
+def test_files_with_special_characters_are_read(
+    emulation: Emulation, task: tuple[str, str]
+) -> None:
     read = emulation.client.download_task_file
     assert b"".join(read(*task, "stdout.txt")) == b"0123456789"
     assert b"".join(read(*task, ODD)) == b"odd"
@@ -84,7 +86,7 @@ def test_content_of_files_with_difficult_names(emulation: Emulation, task: tuple
         ("bytes=9-9", b"9"),
     ],
 )
-def test_part_of_a_file(
+def test_part_of_a_file_is_read(
     emulation: Emulation, task: tuple[str, str], ocp_range: str, expected: bytes
 ) -> None:
     part = emulation.client.download_task_file(*task, "stdout.txt", ocp_range=ocp_range)
@@ -95,7 +97,7 @@ def test_part_of_a_file(
     ("ocp_range", "expected"),
     [("bytes=10-", (416, "InvalidRange")), ("lines=1-2", (400, "InvalidHeaderValue"))],
 )
-def test_range_that_is_refused(
+def test_invalid_range_is_refused(
     emulation: Emulation,
     task: tuple[str, str],
     ocp_range: str,
@@ -106,7 +108,7 @@ def test_range_that_is_refused(
     assert refused.value.status_code == expected[0]
 
 
-def test_properties(emulation: Emulation, task: tuple[str, str]) -> None:
+def test_properties_describe_the_file(emulation: Emulation, task: tuple[str, str]) -> None:
     found = emulation.client.get_task_file_properties(*task, "wd/run.sh")
     assert found.file_mode == "0o100750"
     assert not found.is_directory
@@ -114,7 +116,7 @@ def test_properties(emulation: Emulation, task: tuple[str, str]) -> None:
     assert emulation.client.get_task_file_properties(*task, "wd").is_directory
 
 
-def test_file_modified_since(emulation: Emulation, task: tuple[str, str]) -> None:
+def test_modified_since_headers_apply_to_files(emulation: Emulation, task: tuple[str, str]) -> None:
     past, future = (datetime.now(UTC) + timedelta(days=d) for d in (-1, 1))
     read = emulation.client.download_task_file
     assert b"".join(read(*task, "stdout.txt", if_modified_since=past)) == b"0123456789"
@@ -127,7 +129,7 @@ def test_file_modified_since(emulation: Emulation, task: tuple[str, str]) -> Non
 
 
 @pytest.mark.parametrize("path", ["wd/nothing", "../../../../../etc/passwd", "wd/../../x"])
-def test_what_is_not_below_the_task_does_not_exist(
+def test_path_outside_the_task_folder_does_not_exist(
     emulation: Emulation, task: tuple[str, str], path: str
 ) -> None:
     with pytest.raises(ResourceNotFoundError) as refused:
@@ -135,7 +137,7 @@ def test_what_is_not_below_the_task_does_not_exist(
     assert code_of(refused.value)[1] in ("FileNotFound", None)
 
 
-def test_delete_of_a_file_and_of_a_folder(emulation: Emulation) -> None:
+def test_files_and_folders_are_deleted(emulation: Emulation) -> None:
     client = emulation.client
     job_id = emulation.job()
     emulation.run(job_id, "t", "/bin/sh -c 'mkdir d; touch d/f \"g h\"'")
@@ -180,7 +182,7 @@ def _content(emulation: Emulation, job_id: str) -> bytes | None:
         return None
 
 
-def test_files_of_a_task_that_did_not_run_are_unavailable(emulation: Emulation) -> None:
+def test_files_of_a_task_without_a_run_are_unavailable(emulation: Emulation) -> None:
     job_id = emulation.job()
     emulation.client.begin_disable_job(
         job_id,
@@ -195,7 +197,7 @@ def test_files_of_a_task_that_did_not_run_are_unavailable(emulation: Emulation) 
     assert code_of(refused.value) == (409, "TaskFilesUnavailable")
 
 
-def test_node_files(emulation: Emulation, task: tuple[str, str]) -> None:
+def test_files_of_a_node_are_listed_and_read(emulation: Emulation, task: tuple[str, str]) -> None:
     client, node = emulation.client, emulation.node_id()
     top = {f.name for f in client.list_node_files(POOL, node)}
     assert {"startup", "shared", "workitems", "applications", "volatile", "fsmounts"} <= top
@@ -209,7 +211,7 @@ def test_node_files(emulation: Emulation, task: tuple[str, str]) -> None:
     assert path in {f.name for f in listed}
 
 
-def test_delete_of_a_node_file(emulation: Emulation) -> None:
+def test_file_of_a_node_is_deleted(emulation: Emulation) -> None:
     client, node = emulation.client, emulation.node_id()
     job_id = emulation.job()
     emulation.run(job_id, "t", "/bin/sh -c 'echo x > $AZ_BATCH_NODE_SHARED_DIR/cache'")

@@ -43,7 +43,7 @@ def account_token(types: str = "sco", permission: str = "rwdlc", **options: Any)
     )
 
 
-def test_a_wrong_key_is_refused_with_the_services_error(files: Files) -> None:
+def test_wrong_key_is_refused_with_the_error_of_the_service(files: Files) -> None:
     wrong = base64.b64encode(b"wrong").decode()
     answer = files.send("GET", "/", "comp=list", key=wrong)
     assert code_of(answer) == (403, "AuthenticationFailed")
@@ -55,7 +55,7 @@ def test_a_wrong_key_is_refused_with_the_services_error(files: Files) -> None:
     assert refusal(raised)[0] == 403
 
 
-def test_nobody_in_particular_is_refused(files: Files) -> None:
+def test_request_without_credentials_is_refused(files: Files) -> None:
     answer = plain("GET", f"{files.url}/?comp=list")
     assert code_of(answer) == (401, "NoAuthenticationInformation")
     assert "www-authenticate" in answer.headers
@@ -68,7 +68,7 @@ def test_nobody_in_particular_is_refused(files: Files) -> None:
     ["SharedKey", "SharedKey x", "SharedKey other:abc", f"SharedKey {ACCOUNT}:äö",
      f"SharedKeyLite {ACCOUNT}:abc", "Basic YTpi"],
 )  # fmt: skip
-def test_a_malformed_authorization_is_refused(files: Files, value: str) -> None:
+def test_malformed_authorization_is_refused(files: Files, value: str) -> None:
     when = format_datetime(datetime.now(UTC), usegmt=True)
     headers = {"authorization": value.encode("latin-1").decode("latin-1"), "x-ms-date": when}
     raw = {name: text.encode("latin-1") for name, text in headers.items()}
@@ -77,13 +77,13 @@ def test_a_malformed_authorization_is_refused(files: Files, value: str) -> None:
 
 
 @pytest.mark.parametrize("minutes", [-16, 16])
-def test_a_request_of_another_time_is_refused(files: Files, minutes: int) -> None:
+def test_request_with_a_stale_or_future_date_is_refused(files: Files, minutes: int) -> None:
     when = format_datetime(datetime.now(UTC) + timedelta(minutes=minutes), usegmt=True)
     answer = files.send("GET", "/", "comp=list", {"x-ms-date": when})
     assert code_of(answer) == (403, "AuthenticationFailed")
 
 
-def test_what_was_changed_after_signing_is_refused(files: Files) -> None:
+def test_request_changed_after_signing_is_refused(files: Files) -> None:
     answer = files.send("GET", "/", "comp=list")
     signed = dict(answer.request.headers)
     again = plain("GET", f"{files.url}/?comp=list&prefix=x", signed)
@@ -92,12 +92,12 @@ def test_what_was_changed_after_signing_is_refused(files: Files) -> None:
     assert code_of(again) == (403, "AuthenticationFailed")
 
 
-def test_web_pages_are_refused(files: Files) -> None:
+def test_requests_from_web_pages_are_refused(files: Files) -> None:
     for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}, {"host": "["}):
         assert files.send("GET", "/", "comp=list", headers).status_code == 403
 
 
-def test_a_share_signature_opens_its_share_only(files: Files) -> None:
+def test_share_sas_grants_access_to_its_share_only(files: Files) -> None:
     share, other = files.share(), files.share()
     token = share_token(share)
     file = file_with(files, token, share)
@@ -113,7 +113,7 @@ def test_a_share_signature_opens_its_share_only(files: Files) -> None:
         client.get_share_properties()
 
 
-def test_a_file_signature_opens_its_file_only(files: Files) -> None:
+def test_file_sas_grants_access_to_its_file_only(files: Files) -> None:
     share = files.share()
     share.create_directory("d")
     for path in ("d/f", "d/g"):
@@ -139,7 +139,7 @@ def test_a_file_signature_opens_its_file_only(files: Files) -> None:
         ("rcwdl", {"read", "create", "write", "delete", "list"}),
     ],
 )
-def test_each_permission_allows_what_the_service_says(
+def test_each_permission_allows_the_documented_actions(
     files: Files, permission: str, allowed: set[str]
 ) -> None:
     share = files.share()
@@ -162,7 +162,7 @@ def test_each_permission_allows_what_the_service_says(
             assert refusal(raised)[0] == 403
 
 
-def test_who_may_create_may_not_replace(files: Files) -> None:
+def test_create_permission_does_not_allow_replacing(files: Files) -> None:
     share = files.share()
     share.get_file_client("f").upload_file(b"old")
     file = file_with(files, share_token(share, "c"), share)
@@ -171,7 +171,7 @@ def test_who_may_create_may_not_replace(files: Files) -> None:
     assert share.get_file_client("f").download_file().readall() == b"old"
 
 
-def test_a_signature_counts_in_its_time_only(files: Files) -> None:
+def test_sas_is_valid_between_start_and_expiry_only(files: Files) -> None:
     share = files.share()
     times: tuple[dict[str, Any], ...] = (
         {"expiry": datetime.now(UTC) - HOUR},
@@ -183,7 +183,7 @@ def test_a_signature_counts_in_its_time_only(files: Files) -> None:
             file.create_file(1)
 
 
-def test_a_signature_counts_for_its_addresses_and_protocol_only(files: Files) -> None:
+def test_sas_is_valid_for_its_addresses_and_protocol_only(files: Files) -> None:
     share = files.share()
     for good in ({"ip": "127.0.0.1"}, {"ip": "127.0.0.0-127.0.0.9"}, {"protocol": "https,http"}):
         file_with(files, share_token(share, **good), share).create_file(1)
@@ -198,7 +198,7 @@ def test_a_signature_counts_for_its_addresses_and_protocol_only(files: Files) ->
             file_with(files, share_token(share, **options), share).create_file(1)
 
 
-def test_a_stored_policy_gives_and_takes_what_its_signatures_allow(files: Files) -> None:
+def test_stored_policy_decides_the_permissions_of_its_sas(files: Files) -> None:
     share = files.share()
     policy = sdk.AccessPolicy(permission="rcw", expiry=soon())
     share.set_share_access_policy({"workers": policy})
@@ -214,7 +214,7 @@ def test_a_stored_policy_gives_and_takes_what_its_signatures_allow(files: Files)
         file.download_file()
 
 
-def test_an_account_signature_opens_what_its_types_say(files: Files) -> None:
+def test_account_sas_grants_access_by_resource_type(files: Files) -> None:
     service = sdk.ShareServiceClient(files.url, credential=account_token(), retry_total=0)
     share = service.create_share(files.share().share_name + "x")
     share.get_file_client("f").upload_file(b"x")
@@ -236,21 +236,21 @@ def test_an_account_signature_opens_what_its_types_say(files: Files) -> None:
     share.delete_share()
 
 
-def test_an_account_signature_for_another_service_is_refused(files: Files) -> None:
+def test_account_sas_for_another_service_is_refused(files: Files) -> None:
     token = account_token(services=sdk.Services(blob=True))
     service = sdk.ShareServiceClient(files.url, credential=token, retry_total=0)
     with pytest.raises(Exception, match="AuthorizationServiceMismatch"):
         list(service.list_shares())
 
 
-def test_a_signature_that_was_tampered_with_is_refused(files: Files) -> None:
+def test_tampered_sas_is_refused(files: Files) -> None:
     share = files.share()
     token = share_token(share, "r").replace("sp=r", "sp=rw")
     with pytest.raises(Exception, match="AuthenticationFailed"):
         file_with(files, token, share).create_file(1)
 
 
-def test_a_signature_overrides_headers_of_what_is_read(files: Files) -> None:
+def test_sas_overrides_response_headers(files: Files) -> None:
     share = files.share()
     share.get_file_client("f").upload_file(b"x")
     token = share_token(share, "r", content_type="text/html", cache_control="no-store")
@@ -272,6 +272,6 @@ def test_a_signature_overrides_headers_of_what_is_read(files: Files) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["", "/", "/share", "/share/f", "/%FF"])
-def test_a_signature_that_is_none_is_refused(files: Files, path: str, query: str) -> None:
+def test_invalid_sas_is_refused(files: Files, path: str, query: str) -> None:
     answer = plain("GET", f"{files.url}{path}?{query}")
     assert answer.status_code in (400, 403)

@@ -36,7 +36,7 @@ def origin() -> Generator[str]:
         yield f"{url}/container/blob"
 
 
-def test_a_copy_has_content_metadata_and_type_of_its_source(files: Files) -> None:
+def test_copy_has_content_metadata_and_type_of_its_source(files: Files) -> None:
     share, other = files.share(), files.share()
     source = share.get_file_client("a b.txt")
     source.upload_file(
@@ -53,7 +53,7 @@ def test_a_copy_has_content_metadata_and_type_of_its_source(files: Files) -> Non
     assert found.copy.source == source.url
 
 
-def test_a_copy_may_have_metadata_and_times_of_its_own(files: Files) -> None:
+def test_copy_accepts_its_own_metadata_and_times(files: Files) -> None:
     share = files.share()
     source = share.get_file_client("s")
     made = datetime(2011, 1, 1, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_a_copy_may_have_metadata_and_times_of_its_own(files: Files) -> None:
     assert copy.get_file_properties().last_write_time == source_written
 
 
-def test_a_copy_of_a_sparse_file_is_sparse(files: Files) -> None:
+def test_copy_of_a_sparse_file_is_sparse(files: Files) -> None:
     share = files.share()
     source = share.get_file_client("s")
     source.create_file(2**30)
@@ -76,14 +76,14 @@ def test_a_copy_of_a_sparse_file_is_sparse(files: Files) -> None:
     assert copy.get_file_properties().size == 2**30
 
 
-def test_a_copy_onto_itself_keeps_its_content(files: Files) -> None:
+def test_copy_onto_itself_keeps_the_content(files: Files) -> None:
     file = files.share().get_file_client("f")
     file.upload_file(b"data")
     file.start_copy_from_url(file.url)
     assert file.download_file().readall() == b"data"
 
 
-def test_no_copy_is_pending_to_be_aborted(files: Files) -> None:
+def test_abort_without_a_pending_copy_is_refused(files: Files) -> None:
     file = files.share().get_file_client("f")
     file.upload_file(b"data")
     with pytest.raises(Exception, match="NoPendingCopyOperation") as raised:
@@ -101,7 +101,7 @@ def test_a_file_is_copied_from_the_url_of_a_blob(files: Files, origin: str) -> N
     assert found.copy.source == origin  # without the signature
 
 
-def test_a_source_that_refuses_leaves_the_target_as_it_was(files: Files, origin: str) -> None:
+def test_failed_copy_leaves_the_target_unchanged(files: Files, origin: str) -> None:
     share = files.share()
     copy = share.get_file_client("c")
     copy.upload_file(b"before")
@@ -140,7 +140,7 @@ def test_ranges_are_written_from_urls(files: Files, origin: str) -> None:
         target.upload_range_from_url(f"{source.url}?{token}", 0, 50, len(CONTENT) - 10)
 
 
-def test_who_has_a_signature_for_the_target_needs_one_for_the_source(files: Files) -> None:
+def test_copy_needs_authorization_for_its_source(files: Files) -> None:
     share, secret = files.share(), files.share()
     secret.get_file_client("s").upload_file(b"secret")
     expiry = datetime.now(UTC) + timedelta(hours=1)

@@ -14,7 +14,7 @@ def names(found: Any) -> list[str]:
     return [one.name for one in found]
 
 
-def test_a_directory_has_what_it_was_created_with(files: Files) -> None:
+def test_directory_has_the_properties_of_its_creation(files: Files) -> None:
     share = files.share()
     made = datetime(2020, 2, 3, 4, 5, 6, tzinfo=UTC)
     directory = share.get_directory_client("data")
@@ -33,7 +33,7 @@ def test_a_directory_has_what_it_was_created_with(files: Files) -> None:
     assert (files.folder(share) / "data").is_dir()
 
 
-def test_a_directory_is_created_once_and_below_one_that_exists(files: Files) -> None:
+def test_directory_is_created_once_and_needs_its_parent(files: Files) -> None:
     share = files.share()
     share.create_directory("a")
     with pytest.raises(Exception, match="ResourceAlreadyExists") as raised:
@@ -63,14 +63,14 @@ def test_only_an_empty_directory_is_deleted(files: Files) -> None:
         directory.delete_directory()
 
 
-def test_the_root_directory_stays(files: Files) -> None:
+def test_root_directory_cannot_be_deleted(files: Files) -> None:
     share = files.share()
     answer = files.send("DELETE", f"/{share.share_name}", "restype=directory")
     assert answer.status_code == 400
     assert share.get_directory_client().exists()
 
 
-def test_properties_and_metadata_of_a_directory_change(files: Files) -> None:
+def test_properties_and_metadata_of_a_directory_can_change(files: Files) -> None:
     share = files.share()
     directory = share.create_directory("a")
     before = directory.get_directory_properties()
@@ -83,7 +83,7 @@ def test_properties_and_metadata_of_a_directory_change(files: Files) -> None:
     assert after.etag != before.etag
 
 
-def test_a_file_in_a_directory_leaves_its_etag(files: Files) -> None:
+def test_new_file_keeps_the_etag_of_its_directory(files: Files) -> None:
     share = files.share()
     directory = share.create_directory("a")
     before = directory.get_directory_properties()
@@ -107,7 +107,7 @@ def test_directories_and_files_are_listed_by_name_and_page(files: Files) -> None
     assert names(some) == ["c.txt"]
 
 
-def test_a_listing_includes_what_is_asked_for(files: Files) -> None:
+def test_listing_includes_requested_properties(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("f")
     file.upload_file(b"abc")
@@ -123,14 +123,14 @@ def test_a_listing_includes_what_is_asked_for(files: Files) -> None:
     assert bare.etag is None
 
 
-def test_names_that_xml_cannot_hold_are_listed_encoded(files: Files) -> None:
+def test_names_invalid_in_xml_are_listed_encoded(files: Files) -> None:
     share = files.share()
     (files.folder(share) / "bell\x07").write_text("x")
     (files.folder(share) / "a&b<c>.txt").write_text("x")
     assert sorted(names(share.list_directories_and_files())) == ["a&b<c>.txt", "bell\x07"]
 
 
-def test_names_are_found_in_any_case_and_kept_in_theirs(files: Files) -> None:
+def test_names_ignore_case_and_keep_it(files: Files) -> None:
     share = files.share()
     share.create_directory("Models")
     share.get_file_client("models/Best.PT").upload_file(b"weights")
@@ -145,7 +145,7 @@ def test_names_are_found_in_any_case_and_kept_in_theirs(files: Files) -> None:
 @pytest.mark.parametrize(
     "name", ["ünïcødé", "日本語.txt", "a b", "100%", "a+b", "~#[]@!$&'()", "a;b=c"]
 )
-def test_every_good_name_comes_back(files: Files, name: str) -> None:
+def test_every_valid_name_is_listed_and_stored(files: Files, name: str) -> None:
     share = files.share()
     directory = share.create_directory(name)
     directory.upload_file(name, b"x")
@@ -153,7 +153,7 @@ def test_every_good_name_comes_back(files: Files, name: str) -> None:
     assert (files.folder(share) / name / name).read_bytes() == b"x"
 
 
-def test_a_directory_is_renamed_with_all_in_it(files: Files) -> None:
+def test_directory_is_renamed_with_its_contents(files: Files) -> None:
     share = files.share()
     share.create_directory("a")
     share.create_directory("a/b")
@@ -166,7 +166,7 @@ def test_a_directory_is_renamed_with_all_in_it(files: Files) -> None:
     assert not share.get_directory_client("a").exists()
 
 
-def test_a_directory_goes_not_into_itself_and_replaces_none(files: Files) -> None:
+def test_rename_into_itself_or_onto_a_directory_is_refused(files: Files) -> None:
     share = files.share()
     directory = share.create_directory("a")
     share.create_directory("b")
@@ -180,7 +180,7 @@ def test_a_directory_goes_not_into_itself_and_replaces_none(files: Files) -> Non
     assert sorted(p.name for p in files.folder(share).iterdir()) == ["A", "b"]
 
 
-def test_nothing_is_held_open(files: Files) -> None:
+def test_no_open_handles_are_listed(files: Files) -> None:
     share = files.share()
     directory = share.create_directory("a")
     assert list(directory.list_handles(recursive=True)) == []
@@ -195,7 +195,7 @@ def test_a_read_only_directory_is_not_deleted(files: Files) -> None:
     assert refusal(raised) == (409, "ReadOnlyAttribute")
 
 
-def test_a_bad_include_or_page_size_is_refused(files: Files) -> None:
+def test_invalid_include_or_page_size_is_refused(files: Files) -> None:
     share = files.share()
     base = "comp=list&restype=directory"
     for query in (f"{base}&include=everything", f"{base}&maxresults=x", f"{base}&marker=%FF%FE"):

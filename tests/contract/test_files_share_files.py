@@ -16,7 +16,7 @@ from tests.contract.files_service import Files, code_of, refusal, sdk
 MIB = 1024 * 1024
 
 
-def test_a_file_has_what_it_was_uploaded_with(files: Files) -> None:
+def test_file_has_the_properties_of_its_upload(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("f.txt")
     settings = sdk.ContentSettings(
@@ -38,7 +38,7 @@ def test_a_file_has_what_it_was_uploaded_with(files: Files) -> None:
     assert file.download_file(validate_content=False).readall() == b"hello"
 
 
-def test_a_large_file_comes_back_whole(files: Files) -> None:
+def test_large_file_is_downloaded_whole(files: Files) -> None:
     share = files.share()
     data = bytes(range(256)) * (40 * MIB // 256) + b"tail"
     file = share.get_file_client("large")
@@ -56,7 +56,7 @@ def test_an_empty_file_is_created_and_read(files: Files) -> None:
     assert file.get_ranges() == []
 
 
-def test_a_file_is_zeros_until_it_is_written(files: Files) -> None:
+def test_new_file_contains_zeros(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("sparse")
     file.create_file(10 * MIB)
@@ -75,7 +75,7 @@ def test_a_file_is_zeros_until_it_is_written(files: Files) -> None:
     assert [[found.start for found in page] for page in pages] == [[MIB], [8 * MIB]]
 
 
-def test_a_cleared_range_is_zeros_and_no_range_any_more(files: Files) -> None:
+def test_cleared_range_contains_zeros_and_is_not_listed(files: Files) -> None:
     file = files.share().get_file_client("f")
     file.upload_file(b"x" * MIB)
     file.clear_range(4096, 8192)
@@ -85,7 +85,7 @@ def test_a_cleared_range_is_zeros_and_no_range_any_more(files: Files) -> None:
     assert file.download_file(offset=511, length=514).readall() == b"x" + bytes(512) + b"x"
 
 
-def test_a_range_past_the_end_is_refused(files: Files) -> None:
+def test_range_beyond_the_end_is_refused(files: Files) -> None:
     file = files.share().get_file_client("f")
     file.create_file(100)
     for refused in (
@@ -100,7 +100,7 @@ def test_a_range_past_the_end_is_refused(files: Files) -> None:
     assert file.get_file_properties().size == 100
 
 
-def test_a_range_carries_its_md5_both_ways(files: Files) -> None:
+def test_md5_of_a_range_is_checked_and_returned(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("f")
     file.create_file(1000)
@@ -120,7 +120,7 @@ def test_a_range_carries_its_md5_both_ways(files: Files) -> None:
     assert stream.readall() == body
 
 
-def test_the_last_write_time_moves_unless_it_is_preserved(files: Files) -> None:
+def test_write_updates_the_last_write_time_unless_preserved(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("f")
     long_ago = datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)
@@ -134,7 +134,7 @@ def test_the_last_write_time_moves_unless_it_is_preserved(files: Files) -> None:
     assert file.get_file_properties().etag != before
 
 
-def test_resizing_cuts_and_fills_with_zeros(files: Files) -> None:
+def test_resizing_truncates_or_fills_with_zeros(files: Files) -> None:
     file = files.share().get_file_client("f")
     file.upload_file(b"0123456789", content_settings=sdk.ContentSettings(content_type="a/b"))
     file.resize_file(4)
@@ -143,7 +143,7 @@ def test_resizing_cuts_and_fills_with_zeros(files: Files) -> None:
     assert file.get_file_properties().content_settings.content_type == "a/b"
 
 
-def test_properties_that_are_left_out_are_cleared(files: Files) -> None:
+def test_omitted_properties_are_cleared(files: Files) -> None:
     file = files.share().get_file_client("f")
     settings = sdk.ContentSettings(content_type="a/b", content_language="en")
     file.upload_file(b"x", content_settings=settings)
@@ -152,7 +152,7 @@ def test_properties_that_are_left_out_are_cleared(files: Files) -> None:
     assert (found.content_type, found.content_language) == ("c/d", None)
 
 
-def test_creating_again_replaces_all_of_a_file(files: Files) -> None:
+def test_creating_a_file_again_replaces_content_and_metadata(files: Files) -> None:
     file = files.share().get_file_client("f")
     file.upload_file(b"old content", metadata={"k": "v"})
     file.create_file(3)
@@ -160,7 +160,7 @@ def test_creating_again_replaces_all_of_a_file(files: Files) -> None:
     assert file.get_file_properties().metadata == {}
 
 
-def test_a_file_where_a_directory_is_and_the_reverse(files: Files) -> None:
+def test_file_and_directory_cannot_replace_each_other(files: Files) -> None:
     share = files.share()
     share.create_directory("d")
     file = share.get_file_client("d")
@@ -173,7 +173,7 @@ def test_a_file_where_a_directory_is_and_the_reverse(files: Files) -> None:
         file.delete_file()
 
 
-def test_what_is_not_there_is_not_found(files: Files) -> None:
+def test_missing_files_and_shares_are_not_found(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("none")
     assert not file.exists()
@@ -186,7 +186,7 @@ def test_what_is_not_there_is_not_found(files: Files) -> None:
         files.service.get_share_client("never-made").get_file_client("f").download_file()
 
 
-def test_a_file_is_renamed_and_replaces_when_told_to(files: Files) -> None:
+def test_rename_replaces_a_file_only_with_overwrite(files: Files) -> None:
     share = files.share()
     share.create_directory("d")
     file = share.get_file_client("a")
@@ -204,7 +204,7 @@ def test_a_file_is_renamed_and_replaces_when_told_to(files: Files) -> None:
         file.rename_file("c")
 
 
-def test_a_leased_file_is_changed_by_its_holder_only(files: Files) -> None:
+def test_leased_file_is_changed_by_the_lease_holder_only(files: Files) -> None:
     file = files.share().get_file_client("f")
     file.upload_file(b"x")
     lease = file.acquire_lease()
@@ -247,7 +247,7 @@ def test_concurrent_writers_of_one_file_lose_nothing(files: Files) -> None:
     assert file.download_file().readall() == b"".join(bytes([n]) * size for n in range(32))
 
 
-def test_of_many_who_create_a_directory_one_succeeds(files: Files) -> None:
+def test_one_of_many_concurrent_directory_creations_succeeds(files: Files) -> None:
     share = files.share()
 
     def make(number: int) -> str:
@@ -259,7 +259,7 @@ def test_of_many_who_create_a_directory_one_succeeds(files: Files) -> None:
     assert sorted(results) == ["ResourceAlreadyExists"] * 15 + ["made"]
 
 
-def test_the_first_bytes_may_come_with_the_creation(files: Files) -> None:
+def test_creation_of_a_file_accepts_its_first_bytes(files: Files) -> None:
     share = files.share()
     headers = {"x-ms-type": "file", "x-ms-content-length": "6"}
     answer = files.send("PUT", f"/{share.share_name}/f", "", headers, b"abc")
@@ -267,7 +267,7 @@ def test_the_first_bytes_may_come_with_the_creation(files: Files) -> None:
     assert share.get_file_client("f").download_file().readall() == b"abc\0\0\0"
 
 
-def test_a_file_that_changes_between_two_parts_is_noticed(files: Files, tmp_path: Path) -> None:
+def test_download_detects_a_file_changed_between_two_parts(files: Files, tmp_path: Path) -> None:
     share = files.share()
     file = share.get_file_client("f")
     file.upload_file(b"x" * 100)

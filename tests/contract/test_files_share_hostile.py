@@ -32,7 +32,7 @@ XML = {"content-type": "application/xml"}
      "%ff", "x" * 256, "%F0%9F%98%80" * 64, "/".join("d" * 251), "y" * 2049],
 )  # fmt: skip
 @pytest.mark.parametrize(("method", "query"), [("GET", ""), ("PUT", ""), ("DELETE", "")])
-def test_a_bad_path_is_refused(files: Files, path: str, method: str, query: str) -> None:
+def test_invalid_path_is_refused(files: Files, path: str, method: str, query: str) -> None:
     share = files.share().share_name
     before = sorted(p.name for p in files.root.parent.iterdir())
     answer = raw(files, method, f"/{share}/{path}", query)
@@ -96,7 +96,7 @@ def test_malformed_xml_is_refused(files: Files, path: str, query: str, body: byt
         "<Id>a</Id><AccessPolicy><Expiry>tomorrow</Expiry></AccessPolicy>",
     ],
 )
-def test_a_bad_policy_is_refused(files: Files, policy: str) -> None:
+def test_invalid_policy_is_refused(files: Files, policy: str) -> None:
     share = files.share()
     body = f"<SignedIdentifiers><SignedIdentifier>{policy}</SignedIdentifier></SignedIdentifiers>"
     answer = files.send("PUT", f"/{share.share_name}", "comp=acl&restype=share", XML, body.encode())
@@ -104,14 +104,14 @@ def test_a_bad_policy_is_refused(files: Files, policy: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"{", b"[]", b"null", b'{"permission": 5}', b""])
-def test_a_permission_that_is_none_is_refused(files: Files, body: bytes) -> None:
+def test_invalid_permission_is_refused(files: Files, body: bytes) -> None:
     share = files.share().share_name
     answer = files.send("PUT", f"/{share}", "comp=filepermission&restype=share", {}, body)
     assert answer.status_code == 400
 
 
 @pytest.mark.parametrize("year", ["0001", "1600", "9999"])
-def test_times_at_the_ends_of_the_calendar_do_no_harm(files: Files, year: str) -> None:
+def test_first_and_last_years_of_the_calendar_are_accepted(files: Files, year: str) -> None:
     share = files.share()
     time = f"{year}-12-31T23:59:59.9999999Z"
     names = ("creation", "last-write", "change")
@@ -125,14 +125,14 @@ def test_times_at_the_ends_of_the_calendar_do_no_harm(files: Files, year: str) -
     assert files.send("GET", f"/{share.share_name}", include).status_code == 200
 
 
-def test_conditions_are_refused_rather_than_ignored(files: Files) -> None:
+def test_unsupported_conditions_are_refused_instead_of_ignored(files: Files) -> None:
     share = files.share()
     query = "comp=metadata&restype=share"
     answer = files.send("PUT", f"/{share.share_name}", query, {"if-match": '"0x1"'})
     assert code_of(answer) == (400, "ConditionHeadersNotSupported")
 
 
-def test_six_policies_are_too_many(files: Files) -> None:
+def test_more_than_five_policies_are_refused(files: Files) -> None:
     share = files.share()
     one = "<SignedIdentifier><Id>{}</Id></SignedIdentifier>"
     body = f"<SignedIdentifiers>{''.join(one.format(n) for n in range(6))}</SignedIdentifiers>"
@@ -168,7 +168,7 @@ def test_six_policies_are_too_many(files: Files) -> None:
         ),
     ],
 )
-def test_a_bad_range_is_refused(
+def test_invalid_range_is_refused(
     files: Files, headers: dict[str, str], body: bytes, expected: tuple[int, str]
 ) -> None:
     share = files.share()
@@ -195,7 +195,7 @@ def test_a_bad_range_is_refused(
         {},
     ],
 )
-def test_a_bad_header_of_a_new_file_is_refused(files: Files, headers: dict[str, str]) -> None:
+def test_invalid_header_of_a_new_file_is_refused(files: Files, headers: dict[str, str]) -> None:
     share = files.share()
     given = {"x-ms-type": "file", **headers}
     answer = files.send("PUT", f"/{share.share_name}/f", "", given)
@@ -205,7 +205,7 @@ def test_a_bad_header_of_a_new_file_is_refused(files: Files, headers: dict[str, 
 
 
 @pytest.mark.parametrize("quota", ["0", "-1", "x", "102401", "9" * 30])
-def test_a_bad_quota_is_refused(files: Files, quota: str) -> None:
+def test_invalid_quota_is_refused(files: Files, quota: str) -> None:
     answer = files.send("PUT", "/never-made", "restype=share", {"x-ms-share-quota": quota})
     assert code_of(answer) == (400, "InvalidHeaderValue")
 
@@ -220,14 +220,14 @@ def test_a_bad_quota_is_refused(files: Files, quota: str) -> None:
         "http://127.0.0.1/filesaccount/../x",
     ],
 )
-def test_a_bad_source_of_a_rename_is_refused(files: Files, source: str) -> None:
+def test_invalid_rename_source_is_refused(files: Files, source: str) -> None:
     share = files.share()
     headers = {"x-ms-file-rename-source": source} if source else {}
     answer = files.send("PUT", f"/{share.share_name}/f", "comp=rename", headers)
     assert answer.status_code == 400
 
 
-def test_a_source_of_a_rename_stays_in_the_share(files: Files) -> None:
+def test_rename_source_outside_the_share_is_refused(files: Files) -> None:
     share = files.share()
     (files.root.parent / "outside").write_text("x")
     for path in ("../../outside", "%2e%2e/%2e%2e/outside"):
@@ -238,7 +238,7 @@ def test_a_source_of_a_rename_stays_in_the_share(files: Files) -> None:
     assert (files.root.parent / "outside").exists()
 
 
-def test_verbs_and_queries_that_mean_nothing_are_refused(files: Files) -> None:
+def test_unknown_verbs_and_queries_are_refused(files: Files) -> None:
     share = files.share().share_name
     assert files.send("PATCH", f"/{share}/f").status_code == 405
     assert files.send("POST", f"/{share}", "restype=share").status_code == 405
@@ -247,14 +247,14 @@ def test_verbs_and_queries_that_mean_nothing_are_refused(files: Files) -> None:
     assert files.send("PUT", f"/{share}").status_code in (400, 405)
 
 
-def test_other_accounts_are_not_here(files: Files) -> None:
+def test_other_accounts_are_refused(files: Files) -> None:
     other = files.url.rsplit("/", 1)[0] + "/other"
     wrong = Files(other, files.root, None)
     answer = wrong.send("GET", "/", "comp=list")
     assert answer.status_code in (400, 403)
 
 
-def test_a_body_that_ends_early_writes_nothing(files: Files) -> None:
+def test_truncated_body_writes_nothing(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("f")
     file.upload_file(b"x" * 100)
@@ -272,7 +272,7 @@ def test_a_body_that_ends_early_writes_nothing(files: Files) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_who_leaves_holds_no_file_open(files: Files) -> None:
+def test_disconnected_reader_leaves_no_file_open(files: Files) -> None:
     share = files.share()
     share.get_file_client("f").create_file(256 * 1024**2)
     answer = files.send("GET", f"/{share.share_name}/f", "", {"x-ms-range": "bytes=0-"})
@@ -305,7 +305,7 @@ def silent() -> Iterator[socket.socket]:
 
 
 @pytest.mark.slow
-def test_copies_from_silent_servers_hold_nobody_up(
+def test_copies_from_silent_servers_do_not_block_other_requests(
     tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "_TIMEOUT_S", 900.0)  # whoever waits for them is too late
@@ -327,7 +327,9 @@ def test_copies_from_silent_servers_hold_nobody_up(
 
 
 @pytest.mark.parametrize("action", ["update", "clear"])
-def test_a_range_with_a_bad_time_is_refused_before_it_is_written(files: Files, action: str) -> None:
+def test_range_with_an_invalid_time_is_refused_before_it_is_written(
+    files: Files, action: str
+) -> None:
     share = files.share()
     share.get_file_client("file").upload_file(b"before")
     body = b"AFTER!" if action == "update" else b""
@@ -342,7 +344,7 @@ def test_a_range_with_a_bad_time_is_refused_before_it_is_written(files: Files, a
 
 
 @pytest.mark.slow
-def test_a_file_created_anew_waits_for_a_range_that_is_being_written(tmp_path: Path) -> None:
+def test_recreation_of_a_file_waits_for_a_range_being_written(tmp_path: Path) -> None:
     """Else the range would make the new file longer than it was created."""
     with serving_files(tmp_path) as files, ThreadPoolExecutor(1) as client:
         share = files.share()

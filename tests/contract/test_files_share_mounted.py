@@ -14,7 +14,7 @@ from batch_emulator.server import Server
 from tests.contract.files_service import ACCOUNT, KEY, Files, serving_files
 
 
-def test_what_a_task_writes_is_read_over_rest(files: Files) -> None:
+def test_files_written_by_a_task_are_read_over_rest(files: Files) -> None:
     share = files.share()
     folder = files.folder(share) / "out"
     folder.mkdir()
@@ -30,7 +30,7 @@ def test_what_a_task_writes_is_read_over_rest(files: Files) -> None:
     assert listed.size == 7
 
 
-def test_what_rest_writes_is_read_by_a_task(files: Files) -> None:
+def test_files_written_over_rest_are_read_by_a_task(files: Files) -> None:
     share = files.share()
     share.create_directory("in")
     share.get_file_client("in/data").upload_file(b"data")
@@ -39,7 +39,7 @@ def test_what_rest_writes_is_read_by_a_task(files: Files) -> None:
     assert list((files.folder(share) / "in").iterdir()) == []
 
 
-def test_a_task_that_appends_changes_size_and_etag(files: Files) -> None:
+def test_append_by_a_task_changes_size_and_etag(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("log")
     file.upload_file(b"one", metadata={"k": "v"})
@@ -52,7 +52,7 @@ def test_a_task_that_appends_changes_size_and_etag(files: Files) -> None:
     assert after.metadata == {"k": "v"}
 
 
-def test_a_file_that_a_task_replaced_has_nothing_of_the_old_one(files: Files) -> None:
+def test_file_replaced_by_a_task_loses_its_metadata(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("f")
     file.upload_file(b"old", metadata={"k": "v"})
@@ -63,7 +63,7 @@ def test_a_file_that_a_task_replaced_has_nothing_of_the_old_one(files: Files) ->
     assert file.get_file_properties().metadata == {}
 
 
-def test_links_lead_nowhere(files: Files, tmp_path: Path) -> None:
+def test_links_are_not_followed(files: Files, tmp_path: Path) -> None:
     share = files.share()
     folder = files.folder(share)
     secret = tmp_path / "secret"
@@ -86,7 +86,7 @@ def test_links_lead_nowhere(files: Files, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["secret"]
 
 
-def test_a_link_that_takes_a_file_s_place_is_not_followed(files: Files, tmp_path: Path) -> None:
+def test_link_replacing_a_file_is_not_followed(files: Files, tmp_path: Path) -> None:
     share = files.share()
     file = share.get_file_client("f")
     file.upload_file(b"x")
@@ -101,7 +101,7 @@ def test_a_link_that_takes_a_file_s_place_is_not_followed(files: Files, tmp_path
     assert secret.read_text() == "secret"
 
 
-def test_pipes_and_sockets_make_nobody_wait(files: Files) -> None:
+def test_pipes_and_sockets_are_not_found(files: Files) -> None:
     share = files.share()
     os.mkfifo(files.folder(share) / "pipe")
     here = Path.cwd()
@@ -130,7 +130,7 @@ def test_a_share_survives_a_restart(tmp_path: Path) -> None:
         assert (after.metadata, after.etag) == ({"a": "b"}, before.etag)
 
 
-def test_a_folder_deleted_by_hand_comes_back_empty(files: Files) -> None:
+def test_folder_deleted_by_hand_is_recreated_empty(files: Files) -> None:
     share = files.share()
     files.folder(share).rmdir()
     assert list(share.list_directories_and_files()) == []
@@ -142,7 +142,7 @@ def test_an_emulator_without_a_storage_account_serves_no_files(tmp_path: Path) -
         assert not (tmp_path / "shares").exists()
 
 
-def test_the_folder_to_mount_is_the_share(tmp_path: Path) -> None:
+def test_folder_to_mount_contains_the_files_of_the_share(tmp_path: Path) -> None:
     with Server(tmp_path, storage=StorageAccount(ACCOUNT, KEY)) as server:
         files = Files(server.files_url or "", tmp_path / "shares", None)
         files.service = files.connect()

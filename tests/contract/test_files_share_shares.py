@@ -11,7 +11,7 @@ import pytest
 from tests.contract.files_service import Files, code_of, refusal, sdk
 
 
-def test_service_properties_come_back_as_they_were_set(files: Files) -> None:
+def test_service_properties_are_returned_as_set(files: Files) -> None:
     before = files.service.get_service_properties()
     assert before["hour_metrics"].enabled is False
     rule = sdk.CorsRule(["https://a.example"], ["GET", "PUT"], max_age_in_seconds=7)
@@ -23,7 +23,7 @@ def test_service_properties_come_back_as_they_were_set(files: Files) -> None:
     assert not files.service.get_service_properties()["cors"]
 
 
-def test_a_share_has_what_it_was_created_with(files: Files) -> None:
+def test_share_has_the_properties_of_its_creation(files: Files) -> None:
     share = files.share(metadata={"owner": "ada"}, quota=17)
     found = share.get_share_properties()
     assert (found.name, found.quota, found.metadata) == (share.share_name, 17, {"owner": "ada"})
@@ -41,12 +41,12 @@ def test_a_share_is_created_once(files: Files) -> None:
 
 
 @pytest.mark.parametrize("name", ["ab", "Upper", "two--hyphens", "-a-", "under_score", "a" * 64])
-def test_a_bad_name_of_a_share_is_refused(files: Files, name: str) -> None:
+def test_invalid_share_name_is_refused(files: Files, name: str) -> None:
     answer = files.send("PUT", f"/{name}", "restype=share")
     assert code_of(answer) == (400, "InvalidResourceName")
 
 
-def test_what_is_changed_of_a_share_changes_its_etag(files: Files) -> None:
+def test_every_change_of_a_share_changes_its_etag(files: Files) -> None:
     share = files.share()
     tags = [share.get_share_properties().etag]
     share.set_share_quota(9)
@@ -89,7 +89,7 @@ def test_a_deleted_share_is_gone_with_its_files(files: Files) -> None:
     assert list(share.list_directories_and_files()) == []
 
 
-def test_stored_access_policies_come_back(files: Files) -> None:
+def test_stored_access_policies_are_returned(files: Files) -> None:
     share = files.share()
     policy = sdk.AccessPolicy(
         permission=sdk.ShareSasPermissions(read=True, list=True),
@@ -105,7 +105,7 @@ def test_stored_access_policies_come_back(files: Files) -> None:
     assert share.get_share_access_policy()["signed_identifiers"] == []
 
 
-def test_statistics_count_what_came_through_the_folder_too(files: Files) -> None:
+def test_statistics_count_files_written_to_the_folder(files: Files) -> None:
     share = files.share()
     (files.folder(share) / "written").write_bytes(b"x" * 1000)
     assert share.get_share_stats() == 1000
@@ -113,7 +113,7 @@ def test_statistics_count_what_came_through_the_folder_too(files: Files) -> None
     assert share.get_share_stats() == 1500
 
 
-def test_the_quota_binds_files_that_are_created_grown_or_copied(files: Files) -> None:
+def test_quota_limits_created_grown_and_copied_files(files: Files) -> None:
     share = files.share(quota=1)
     gib = 1024**3
     file = share.get_file_client("big")
@@ -133,7 +133,7 @@ def test_the_quota_binds_files_that_are_created_grown_or_copied(files: Files) ->
     other.resize_file(gib)
 
 
-def test_a_permission_is_kept_under_a_key(files: Files) -> None:
+def test_permission_is_stored_under_a_key(files: Files) -> None:
     share = files.share()
     text = "O:S-1-5-32-544G:SYD:(A;;FA;;;BA)"
     key = share.create_permission_for_share(text)
@@ -147,7 +147,7 @@ def test_a_permission_is_kept_under_a_key(files: Files) -> None:
         share.create_permission_for_share("nonsense")
 
 
-def test_a_leased_share_is_deleted_by_its_holder_only(files: Files) -> None:
+def test_leased_share_is_deleted_by_the_lease_holder_only(files: Files) -> None:
     share = files.share()
     lease = share.acquire_lease(lease_duration=15)
     assert share.get_share_properties().lease.state == "leased"
@@ -161,7 +161,7 @@ def test_a_leased_share_is_deleted_by_its_holder_only(files: Files) -> None:
     share.delete_share(lease=lease)
 
 
-def test_a_broken_lease_holds_until_its_period_is_over(files: Files) -> None:
+def test_broken_lease_holds_until_the_end_of_its_period(files: Files) -> None:
     share = files.share()
     lease = share.acquire_lease(lease_duration=-1)
     assert lease.break_lease(lease_break_period=20) == 20
@@ -180,7 +180,7 @@ def test_a_broken_lease_holds_until_its_period_is_over(files: Files) -> None:
         ("PUT", "/some-share/link", "restype=symboliclink", "File_CreateSymbolicLink"),
     ],
 )
-def test_an_operation_that_is_not_written_says_its_name(
+def test_operation_that_is_not_implemented_is_named(
     files: Files, method: str, path: str, query: str, operation: str
 ) -> None:
     answer = files.send(method, path, query)
@@ -193,7 +193,7 @@ def test_premium_and_nfs_shares_are_refused_by_name(files: Files) -> None:
         files.share(protocols="NFS")
 
 
-def test_every_answer_tells_its_request(files: Files) -> None:
+def test_every_response_has_the_id_of_its_request(files: Files) -> None:
     answer: Any = files.send("GET", "/", "comp=list", {"x-ms-client-request-id": "mine"})
     assert answer.headers["x-ms-client-request-id"] == "mine"
     assert answer.headers["x-ms-version"] == "2024-11-04"

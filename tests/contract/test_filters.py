@@ -44,7 +44,7 @@ def test_filter_by_time(emulation: Emulation, job_id: str) -> None:
     assert list(emulation.client.list_tasks(job_id, filter=text)) == []
 
 
-def test_filter_holds_over_pages(emulation: Emulation, job_id: str) -> None:
+def test_filter_applies_to_every_page(emulation: Emulation, job_id: str) -> None:
     pages = emulation.client.list_tasks(
         job_id, filter="executionInfo/exitCode ne 1", select=["id"], max_results=1
     ).by_page()
@@ -52,7 +52,7 @@ def test_filter_holds_over_pages(emulation: Emulation, job_id: str) -> None:
     assert [page for page in found if page] == [[("Exit-0", None)], [("Exit-2", None)]]
 
 
-def test_select_cuts_entities_down(emulation: Emulation, job_id: str) -> None:
+def test_select_limits_properties(emulation: Emulation, job_id: str) -> None:
     [task] = emulation.client.list_tasks(job_id, filter="id eq 'exit-0'", select=["id", "state"])
     assert set(task.as_dict()) == {"id", "state"}
     job = emulation.client.get_job(job_id, select=["id"])
@@ -88,7 +88,7 @@ def test_filter_of_jobs_pools_and_nodes(emulation: Emulation, job_id: str) -> No
         "executionInfo/exitCode eq 'zero'",
     ],
 )
-def test_filter_that_is_refused_is_400(emulation: Emulation, job_id: str, text: str) -> None:
+def test_invalid_filter_is_400(emulation: Emulation, job_id: str, text: str) -> None:
     with pytest.raises(HttpResponseError) as refused:
         list(emulation.client.list_tasks(job_id, filter=text))
     assert refused.value.status_code == 400

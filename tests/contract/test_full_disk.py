@@ -71,7 +71,7 @@ def reason_of(error: HttpResponseError) -> str:
     return next(pair["value"] for pair in body_of(error)["values"] if pair["key"] == "Reason")
 
 
-def test_change_on_a_full_disk_is_answered_when_there_is_room(
+def test_change_on_a_full_disk_succeeds_once_space_is_free(
     running: Running, things: Things
 ) -> None:
     job_id = things.job(things.pool())
@@ -92,7 +92,7 @@ def test_change_on_a_full_disk_is_answered_when_there_is_room(
     things.task(job_id, LARGE)
 
 
-def test_change_is_refused_when_there_is_no_room_in_time(
+def test_change_is_refused_if_no_space_becomes_free_in_time(
     running: Running, things: Things, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "_COMMITS_WITHIN_S", 0.1)
@@ -104,7 +104,7 @@ def test_change_is_refused_when_there_is_no_room_in_time(
     things.task(job_id, LARGE)
 
 
-def test_what_was_answered_survives_the_end_on_a_full_disk(
+def test_acknowledged_changes_survive_a_stop_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "_COMMITS_WITHIN_S", 0.1)
@@ -121,7 +121,7 @@ def test_what_was_answered_survives_the_end_on_a_full_disk(
         assert sorted(str(task.id) for task in running.client.list_tasks(job_id)) == sorted(kept)
 
 
-def test_end_of_a_task_on_a_full_disk_is_recorded_when_there_is_room(
+def test_end_of_a_task_is_recorded_once_space_is_free(
     running: Running, things: Things, tmp_path: Path
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
@@ -144,7 +144,7 @@ def test_end_of_a_task_on_a_full_disk_is_recorded_when_there_is_room(
     assert runs.read_text() == "x\n"
 
 
-def test_deleted_job_goes_when_there_is_room(running: Running, things: Things) -> None:
+def test_job_deletion_finishes_once_space_is_free(running: Running, things: Things) -> None:
     pool_id = things.pool()
     job_id, other = things.job(pool_id), things.job(pool_id)
     things.task(job_id, LARGE)
@@ -159,7 +159,7 @@ def test_deleted_job_goes_when_there_is_room(running: Running, things: Things) -
     assert eventually(lambda: missing(lambda: running.client.get_job(job_id)))
 
 
-def test_nothing_new_begins_on_a_nearly_full_disk(
+def test_no_new_work_starts_on_a_nearly_full_disk(
     running: Running, things: Things, disk: Disk, tmp_path: Path
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=2)
@@ -191,7 +191,7 @@ def test_job_can_be_deleted_on_a_nearly_full_disk(
     assert missing(lambda: running.client.get_job(job_id))
 
 
-def test_work_can_be_ended_on_a_nearly_full_disk(
+def test_tasks_and_jobs_can_be_terminated_on_a_nearly_full_disk(
     running: Running, things: Things, disk: Disk
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
@@ -222,7 +222,7 @@ def test_pool_does_not_grow_on_a_nearly_full_disk(
     assert running.client.get_pool(pool_id).target_low_priority_nodes == 0
 
 
-def test_nodes_boot_when_there_is_room(running: Running, things: Things, disk: Disk) -> None:
+def test_nodes_boot_once_space_is_free(running: Running, things: Things, disk: Disk) -> None:
     account = running.emulator.account
     pool_id = things.pool()
     disk.fill()
@@ -235,7 +235,7 @@ def test_nodes_boot_when_there_is_room(running: Running, things: Things, disk: D
     things.wait_nodes(pool_id, 1)
 
 
-def test_start_that_lacked_room_is_repeated(
+def test_launch_that_failed_for_space_is_retried(
     running: Running, things: Things, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
@@ -260,7 +260,7 @@ def test_start_that_lacked_room_is_repeated(
     assert (info.exit_code, info.retry_count) == (0, 0)
 
 
-def test_task_that_never_fits_fails_with_a_full_disk(
+def test_task_that_never_gets_space_fails_with_disk_full(
     running: Running, things: Things, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
@@ -277,7 +277,7 @@ def test_task_that_never_fits_fails_with_a_full_disk(
     assert info.failure_info.code == "DiskFull"
 
 
-def test_task_that_waits_for_room_can_be_terminated(
+def test_task_waiting_for_space_can_be_terminated(
     running: Running, things: Things, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
@@ -295,7 +295,7 @@ def test_task_that_waits_for_room_can_be_terminated(
     assert eventually(lambda: missing(lambda: running.client.get_task(job_id, task_id)))
 
 
-def test_health_says_which_disk_is_full(running: Running, things: Things, disk: Disk) -> None:
+def test_health_names_the_full_disk(running: Running, things: Things, disk: Disk) -> None:
     health = f"{running.url}/_emulator/health"
     assert "reason" not in plain_http.get(health).json()
     job_id = things.job(things.pool())
@@ -314,7 +314,7 @@ def test_health_says_which_disk_is_full(running: Running, things: Things, disk: 
     assert "4096 bytes free" in answer.json()["reason"]
 
 
-def test_start_of_local_services_ends_with_the_reason_for_which_nothing_is_stored(
+def test_start_of_local_services_fails_with_the_full_disk(
     running: Running, things: Things, tmp_path: Path
 ) -> None:
     port = urlsplit(running.url).port or 0
@@ -357,7 +357,7 @@ def test_shortage_names_disk_and_cause(
         assert expected in found
 
 
-def test_shortage_of_a_folder_to_be_made_is_that_of_its_parent(tmp_path: Path, disk: Disk) -> None:
+def test_shortage_of_a_missing_folder_is_that_of_its_parent(tmp_path: Path, disk: Disk) -> None:
     assert shortage(tmp_path / "none" / "at" / "all") is None
     disk.fill()
     assert "4096 bytes free" in (shortage(tmp_path / "none" / "at" / "all") or "")

@@ -32,7 +32,7 @@ def fault_of(body: Body) -> Fault | None:
     return next((item.fault for item in items if isinstance(item, InvalidItem)), None)
 
 
-def test_every_valid_body_is_accepted_as_it_is() -> None:
+def test_every_valid_body_is_accepted_unchanged() -> None:
     bodies = valid_bodies(COUNT, seed=1812)
     assert len(bodies) == COUNT
     assert [str(body) for body in bodies if fault_of(body) is not None] == []
@@ -40,7 +40,7 @@ def test_every_valid_body_is_accepted_as_it_is() -> None:
         assert check_body(body.operation.name, VERSION, body.content) == body.content
 
 
-def test_every_body_with_one_mistake_is_refused_with_its_place() -> None:
+def test_every_invalid_body_is_refused_with_the_path() -> None:
     bodies = wrong_bodies(COUNT, seed=1905)
     kinds = Counter(body.mistake for body in bodies)
     assert len(kinds) >= 5
@@ -96,7 +96,7 @@ def played(stage: Stage, bodies: list[Body], count: int) -> list[tuple[Body, int
     return answers
 
 
-def test_body_with_one_mistake_is_a_bad_request_over_http(stage: Stage) -> None:
+def test_invalid_body_is_a_bad_request_over_http(stage: Stage) -> None:
     for body, status, _ in played(stage, wrong_bodies(250, seed=1931), 50):
         assert status == 400, str(body)
 

@@ -52,7 +52,7 @@ def nested(depth: int) -> dict[str, Any]:
         (task(environmentSettings=[{"value": "x"}]), "MissingRequiredProperty"),
     ],
 )
-def test_task_that_cannot_be_is_refused(
+def test_invalid_task_is_refused(
     running: Running, things: Things, pool: str, body: bytes, code: str
 ) -> None:
     job_id = things.job(pool)
@@ -71,7 +71,7 @@ def test_task_that_cannot_be_is_refused(
         ({"constraints": {"maxWallClockTime": "PT9000000000H"}}, 400),  # longer than the longest
     ],
 )
-def test_job_that_cannot_be_is_refused(
+def test_invalid_job_is_refused(
     running: Running, things: Things, pool: str, extra: dict[str, Any], status: int
 ) -> None:
     body = {"id": things.id("hostile"), "poolInfo": {"poolId": pool}, **extra}
@@ -113,7 +113,7 @@ def network(endpoints: object) -> dict[str, Any]:
         ),
     ],
 )
-def test_pool_whose_nodes_could_not_be_shown_is_refused_by_the_place(
+def test_invalid_pool_is_refused_with_the_path(
     running: Running, things: Things, extra: dict[str, Any], where: str
 ) -> None:
     body = {"id": things.id("hostile"), "vmSize": "standard_d2s_v3", **extra}
@@ -125,7 +125,7 @@ def test_pool_whose_nodes_could_not_be_shown_is_refused_by_the_place(
 NOWHERE = "http://127.0.0.1:99999/account/container"
 
 
-def test_url_with_an_impossible_port_is_a_bad_request(
+def test_url_with_an_invalid_port_is_a_bad_request(
     running: Running, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool)
@@ -146,7 +146,7 @@ def test_maxresults_out_of_range_is_400(running: Running, value: str) -> None:
     assert code_of(answer) == (400, "InvalidQueryParameterValue")
 
 
-def test_parameter_repeated_behind_the_signature_changes_nothing(
+def test_parameter_added_after_signing_is_ignored(
     running: Running, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool)
@@ -160,7 +160,9 @@ def test_parameter_repeated_behind_the_signature_changes_nothing(
 NAMES = 'printf text; mkfifo pipe; ln -s /etc out; ln -s /etc/passwd pw; touch $(printf "b\\377")'
 
 
-def test_files_of_any_name_and_kind(running: Running, things: Things, pool: str) -> None:
+def test_files_of_any_name_and_kind_are_handled(
+    running: Running, things: Things, pool: str
+) -> None:
     job_id = things.job(pool)
     task_id = things.task(job_id, f"/bin/sh -c '{NAMES}'")
     things.wait_task(job_id, task_id)
@@ -191,7 +193,7 @@ def test_files_of_any_name_and_kind(running: Running, things: Things, pool: str)
         (f"bytes={'9' * 5000}-", 400, None),
     ],
 )
-def test_ranges(
+def test_hostile_ranges_are_handled(
     running: Running,
     things: Things,
     pool: str,
@@ -208,7 +210,7 @@ def test_ranges(
     assert content is None or answer.content == content
 
 
-def test_attempt_that_leaves_a_pipe_for_the_next_holds_up_nobody(
+def test_pipe_left_by_an_attempt_does_not_block_the_next(
     running: Running, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool)
@@ -224,7 +226,7 @@ def test_attempt_that_leaves_a_pipe_for_the_next_holds_up_nobody(
     assert (info.exit_code, info.retry_count) == (0, 1)
 
 
-def test_files_go_also_when_there_is_no_room_to_move_them(
+def test_files_are_deleted_even_if_they_cannot_be_moved_first(
     running: Running, things: Things, pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = things.job(pool)

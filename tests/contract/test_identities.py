@@ -91,7 +91,9 @@ def test_mount_of_another_account_makes_the_node_unusable(things: Things) -> Non
     assert "no access to the storage account other" in str(node.errors[0].as_dict())
 
 
-def test_files_come_and_go_as_the_identity(blobs: BlobStore, things: Things, pool: str) -> None:
+def test_files_are_downloaded_and_uploaded_as_the_identity(
+    blobs: BlobStore, things: Things, pool: str
+) -> None:
     job, url = things.job(pool), f"{blobs.url}/account/data"
     files = [
         models.ResourceFile(
@@ -114,7 +116,9 @@ def pool(things: Things) -> str:
     return things.pool(target_dedicated_nodes=1)
 
 
-def test_identity_opens_no_other_account(blobs: BlobStore, things: Things, pool: str) -> None:
+def test_identity_has_no_access_to_another_account(
+    blobs: BlobStore, things: Things, pool: str
+) -> None:
     job = things.job(pool)
     blobs.requests.clear()
     for url in (f"{blobs.url}/other/data", "http://127.0.0.1:9/account/data", "http://h:9/c/d"):
@@ -142,14 +146,14 @@ def test_service_logs_are_written_as_the_identity(
 
 
 @pytest.mark.parametrize("resource_id", ["", "x", "/subscriptions/s", f"{WHO.resource_id}/more"])
-def test_what_names_no_identity_is_refused(things: Things, resource_id: str) -> None:
+def test_invalid_identity_is_refused(things: Things, resource_id: str) -> None:
     who = models.BatchNodeIdentityReference(resource_id=resource_id)
     with pytest.raises(HttpResponseError) as caught:
         things.pool(mount_configuration=[mount(identity_reference=who)])
     assert code_of(caught.value) == "InvalidPropertyValue"
 
 
-def test_without_an_account_every_reference_is_refused_by_its_place(tmp_path: Path) -> None:
+def test_identity_references_are_refused_without_a_storage_account(tmp_path: Path) -> None:
     with serving(tmp_path / "alone") as alone:
         things = Things(alone.client)
         job = things.job(things.pool())
@@ -175,7 +179,9 @@ def test_without_an_account_every_reference_is_refused_by_its_place(tmp_path: Pa
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16"])
 @pytest.mark.parametrize("name", ["identityReference", "\\u0069dentityReference"])
-def test_no_spelling_of_the_name_gets_past(tmp_path: Path, name: str, encoding: str) -> None:
+def test_identity_reference_is_refused_in_every_spelling(
+    tmp_path: Path, name: str, encoding: str
+) -> None:
     reference = f'{{"{name}": {{"resourceId": "{WHO.resource_id}"}}, "httpUrl": "http://h/c/b"}}'
     body = f'{{"id": "t", "commandLine": "x", "resourceFiles": [{reference}]}}'
     with serving(tmp_path / "alone") as alone:
@@ -191,7 +197,7 @@ def test_no_spelling_of_the_name_gets_past(tmp_path: Path, name: str, encoding: 
 
 
 @pytest.mark.slow
-def test_mount_goes_on_after_a_restart(tmp_path: Path, blobs: BlobStore) -> None:
+def test_mount_works_after_a_restart(tmp_path: Path, blobs: BlobStore) -> None:
     account = StorageAccount("account", KEY)
     settings = {"blob_endpoint": f"{blobs.url}/account", "storage": account}
     with serving(tmp_path / "data", settings=settings) as running:

@@ -81,7 +81,7 @@ def wheel(folder: Path, version: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_start_task_installs_stays_on_its_node(things: Things, open_folder: Path) -> None:
+def test_software_of_a_start_task_stays_on_its_node(things: Things, open_folder: Path) -> None:
     import pydantic
 
     wheel(open_folder, "1.10.0")
@@ -104,7 +104,7 @@ def test_what_a_start_task_installs_stays_on_its_node(things: Things, open_folde
 
 
 @pytest.mark.slow
-def test_path_of_a_node_names_nothing_of_the_emulator(things: Things) -> None:
+def test_path_on_a_node_excludes_folders_of_the_emulator(things: Things) -> None:
     pool = things.pool(target_dedicated_nodes=1)
     path = run(things, pool, "echo $PATH; pip3 --version").splitlines()[0].split(":")
     assert path[0].endswith("/python/bin")
@@ -116,7 +116,7 @@ def test_path_of_a_node_names_nothing_of_the_emulator(things: Things) -> None:
 
 @root_only
 @pytest.mark.parametrize("running", ["user"], indirect=True)
-def test_task_of_another_user_reads_none_of_our_files(running: Running, things: Things) -> None:
+def test_task_of_another_user_cannot_read_private_files(running: Running, things: Things) -> None:
     data = running.emulator.settings.data_dir
     pool = things.pool(target_dedicated_nodes=1)
     looks = "; ".join(f"cat {data / name} && exit 3" for name in ("state.sqlite", "files.sqlite"))
@@ -137,7 +137,7 @@ def test_elevated_task_runs_as_the_user_of_the_emulator(things: Things) -> None:
     assert run(things, pool, "id -u; echo $USER").split()[1] == "_azbatch"
 
 
-def test_task_writes_to_its_folders_and_those_of_its_node(things: Things) -> None:
+def test_task_can_write_to_its_folders_and_those_of_its_node(things: Things) -> None:
     pool = things.pool(target_dedicated_nodes=1)
     folders = " ".join(f"$AZ_BATCH_{name}" for name in ("TASK_DIR", "TASK_WORKING_DIR"))
     shared = "$AZ_BATCH_NODE_SHARED_DIR $AZ_BATCH_NODE_STARTUP_DIR $AZ_BATCH_NODE_MOUNTS_DIR $HOME"
@@ -145,7 +145,7 @@ def test_task_writes_to_its_folders_and_those_of_its_node(things: Things) -> Non
     assert run(things, pool, script) == "said\n"
 
 
-def test_job_preparation_leaves_files_to_the_tasks(things: Things) -> None:
+def test_tasks_can_use_files_of_the_job_preparation_task(things: Things) -> None:
     pool = things.pool(target_dedicated_nodes=1)
     prepare = models.BatchJobPreparationTask(command_line="/bin/sh -c 'echo ready > made'")
     job = things.job(pool, job_preparation_task=prepare)
@@ -156,9 +156,7 @@ def test_job_preparation_leaves_files_to_the_tasks(things: Things) -> None:
     assert (done.execution_info.exit_code, things.text(job, task)) == (0, "ready\n")
 
 
-def test_task_writes_to_a_mounted_share_and_reads_what_rest_wrote(
-    running: Running, things: Things
-) -> None:
+def test_task_reads_and_writes_a_mounted_share(running: Running, things: Things) -> None:
     shares = running.emulator.shares
     assert shares is not None
     share = models.AzureFileShareConfiguration(
@@ -179,9 +177,7 @@ def test_task_writes_to_a_mounted_share_and_reads_what_rest_wrote(
 @pytest.mark.slow
 @root_only
 @pytest.mark.parametrize("umask", [0o027, 0o077])
-def test_tasks_reach_their_folders_whatever_the_umask_of_root(
-    open_folder: Path, umask: int
-) -> None:
+def test_tasks_reach_their_folders_under_any_umask_of_root(open_folder: Path, umask: int) -> None:
     with emulate(open_folder / "data", "--isolation", "user", umask=umask) as emulation:
         job = emulation.job()
         done = emulation.run(job, "task", "/bin/sh -c 'echo x > made; python3 -c 1; umask'")
@@ -190,7 +186,7 @@ def test_tasks_reach_their_folders_whatever_the_umask_of_root(
 
 
 @root_only
-def test_closed_folders_of_nodes_are_opened_for_their_tasks(open_folder: Path) -> None:
+def test_closed_node_folders_are_opened_for_their_tasks(open_folder: Path) -> None:
     isolation = choose_isolation("user", open_folder)
     layout = NodeLayout(isolation.folder / "nodes" / "pool" / "node" / "tasks")
     layout.create()
@@ -201,7 +197,7 @@ def test_closed_folders_of_nodes_are_opened_for_their_tasks(open_folder: Path) -
     assert {folder.stat().st_mode & 0o777 for folder in closed} == {0o755}
 
 
-def test_closed_folders_of_root_get_another_place(tmp_path: Path) -> None:
+def test_nodes_move_out_of_closed_folders_of_root(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         with pytest.raises(IsolationError, match="only root"):
             choose_isolation("user", tmp_path)
@@ -232,7 +228,7 @@ def test_other_users_cannot_read_the_state(open_folder: Path, isolation: str) ->
     assert set(databases) == {0o600}
 
 
-def test_shares_follow_a_change_of_isolation(tmp_path: Path) -> None:
+def test_shares_move_with_a_change_of_isolation(tmp_path: Path) -> None:
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     (data / "shares" / "s").mkdir(parents=True)
     (data / "nodes" / "pool" / "node").mkdir(parents=True)
@@ -245,7 +241,7 @@ def test_shares_follow_a_change_of_isolation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", range(5))
-def test_shares_survive_a_kill_while_they_move_to_another_disk(
+def test_shares_survive_a_kill_during_a_move_to_another_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
@@ -285,14 +281,14 @@ class _KilledError(BaseException):
     """Nothing runs any more."""
 
 
-def test_health_says_how_tasks_are_kept_apart(running: Running) -> None:
+def test_health_reports_the_isolation_of_tasks(running: Running) -> None:
     answer = plain_http.get(f"{running.url}/_emulator/health").json()["isolation"]
     assert answer["mode"] == running.emulator.settings.isolation
     assert answer["uid"] == (_owner(running).uid if answer["mode"] == "user" else None)
 
 
 @root_only
-def test_python_of_a_closed_folder_is_not_chosen(tmp_path: Path) -> None:
+def test_python_in_a_closed_folder_is_not_chosen(tmp_path: Path) -> None:
     owner, closed = _CHOSEN.owner, tmp_path / "closed" / "python3"
     assert owner is not None
     closed.parent.mkdir(mode=0o700)
@@ -303,7 +299,7 @@ def test_python_of_a_closed_folder_is_not_chosen(tmp_path: Path) -> None:
     assert python_for(owner, [copied]) is None
 
 
-def test_python_of_a_node_is_made_once(tmp_path: Path) -> None:
+def test_python_of_a_node_is_created_once(tmp_path: Path) -> None:
     layout = NodeLayout(tmp_path / "node" / "tasks")
     layout.create()
     own_python().make(layout.python, None)
@@ -314,7 +310,7 @@ def test_python_of_a_node_is_made_once(tmp_path: Path) -> None:
 
 
 @root_only
-def test_python_of_a_node_goes_to_the_user_of_its_tasks(open_folder: Path) -> None:
+def test_python_of_a_node_is_owned_by_the_user_of_its_tasks(open_folder: Path) -> None:
     owner, folder = _CHOSEN.owner, open_folder / "python"
     assert owner is not None
     own_python().make(folder, None)

@@ -81,7 +81,7 @@ def test_job_ends_with_its_manager(client: BatchClient, things: Things, pool: st
     assert client.get_task(job_id, "manager").state == "completed"
 
 
-def test_nothing_else_may_have_the_id_of_the_manager(things: Things, pool: str) -> None:
+def test_task_with_the_id_of_the_job_manager_is_refused(things: Things, pool: str) -> None:
     manager = models.BatchJobManagerTask(
         id="m", command_line="sleep 600", kill_job_on_completion=False, run_exclusive=False
     )
@@ -92,7 +92,7 @@ def test_nothing_else_may_have_the_id_of_the_manager(things: Things, pool: str) 
     things.client.begin_delete_job(job_id, polling_interval=1)
 
 
-def test_token_opens_one_job_while_its_task_runs(
+def test_token_grants_access_to_one_job_while_its_task_runs(
     running: Running, client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id, other = things.job(pool), things.job(pool)
@@ -135,7 +135,9 @@ def test_token_opens_one_job_while_its_task_runs(
         (None, ""),
     ],
 )
-def test_access_is_to_the_job_only(things: Things, pool: str, access: Any, code: str) -> None:
+def test_token_access_is_limited_to_the_job(
+    things: Things, pool: str, access: Any, code: str
+) -> None:
     task: Any = {"id": "t", "commandLine": "x", "authenticationTokenSettings": {"access": access}}
     job_id = things.job(pool)
     if not code:
@@ -146,7 +148,7 @@ def test_access_is_to_the_job_only(things: Things, pool: str, access: Any, code:
     assert code_of(caught.value) == code
 
 
-def test_newest_version_knows_no_tokens_of_tasks(running: Running, things: Things) -> None:
+def test_newest_version_refuses_authentication_tokens(running: Running, things: Things) -> None:
     job_id = things.job("none")
     with pytest.raises(HttpResponseError) as caught:
         running.client.create_task(job_id, with_token("x", id="t"))
@@ -159,7 +161,7 @@ def test_newest_version_knows_no_tokens_of_tasks(running: Running, things: Thing
     assert values_of(caught.value)["PropertyName"] == "jobManagerTask/authenticationTokenSettings"
 
 
-def test_affinity_and_priority_are_taken_and_given_back(
+def test_affinity_and_priority_are_stored_and_returned(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     [node] = client.list_nodes(pool)

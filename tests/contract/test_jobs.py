@@ -41,14 +41,16 @@ def test_new_job_is_active_with_the_defaults_of_the_service(
     assert (job.pool_info.pool_id, job.display_name) == (pool, "a job")
 
 
-def test_second_job_of_the_same_id_is_refused(things: Things, pool: str) -> None:
+def test_duplicate_job_id_is_refused(things: Things, pool: str) -> None:
     job_id = things.job(pool)
     with pytest.raises(ResourceExistsError) as caught:
         things.job(pool, id=job_id.upper())
     assert code_of(caught.value) == "JobExists"
 
 
-def test_patch_keeps_and_put_clears(client: BatchClient, things: Things, pool: str) -> None:
+def test_patch_keeps_omitted_properties_and_put_clears_them(
+    client: BatchClient, things: Things, pool: str
+) -> None:
     job_id = things.job(pool, priority=7, max_parallel_tasks=2)
     client.update_job(job_id, models.BatchJobUpdateOptions(priority=9))
     job = client.get_job(job_id)
@@ -59,7 +61,7 @@ def test_patch_keeps_and_put_clears(client: BatchClient, things: Things, pool: s
     assert (job.priority, job.max_parallel_tasks) == (0, -1)
 
 
-def test_modified_job_has_another_etag(client: BatchClient, things: Things, pool: str) -> None:
+def test_modified_job_has_a_new_etag(client: BatchClient, things: Things, pool: str) -> None:
     job_id = things.job(pool)
     before = client.get_job(job_id)
     client.update_job(job_id, models.BatchJobUpdateOptions(priority=1))
@@ -109,7 +111,7 @@ def test_disabled_job_runs_nothing_until_it_is_enabled(
 
 
 @pytest.mark.parametrize(("kind", "state"), [("requeue", "active"), ("terminate", "completed")])
-def test_disable_does_to_running_tasks_what_was_asked(
+def test_disable_applies_the_requested_action_to_running_tasks(
     client: BatchClient, things: Things, pool: str, kind: str, state: str
 ) -> None:
     job_id = things.job(pool)
@@ -166,7 +168,7 @@ def test_disabled_job_moves_to_another_pool_with_its_requeued_tasks(
     assert job.execution_info.pool_id == other
 
 
-def test_empty_job_that_ends_with_its_tasks_completes_at_once(things: Things, pool: str) -> None:
+def test_empty_job_with_automatic_termination_completes_at_once(things: Things, pool: str) -> None:
     job_id = things.job(pool, all_tasks_complete_mode="terminatejob")
     job = things.wait_job(job_id)
     assert job.execution_info is not None
@@ -183,7 +185,7 @@ def test_job_completes_after_its_last_task(client: BatchClient, things: Things, 
     assert (counts.completed, counts.succeeded) == (3, 3)
 
 
-def test_failed_task_terminates_its_job_when_asked_to(
+def test_failed_task_terminates_its_job_if_requested(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool, task_failure_mode="performexitoptionsjobaction")
@@ -202,7 +204,7 @@ def test_failed_task_terminates_its_job_when_asked_to(
     assert job.execution_info.termination_reason == "TaskFailed"
 
 
-def test_job_ends_when_its_time_is_over(things: Things, pool: str) -> None:
+def test_job_ends_at_its_time_limit(things: Things, pool: str) -> None:
     job_id = things.job(pool)
     things.task(job_id, "sleep 600")  # before the limit: the job may be over at once by it
     limit = models.BatchJobConstraints(max_wall_clock_time=datetime.timedelta(seconds=0.3))
@@ -245,7 +247,9 @@ def test_higher_priority_goes_first(client: BatchClient, things: Things) -> None
     assert starts[high] < starts[low]
 
 
-def test_parallel_limit_of_a_job_holds(client: BatchClient, things: Things, pool: str) -> None:
+def test_parallel_limit_of_a_job_is_not_exceeded(
+    client: BatchClient, things: Things, pool: str
+) -> None:
     job_id = things.job(pool, max_parallel_tasks=1)
     ids = [things.task(job_id, "/bin/sleep 0.05") for _ in range(4)]
     spans = []
@@ -257,7 +261,7 @@ def test_parallel_limit_of_a_job_holds(client: BatchClient, things: Things, pool
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
-def test_preparation_runs_once_per_node_before_the_tasks_and_release_after_them(
+def test_preparation_runs_before_the_tasks_of_a_node_and_release_after(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id = things.job(
@@ -321,7 +325,7 @@ def test_status_of_preparation_needs_a_preparation_task(
     assert code_of(caught.value) == "JobPreparationTaskNotSpecified"
 
 
-def test_job_without_its_pool_waits_until_there_is_one(things: Things) -> None:
+def test_job_waits_until_its_pool_exists(things: Things) -> None:
     pool_id = things.id("late")
     job_id = things.job(pool_id)
     task_id = things.task(job_id, "/bin/echo here")
@@ -332,7 +336,7 @@ def test_job_without_its_pool_waits_until_there_is_one(things: Things) -> None:
 
 
 @pytest.mark.parametrize("end", ["terminate", "delete"])
-def test_job_without_its_pool_comes_to_an_end(
+def test_job_of_a_missing_pool_can_be_terminated_and_deleted(
     things: Things, client: BatchClient, end: str
 ) -> None:
     job_id = things.job("absent")

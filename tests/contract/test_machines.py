@@ -45,7 +45,9 @@ def refused(running: Running, body: dict[str, Any]) -> tuple[str, dict[str, str]
 
 
 @pytest.mark.parametrize("missing", ["virtualMachineConfiguration", "imageReference"])
-def test_pool_without_a_machine_is_refused(running: Running, things: Things, missing: str) -> None:
+def test_pool_without_a_machine_configuration_is_refused(
+    running: Running, things: Things, missing: str
+) -> None:
     machine = {name: value for name, value in MACHINE.items() if name != missing}
     pool = {"vmSize": POOL["vmSize"], "virtualMachineConfiguration": machine}
     body = {name: value for name, value in pool.items() if name != missing}
@@ -83,7 +85,7 @@ def test_sizes_with_gpus_are_known(running: Running, things: Things, size: str) 
         ({**OF_GALLERY, "nodeAgentSKUId": "batch.node.debian 12"}, "agent"),
     ],
 )
-def test_image_or_agent_that_does_not_fit_is_refused(
+def test_mismatched_image_and_node_agent_are_refused(
     running: Running, things: Things, machine: dict[str, Any], wrong: str
 ) -> None:
     body = {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
@@ -134,7 +136,7 @@ def test_image_without_a_container_engine_is_refused_for_containers(
         ("batch.node.windows amd64", "linuxUserConfiguration"),
     ],
 )
-def test_user_of_another_system_is_refused(
+def test_user_of_another_operating_system_is_refused(
     running: Running, things: Things, agent: str, kind: str
 ) -> None:
     """The values are those of a recorded answer."""
@@ -162,7 +164,7 @@ def test_user_of_another_system_is_refused(
         ("Standard_M128s", 256),
     ],
 )
-def test_nodes_have_at_most_four_slots_a_core(
+def test_task_slots_are_limited_to_four_per_core(
     running: Running, things: Things, size: str, most: int
 ) -> None:
     pool_id = things.id()
@@ -175,7 +177,7 @@ def test_nodes_have_at_most_four_slots_a_core(
     assert values_of(caught.value)["PropertyName"] == "taskSlotsPerNode"
 
 
-def test_size_without_known_cores_has_the_slots_of_any(strict: Running) -> None:
+def test_unknown_size_has_the_highest_slot_limit(strict: Running) -> None:
     pool = {**POOL, "id": "p", "vmSize": "my_size", "taskSlotsPerNode": 256}
     strict.client.create_pool(wire(**pool))
     assert strict.client.get_pool("p").task_slots_per_node == 256
@@ -210,7 +212,7 @@ def test_images_of_the_service_are_accepted(
     assert running.client.get_pool(pool_id).state == "active"
 
 
-def test_id_of_an_image_must_have_the_format_of_one(running: Running, things: Things) -> None:
+def test_image_id_must_have_the_documented_format(running: Running, things: Things) -> None:
     wrong = {"imageReference": {"virtualMachineImageId": IMAGE.replace("galleries", "gallery")}}
     machine = {**MACHINE, **wrong}
     code, values = refused(
@@ -230,9 +232,7 @@ def test_customer_managed_key_needs_an_identity(running: Running, things: Things
     assert values["Reason"] == "Pool Identity is required when using CustomerManagedKey."
 
 
-def test_disk_encryption_of_linux_nodes_is_of_the_temporary_disk(
-    running: Running, things: Things
-) -> None:
+def test_linux_nodes_encrypt_only_the_temporary_disk(running: Running, things: Things) -> None:
     def pool(*targets: str) -> dict[str, Any]:
         machine = {**MACHINE, "diskEncryptionConfiguration": {"targets": [*targets]}}
         return {**POOL, "id": things.id(), "virtualMachineConfiguration": machine}
@@ -243,7 +243,7 @@ def test_disk_encryption_of_linux_nodes_is_of_the_temporary_disk(
 
 
 @pytest.mark.parametrize("kind", ["job", "schedule"])
-def test_job_with_such_an_auto_pool_is_refused(
+def test_job_with_an_invalid_auto_pool_is_refused(
     client: BatchClient, things: Things, kind: str
 ) -> None:
     auto = {"poolLifetimeOption": "job", "pool": {**POOL, "vmSize": "small"}}
@@ -264,7 +264,7 @@ def strict(tmp_path: Path) -> Generator[Running]:
         yield running
 
 
-def test_strict_mode_refuses_what_needs_a_user(strict: Running) -> None:
+def test_strict_mode_refuses_subnets_and_gallery_images(strict: Running) -> None:
     in_subnet = {**POOL, "id": "p", "networkConfiguration": {"subnetId": SUBNET}}
     code, values = refused(strict, in_subnet)
     assert (code, values["PropertyName"]) == ("InvalidPropertyValue", "subnetId")
@@ -291,7 +291,7 @@ def test_strict_mode_refuses_images_whose_support_has_ended(
     assert (code, values["PropertyName"]) == ("InvalidPropertyValue", wrong)
 
 
-def test_without_it_they_are_accepted(running: Running, things: Things) -> None:
+def test_subnet_is_accepted_without_strict_mode(running: Running, things: Things) -> None:
     pool_id, network = things.id(), {"subnetId": SUBNET}
     running.client.create_pool(wire(**POOL, id=pool_id, networkConfiguration=network))
     shown = running.client.get_pool(pool_id).network_configuration
@@ -304,7 +304,7 @@ def test_option_adds_vm_sizes(strict: Running) -> None:
     assert strict.client.get_pool("mine").vm_size == "my_size"
 
 
-def test_listed_images_are_those_of_the_service(client: BatchClient) -> None:
+def test_listed_images_equal_those_of_the_service(client: BatchClient) -> None:
     found = list(client.list_supported_images())
     by_sku = {(i.image_reference.offer, i.image_reference.sku): i for i in found}
     assert len(found) == 59
@@ -325,7 +325,7 @@ def get(running: Running, path: str, version: str) -> httpx.Response:
     return send(running.url, "GET", path, version=f"api-version={version}")
 
 
-def test_node_agents_are_listed_for_clients_before_the_images(running: Running) -> None:
+def test_old_versions_list_node_agents_instead_of_images(running: Running) -> None:
     answer = get(running, "/nodeagentskus", "2018-12-01.8.0")
     assert answer.status_code == 200, answer.text
     agents = {agent["id"]: agent for agent in answer.json()["value"]}
@@ -349,7 +349,7 @@ def test_node_agents_are_listed_for_clients_before_the_images(running: Running) 
         ("/lifetimejobstats", "2022-10-01.16.0", "2023-05-01.17.0"),
     ],
 )
-def test_what_a_version_removed_is_served_under_older_ones(
+def test_removed_operation_is_available_in_older_versions(
     running: Running, path: str, before: str, removed: str
 ) -> None:
     assert get(running, path, before).status_code == 200
@@ -367,7 +367,7 @@ def test_what_a_version_removed_is_served_under_older_ones(
         ),
     ],
 )
-def test_change_of_a_pool_is_checked_like_a_new_one(
+def test_changes_of_a_pool_are_checked_like_its_creation(
     running: Running, things: Things, change: dict[str, Any], wrong: str
 ) -> None:
     pool_id = things.pool()
@@ -382,7 +382,7 @@ def test_change_of_a_pool_is_checked_like_a_new_one(
 
 
 @pytest.mark.slow
-def test_what_was_accepted_before_can_still_be_changed_elsewhere(
+def test_entity_with_a_size_accepted_earlier_can_be_changed(
     tmp_path: Path,
 ) -> None:
     """An emulator with other tables, or with another option, accepted the size before."""
@@ -451,7 +451,7 @@ def with_nat_pools(*nat_pools: dict[str, Any]) -> dict[str, Any]:
         ([nat_pool(0, *range(150, 176))], ""),
     ],
 )
-def test_endpoint_that_the_service_refuses_is_refused(
+def test_invalid_endpoint_is_refused(
     running: Running, things: Things, nat_pools: list[dict[str, Any]], wrong: str
 ) -> None:
     code, values = refused(running, {**POOL, "id": things.id(), **with_nat_pools(*nat_pools)})

@@ -87,7 +87,7 @@ def error_of(things: Things, *mounts: models.MountConfiguration) -> tuple[str, d
     return str(error.code), details
 
 
-def test_share_is_there_before_the_start_task_and_written_through(
+def test_share_is_mounted_before_the_start_task_and_written(
     running: Running, things: Things
 ) -> None:
     (share_folder(running) / "in.txt").write_text("from the share")
@@ -111,7 +111,7 @@ def test_share_is_there_before_the_start_task_and_written_through(
     "url",
     ["http://127.0.0.1:1234/teststorage/data", "https://teststorage.file.core.windows.net/data/"],
 )
-def test_url_of_a_share_may_be_of_either_style(running: Running, things: Things, url: str) -> None:
+def test_both_styles_of_share_url_are_accepted(running: Running, things: Things, url: str) -> None:
     (share_folder(running) / "f").write_text("x")
     mount = file_share("a/b", azure_file_url=url)
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=[mount])
@@ -157,7 +157,7 @@ WRONG_KEY = base64.b64encode(b"another key").decode()
         ),
     ],
 )
-def test_wrong_share_makes_the_node_unusable(
+def test_failed_share_mount_makes_the_node_unusable(
     running: Running, things: Things, changes: dict[str, str], why: str
 ) -> None:
     code, details = error_of(things, file_share("S", **changes))
@@ -175,9 +175,7 @@ def test_without_a_storage_account_no_share_can_be_mounted(tmp_path: Path) -> No
     assert "--storage-account" in details["Message"]
 
 
-def test_nfs_export_is_a_folder_of_the_data_dir_that_nodes_share(
-    tmp_path: Path, things: Things
-) -> None:
+def test_nfs_export_is_a_data_folder_shared_by_the_nodes(tmp_path: Path, things: Things) -> None:
     (tmp_path / "nfs" / "server" / "export").mkdir(parents=True)
     (tmp_path / "nfs" / "server" / "export" / "f").write_text("x")
     mounts = [nfs("server:/export"), nfs("other:/new/one", "new")]
@@ -190,21 +188,19 @@ def test_nfs_export_is_a_folder_of_the_data_dir_that_nodes_share(
 @pytest.mark.parametrize(
     "source", ["no colon", "host:relative", "../..:/etc", "host:/a/../../../..", ":/x"]
 )
-def test_nfs_source_that_names_no_export_makes_the_node_unusable(
-    things: Things, source: str
-) -> None:
+def test_nfs_source_without_an_export_makes_the_node_unusable(things: Things, source: str) -> None:
     code, _ = error_of(things, nfs(source))
     assert code == "MountConfigurationError"
 
 
-def test_nfs_link_does_not_lead_out_of_the_data_dir(tmp_path: Path, things: Things) -> None:
+def test_nfs_link_out_of_the_data_folder_is_not_followed(tmp_path: Path, things: Things) -> None:
     (tmp_path / "nfs" / "server").mkdir(parents=True)
     (tmp_path / "nfs" / "server" / "out").symlink_to("/")
     code, _ = error_of(things, nfs("server:/out/etc"))
     assert code == "MountConfigurationError"
 
 
-def test_cifs_of_the_storage_account_is_the_share(running: Running, things: Things) -> None:
+def test_cifs_mount_of_the_storage_account_is_its_share(running: Running, things: Things) -> None:
     (share_folder(running) / "f").write_text("x")
     source = f"//{STORAGE}.file.core.windows.net/data"
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=[cifs(source, STORAGE_KEY)])
@@ -213,7 +209,7 @@ def test_cifs_of_the_storage_account_is_the_share(running: Running, things: Thin
     assert details["Message"] == "Mount failure: mount error(13): Permission denied"
 
 
-def test_cifs_of_another_host_is_a_folder_of_the_data_dir(tmp_path: Path, things: Things) -> None:
+def test_cifs_mount_of_another_host_is_a_data_folder(tmp_path: Path, things: Things) -> None:
     pool = things.pool(
         target_dedicated_nodes=1, mount_configuration=[cifs("//server/share", "secret")]
     )
@@ -222,7 +218,7 @@ def test_cifs_of_another_host_is_a_folder_of_the_data_dir(tmp_path: Path, things
 
 
 @pytest.mark.parametrize("path", ["share", "share/below"])
-def test_mounts_over_each_other_make_the_node_unusable(things: Things, path: str) -> None:
+def test_overlapping_mounts_make_the_node_unusable(things: Things, path: str) -> None:
     code, details = error_of(things, file_share(), nfs("server:/x", path))
     assert code == "MountConfigurationError"
     assert details["MountConfigurationPath"] == path
@@ -248,7 +244,7 @@ def test_mount_path_that_leaves_the_mounts_folder_is_refused(things: Things, pat
     assert values_of(caught.value)["PropertyValue"] == path
 
 
-def test_an_eleventh_mount_is_refused(things: Things) -> None:
+def test_eleventh_mount_is_refused(things: Things) -> None:
     with pytest.raises(HttpResponseError) as caught:
         things.pool(mount_configuration=[file_share(f"m{n}") for n in range(11)])
     assert code_of(caught.value) == "InvalidPropertyValue"
@@ -272,7 +268,7 @@ def test_mount_of_two_kinds_or_of_none_is_refused(things: Things) -> None:
         assert code_of(caught.value) == "InvalidPropertyValue"
 
 
-def test_mounts_of_a_pool_with_nodes_cannot_be_changed(running: Running, things: Things) -> None:
+def test_mounts_of_a_pool_with_nodes_cannot_change(running: Running, things: Things) -> None:
     pool = things.pool(target_dedicated_nodes=1)
     things.wait_nodes(pool, 1)
     update = models.BatchPoolUpdateOptions(mount_configuration=[file_share()])
@@ -281,7 +277,7 @@ def test_mounts_of_a_pool_with_nodes_cannot_be_changed(running: Running, things:
     assert code_of(caught.value) == "OperationInvalidForCurrentState"
 
 
-def test_reboot_mounts_again_what_a_task_has_unlinked(running: Running, things: Things) -> None:
+def test_reboot_restores_mounts_deleted_by_a_task(running: Running, things: Things) -> None:
     (share_folder(running) / "f").write_text("x")
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=[file_share()])
     run(things, pool, "rm $AZ_BATCH_NODE_MOUNTS_DIR/share")
@@ -292,7 +288,7 @@ def test_reboot_mounts_again_what_a_task_has_unlinked(running: Running, things: 
     assert run(things, pool, "cat $AZ_BATCH_NODE_MOUNTS_DIR/share/f") == "x"
 
 
-def test_deleting_nodes_leaves_what_is_mounted(
+def test_deleting_nodes_keeps_mounted_files(
     tmp_path: Path, running: Running, things: Things
 ) -> None:
     (share_folder(running) / "kept").write_text("x")

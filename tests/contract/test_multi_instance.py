@@ -44,7 +44,7 @@ def cluster(things: Things) -> str:
     return pool_id
 
 
-def gang(size: int, coordination: str, **options: Any) -> models.MultiInstanceSettings:
+def multi_instance(size: int, coordination: str, **options: Any) -> models.MultiInstanceSettings:
     return models.MultiInstanceSettings(
         number_of_instances=size, coordination_command_line=coordination, **options
     )
@@ -65,7 +65,7 @@ def test_servers_started_by_the_coordination_command_serve_the_application(
     coordination = f"{sys.executable} {server}"
     job_id = things.job(cluster)
     task_id = things.task(
-        job_id, f"{sys.executable} {app}", multi_instance_settings=gang(3, coordination)
+        job_id, f"{sys.executable} {app}", multi_instance_settings=multi_instance(3, coordination)
     )
     task = things.wait_task(job_id, task_id)
     assert task.execution_info is not None
@@ -97,7 +97,7 @@ def test_failed_coordination_fails_the_task(
     fail_on_others = "/bin/sh -c '[ $AZ_BATCH_IS_CURRENT_NODE_MASTER = true ] || exit 4'"
     job_id = things.job(cluster)
     task_id = things.task(
-        job_id, "/bin/echo never", multi_instance_settings=gang(2, fail_on_others)
+        job_id, "/bin/echo never", multi_instance_settings=multi_instance(2, fail_on_others)
     )
     info = things.wait_task(job_id, task_id).execution_info
     assert info is not None
@@ -108,14 +108,14 @@ def test_failed_coordination_fails_the_task(
 def test_primary_keeps_the_output_of_its_coordination_command(things: Things, cluster: str) -> None:
     say = "/bin/sh -c 'echo ready; echo $AZ_BATCH_TASK_SHARED_DIR >&2'"
     job_id = things.job(cluster)
-    task_id = things.task(job_id, "/bin/echo done", multi_instance_settings=gang(2, say))
+    task_id = things.task(job_id, "/bin/echo done", multi_instance_settings=multi_instance(2, say))
     things.wait_task(job_id, task_id)
     assert things.text(job_id, task_id) == "ready\ndone\n"
     shared = things.text(job_id, task_id, "stderr.txt").strip()
     assert shared.endswith(f"/workitems/{job_id}/job-1/{task_id}")
 
 
-def test_terminate_kills_what_the_coordination_left_on_every_node(
+def test_terminate_kills_coordination_processes_on_every_node(
     things: Things, client: BatchClient, cluster: str, tmp_path: Path
 ) -> None:
     leave = f"/bin/sh -c 'setsid sleep 600 & echo $! > {tmp_path}/$AZ_BATCH_NODE_ID'"
@@ -125,7 +125,9 @@ def test_terminate_kills_what_the_coordination_left_on_every_node(
         return [int(pid) for pid in pids if pid.endswith("\n")]
 
     job_id = things.job(cluster)
-    task_id = things.task(job_id, "/bin/sleep 600", multi_instance_settings=gang(3, leave))
+    task_id = things.task(
+        job_id, "/bin/sleep 600", multi_instance_settings=multi_instance(3, leave)
+    )
     eventually(lambda: len(written()) == 3)
     pids = written()
     assert all(alive(pid) for pid in pids)
@@ -146,7 +148,7 @@ def test_wall_clock_covers_coordination_and_application(tmp_path: Path) -> None:
         task_id = things.task(
             job_id,
             "/bin/sleep 600",
-            multi_instance_settings=gang(2, coordination),
+            multi_instance_settings=multi_instance(2, coordination),
             constraints=limit,
         )
         things.wait_task(job_id, task_id, "running")
@@ -171,15 +173,17 @@ def test_ordinary_task_has_no_subtasks(things: Things, client: BatchClient, clus
 def test_required_slots_must_be_one(things: Things, cluster: str) -> None:
     job_id = things.job(cluster)
     with pytest.raises(HttpResponseError) as raised:
-        things.task(job_id, required_slots=2, multi_instance_settings=gang(2, "/bin/true"))
+        things.task(
+            job_id, required_slots=2, multi_instance_settings=multi_instance(2, "/bin/true")
+        )
     assert code_of(raised.value) == "InvalidPropertyValue"
 
 
-def test_subtask_is_named_among_the_recent_tasks_of_its_node(
+def test_recent_tasks_of_a_node_include_the_subtask(
     things: Things, client: BatchClient, cluster: str
 ) -> None:
     job_id = things.job(cluster)
-    task_id = things.task(job_id, multi_instance_settings=gang(2, "/bin/true"))
+    task_id = things.task(job_id, multi_instance_settings=multi_instance(2, "/bin/true"))
     things.wait_task(job_id, task_id)
     [subtask] = client.list_subtasks(job_id, task_id)
     assert subtask.node_info is not None
@@ -190,7 +194,7 @@ def test_subtask_is_named_among_the_recent_tasks_of_its_node(
 
 
 @pytest.mark.slow
-def test_running_gang_is_requeued_whole_after_a_restart(tmp_path: Path) -> None:
+def test_running_multi_instance_task_is_requeued_after_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as first:
         things = Things(first.client)
         pool_id = things.pool(
@@ -200,13 +204,15 @@ def test_running_gang_is_requeued_whole_after_a_restart(tmp_path: Path) -> None:
         before = addresses(first.client, pool_id)
         job_id = things.job(pool_id, id="job")
         wait = f"/bin/sh -c 'while [ ! -e {tmp_path}/go ]; do sleep 0.1; done'"
-        things.task(job_id, wait, id="gang", multi_instance_settings=gang(2, "/bin/true"))
-        things.wait_task(job_id, "gang", "running")
+        things.task(
+            job_id, wait, id="multi", multi_instance_settings=multi_instance(2, "/bin/true")
+        )
+        things.wait_task(job_id, "multi", "running")
     (tmp_path / "go").touch()
     with serving(tmp_path / "data") as again:
         things = Things(again.client)
-        info = things.wait_task("job", "gang").execution_info
+        info = things.wait_task("job", "multi").execution_info
         assert info is not None
         assert (info.exit_code, info.requeue_count) == (0, 0)
         assert addresses(again.client, "pool") == before
-        assert [s.id for s in again.client.list_subtasks("job", "gang")] == [1]
+        assert [s.id for s in again.client.list_subtasks("job", "multi")] == [1]

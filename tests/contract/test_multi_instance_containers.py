@@ -68,7 +68,7 @@ def job(things: Things) -> str:
     return things.job(cluster(things))
 
 
-def gang(coordination: str, size: int = 2) -> models.MultiInstanceSettings:
+def multi_instance(coordination: str, size: int = 2) -> models.MultiInstanceSettings:
     return models.MultiInstanceSettings(
         number_of_instances=size, coordination_command_line=f"/bin/sh -c '{coordination}'"
     )
@@ -108,7 +108,10 @@ def test_each_instance_has_one_container_for_both_commands(
     )
     application = "/bin/sh -c 'cat hosts; sleep 0 && kill -0 $(cat pid) && echo lives; exit 3'"
     task = things.task(
-        job, application, container_settings=inside(), multi_instance_settings=gang(coordinate)
+        job,
+        application,
+        container_settings=inside(),
+        multi_instance_settings=multi_instance(coordinate),
     )
     info = info_of(things.wait_task(job, task))
     assert (info.exit_code, info.result) == (3, "failure"), things.text(job, task, "stderr.txt")
@@ -135,7 +138,10 @@ def test_servers_of_the_coordination_command_find_each_other(
     ask = 'for host in $(echo $AZ_BATCH_HOST_LIST | busybox tr , " "); do '
     ask += "busybox wget -q -O - http://$host:7118/me; done"
     task = things.task(
-        job, f"/bin/sh -c '{ask}'", container_settings=inside(), multi_instance_settings=gang(serve)
+        job,
+        f"/bin/sh -c '{ask}'",
+        container_settings=inside(),
+        multi_instance_settings=multi_instance(serve),
     )
     done = things.wait_task(job, task)
     assert info_of(done).exit_code == 0, things.text(job, task, "stderr.txt")
@@ -147,15 +153,13 @@ def test_servers_of_the_coordination_command_find_each_other(
 
 
 @pytest.mark.slow
-def test_common_resource_files_are_seen_where_only_the_task_folder_is_mounted(
-    things: Things, job: str
-) -> None:
+def test_common_resource_files_are_in_the_mounted_task_folder(things: Things, job: str) -> None:
     entry = models.ContainerHostBatchBindMountEntry(source="Task")
     share = "echo $AZ_BATCH_NODE_ID > $AZ_BATCH_TASK_SHARED_DIR/mine"
     task = things.task(
         job, "/bin/sh -c 'cat $AZ_BATCH_TASK_SHARED_DIR/mine'",
         container_settings=inside(container_host_batch_bind_mounts=[entry]),
-        multi_instance_settings=gang(share),
+        multi_instance_settings=multi_instance(share),
     )  # fmt: skip
     done = things.wait_task(job, task)
     assert info_of(done).exit_code == 0, things.text(job, task, "stderr.txt")
@@ -171,7 +175,7 @@ def test_variables_are_never_in_the_engines_command_line(
     settings += [models.EnvironmentSetting(name="OTHER", value="s3cret of one")]
     task = things.task(
         job, "/bin/sh -c 'echo \"$SECRET $OTHER\"'", container_settings=inside(),
-        multi_instance_settings=gang("true"), environment_settings=settings,
+        multi_instance_settings=multi_instance("true"), environment_settings=settings,
     )  # fmt: skip
     assert info_of(things.wait_task(job, task)).exit_code == 0
     assert things.text(job, task) == "s3cret\nof two lines s3cret of one\n"
@@ -189,7 +193,7 @@ def test_command_is_asked_to_end_before_its_container_is_killed(
         job = things.job(cluster(things))
         task = things.task(
             job, f"/bin/sh -c '{script}'", container_settings=inside(),
-            multi_instance_settings=gang("true"),
+            multi_instance_settings=multi_instance("true"),
         )  # fmt: skip
         eventually(lambda: things.said(job, task) == "up\n")
         things.client.terminate_task(job, task)
@@ -201,20 +205,23 @@ def test_command_is_asked_to_end_before_its_container_is_killed(
 @pytest.mark.slow
 def test_entry_point_of_the_image_gets_both_commands(things: Things, job: str) -> None:
     task = things.task(
-        job, "and this", container_settings=inside(ENTRY), multi_instance_settings=gang("that")
+        job,
+        "and this",
+        container_settings=inside(ENTRY),
+        multi_instance_settings=multi_instance("that"),
     )
     assert info_of(things.wait_task(job, task)).exit_code == 0
     assert things.text(job, task) == "entry /bin/sh -c that\nentry and this\n"
 
 
 @pytest.mark.slow
-def test_entry_point_among_the_options_replaces_the_images(things: Things, job: str) -> None:
+def test_entry_point_option_replaces_that_of_the_image(things: Things, job: str) -> None:
     settings = inside(ENTRY, container_run_options="--entrypoint /bin/sh")
-    gangs = models.MultiInstanceSettings(
+    two_instances = models.MultiInstanceSettings(
         number_of_instances=2, coordination_command_line="-c 'echo first'"
     )
     task = things.task(
-        job, "-c 'echo then'", container_settings=settings, multi_instance_settings=gangs
+        job, "-c 'echo then'", container_settings=settings, multi_instance_settings=two_instances
     )
     assert info_of(things.wait_task(job, task)).exit_code == 0
     assert things.text(job, task) == "first\nthen\n"
@@ -226,7 +233,10 @@ def test_failed_coordination_fails_the_task_and_leaves_no_container(
 ) -> None:
     fail = "[ $AZ_BATCH_IS_CURRENT_NODE_MASTER = true ] || exit 4"
     task = things.task(
-        job, "/bin/echo never", container_settings=inside(), multi_instance_settings=gang(fail)
+        job,
+        "/bin/echo never",
+        container_settings=inside(),
+        multi_instance_settings=multi_instance(fail),
     )
     info = info_of(things.wait_task(job, task))
     assert (info.exit_code, info.result) == (4, "failure")
@@ -235,11 +245,14 @@ def test_failed_coordination_fails_the_task_and_leaves_no_container(
 
 
 @pytest.mark.slow
-def test_program_that_the_image_lacks_fails_either_command(things: Things, job: str) -> None:
+def test_program_missing_from_the_image_fails_either_command(things: Things, job: str) -> None:
     broken = models.MultiInstanceSettings(
         number_of_instances=2, coordination_command_line="/bin/no-such-program x"
     )
-    for command, settings in (("/bin/no-such-program y", gang("true")), ("/bin/true", broken)):
+    for command, settings in (
+        ("/bin/no-such-program y", multi_instance("true")),
+        ("/bin/true", broken),
+    ):
         task = things.task(
             job, command, container_settings=inside(), multi_instance_settings=settings
         )
@@ -250,14 +263,14 @@ def test_program_that_the_image_lacks_fails_either_command(things: Things, job: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["coordination", "application"])
-def test_end_by_request_ends_every_container(
+def test_terminating_the_task_ends_every_container(
     things: Things, job: str, running: Running, machine: Machine, stage: str
 ) -> None:
     endless = "echo up; sleep 600"
     coordinate = endless if stage == "coordination" else f"{LEAVE} echo ready"
     task = things.task(
         job, f"/bin/sh -c '{endless}'", container_settings=inside(),
-        multi_instance_settings=gang(coordinate),
+        multi_instance_settings=multi_instance(coordinate),
     )  # fmt: skip
     eventually(lambda: "up" in things.said(job, task))
     eventually(lambda: len(left(machine, running)) == 2)
@@ -275,7 +288,7 @@ def test_wall_clock_ends_every_container(
     constraints = models.BatchTaskConstraints(max_wall_clock_time="PT3S")  # pyright: ignore[reportArgumentType]
     task = things.task(
         job, "/bin/sleep 600", container_settings=inside(), constraints=constraints,
-        multi_instance_settings=gang(f"{LEAVE} true"),
+        multi_instance_settings=multi_instance(f"{LEAVE} true"),
     )  # fmt: skip
     failure = info_of(things.wait_task(job, task)).failure_info
     assert failure is not None
@@ -284,14 +297,14 @@ def test_wall_clock_ends_every_container(
 
 
 @pytest.mark.slow
-def test_eviction_ends_the_containers_of_all_and_the_task_runs_again(
+def test_eviction_ends_all_containers_and_requeues_the_task(
     things: Things, running: Running, machine: Machine
 ) -> None:
     pool = cluster(things, target_dedicated_nodes=0, target_low_priority_nodes=2)
     job = things.job(pool)
     task = things.task(
         job, "/bin/sh -c 'echo up; sleep 600'", container_settings=inside(),
-        multi_instance_settings=gang(f"{LEAVE} true"),
+        multi_instance_settings=multi_instance(f"{LEAVE} true"),
     )  # fmt: skip
     eventually(lambda: things.said(job, task) == "up\n")
     before = set(left(machine, running))
@@ -310,7 +323,7 @@ def test_eviction_ends_the_containers_of_all_and_the_task_runs_again(
 
 
 @pytest.mark.slow
-def test_containers_of_a_killed_emulator_go_and_the_task_runs_again(
+def test_restart_removes_old_containers_and_requeues_the_task(
     machine: Machine, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -323,7 +336,7 @@ def test_containers_of_a_killed_emulator_go_and_the_task_runs_again(
         job = things.job(cluster(things))
         task = things.task(
             job, "/bin/sh -c 'echo up; sleep 600'", container_settings=inside(),
-            multi_instance_settings=gang(coordinate),
+            multi_instance_settings=multi_instance(coordinate),
         )  # fmt: skip
         eventually(lambda: things.said(job, task) == "up\n")
         daemons = [pid_here(machine, pid) for pid in data.glob("nodes/*/*/tasks/shared/pid")]

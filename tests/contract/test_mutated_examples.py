@@ -73,7 +73,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
 
 
 @pytest.mark.parametrize("example", _BODIES, ids=str)
-def test_example_with_one_thing_wrong_is_no_server_error(stage: Stage, example: Example) -> None:
+def test_mutated_example_causes_no_server_error(stage: Stage, example: Example) -> None:
     chance = random.Random(example.name)
     [body] = [value for value in example.parameters.values() if isinstance(value, dict)]
     path = example.operation.path

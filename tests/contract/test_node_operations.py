@@ -43,7 +43,7 @@ def test_reimaged_node_has_an_empty_disk(
     assert eventually(lambda: shared.is_dir() and not list(shared.iterdir()))
 
 
-def test_deallocated_node_is_listed_and_comes_back_when_started(
+def test_deallocated_node_is_listed_and_can_be_started(
     client: BatchClient, things: Things, node: tuple[str, str]
 ) -> None:
     client.begin_deallocate_node(*node, DEALLOCATE, polling_interval=POLL_S).wait()
@@ -59,7 +59,7 @@ def test_deallocated_node_is_listed_and_comes_back_when_started(
     assert found.id == node[1]
 
 
-def test_scheduling_is_turned_off_and_on_once(
+def test_scheduling_is_disabled_and_enabled_once(
     client: BatchClient, things: Things, node: tuple[str, str]
 ) -> None:
     client.disable_node_scheduling(*node, DISABLE)
@@ -75,7 +75,7 @@ def test_scheduling_is_turned_off_and_on_once(
     assert refused(caught) == (409, "NodeAlreadyInTargetSchedulingState")
 
 
-def test_removed_node_is_gone_and_the_target_follows(client: BatchClient, things: Things) -> None:
+def test_removed_node_lowers_the_target(client: BatchClient, things: Things) -> None:
     pool_id = things.pool(target_dedicated_nodes=2)
     first, second = things.wait_nodes(pool_id, 2)
     poller = client.begin_remove_nodes(
@@ -103,7 +103,7 @@ def test_users_are_added_changed_and_deleted(client: BatchClient, node: tuple[st
     assert refused(caught) == (404, "NodeUserNotFound")
 
 
-def test_passwords_of_users_are_nowhere_on_disk(
+def test_passwords_of_users_are_not_on_disk(
     client: BatchClient, node: tuple[str, str], running: Running
 ) -> None:
     user = models.BatchNodeUserCreateOptions(name="bob", password="never-written-down")
@@ -114,14 +114,14 @@ def test_passwords_of_users_are_nowhere_on_disk(
     assert not any(b"never-written-down" in path.read_bytes() for path in files)
 
 
-def test_remote_login_has_an_address_and_no_rdp(client: BatchClient, node: tuple[str, str]) -> None:
+def test_remote_login_settings_have_address_and_port(
+    client: BatchClient, node: tuple[str, str]
+) -> None:
     found = client.get_node_remote_login_settings(*node)
     assert (found.remote_login_ip_address, found.remote_login_port) == ("127.0.0.1", 50000)
 
 
-def test_node_shows_where_the_nat_pools_of_its_pool_end(
-    client: BatchClient, things: Things
-) -> None:
+def test_node_shows_the_endpoints_of_the_nat_pools(client: BatchClient, things: Things) -> None:
     nat = models.BatchInboundNatPool(
         name="ssh",
         protocol="tcp",

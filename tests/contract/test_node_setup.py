@@ -60,7 +60,7 @@ def pool_that_wants_it(things: Things, **options: Any) -> str:
     return things.pool(target_dedicated_nodes=1, metadata=metadata, **options)
 
 
-def test_node_is_starting_until_it_is_set_up_and_tasks_wait(running: Running, slow: Slow) -> None:
+def test_tasks_wait_while_their_node_is_set_up(running: Running, slow: Slow) -> None:
     things = Things(running.client)
     job = things.job(pool_that_wants_it(things))
     task = things.task(job, "/bin/sh -c 'cat $AZ_BATCH_NODE_SHARED_DIR/set-up'")
@@ -73,7 +73,7 @@ def test_node_is_starting_until_it_is_set_up_and_tasks_wait(running: Running, sl
     assert things.text(job, task) == "yes"
 
 
-def test_error_of_the_set_up_makes_the_node_unusable(running: Running, slow: Slow) -> None:
+def test_failed_setup_makes_the_node_unusable(running: Running, slow: Slow) -> None:
     things = Things(running.client)
     slow.error = NodeError("SomethingFailed", "Something failed.", (("Name", "it"),))
     slow.go.set()
@@ -84,9 +84,7 @@ def test_error_of_the_set_up_makes_the_node_unusable(running: Running, slow: Slo
     assert [(d.name, d.value) for d in error.error_details or []] == [("Name", "it")]
 
 
-def test_pool_deleted_while_its_node_is_set_up_goes_with_its_folder(
-    running: Running, slow: Slow
-) -> None:
+def test_pool_deletion_during_setup_deletes_the_node_folder(running: Running, slow: Slow) -> None:
     things = Things(running.client)
     pool = pool_that_wants_it(things)
     eventually(lambda: slow.begun)
@@ -96,9 +94,7 @@ def test_pool_deleted_while_its_node_is_set_up_goes_with_its_folder(
     eventually(lambda: not folder.exists())
 
 
-def test_node_that_was_being_set_up_is_set_up_again_after_a_restart(
-    tmp_path: Path, slow: Slow
-) -> None:
+def test_interrupted_node_setup_is_repeated_after_a_restart(tmp_path: Path, slow: Slow) -> None:
     with serving(tmp_path / "data", before=slow.into) as running:
         things = Things(running.client)
         pool = pool_that_wants_it(things)

@@ -29,7 +29,7 @@ def test_node_runs_its_start_task_before_it_is_idle(
     assert flag.read_text() == "ready\n"
 
 
-def test_failed_start_task_keeps_tasks_away(client: BatchClient, things: Things) -> None:
+def test_node_with_a_failed_start_task_gets_no_tasks(client: BatchClient, things: Things) -> None:
     task = start_task("/bin/sh -c 'exit 7'", max_task_retry_count=2)
     pool_id = things.pool(target_dedicated_nodes=1, start_task=task)
     [node] = things.wait_nodes(pool_id, 1, "starttaskfailed")
@@ -42,7 +42,9 @@ def test_failed_start_task_keeps_tasks_away(client: BatchClient, things: Things)
     assert client.get_task(job_id, task_id).state == "active"
 
 
-def test_start_task_that_nobody_waits_for(client: BatchClient, things: Things) -> None:
+def test_failed_start_task_without_wait_leaves_the_node_idle(
+    client: BatchClient, things: Things
+) -> None:
     task = start_task("/bin/sh -c 'exit 3'", wait_for_success=False)
     pool_id = things.pool(target_dedicated_nodes=1, start_task=task)
     things.wait_nodes(pool_id, 1)
@@ -94,7 +96,7 @@ def test_reboot_requeues_the_running_task(client: BatchClient, things: Things) -
     assert (task.execution_info.exit_code, task.execution_info.requeue_count) == (0, 1)
 
 
-def test_node_shows_what_it_ran(client: BatchClient, things: Things, pool: str) -> None:
+def test_node_lists_its_recent_tasks(client: BatchClient, things: Things, pool: str) -> None:
     job_id = things.job(pool)
     task_id = things.task(job_id)
     things.wait_task(job_id, task_id)
@@ -107,13 +109,13 @@ def test_node_shows_what_it_ran(client: BatchClient, things: Things, pool: str) 
     assert eventually(recent)
 
 
-def test_absent_node_is_not_found(client: BatchClient, pool: str) -> None:
+def test_missing_node_is_not_found(client: BatchClient, pool: str) -> None:
     with pytest.raises(ResourceNotFoundError) as caught:
         client.get_node(pool, "tvm-none")
     assert code_of(caught.value) == "NodeNotFound"
 
 
-def test_node_lost_with_the_pool_gives_its_task_back(client: BatchClient, things: Things) -> None:
+def test_deleted_pool_returns_running_tasks_to_active(client: BatchClient, things: Things) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
     things.wait_nodes(pool_id, 1)
     job_id = things.job(pool_id)

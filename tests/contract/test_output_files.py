@@ -32,7 +32,7 @@ def output(
 
 
 @pytest.mark.parametrize(("exit_code", "conditional"), [(0, "ok"), (4, "bad")])
-def test_outputs_are_in_the_container_when_the_task_is_completed(
+def test_outputs_are_uploaded_before_the_task_completes(
     emulation: Emulation, blobs: BlobStore, exit_code: int, conditional: str
 ) -> None:
     url, when = blobs.container_url("out"), models.OutputFileUploadCondition
@@ -87,7 +87,7 @@ def test_failed_upload_fails_the_task_once_and_is_logged(
     assert "sig=" not in log
 
 
-def test_output_without_destination_is_refused_at_once(emulation: Emulation) -> None:
+def test_output_without_destination_is_refused(emulation: Emulation) -> None:
     job_id = emulation.job()
     options = models.BatchTaskCreateOptions(
         id="t",

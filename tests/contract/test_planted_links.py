@@ -28,7 +28,7 @@ def layout_of(running: Running, pool: str) -> NodeLayout:
     return running.emulator.launches.layout(pool, str(node.id))
 
 
-def test_task_starts_in_a_folder_of_its_own_where_another_put_a_link(
+def test_link_in_place_of_a_task_folder_is_replaced_by_a_folder(
     running: Running, things: Things, outside: Path
 ) -> None:
     pool = things.pool(target_dedicated_nodes=1)
@@ -47,7 +47,7 @@ def test_task_starts_in_a_folder_of_its_own_where_another_put_a_link(
     assert content(outside) == ["victim", "victim/secret"]
 
 
-def test_folder_of_a_task_that_became_a_link_shows_and_deletes_nothing(
+def test_task_folder_replaced_by_a_link_lists_and_deletes_nothing(
     running: Running, things: Things, outside: Path
 ) -> None:
     pool = things.pool(target_dedicated_nodes=1)
@@ -65,7 +65,7 @@ def test_folder_of_a_task_that_became_a_link_shows_and_deletes_nothing(
     assert content(outside) == ["victim", "victim/secret"]
 
 
-def test_folder_of_a_job_that_became_a_link_takes_nothing_along_when_a_task_is_deleted(
+def test_task_deletion_does_not_follow_a_linked_job_folder(
     running: Running, things: Things, outside: Path
 ) -> None:
     pool = things.pool(target_dedicated_nodes=1)
@@ -82,7 +82,7 @@ def test_folder_of_a_job_that_became_a_link_takes_nothing_along_when_a_task_is_d
     assert content(outside) == ["victim", "victim/secret"]
 
 
-def test_node_that_boots_again_puts_nothing_through_links_of_its_tasks(
+def test_reboot_replaces_node_folders_that_became_links(
     running: Running, things: Things, outside: Path
 ) -> None:
     pool = things.pool(target_dedicated_nodes=1)

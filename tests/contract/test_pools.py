@@ -43,14 +43,14 @@ def test_patch_changes_size_and_slots_of_an_empty_pool_only(
     assert code_of(caught.value) == "OperationInvalidForCurrentState"
 
 
-def test_pool_exists_tells_present_from_absent(client: BatchClient, things: Things) -> None:
+def test_pool_exists_is_an_error_for_a_missing_pool(client: BatchClient, things: Things) -> None:
     pool_id = things.pool()
     assert client.pool_exists(pool_id) is True
     with pytest.raises(ResourceNotFoundError):
         client.pool_exists("absent")
 
 
-def test_ids_are_compared_without_case(client: BatchClient, things: Things) -> None:
+def test_ids_ignore_case(client: BatchClient, things: Things) -> None:
     pool_id = things.pool(id=things.id("CaseD"))
     assert client.get_pool(pool_id.lower()).id == pool_id
     with pytest.raises(ResourceExistsError) as caught:
@@ -58,7 +58,9 @@ def test_ids_are_compared_without_case(client: BatchClient, things: Things) -> N
     assert code_of(caught.value) == "PoolExists"
 
 
-def test_patch_keeps_and_replace_clears(client: BatchClient, things: Things) -> None:
+def test_patch_keeps_omitted_properties_and_replace_clears_them(
+    client: BatchClient, things: Things
+) -> None:
     pool_id = things.pool(
         start_task=models.BatchStartTask(command_line="/bin/true"),
         metadata=[models.BatchMetadataItem(name="a", value="b")],
@@ -120,7 +122,7 @@ def test_resize_during_resize_is_refused(tmp_path: Path) -> None:
         assert pool.resize_errors[0].code == "ResizeStopped"
 
 
-def test_core_quota_leaves_nodes_out_and_says_so(tmp_path: Path) -> None:
+def test_core_quota_limits_nodes_with_a_resize_error(tmp_path: Path) -> None:
     with serving(tmp_path / "small", dedicated_cores=4) as running:
         client = running.client
         things = Things(client)

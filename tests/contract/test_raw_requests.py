@@ -63,15 +63,13 @@ def test_http_1_0_is_answered(running: Running) -> None:
         b"\x16\x03\x01",
     ],
 )
-def test_what_is_no_http_ends_its_connection_and_no_other(
-    running: Running, request_line: bytes
-) -> None:
+def test_invalid_http_closes_only_its_connection(running: Running, request_line: bytes) -> None:
     answer = raw(running, request_line + b"\r\nHost: localhost\r\n\r\n")
     assert all(400 <= status < 500 for status in statuses(answer))
     assert statuses(raw(running, LAST, shut=False)) == [200]
 
 
-def test_body_that_comes_slowly_or_never_holds_up_nobody(running: Running) -> None:
+def test_slow_and_missing_bodies_do_not_block_others(running: Running) -> None:
     host, _, port = running.url.removeprefix("http://").partition(":")
     head = b"POST /pools HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"
     waiting = [socket.create_connection((host, int(port))) for _ in range(50)]
@@ -85,14 +83,14 @@ def test_body_that_comes_slowly_or_never_holds_up_nobody(running: Running) -> No
     assert running.emulator.healthy
 
 
-def test_two_lengths_of_one_body_are_refused(running: Running) -> None:
+def test_two_content_lengths_are_refused(running: Running) -> None:
     lengths = b"Content-Length: 2\r\nContent-Length: 40\r\n"
     answer = raw(running, b"POST /pools HTTP/1.1\r\nHost: localhost\r\n" + lengths + b"\r\n{}")
     assert all(400 <= status < 500 for status in statuses(answer))
 
 
 @pytest.mark.parametrize("method", ["TRACE", "OPTIONS", "PROPFIND", "PATCH", "PUT"])
-def test_method_that_a_resource_has_not_is_405(running: Running, method: str) -> None:
+def test_unsupported_method_is_405(running: Running, method: str) -> None:
     answer = send(running.url, method, "/nodecounts")
     assert (answer.status_code, answer.json()["code"]) == (405, "UnsupportedHttpVerb")
 
@@ -105,7 +103,7 @@ def test_invalid_version_is_refused(running: Running, version: str) -> None:
     assert (refused.status_code, refused.json()["code"]) == (400, "UnsupportedRequestVersion")
 
 
-def test_version_that_is_missing_is_named(running: Running) -> None:
+def test_missing_version_is_named(running: Running) -> None:
     refused = send(running.url, "GET", "/pools", version="")
     assert (refused.status_code, refused.json()["code"]) == (400, "MissingRequiredQueryParameter")
     [value] = refused.json()["values"]
@@ -126,7 +124,7 @@ def test_version_that_is_missing_is_named(running: Running) -> None:
         base64.b64encode(b"[" * 20_000).decode(),
     ],
 )
-def test_token_of_another_list_is_no_server_error(running: Running, token: str) -> None:
+def test_skip_token_of_another_list_causes_no_server_error(running: Running, token: str) -> None:
     answer = send(running.url, "GET", "/pools", query=f"$skiptoken={quote(token)}")
     assert answer.status_code in (200, 400)
 
@@ -137,13 +135,13 @@ def test_token_of_another_list_is_no_server_error(running: Running, token: str) 
     ["(" * 5000, "id eq '" + "a" * 30_000 + "'", " or ".join(["id eq 'a'"] * 2000), "id eq '\x00'",
      "not (id eq 'a')", "id eq", "eq eq eq", "id eq DateTime'2020-13-45'", "startswith(id)"],
 )  # fmt: skip
-def test_huge_or_broken_filter_is_no_server_error(running: Running, text: str) -> None:
+def test_huge_or_malformed_filter_causes_no_server_error(running: Running, text: str) -> None:
     answer = send(running.url, "GET", "/pools", query=f"$filter={quote(text, safe='')}")
     assert answer.status_code in (200, 400)
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/xml", "application/json; odata=x"])
-def test_content_type_is_not_looked_at(running: Running, things: Things, kind: str) -> None:
+def test_content_type_is_ignored(running: Running, things: Things, kind: str) -> None:
     """Our choice [S]: a body is read as JSON whatever it is called, as old clients call it many."""
     body = json.dumps({**POOL, "id": things.id("typed")}).encode()
     answer = send(running.url, "POST", "/pools", body=body, headers={"content-type": kind})
@@ -151,7 +149,7 @@ def test_content_type_is_not_looked_at(running: Running, things: Things, kind: s
 
 
 @pytest.mark.slow
-def test_body_of_64_mb_is_refused_and_nothing_else_waits(running: Running) -> None:
+def test_body_of_64_mb_is_refused_without_blocking_others(running: Running) -> None:
     answer = send(running.url, "POST", "/pools", body=b" " * (64 * 1024 * 1024))
     assert (answer.status_code, answer.json()["code"]) == (413, "RequestBodyTooLarge")
     assert running.emulator.healthy
@@ -162,7 +160,7 @@ def test_body_of_64_mb_is_refused_and_nothing_else_waits(running: Running) -> No
     ["/pools/..%2F..%2Fetc", "/jobs/%00", "/pools/a%2Fb/nodes", "/pools/%F0%28", "/" + "a/" * 500,
      "/pools/x/nodes/y/files/..%2F..%2F..%2Fstate.sqlite", "/jobs/%E2%80%AE/tasks"],
 )  # fmt: skip
-def test_path_to_nothing_is_an_error_of_the_service(running: Running, path: str) -> None:
+def test_unknown_path_returns_an_error_body(running: Running, path: str) -> None:
     answer = send(running.url, "GET", path)
     assert answer.status_code in (400, 404)
     assert answer.json()["code"]

@@ -17,7 +17,7 @@ def blobs() -> Generator[BlobStore]:
         yield store
 
 
-def test_files_lie_in_the_working_directory(emulation: Emulation, blobs: BlobStore) -> None:
+def test_files_are_in_the_working_directory(emulation: Emulation, blobs: BlobStore) -> None:
     job_id = emulation.job()
     task = emulation.run(
         job_id,
@@ -78,7 +78,7 @@ def test_failed_download_completes_the_task_with_failure_info(
         models.ResourceFile(http_url="http://h/c/b", file_path="f", file_mode="rwx"),
     ],
 )
-def test_resource_file_that_cannot_work_is_refused_at_once(
+def test_invalid_resource_file_is_refused_with_the_request(
     emulation: Emulation, resource: models.ResourceFile
 ) -> None:
     job_id = emulation.job()

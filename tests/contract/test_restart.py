@@ -81,7 +81,7 @@ _STORED: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.slow
-def test_tasks_that_an_older_emulator_accepted_are_shown_and_run(tmp_path: Path) -> None:
+def test_tasks_accepted_by_an_older_emulator_are_shown_and_run(tmp_path: Path) -> None:
     """It kept bodies as they were sent: here of tasks that wait, and of tasks that ended."""
     data = tmp_path / "data"
     with serving(data) as running:
@@ -111,7 +111,7 @@ def test_tasks_that_an_older_emulator_accepted_are_shown_and_run(tmp_path: Path)
         assert running.emulator.healthy
 
 
-def test_everything_is_as_before_after_kill_9(tmp_path: Path) -> None:
+def test_state_survives_kill_9(tmp_path: Path) -> None:
     with process(tmp_path / "data") as (_, client):
         things = Things(client)
         pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=2)
@@ -164,7 +164,7 @@ def test_running_task_is_killed_and_runs_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_answered_is_on_disk(tmp_path: Path) -> None:
+def test_acknowledged_changes_are_on_disk(tmp_path: Path) -> None:
     with process(tmp_path / "data") as (started, client):
         things = Things(client)
         pool_id = things.pool()
@@ -211,7 +211,7 @@ def test_port_in_use_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tasks_inherit_only_what_is_named(tmp_path: Path) -> None:
+def test_tasks_inherit_only_the_named_variables(tmp_path: Path) -> None:
     hidden = {**environment(), "PASSED_ONE": "1", "HIDDEN_ONE": "2"}
     started = subprocess.Popen(
         command(tmp_path / "data", "--pass-env", "PASSED_*"),
@@ -238,7 +238,7 @@ def test_tasks_inherit_only_what_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_start_task_that_nobody_waits_for_runs_again(tmp_path: Path) -> None:
+def test_start_task_without_wait_runs_again(tmp_path: Path) -> None:
     shell = "test -e $AZ_BATCH_NODE_SHARED_DIR/twice && exit 0; exec sleep 600"
     start_task = models.BatchStartTask(command_line=f"/bin/sh -c '{shell}'", wait_for_success=False)
     with process(tmp_path / "data") as (_, client):

@@ -23,7 +23,7 @@ def folder(running: Running, task: models.BatchTask) -> Path:
     return running.emulator.launches.layout(*place).root / str(info.task_root_directory)
 
 
-def test_files_go_when_the_retention_is_over(tmp_path: Path) -> None:
+def test_files_are_deleted_after_their_retention(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as running:
         client, things = running.client, Things(running.client)
         job_id = things.job(things.pool(target_dedicated_nodes=1, task_slots_per_node=2))
@@ -48,7 +48,7 @@ def test_files_go_when_the_retention_is_over(tmp_path: Path) -> None:
         assert shown.retention_time == timedelta(days=7)
 
 
-def test_what_expired_meanwhile_goes_after_a_restart(tmp_path: Path) -> None:
+def test_files_expired_while_stopped_are_deleted_after_a_restart(tmp_path: Path) -> None:
     clock = SystemClock()
     with serving(tmp_path / "data", clock=clock) as running:
         things = Things(running.client)
@@ -65,7 +65,7 @@ def test_what_expired_meanwhile_goes_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_node_waits_for_the_retention_of_its_tasks(tmp_path: Path) -> None:
+def test_node_is_removed_after_the_retention_of_its_tasks(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as running:
         things, client = Things(running.client), running.client
         pool_id = things.pool(target_dedicated_nodes=1)

@@ -53,9 +53,7 @@ def task(task_id: str, command: str = "/bin/true", **options: Any) -> models.Bat
     return models.BatchTaskCreateOptions(id=task_id, command_line=command, **options)
 
 
-def test_job_is_made_once_and_found_again(
-    connection: Connection, things: Things, pool: str
-) -> None:
+def test_job_is_created_once_and_reused(connection: Connection, things: Things, pool: str) -> None:
     wanted = things.id("job")
     assert ensure_job(connection, wanted, pool) == wanted
     assert ensure_job(connection, wanted, pool) == wanted
@@ -77,7 +75,7 @@ def test_job_with_a_limit_ends_with_its_tasks(
 
 
 @pytest.mark.slow
-def test_submission_repeats_requests_whose_answers_are_lost(
+def test_submission_repeats_requests_with_lost_responses(
     connection: Connection, things: Things, pool: str
 ) -> None:
     faults = cycle(["answer", "request", ""])
@@ -99,7 +97,7 @@ def test_submission_repeats_requests_whose_answers_are_lost(
 
 
 @pytest.mark.parametrize("containers", [False, True])
-def test_local_pool_has_an_image_that_the_service_accepts(
+def test_local_pool_has_a_valid_image(
     connection: Connection, things: Things, client: BatchClient, containers: bool
 ) -> None:
     spec = PoolSpec(things.id("pool"), POOL["vmSize"], 0, 1, "/bin/true", containers=containers)
@@ -110,7 +108,7 @@ def test_local_pool_has_an_image_that_the_service_accepts(
     assert (machine.container_configuration is not None) == containers
 
 
-def test_closed_job_is_followed_by_a_numbered_one(
+def test_closed_job_is_replaced_by_a_numbered_one(
     connection: Connection, things: Things, client: BatchClient, pool: str
 ) -> None:
     wanted = ensure_job(connection, things.id("job"), pool)
@@ -145,7 +143,7 @@ def test_active_job_is_not_deleted_with_its_tasks(
     assert not list_tasks(connection, job_id)
 
 
-def test_ending_a_run_makes_room_where_the_quota_of_jobs_refused_one(tmp_path: Path) -> None:
+def test_end_of_a_run_frees_the_job_quota_for_another(tmp_path: Path) -> None:
     with serving(tmp_path, active_jobs=1) as running:
         stack = replace(outputs(), batch_account=ACCOUNT, batch_endpoint=running.url)
         connection = Connection(stack, {"batch": KEY, "storage": KEY})
@@ -162,7 +160,7 @@ def test_ending_a_run_makes_room_where_the_quota_of_jobs_refused_one(tmp_path: P
         create_job(connection, "two", pool)
 
 
-def test_name_that_only_begins_alike_is_not_used(
+def test_job_with_a_common_prefix_is_not_reused(
     connection: Connection, things: Things, pool: str
 ) -> None:
     wanted = things.id("job")
@@ -171,13 +169,15 @@ def test_name_that_only_begins_alike_is_not_used(
     assert ensure_job(connection, wanted, pool) == wanted
 
 
-def test_job_of_another_pool_is_not_used(connection: Connection, things: Things, pool: str) -> None:
+def test_job_of_another_pool_is_not_reused(
+    connection: Connection, things: Things, pool: str
+) -> None:
     wanted = ensure_job(connection, things.id("job"), pool)
     other = things.pool(target_dedicated_nodes=0)
     assert ensure_job(connection, wanted, other) == f"{wanted}-2"
 
 
-def test_disabled_job_is_refused_with_the_way_out(
+def test_disabled_job_is_refused_with_a_fix(
     connection: Connection, things: Things, client: BatchClient, pool: str
 ) -> None:
     wanted = ensure_job(connection, things.id("job"), pool)
@@ -201,13 +201,13 @@ def test_missing_pool_is_named(connection: Connection, things: Things) -> None:
         connection.batch_client().get_job(job_id)
 
 
-def test_a_task_is_added_once(connection: Connection, things: Things, pool: str) -> None:
+def test_task_is_added_once(connection: Connection, things: Things, pool: str) -> None:
     job_id = ensure_job(connection, things.id("job"), pool)
     assert add_task(connection, job_id, task("one")) is True
     assert add_task(connection, job_id, task("one")) is False
 
 
-def test_task_view_tells_how_it_ended_and_its_files_can_be_read(
+def test_task_view_has_the_end_and_the_files_of_a_task(
     connection: Connection, things: Things, pool: str
 ) -> None:
     job_id = ensure_job(connection, things.id("job"), pool)
@@ -225,7 +225,7 @@ def test_task_view_tells_how_it_ended_and_its_files_can_be_read(
     assert terminate_task(connection, job_id, "three") is False
 
 
-def test_what_is_gone_is_none_and_not_an_error(connection: Connection, things: Things) -> None:
+def test_missing_tasks_and_files_are_none(connection: Connection, things: Things) -> None:
     assert get_task(connection, things.id("job"), "task") is None
     assert read_task_file(connection, things.id("job"), "task", "stdout.txt") is None
     assert terminate_task(connection, things.id("job"), "task") is False
@@ -243,7 +243,7 @@ def test_waiting_task_can_be_terminated(connection: Connection, things: Things) 
 
 
 @pytest.mark.slow
-def test_many_tasks_are_added_in_chunks_and_a_repetition_adds_none(
+def test_many_tasks_are_added_in_chunks_exactly_once(
     connection: Connection, things: Things
 ) -> None:
     job_id = ensure_job(connection, things.id("job"), things.pool(target_dedicated_nodes=0))

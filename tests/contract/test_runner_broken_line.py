@@ -155,7 +155,7 @@ def test_request_is_tried_six_times(running: Running) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["html", "empty", "half"])
-def test_changed_answers_are_repeated_and_named_at_last(
+def test_corrupted_responses_are_retried_and_then_reported(
     running: Running, things: Things, pool: str, fault: str
 ) -> None:
     job_id = things.id("job")
@@ -180,7 +180,7 @@ def test_changed_answers_are_repeated_and_named_at_last(
         assert send_raw(connected(url), "GET", f"/pools/{pool}").status == 200
 
 
-def test_raw_requests_that_change_something_are_sent_once(running: Running) -> None:
+def test_raw_requests_with_side_effects_are_sent_once(running: Running) -> None:
     with faulty_line(running.url, chain(["answer"], repeat(""))) as (url, line):
         with pytest.raises(RunnerError) as caught:
             send_raw(connected(url), "POST", "/pools", {})

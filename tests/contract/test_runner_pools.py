@@ -92,14 +92,14 @@ def autoscaled(things: Things, formula: str) -> str:
     )
 
 
-def test_an_account_without_pools_says_so(command: Command) -> None:
+def test_account_without_pools_is_reported(command: Command) -> None:
     assert command.json("ls") == []
     assert "no pools" in command.text("ls")[1]
 
 
 @pytest.mark.slow
 @pytest.mark.feature(58)
-def test_pool_is_deleted_once_no_task_needs_it(command: Command) -> None:
+def test_pool_is_deleted_only_if_no_task_needs_it(command: Command) -> None:
     pool = command.things.pool(target_low_priority_nodes=1)
     job = command.things.job(pool)
     task = command.things.task(job, "/bin/sleep 60")
@@ -116,7 +116,7 @@ def test_pool_is_deleted_once_no_task_needs_it(command: Command) -> None:
 
 @pytest.mark.slow
 @pytest.mark.feature(53)
-def test_a_pool_shows_nodes_tasks_price_and_what_it_costs_now(command: Command) -> None:
+def test_pool_shows_nodes_tasks_price_and_current_cost(command: Command) -> None:
     pool = command.things.pool(vm_size=PAID, target_low_priority_nodes=2, task_slots_per_node=2)
     command.things.wait_nodes(pool, 2)
     job = command.things.job(pool)
@@ -131,7 +131,7 @@ def test_a_pool_shows_nodes_tasks_price_and_what_it_costs_now(command: Command) 
     assert "2 of 2" in command.text("ls")[0]
 
 
-def test_a_cost_with_an_unknown_part_is_unknown_and_none_for_no_nodes_is_zero(
+def test_cost_is_unknown_with_an_unknown_price_and_zero_without_nodes(
     command: Command,
 ) -> None:
     dear = command.things.pool(vm_size=PAID, target_dedicated_nodes=1)
@@ -160,7 +160,7 @@ def test_preempted_nodes_cost_nothing(command: Command) -> None:
 
 
 @pytest.mark.feature(7)
-def test_the_formula_and_its_last_run_are_told(command: Command) -> None:
+def test_formula_and_its_last_evaluation_are_shown(command: Command) -> None:
     pool = autoscaled(command.things, "$TargetLowPriorityNodes = 1;\n$TargetDedicatedNodes = 0;")
     eventually(lambda: command.row(pool)["autoscale"] == "1 spot, 0 dedicated")
     out, _ = command.text("show", pool)
@@ -169,7 +169,7 @@ def test_the_formula_and_its_last_run_are_told(command: Command) -> None:
     assert "1 spot, 0 dedicated" in out
 
 
-def test_a_formula_that_failed_is_told_with_its_error(command: Command) -> None:
+def test_failed_formula_is_shown_with_its_error(command: Command) -> None:
     pool = autoscaled(command.things, "$TargetLowPriorityNodes = $PendingTasks.GetSample(1);")
     eventually(lambda: command.row(pool)["autoscale"].startswith("failed: "))
     assert command.json("show", pool)["evaluated"]
@@ -232,7 +232,7 @@ def test_formula_is_evaluated_only_where_autoscale_is_enabled(command: Command) 
 
 
 @pytest.mark.feature(7)
-def test_a_formula_is_applied_after_it_was_shown(command: Command, tmp_path: Path) -> None:
+def test_formula_is_applied_after_it_was_shown(command: Command, tmp_path: Path) -> None:
     now = "$TargetLowPriorityNodes = 0;\n$NodeDeallocationOption = taskcompletion;"
     pool = autoscaled(command.things, now)
     (tmp_path / "grow.txt").write_text(now.replace("= 0", "= 2"))
@@ -269,9 +269,7 @@ def test_a_formula_is_applied_to_a_pool_of_fixed_size(command: Command) -> None:
         ("$TargetLowPriorityNodes = 1 / 0;", "always fails"),
     ],
 )
-def test_a_formula_that_cannot_work_is_not_applied(
-    command: Command, formula: str, why: str
-) -> None:
+def test_invalid_formula_is_not_applied(command: Command, formula: str, why: str) -> None:
     now = "$TargetLowPriorityNodes = 0;"
     pool = autoscaled(command.things, now)
     eventually(lambda: command.row(pool)["allocation"] == "steady")
@@ -338,7 +336,7 @@ def test_image_and_mounts_are_shown_without_keys(command: Command) -> None:
     assert secret not in json.dumps(shown)
 
 
-def test_nodes_say_what_they_are(command: Command) -> None:
+def test_nodes_show_their_kind_and_state(command: Command) -> None:
     pool = command.things.pool(target_dedicated_nodes=1, target_low_priority_nodes=1)
     command.things.wait_nodes(pool, 2)
     found = command.json("nodes", pool)
@@ -349,7 +347,7 @@ def test_nodes_say_what_they_are(command: Command) -> None:
 
 
 @pytest.mark.feature(10)
-def test_a_failed_start_task_is_told_with_the_end_of_its_log(command: Command) -> None:
+def test_failed_start_task_is_shown_with_the_end_of_its_log(command: Command) -> None:
     start = models.BatchStartTask(
         command_line="/bin/sh -c 'echo no driver on this node >&2; exit 3'", wait_for_success=True
     )
@@ -365,7 +363,7 @@ def test_a_failed_start_task_is_told_with_the_end_of_its_log(command: Command) -
 
 
 @pytest.mark.feature(6)
-def test_a_fixed_pool_is_resized_and_keeps_the_target_that_is_not_named(
+def test_resize_of_a_fixed_pool_keeps_the_omitted_target(
     command: Command,
 ) -> None:
     pool = command.things.pool(target_low_priority_nodes=1, target_dedicated_nodes=1)
@@ -381,7 +379,7 @@ def test_a_fixed_pool_is_resized_and_keeps_the_target_that_is_not_named(
     command.things.wait_nodes(pool, 0)
 
 
-def test_a_pool_with_a_formula_is_resized_only_without_it(command: Command) -> None:
+def test_resize_of_a_pool_with_a_formula_needs_its_removal(command: Command) -> None:
     pool = autoscaled(command.things, "$TargetLowPriorityNodes = 0; $TargetDedicatedNodes = 0;")
     code, err = command.error("resize", pool, "1")
     assert code == 3
@@ -395,7 +393,7 @@ def test_a_pool_with_a_formula_is_resized_only_without_it(command: Command) -> N
     command.things.wait_nodes(pool, 1)
 
 
-def test_a_pool_that_is_being_resized_says_so(command: Command) -> None:
+def test_resize_during_a_resize_is_refused(command: Command) -> None:
     pool = command.things.pool(target_low_priority_nodes=1)
     job = command.things.job(pool)
     command.things.wait_nodes(pool, 1)
@@ -408,7 +406,7 @@ def test_a_pool_that_is_being_resized_says_so(command: Command) -> None:
 
 
 @pytest.mark.parametrize("words", [("show",), ("nodes",), ("resize", "1")])
-def test_an_unknown_pool_is_one_error_that_names_the_known(
+def test_unknown_pool_is_one_error_with_the_known_ones(
     command: Command, words: tuple[str, ...]
 ) -> None:
     known = command.things.pool()
@@ -419,14 +417,14 @@ def test_an_unknown_pool_is_one_error_that_names_the_known(
 
 
 @pytest.mark.parametrize("count", ["-1", "many", "100001"])
-def test_a_size_that_cannot_be_is_one_error(command: Command, count: str) -> None:
+def test_invalid_size_is_one_error(command: Command, count: str) -> None:
     pool = command.things.pool()
     code, err = command.error("resize", pool, "--", count)
     assert code == 2
     assert err.startswith("error[")
 
 
-def test_the_cost_of_a_resize_is_told(command: Command) -> None:
+def test_resize_shows_its_cost(command: Command) -> None:
     pool = command.things.pool(vm_size=PAID)
     eventually(lambda: command.row(pool)["allocation"] == "steady")
     assert f"USD per hour then: {3 * SPOT_USD:.3f}" in command.text("resize", pool, "3")[1]
@@ -448,7 +446,7 @@ def image_checks(sku: str, agent: str) -> list[Check]:
 
 
 @pytest.mark.usefixtures("command")
-def test_an_image_that_the_account_supports_passes() -> None:
+def test_supported_image_passes() -> None:
     (check,) = image_checks("server", "batch.node.ubuntu 24.04")
     assert check.state == "ok"
 
@@ -458,7 +456,7 @@ def test_an_image_that_the_account_supports_passes() -> None:
     ("sku", "agent"),
     [("server", "batch.node.ubuntu 22.04"), ("unheard-of", "batch.node.ubuntu 24.04")],
 )
-def test_an_image_that_the_account_does_not_support_fails(sku: str, agent: str) -> None:
+def test_unsupported_image_fails(sku: str, agent: str) -> None:
     (check,) = image_checks(sku, agent)
     assert (check.state, check.code) == ("failed", "R-IMAGE-ENDED")
 
@@ -470,13 +468,13 @@ def gone(command: Command) -> None:
     paths.local_outputs.write_text(text.replace(command.running.url, "http://127.0.0.1:9"))
 
 
-def test_services_that_do_not_run_are_one_error(command: Command) -> None:
+def test_stopped_services_are_one_error(command: Command) -> None:
     gone(command)
     code, err = command.error("ls")
     assert (code, "R-SERVICES-DOWN" in err) == (3, True)
 
 
-def test_pool_names_are_completed_without_asking_the_service(
+def test_pool_names_are_completed_without_requests(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from runner.cli.autocomplete import complete_pool

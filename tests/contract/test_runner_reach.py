@@ -31,7 +31,7 @@ def connection(running: Running) -> Connection:
     return Connection(stack, {"batch": KEY, "storage": KEY})
 
 
-def test_user_is_added_to_the_node_of_a_task_and_removed_however_often(
+def test_user_on_the_node_of_a_task_is_added_and_removed_repeatedly(
     connection: Connection, things: Things, client: BatchClient
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
@@ -50,7 +50,7 @@ def test_user_is_added_to_the_node_of_a_task_and_removed_however_often(
     client.terminate_task(job_id, task_id)
 
 
-def test_address_is_the_nat_pools_where_the_pool_has_one(
+def test_address_is_that_of_the_nat_pool_if_there_is_one(
     connection: Connection, things: Things
 ) -> None:
     nats = [
@@ -75,7 +75,7 @@ def test_address_is_the_nat_pools_where_the_pool_has_one(
     assert find_address(connection, TaskPlace(plain, node.id, None)) == Address("127.0.0.1", 50000)
 
 
-def test_node_that_went_away_or_is_not_ready_is_said_to_be(
+def test_missing_or_unready_node_is_reported(
     connection: Connection, things: Things, client: BatchClient
 ) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
@@ -99,7 +99,7 @@ def test_node_that_went_away_or_is_not_ready_is_said_to_be(
     delete_user(connection, here, "runner-1")
 
 
-def test_nodes_of_subtasks_are_found_behind_the_primarys(
+def test_nodes_of_subtasks_follow_that_of_the_primary(
     connection: Connection, things: Things, client: BatchClient
 ) -> None:
     pool_id = things.pool(
@@ -107,10 +107,10 @@ def test_nodes_of_subtasks_are_found_behind_the_primarys(
     )
     things.wait_nodes(pool_id, 2)
     job_id = things.job(pool_id)
-    gang = models.MultiInstanceSettings(
+    settings = models.MultiInstanceSettings(
         number_of_instances=2, coordination_command_line="/bin/true"
     )
-    task_id = things.task(job_id, "sleep 60", multi_instance_settings=gang)
+    task_id = things.task(job_id, "sleep 60", multi_instance_settings=settings)
     things.wait_task(job_id, task_id, "running")
     first, second = task_places(connection, job_id, task_id)
     assert (first.pool, second.pool) == (pool_id, pool_id)

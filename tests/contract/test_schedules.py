@@ -76,7 +76,7 @@ def jobs_of(running: Running, schedule_id: str, count: int) -> list[str]:
     return eventually(look)
 
 
-def test_schedule_makes_a_job_at_once_and_one_per_interval(timed: Running) -> None:
+def test_schedule_creates_a_job_at_once_and_one_per_interval(timed: Running) -> None:
     schedule_id = create(timed, {"recurrence_interval": minutes(10)}, priority=5)
     first = f"{schedule_id}:job-1"
     assert jobs_of(timed, schedule_id, 1) == [first]
@@ -96,7 +96,7 @@ def test_schedule_makes_a_job_at_once_and_one_per_interval(timed: Running) -> No
     assert jobs_of(timed, schedule_id, 2) == [first, f"{schedule_id}:job-2"]
 
 
-def test_tasks_and_files_of_a_scheduled_job_are_reached_by_its_id(timed: Running) -> None:
+def test_tasks_and_files_of_a_scheduled_job_have_its_id(timed: Running) -> None:
     schedule_id = create(timed)
     [job_id] = jobs_of(timed, schedule_id, 1)
     things = Things(timed.client)
@@ -121,7 +121,7 @@ def test_tasks_and_files_of_a_scheduled_job_are_reached_by_its_id(timed: Running
     assert wait(timed, schedule_id, "completed").execution_info.end_time is not None
 
 
-def test_ids_of_jobs_and_schedules_share_a_namespace(timed: Running) -> None:
+def test_job_and_schedule_ids_share_a_namespace(timed: Running) -> None:
     schedule_id = create(timed)
     with pytest.raises(ResourceExistsError) as caught:
         Things(timed.client).job("pool", id=schedule_id.upper())
@@ -141,7 +141,7 @@ def test_ids_of_jobs_and_schedules_share_a_namespace(timed: Running) -> None:
     assert code_of(caught.value) == "JobScheduleExists"
 
 
-def test_exists_get_and_every_change_of_no_schedule(timed: Running) -> None:
+def test_operations_on_a_missing_schedule_are_not_found(timed: Running) -> None:
     client = timed.client
     assert client.job_schedule_exists(create(timed))
     assert missing(lambda: client.job_schedule_exists("none"))
@@ -160,7 +160,7 @@ def test_exists_get_and_every_change_of_no_schedule(timed: Running) -> None:
         assert code_of(caught.value) == "JobScheduleNotFound"
 
 
-def test_patch_keeps_and_put_clears(timed: Running) -> None:
+def test_patch_keeps_omitted_properties_and_put_clears_them(timed: Running) -> None:
     client = timed.client
     schedule_id = create(timed, {"recurrence_interval": minutes(10)}, priority=5)
     before = client.get_job_schedule(schedule_id)
@@ -182,7 +182,7 @@ def test_patch_keeps_and_put_clears(timed: Running) -> None:
     assert client.get_job(f"{schedule_id}:job-1").priority == 5
 
 
-def test_disabled_schedule_makes_no_job_until_it_is_enabled(timed: Running) -> None:
+def test_disabled_schedule_creates_no_job_until_it_is_enabled(timed: Running) -> None:
     client = timed.client
     until = timed.emulator.clock.now() + minutes(10)
     schedule_id = create(timed, {"do_not_run_until": until})
@@ -213,7 +213,7 @@ def test_terminated_schedule_ends_its_job_with_the_reason(timed: Running) -> Non
     assert code_of(caught.value) == "JobScheduleCompleted"
 
 
-def test_deleted_schedule_takes_its_jobs_along(timed: Running) -> None:
+def test_deleting_a_schedule_deletes_its_jobs(timed: Running) -> None:
     schedule_id = create(timed)
     [job_id] = jobs_of(timed, schedule_id, 1)
     timed.client.begin_delete_job_schedule(schedule_id, polling_interval=POLL_S).wait()
@@ -223,7 +223,7 @@ def test_deleted_schedule_takes_its_jobs_along(timed: Running) -> None:
     create(timed)
 
 
-def test_conditional_headers_count(timed: Running) -> None:
+def test_conditional_headers_apply_to_schedules(timed: Running) -> None:
     schedule_id = create(timed)
     etag = timed.client.get_job_schedule(schedule_id).etag
     meta = [models.BatchMetadataItem(name="a", value="b")]
@@ -235,7 +235,7 @@ def test_conditional_headers_count(timed: Running) -> None:
     assert code_of(caught.value) == "ConditionNotMet"
 
 
-def test_filters_and_selections(timed: Running) -> None:
+def test_filter_and_select_apply_to_schedules(timed: Running) -> None:
     client = timed.client
     one = create(timed)
     other = create(timed, {"do_not_run_until": timed.emulator.clock.now() + minutes(90)})
@@ -269,7 +269,7 @@ def test_statistics_add_up_the_jobs_of_the_schedule(timed: Running) -> None:
     assert (stats.succeeded_tasks_count, stats.failed_tasks_count) == (1, 1)
 
 
-def test_too_short_an_interval_is_refused(timed: Running) -> None:
+def test_too_short_interval_is_refused(timed: Running) -> None:
     short = datetime.timedelta(seconds=59)
     for name in ("recurrence_interval", "start_window"):
         with pytest.raises(HttpResponseError) as caught:
@@ -277,7 +277,7 @@ def test_too_short_an_interval_is_refused(timed: Running) -> None:
         assert (caught.value.status_code, code_of(caught.value)) == (400, "InvalidPropertyValue")
 
 
-def test_schedule_on_a_pool_that_does_not_exist_makes_its_job(timed: Running) -> None:
+def test_schedule_on_a_missing_pool_creates_its_job(timed: Running) -> None:
     schedule_id = create(timed, pool_info=models.BatchPoolInfo(pool_id="nowhere"))
     [job_id] = jobs_of(timed, schedule_id, 1)
     assert timed.client.get_job(job_id).state == "active"

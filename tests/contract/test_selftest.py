@@ -70,7 +70,7 @@ def expected() -> Generator[list[Answer]]:
             assert [each["id"] for each in left] == []
 
 
-def test_two_emulators_answer_the_scenario_alike(expected: list[Answer]) -> None:
+def test_two_emulators_give_equal_responses_to_the_scenario(expected: list[Answer]) -> None:
     with Server(account="runnerlocal") as server:
         found = compare(answers_of(server), expected)
     assert [(step.step, step.differences) for step in found if step.differences] == []
@@ -92,7 +92,7 @@ def test_changed_code_and_changed_property_are_reported(expected: list[Answer]) 
 
 
 @pytest.mark.slow
-def test_steps_on_a_node_that_never_comes_are_skipped(tmp_path: Path) -> None:
+def test_steps_on_a_missing_node_are_skipped(tmp_path: Path) -> None:
     with Server(tmp_path, account="runnerlocal", limits=Limits(boot_s=3600)) as server:
         run = contract_run(server, limit_s=0.5)
         found = {answer.step: answer for answer in run.answers()}
@@ -122,7 +122,7 @@ def requeued(task: BatchTask) -> BatchTask | None:
     return task if task.execution_info and task.execution_info.requeue_count else None
 
 
-def test_clean_up_names_what_a_dead_service_keeps(tmp_path: Path) -> None:
+def test_cleanup_names_resources_left_on_a_dead_service(tmp_path: Path) -> None:
     with Server(tmp_path, account="runnerlocal") as server:
         run = contract_run(server)
     left = run.clean_up()

@@ -28,7 +28,7 @@ def _bearer(server: Server) -> dict[str, str]:
     return {"authorization": f"Bearer {server.key}"}
 
 
-def test_its_dependencies_are_those_of_the_local_extra() -> None:
+def test_dependencies_are_those_of_the_local_extra() -> None:
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     alone = tomllib.loads((ROOT / "batch_emulator/pyproject.toml").read_text())["project"]
     assert set(alone["dependencies"]) < set(whole["optional-dependencies"]["local"])
@@ -37,14 +37,14 @@ def test_its_dependencies_are_those_of_the_local_extra() -> None:
 
 
 @pytest.mark.feature(60)
-def test_five_lines_of_anybodys_test_work(pytester: pytest.Pytester) -> None:
+def test_five_line_example_test_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(FIVE_LINES)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
 
 
 @pytest.mark.slow
-def test_it_installs_alone(tmp_path: Path) -> None:
+def test_package_installs_without_runner(tmp_path: Path) -> None:
     uv = str(Path(sys.executable).with_name("uv"))
     python = tmp_path / "venv/bin/python"
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
@@ -65,7 +65,7 @@ def test_it_installs_alone(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_a_fast_clock_boots_slow_nodes_at_once() -> None:
+def test_fast_clock_boots_slow_nodes_at_once() -> None:
     with Server(limits=Limits(boot_s=600), time_scale=10_000) as server:
         things = Things(client_for(server.url, server.key, server.account))
         week = timedelta(days=7)  # a minute; the usual quarter of an hour is a blink of the eye
@@ -77,7 +77,7 @@ def test_a_fast_clock_boots_slow_nodes_at_once() -> None:
         assert (booted - node.allocation_time).total_seconds() >= 600
 
 
-def test_time_can_be_pushed() -> None:
+def test_clock_can_be_advanced() -> None:
     with Server(limits=Limits(boot_s=600)) as server:
         things = Things(client_for(server.url, server.key, server.account))
         pool = things.pool(target_dedicated_nodes=1)
@@ -90,7 +90,7 @@ def test_time_can_be_pushed() -> None:
 
 
 @pytest.mark.parametrize("push", [None, 5, "soon", "-PT5M", ""])
-def test_time_is_not_pushed_backwards(push: object) -> None:
+def test_clock_cannot_be_moved_backwards(push: object) -> None:
     with Server() as server:
         answer = plain_http.post(
             f"{server.url}/_emulator/clock", json={"push": push}, headers=_bearer(server)
@@ -98,7 +98,7 @@ def test_time_is_not_pushed_backwards(push: object) -> None:
         assert (answer.status_code, answer.json()["code"]) == (400, "InvalidPropertyValue")
 
 
-def test_time_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_clock_continues_after_a_restart(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         things = Things(client_for(server.url, server.key, server.account))
         headers = _bearer(server)
@@ -111,7 +111,7 @@ def test_time_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert now >= pool.creation_time.isoformat().replace("+00:00", "Z")
 
 
-def test_reset_leaves_nothing() -> None:
+def test_reset_deletes_everything() -> None:
     with Server() as server:
         things = Things(client_for(server.url, server.key, server.account))
         pool = things.pool(target_dedicated_nodes=1)
@@ -127,7 +127,7 @@ def test_reset_leaves_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_the_log_can_be_json_and_has_requests_and_events(tmp_path: Path) -> None:
+def test_log_as_json_has_requests_and_events(tmp_path: Path) -> None:
     log = tmp_path / "log"
     env = {**os.environ, "BATCH_EMULATOR_KEY": "a2V5"}
     command = [sys.executable, "-m", "batch_emulator", "--account", "a"]
@@ -153,7 +153,7 @@ def test_the_log_can_be_json_and_has_requests_and_events(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "fast"])
-def test_an_impossible_time_scale_is_refused(scale: str, tmp_path: Path) -> None:
+def test_invalid_time_scale_is_refused(scale: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "batch_emulator", "--account", "a"]
     done = subprocess.run(
         [*command, "--data-dir", str(tmp_path), f"--time-scale={scale}"],

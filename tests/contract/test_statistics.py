@@ -16,7 +16,9 @@ ZERO = timedelta(0)
 OLD = "api-version=2022-10-01.16.0"
 
 
-def test_task_tells_what_it_used(client: BatchClient, things: Things, pool: str) -> None:
+def test_task_statistics_show_resource_usage(
+    client: BatchClient, things: Things, pool: str
+) -> None:
     job_id = things.job(pool)
     task_id = things.task(job_id, BURN)
     things.wait_task(job_id, task_id)
@@ -51,7 +53,7 @@ def test_job_sums_up_its_tasks_and_their_retries(
     assert listed.job_statistics.user_cpu_time == stats.user_cpu_time
 
 
-def test_pages_of_a_list_all_have_statistics(
+def test_every_page_of_a_list_has_statistics(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool)
@@ -113,7 +115,9 @@ def test_lifetime_statistics_are_retired_since_2023_05(running: Running, path: s
     assert (answer.status_code, answer.json()["code"]) == (400, "InvalidUri")
 
 
-def test_counters_of_statistics_travel_as_text(running: Running, things: Things, pool: str) -> None:
+def test_counters_of_statistics_are_sent_as_text(
+    running: Running, things: Things, pool: str
+) -> None:
     job_id = things.job(pool)
     things.wait_task(job_id, things.task(job_id))
     stats = send(running.url, "GET", f"/jobs/{job_id}", query="$expand=stats").json()["stats"]

@@ -37,7 +37,7 @@ def connection(running: Running) -> Connection:
 
 
 def waits(connection: Connection, pool_id: str, job_id: str, task_id: str) -> WaitCause | None:
-    """What a task that waits is told."""
+    """Return the cause that `runner ps` shows for a waiting task."""
     task = get_task(connection, job_id, task_id)
     assert task is not None
     assert task.phase == "active"
@@ -46,7 +46,7 @@ def waits(connection: Connection, pool_id: str, job_id: str, task_id: str) -> Wa
 
 
 def cause_of(connection: Connection, things: Things, pool_id: str, **task: Any) -> WaitCause:
-    """The cause of a task on the pool, as soon as there is one."""
+    """Await the cause of a waiting task on the pool."""
     job_id = things.job(pool_id)
     task_id = things.task(job_id, **task)
     return eventually(lambda: waits(connection, pool_id, job_id, task_id))
@@ -108,9 +108,7 @@ def test_formula_of_zero_is_the_cause_at_once(connection: Connection, things: Th
     assert (found.code, found.stuck) == ("FormulaGivesNone", True)
 
 
-def test_formula_that_will_see_the_task_has_a_next_evaluation(
-    connection: Connection, things: Things
-) -> None:
+def test_pending_formula_shows_its_next_evaluation(connection: Connection, things: Things) -> None:
     pool_id = things.pool(
         enable_auto_scale=True,
         auto_scale_formula="$TargetDedicatedNodes = min(1, max(0, $PendingTasks.GetSample(1)));",
@@ -123,7 +121,7 @@ def test_formula_that_will_see_the_task_has_a_next_evaluation(
     assert f"{due:%H:%M} UTC" in found.message
 
 
-def test_quota_is_the_cause_only_while_no_node_is_there(tmp_path: Path) -> None:
+def test_quota_is_the_cause_only_without_nodes(tmp_path: Path) -> None:
     with serving(tmp_path / "data", spot_cores=2) as running:
         connection, things = connected(running), Things(running.client)
         full = things.pool(target_low_priority_nodes=1)
@@ -201,7 +199,7 @@ def test_running_task_costs_no_request_for_its_pool(
     [task] = list_tasks(connection, job_id).values()
     status = RunStatus(RunState.RUNNING)
     record = parse_run(PLAIN_RUN.read_bytes(), "plain")
-    told = explain_queue_reason(
+    shown = explain_queue_reason(
         connection, record, status, task, 1, lambda _: pytest.fail("read a pool")
     )
-    assert told is status
+    assert shown is status

@@ -42,7 +42,7 @@ def test_stages_run_one_after_the_other(client: BatchClient, things: Things, poo
     assert [(r.start, r.end) for r in depends_on.task_id_ranges or []] == [(1, 8)]
 
 
-def test_failure_may_satisfy(things: Things, pool: str) -> None:
+def test_failed_parent_can_satisfy_a_dependency(things: Things, pool: str) -> None:
     job_id = things.job(pool, uses_task_dependencies=True)
     conditions = models.ExitConditions(default=models.ExitOptions(dependency_action="satisfy"))
     things.task(job_id, "/bin/false", id="a", exit_conditions=conditions)
@@ -52,7 +52,7 @@ def test_failure_may_satisfy(things: Things, pool: str) -> None:
     assert follower.execution_info.result == "success"
 
 
-def test_terminated_waiting_task_may_satisfy(
+def test_terminated_waiting_task_can_satisfy_a_dependency(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool, uses_task_dependencies=True)
@@ -65,7 +65,7 @@ def test_terminated_waiting_task_may_satisfy(
     assert follower.execution_info.result == "success"
 
 
-def test_job_must_say_that_it_uses_dependencies(things: Things, pool: str) -> None:
+def test_dependencies_need_a_job_that_uses_them(things: Things, pool: str) -> None:
     with pytest.raises(HttpResponseError) as caught:
         things.task(things.job(pool), depends_on=on("other"))
     assert code_of(caught.value) == "TaskDependenciesNotSpecifiedOnJob"
@@ -84,7 +84,7 @@ def test_job_must_say_that_it_uses_dependencies(things: Things, pool: str) -> No
         ({"taskIds": "a"}, "InvalidRequestBody"),
     ],
 )
-def test_impossible_dependencies_are_refused(
+def test_invalid_dependencies_are_refused(
     things: Things, pool: str, depends_on: object, code: str
 ) -> None:
     job_id = things.job(pool, uses_task_dependencies=True)
@@ -100,7 +100,7 @@ def test_dependency_action_needs_a_job_with_dependencies(things: Things, pool: s
     assert code_of(caught.value) == "InvalidPropertyValue"
 
 
-def test_automatic_completion_can_be_switched_on_later_and_not_off(
+def test_automatic_termination_can_be_enabled_but_not_disabled(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool, uses_task_dependencies=True)

@@ -22,7 +22,7 @@ def many(count: int) -> list[models.BatchTaskCreateOptions]:
     ]
 
 
-def test_task_runs_and_tells_where_and_how(client: BatchClient, things: Things, pool: str) -> None:
+def test_task_shows_its_node_and_exit_code(client: BatchClient, things: Things, pool: str) -> None:
     job_id = things.job(pool)
     task_id = things.task(job_id, "/bin/echo hello")
     task = things.wait_task(job_id, task_id)
@@ -37,7 +37,7 @@ def test_task_runs_and_tells_where_and_how(client: BatchClient, things: Things, 
     assert things.text(job_id, task_id) == "hello\n"
 
 
-def test_no_shell_is_involved(client: BatchClient, things: Things, pool: str) -> None:
+def test_command_runs_without_a_shell(client: BatchClient, things: Things, pool: str) -> None:
     job_id = things.job(pool)
     task_id = things.task(job_id, "/bin/echo $HOME *")
     things.wait_task(job_id, task_id)
@@ -85,7 +85,7 @@ def test_task_inherits_the_retries_of_its_job(things: Things, pool: str) -> None
     assert task.execution_info.retry_count == 1
 
 
-def test_task_over_its_time_is_ended_and_not_retried(
+def test_task_over_its_time_limit_is_ended_and_not_retried(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id, task_id = things.job(pool), things.id("task")
@@ -103,7 +103,7 @@ def test_task_over_its_time_is_ended_and_not_retried(
     assert fault(task).code == "TaskEnded"
 
 
-def test_collection_answers_for_each_task(client: BatchClient, things: Things, pool: str) -> None:
+def test_collection_has_a_result_per_task(client: BatchClient, things: Things, pool: str) -> None:
     job_id = things.job(pool)
     things.task(job_id, id="there")
     group = models.BatchTaskGroup(
@@ -121,7 +121,7 @@ def test_collection_answers_for_each_task(client: BatchClient, things: Things, p
     assert results[1].error.code == "TaskExists"
 
 
-def test_more_than_a_hundred_tasks_at_once_are_refused(
+def test_collection_above_100_tasks_is_refused(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     tasks = [
@@ -132,14 +132,14 @@ def test_more_than_a_hundred_tasks_at_once_are_refused(
     assert caught.value.status_code == 400
 
 
-def test_too_large_a_body_is_refused(client: BatchClient, things: Things, pool: str) -> None:
+def test_too_large_body_is_refused(client: BatchClient, things: Things, pool: str) -> None:
     with pytest.raises(HttpResponseError) as caught:
         things.task(things.job(pool), "/bin/echo " + "x" * (1024 * 1024))
     assert (caught.value.status_code, code_of(caught.value)) == (413, "RequestBodyTooLarge")
 
 
 @pytest.mark.slow
-def test_hundreds_of_tasks_are_added_run_and_paged(
+def test_hundreds_of_tasks_are_added_run_and_listed_in_pages(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool)
@@ -160,7 +160,7 @@ def test_hundreds_of_tasks_are_added_run_and_paged(
     assert all(set(task) == {"id", "state"} for page in found for task in page)
 
 
-def test_filters_reach_into_the_execution(client: BatchClient, things: Things, pool: str) -> None:
+def test_filter_applies_to_execution_info(client: BatchClient, things: Things, pool: str) -> None:
     job_id = things.job(pool)
     for code in (0, 1, 2):
         things.wait_task(job_id, things.task(job_id, f"/bin/sh -c 'exit {code}'", id=f"c{code}"))
@@ -227,7 +227,7 @@ def test_deleted_running_task_frees_its_id(client: BatchClient, things: Things, 
     assert things.text(job_id, task_id) == "again\n"
 
 
-def test_slots_bound_what_runs_at_once(client: BatchClient, things: Things) -> None:
+def test_task_slots_limit_concurrent_tasks(client: BatchClient, things: Things) -> None:
     pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=2)
     things.wait_nodes(pool_id, 1)
     job_id = things.job(pool_id)
@@ -241,7 +241,7 @@ def test_slots_bound_what_runs_at_once(client: BatchClient, things: Things) -> N
     things.wait_task(job_id, narrow)
 
 
-def test_files_of_a_task_that_waits_are_unavailable(
+def test_files_of_a_waiting_task_are_unavailable(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool)
@@ -251,16 +251,14 @@ def test_files_of_a_task_that_waits_are_unavailable(
     assert code_of(caught.value) == "TaskFilesUnavailable"
 
 
-def test_job_action_needs_a_job_that_acts_on_failure(things: Things, pool: str) -> None:
+def test_job_action_needs_on_task_failure_of_the_job(things: Things, pool: str) -> None:
     conditions = models.ExitConditions(default=models.ExitOptions(job_action="terminate"))
     with pytest.raises(HttpResponseError) as caught:
         things.task(things.job(pool), exit_conditions=conditions)
     assert code_of(caught.value) == "InvalidPropertyValue"
 
 
-def test_state_filter_pages_over_the_tasks_in_that_state(
-    client: BatchClient, things: Things, pool: str
-) -> None:
+def test_state_filter_applies_to_every_page(client: BatchClient, things: Things, pool: str) -> None:
     job_id = things.job(pool)
     client.create_tasks(job_id, many(5))
     waiting = [things.task(job_id, id=f"wait{n}", required_slots=5) for n in range(3)]

@@ -172,7 +172,7 @@ def test_cause_of_a_pool_is_named_with_dated_evidence(broken: Broken, tmp_path: 
         assert cause is not None
 
 
-def test_pool_that_was_deleted_is_the_cause_of_its_job(running: Running, things: Things) -> None:
+def test_deleted_pool_is_the_cause_of_its_job(running: Running, things: Things) -> None:
     pool_id = things.pool()
     job_id = things.job(pool_id)
     delete_pool(running, pool_id)
@@ -193,7 +193,7 @@ def test_task_with_too_many_slots_is_the_cause_of_its_job(
 
 
 @pytest.mark.slow
-def test_nodes_are_found_by_their_id_alone(running: Running, things: Things) -> None:
+def test_nodes_are_found_by_id_without_the_pool(running: Running, things: Things) -> None:
     connection = connected(running)
     pool_id = things.pool(target_low_priority_nodes=2, start_task=BROKEN_START)
     [node, _] = things.wait_nodes(pool_id, 2, "starttaskfailed")

@@ -119,7 +119,7 @@ class Life:
 
 @pytest.mark.slow
 @pytest.mark.feature(10)
-def test_two_hundred_healthy_runs_get_no_label_in_any_phase(
+def test_two_hundred_healthy_runs_have_no_problem_in_any_phase(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw, stored = random.Random(SEED), Stored(monkeypatch)

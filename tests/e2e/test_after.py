@@ -180,9 +180,9 @@ def test_run_of_a_disabled_job_says_so_and_what_enables_it(cli: Cli, gated: Make
     paused = models.BatchJobDisableOptions(disable_tasks=models.DisableBatchJobOption.WAIT)
     batch.begin_disable_job(job_id, paused)
     enable = f'eval "$(runner local env)"; az batch job enable --job-id {job_id}'
-    told = f"its job {job_id} is disabled: {enable}"
-    assert {row(cli, run_id)["reason"] for run_id in waiting} == {told}
-    assert cli.json("show", waiting[0])["reason"] == told
+    reason = f"its job {job_id} is disabled: {enable}"
+    assert {row(cli, run_id)["reason"] for run_id in waiting} == {reason}
+    assert cli.json("show", waiting[0])["reason"] == reason
     batch.begin_enable_job(job_id, polling_interval=0).result()
     assert row(cli, waiting[0])["reason"] == f"after {first}"
     runs.open()

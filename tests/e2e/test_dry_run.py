@@ -64,7 +64,7 @@ def put_runs(connection: Connection, runs: BlobContainer) -> None:
     data.get_blob_client("pictures/cat").upload_blob(io.BytesIO(b"miau"), overwrite=True)
 
 
-def told(err: RunnerError) -> tuple[str, str, str, str, int]:
+def fields(err: RunnerError) -> tuple[str, str, str, str, int]:
     return (err.code, err.what, err.why, err.fix, int(err.exit_code))
 
 
@@ -141,7 +141,7 @@ def test_dry_run_fails_as_the_submission_would(
     with pytest.raises(RunnerError) as real:
         train(connection, settings, recipe)
     assert dry.value.code == code
-    assert told(dry.value) == told(real.value)
+    assert fields(dry.value) == fields(real.value)
     assert all_there(connection, settings) <= before
 
 
@@ -210,7 +210,7 @@ def test_dry_run_names_the_job_that_would_be_taken(
         preview_recipe(settings, recipe, options)
     with pytest.raises(RunnerError) as real:
         submit_run(connection, plan_recipe(connection, settings, recipe, options), ignore_progress)
-    assert told(dry.value) == told(real.value)
+    assert fields(dry.value) == fields(real.value)
     why = wire(terminateReason="a test")
     client.begin_terminate_job(job_id, why, polling_interval=0).wait()
     assert preview_recipe(settings, recipe, options).job.job_id == f"{job_id}-2"
@@ -228,7 +228,7 @@ def test_dry_run_of_a_file_looks_up_what_its_tasks_name(
         preview_file(settings, path)
     with pytest.raises(RunnerError) as real:
         submit(connection, settings, path)
-    assert told(dry.value) == told(real.value)
+    assert fields(dry.value) == fields(real.value)
     path.write_text(f"{tasks}    inputs: {{x: {{run: a, path: y}}, z: 'run:{RUN_ID}'}}\n")
     found = preview_file(settings, path)
     assert found.runs["b"].plan.inputs.named["x"]["run_id"] == found.members.runs["a"]

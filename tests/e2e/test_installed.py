@@ -36,9 +36,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stranger(tmp_path: Path) -> Path:
+def project(tmp_path: Path) -> Path:
     """A folder with a stack's two files and nothing else."""
-    folder = tmp_path / "stranger"
+    folder = tmp_path / "project"
     folder.mkdir()
     for name in ("Pulumi.yaml", "Pulumi.dev.yaml"):
         shutil.copy(_ROOT / name, folder)
@@ -84,8 +84,8 @@ def test_every_file_of_a_package_is_packed(installed: Path, package: str) -> Non
     assert ours <= packed
 
 
-def test_preview_declares_everything_with_the_packed_files(installed: Path, stranger: Path) -> None:
-    done = run(installed, stranger, "preview", "--offline", "-o", "json")
+def test_preview_declares_everything_with_the_packed_files(installed: Path, project: Path) -> None:
+    done = run(installed, project, "preview", "--offline", "-o", "json")
     assert done.returncode == 0, done.stderr
     kinds = {row["type"] for row in json.loads(done.stdout)["resources"]}
     assert {"batch:Pool", "virtualmachineimages:VirtualMachineImageTemplate"} <= kinds
@@ -93,9 +93,9 @@ def test_preview_declares_everything_with_the_packed_files(installed: Path, stra
 
 @pytest.mark.parametrize("words", [("check",), ("up",), ("up", "--no-check")])
 def test_what_is_missing_is_one_error_with_its_fix(
-    installed: Path, stranger: Path, words: tuple[str, ...]
+    installed: Path, project: Path, words: tuple[str, ...]
 ) -> None:
-    done = run(installed, stranger, *words)
+    done = run(installed, project, *words)
     assert done.returncode in (3, 4), done.stderr
     assert "Traceback" not in done.stderr
     assert "fix" in done.stderr + done.stdout
@@ -103,9 +103,7 @@ def test_what_is_missing_is_one_error_with_its_fix(
     assert wanted in done.stderr + done.stdout
 
 
-def test_down_needs_nothing_to_say_that_nothing_is_deployed(
-    installed: Path, stranger: Path
-) -> None:
-    done = run(installed, stranger, "down")
+def test_down_needs_nothing_to_say_that_nothing_is_deployed(installed: Path, project: Path) -> None:
+    done = run(installed, project, "down")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "stack 'dev' is not deployed\n"

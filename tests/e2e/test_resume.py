@@ -102,10 +102,10 @@ def test_checkpoint_problem_is_shown_while_the_run_runs(
     (folder / "train.yaml").write_text("checkpoints: {interval: 1s, max_size: 1KiB}\n")
     run = cli.json("train", folder, "--detach")["run_id"]
 
-    def told() -> bool:
+    def has_problem() -> bool:
         return bool(cli.json("show", run)["checkpoint_problem"])
 
-    until(told, timeout_s=180, every_s=0.5)
+    until(has_problem, timeout_s=180, every_s=0.5)
     shown = cli.ok("show", run)
     assert "running" in shown
     assert "checkpoint problem" in shown

@@ -102,17 +102,17 @@ def test_a_run_whose_node_is_evicted_many_times_ends_with_the_same_weights(
             evicted.append(attempt)
     (proof / "gate").touch()
     shown = ended(own_cli, run_id, timeout_s=180)
-    told = f"seed {SEED}: evicted {evicted}, starts {starts(proof)}"
-    assert shown["state"] == "succeeded", told
-    assert not (proof / "torn").exists(), told
+    context = f"seed {SEED}: evicted {evicted}, starts {starts(proof)}"
+    assert shown["state"] == "succeeded", context
+    assert not (proof / "torn").exists(), context
     steps = [step for _, step, _ in starts(proof)]
-    assert (steps == sorted(steps), steps[-1] > 0) == (True, True), told
+    assert (steps == sorted(steps), steps[-1] > 0) == (True, True), context
     last = shown["result"]["attempt"]
-    assert [each["attempt"] for each in shown["attempts"]] == list(range(1, last + 1)), told
-    assert last > EVICTIONS, told
+    assert [each["attempt"] for each in shown["attempts"]] == list(range(1, last + 1)), context
+    assert last > EVICTIONS, context
     own_cli.ok("files", "get", run_id, "weights", "--output-dir", tmp_path / "got")
     [weights] = (tmp_path / "got").rglob("weights")
-    assert weights.read_bytes() == uninterrupted(tmp_path / "reference", STEPS), told
+    assert weights.read_bytes() == uninterrupted(tmp_path / "reference", STEPS), context
 
 
 def mnist_recipe(folder: Path) -> Path:
@@ -164,8 +164,8 @@ def test_mnist_killed_in_the_middle_ends_with_the_same_weights(
         script.process.send_signal(number)
         killed.add(script.process.pid)
     shown = ended(own_cli, run_id, timeout_s=240)
-    told = json.dumps(shown["attempts"])
-    assert (shown["state"], len(shown["attempts"])) == ("succeeded", 6), told
+    context = json.dumps(shown["attempts"])
+    assert (shown["state"], len(shown["attempts"])) == ("succeeded", 6), context
     own_cli.ok("files", "get", run_id, "model.weights.h5", "--output-dir", tmp_path / "killed")
     [calm], [other] = (list((tmp_path / d).rglob("*.weights.h5")) for d in ("calm", "killed"))
     python = next(
@@ -179,7 +179,7 @@ def test_mnist_killed_in_the_middle_ends_with_the_same_weights(
         text=True,
         check=False,
     )
-    assert (done.stdout, done.returncode) == ("[]\n", 0), f"{told}\n{done.stderr}"
+    assert (done.stdout, done.returncode) == ("[]\n", 0), f"{context}\n{done.stderr}"
 
 
 _LINES = 60

@@ -52,23 +52,28 @@ def test_run_on_a_pool_of_failed_nodes_says_so_and_gives_up(own_cli: Cli, script
     own_cli.ok("local", "up", "--nodes", "0")
     with_pool(own_cli, "broken", NO_DRIVER)
     folder = script("print(1)")
-    told = "the start task failed on all 2 nodes of pool broken"
+    reason = "the start task failed on all 2 nodes of pool broken"
     waiting = own_cli.json("train", folder, "--pool", "broken", "--detach")["run_id"]
     [row] = own_cli.json("ps")
     assert (row["state"], row["reason"], row["cause"]["code"]) == (
         "queued",
-        told,
+        reason,
         "StartTaskFailed",
     )
-    assert f"queued, stuck: {told}" in own_cli.ok("ps")
+    assert f"queued, stuck: {reason}" in own_cli.ok("ps")
     shown = own_cli.ok("show", waiting)
-    for line in (told, "start task exited with 3", "no driver on this node", "pool resize broken"):
+    for line in (
+        reason,
+        "start task exited with 3",
+        "no driver on this node",
+        "pool resize broken",
+    ):
         assert line in shown
     assert own_cli.json("show", waiting)["cause"]["stuck"] is True
 
     attached = own_cli.run("attach", waiting, "--fail-if-stuck", "0s")
     assert attached.returncode == 5, attached.stderr
-    for line in (f"stuck: {told}", "no driver on this node", "fix:", "cancelled"):
+    for line in (f"stuck: {reason}", "no driver on this node", "fix:", "cancelled"):
         assert line in attached.stderr
     assert own_cli.json("show", waiting)["state"] == "cancelled"
 

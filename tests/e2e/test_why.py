@@ -221,11 +221,11 @@ def test_evicted_run_that_waits_is_named(cli: Cli, script: Write) -> None:
     events = cli.json("events", run_id)
     times = [each["at"] for each in events if each["at"]]
     assert times == sorted(times)
-    told = [(each["source"], each["event"]) for each in events]
-    assert ("eviction", "the task waits again: its node was lost") in told
-    assert ("task", "added to the queue") in told
-    assert any(source == "eviction" and "was evicted" in text for source, text in told)
-    assert ("attempt 1", "stage command") in told
+    shown = [(each["source"], each["event"]) for each in events]
+    assert ("eviction", "the task waits again: its node was lost") in shown
+    assert ("task", "added to the queue") in shown
+    assert any(source == "eviction" and "was evicted" in text for source, text in shown)
+    assert ("attempt 1", "stage command") in shown
     until(lambda: any(each["source"].startswith("node tvm") for each in cli.json("events", run_id)))
     cli.ok("cancel", run_id)
     assert why(cli, run_id)["cause"] is None  # somebody wanted it

@@ -463,12 +463,12 @@ def test_a_task_may_span_the_nodes_of_a_pool_that_reach_one_another() -> None:
     both = {"scenario": "spot_first_with_dedicated_fallback", "max_dedicated": 2}
     pools = [
         T4,
-        {**T4, "id": "gang", "inter_node_communication": True},
+        {**T4, "id": "connected", "inter_node_communication": True},
         {**T4, "id": "falls-back", "inter_node_communication": True, **both},
     ]
     found = deploy(config_of("x", pools=pools)).exports["pools"]
     assert {pool["id"]: pool["task_nodes"] for pool in found} == {
-        "t4": 1, "gang": 4, "falls-back": 4,
+        "t4": 1, "connected": 4, "falls-back": 4,
     }  # fmt: skip
 
 

@@ -46,13 +46,13 @@ def item(sku: str, usd: float, **changes: Any) -> dict[str, Any]:
 
 
 class PriceServer:
-    """Serves pages of items, and remembers what was asked."""
+    """Serves pages of items and records the queries."""
 
     def __init__(self) -> None:
         self.pages: list[Any] = [[]]
         self.status = 200
         self.busy = 0  # requests that get HTTP 503 before the others are answered
-        self.patience = threading.Event()  # a slow server waits for it
+        self.released = threading.Event()  # a slow server answers once it is set
         self.slow = False
         self.asked: list[dict[str, str]] = []
         outer = self
@@ -62,7 +62,7 @@ class PriceServer:
                 query = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
                 outer.asked.append(query)
                 if outer.slow:
-                    outer.patience.wait(30)
+                    outer.released.wait(30)
                 text = outer.answer(int(query.get("$skip", "0"))).encode()
                 outer.busy -= 1
                 self.send_response(503 if outer.busy >= 0 else outer.status)
@@ -187,7 +187,7 @@ def test_slow_price_server_is_given_up(server: PriceServer):
         with pytest.raises(RunnerError) as caught:
             fetch_prices([T4], "westeurope", today=TODAY, endpoint=server.url, read_timeout_s=0.1)
     finally:
-        server.patience.set()
+        server.released.set()
     assert caught.value.code == "R-PRICES-FETCH"
 
 

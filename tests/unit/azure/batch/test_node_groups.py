@@ -38,13 +38,13 @@ def test_run_on_one_node_is_not_multi_instance() -> None:
 
 def test_each_node_downloads_agent_and_code_and_joins() -> None:
     found = task(resources=THREE)
-    gang = found.multi_instance_settings
-    assert gang is not None
-    assert gang.number_of_instances == 3
-    common = [one.file_path for one in gang.common_resource_files or ()]
+    settings = found.multi_instance_settings
+    assert settings is not None
+    assert settings.number_of_instances == 3
+    common = [one.file_path for one in settings.common_resource_files or ()]
     assert common == ["runner-agent.pyz", "code.tar.gz"]
     assert common == [one.file_path for one in found.resource_files or ()], "the primary's own"
-    assert gang.coordination_command_line == (
+    assert settings.coordination_command_line == (
         "/bin/sh -c 'exec python3 \"$AZ_BATCH_TASK_SHARED_DIR/runner-agent.pyz\" join'"
     )
     assert found.required_slots in (None, 1)
@@ -55,10 +55,10 @@ def test_secret_of_a_node_group_is_new_for_each_task() -> None:
     assert len(tokens) == 2
     assert all(len(bytes.fromhex(token)) == 32 for token in tokens)
     found = task(resources=THREE)
-    gang = found.multi_instance_settings
-    assert gang is not None
+    settings = found.multi_instance_settings
+    assert settings is not None
     token = settings_of(found)["RUNNER_NODES_TOKEN"]
-    assert token not in f"{found.command_line} {gang.coordination_command_line}"
+    assert token not in f"{found.command_line} {settings.coordination_command_line}"
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -22,7 +22,9 @@ def cluster(world: World, count: int = 3, **body: Any) -> Pool:
     return world.pool(targetDedicatedNodes=count, enableInterNodeCommunication=True, **body)
 
 
-def gang(world: World, job: Job, task_id: str = "gang", size: int = 3, **body: Any) -> Task:
+def multi_instance_task(
+    world: World, job: Job, task_id: str = "multi", size: int = 3, **body: Any
+) -> Task:
     settings = {"numberOfInstances": size, "coordinationCommandLine": "ready"}
     return world.task(job, task_id, multiInstanceSettings=settings, **body)
 
@@ -46,7 +48,7 @@ def coordinate(world: World, task: Task, *instances: int) -> None:
 def test_all_instances_start_at_once_on_nodes_of_their_own() -> None:
     world = World()
     pool = cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     assert task.state is TaskState.RUNNING
     assert [member.instance for member in members(task)] == [0, 1, 2]
     assert {member.node.id for member in members(task)} == {n.id for n in pool.nodes.values()}
@@ -65,7 +67,7 @@ def test_multi_instance_task_with_two_slots_is_refused() -> None:
 def test_subtask_set_to_the_same_state_keeps_its_times() -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     member, info = members(task)[1], subtasks(task)[0]
     assert info["state"] == "running"
     before, events = dict(info), list(world.account.events.after(0))
@@ -80,7 +82,7 @@ def test_subtask_set_to_the_same_state_keeps_its_times() -> None:
 def test_primary_runs_the_task_only_when_every_instance_is_coordinated() -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     primary = members(task)[0]
     coordinate(world, task, 0, 1)
     assert primary.key not in world.processes
@@ -93,7 +95,7 @@ def test_primary_runs_the_task_only_when_every_instance_is_coordinated() -> None
 def test_end_of_the_primary_ends_task_and_subtasks() -> None:
     world = World()
     pool = cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     coordinate(world, task)
     world.end(task, failed(7))
     assert (task.state, task.exit_code, task.result) == (TaskState.COMPLETED, 7, "failure")
@@ -108,7 +110,7 @@ def test_end_of_the_primary_ends_task_and_subtasks() -> None:
 def test_failed_coordination_is_retried_up_to_the_limit() -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job(), constraints={"maxTaskRetryCount": 1})
+    task = multi_instance_task(world, world.job(), constraints={"maxTaskRetryCount": 1})
     first = members(task)
     world.finish(first[2], failed(5))
     assert task.retry_count == 1
@@ -125,7 +127,7 @@ def test_failed_coordination_is_retried_up_to_the_limit() -> None:
 def test_lost_node_requeues_multi_instance_task_uncounted() -> None:
     world = World()
     pool = cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     coordinate(world, task)
     lost = members(task)[1].node
     nodes.leave(world.account, lost, tasks.Stop.LOST, world.clock.now())
@@ -139,7 +141,7 @@ def test_lost_node_requeues_multi_instance_task_uncounted() -> None:
 def test_reboot_of_one_node_requeues_the_task_once() -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     node_operations.reboot(world.account, members(task)[2].node, "requeue", world.clock.now())
     world.settle()
     assert (task.state, task.requeue_count) == (TaskState.ACTIVE, 1)
@@ -152,7 +154,7 @@ def test_reboot_of_one_node_requeues_the_task_once() -> None:
 def test_terminate_ends_every_instance(*, coordinated: bool) -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     if coordinated:
         coordinate(world, task)
     tasks.terminate(world.account, task, world.clock.now())
@@ -167,7 +169,7 @@ def test_terminate_ends_every_instance(*, coordinated: bool) -> None:
 def test_deleted_task_leaves_no_folder_on_any_node() -> None:
     world = World()
     pool = cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     coordinate(world, task)
     tasks.delete(world.account, task)
     world.settle()
@@ -181,7 +183,7 @@ def test_disable_with_requeue_counts_one_requeue() -> None:
     world = World()
     cluster(world)
     job = world.job()
-    task = gang(world, job)
+    task = multi_instance_task(world, job)
     jobs.disable(world.account, job, "requeue", world.clock.now())
     world.settle()
     assert (task.state, task.requeue_count) == (TaskState.ACTIVE, 1)
@@ -191,7 +193,7 @@ def test_disable_with_requeue_counts_one_requeue() -> None:
 def test_deleting_the_pool_requeues_the_task() -> None:
     world = World()
     pool = cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     pools.delete(world.account, pool, world.clock.now())
     world.settle()
     assert task.state is TaskState.ACTIVE
@@ -209,7 +211,7 @@ def test_task_that_the_pool_cannot_run_delays_no_other(body: Json) -> None:
     world = World()
     world.pool(targetDedicatedNodes=3, **body)
     job = world.job()
-    task, small = gang(world, job), world.task(job, "small")
+    task, small = multi_instance_task(world, job), world.task(job, "small")
     assert task.state is TaskState.ACTIVE
     assert small.state is TaskState.RUNNING
 
@@ -218,7 +220,7 @@ def test_task_larger_than_the_pool_reserves_no_nodes() -> None:
     world = World()
     pool = cluster(world, 2)
     job = world.job()
-    task, small = gang(world, job), world.task(job, "small")
+    task, small = multi_instance_task(world, job), world.task(job, "small")
     assert (task.state, small.state) == (TaskState.ACTIVE, TaskState.RUNNING)
     pools.resize(world.account, pool, {"targetDedicatedNodes": 4}, world.clock.now())
     world.settle()
@@ -232,7 +234,7 @@ def test_small_tasks_do_not_starve_multi_instance_task() -> None:
     cluster(world)
     job = world.job()
     first = [world.task(job, f"first{n}") for n in range(3)]
-    task = gang(world, job)
+    task = multi_instance_task(world, job)
     later = [world.task(job, f"later{n}") for n in range(6)]
     for small in first:
         assert task.state is TaskState.ACTIVE
@@ -248,7 +250,7 @@ def test_two_multi_instance_tasks_do_not_deadlock() -> None:
     world = World()
     cluster(world, 3)
     job, other = world.job("one"), world.job("two")
-    one, two = gang(world, job, size=2), gang(world, other, size=2)
+    one, two = multi_instance_task(world, job, size=2), multi_instance_task(world, other, size=2)
     assert (one.state, two.state) == (TaskState.RUNNING, TaskState.ACTIVE)
     coordinate(world, one)
     world.end(one)
@@ -258,7 +260,7 @@ def test_two_multi_instance_tasks_do_not_deadlock() -> None:
 def test_waits_behind_job_preparation_on_every_node() -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job(jobPreparationTask={"commandLine": "prepare"}))
+    task = multi_instance_task(world, world.job(jobPreparationTask={"commandLine": "prepare"}))
     assert task.state is TaskState.PREPARING
     assert [info["state"] for info in subtasks(task)] == ["preparing", "preparing"]
     prepared = [e for e in world.processes.values() if e.kind is ExecutionKind.PREPARATION]
@@ -272,7 +274,9 @@ def test_waits_behind_job_preparation_on_every_node() -> None:
 def test_failed_preparation_on_one_node_frees_the_others() -> None:
     world = World()
     pool = cluster(world)
-    task = gang(world, world.job(jobPreparationTask={"commandLine": "prepare"}), size=2)
+    task = multi_instance_task(
+        world, world.job(jobPreparationTask={"commandLine": "prepare"}), size=2
+    )
     prepared = [e for e in world.processes.values() if e.kind is ExecutionKind.PREPARATION]
     bad = prepared[1].node
     world.finish(prepared[1], failed(1))
@@ -287,7 +291,7 @@ def test_failed_preparation_on_one_node_frees_the_others() -> None:
 def test_reactivated_task_runs_again_on_all_nodes() -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     coordinate(world, task)
     world.end(task, failed(1))
     tasks.reactivate(world.account, task, world.clock.now())
@@ -299,7 +303,7 @@ def test_reactivated_task_runs_again_on_all_nodes() -> None:
 def test_wall_clock_during_coordination_completes_the_task() -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job(), constraints={"maxTaskRetryCount": 3})
+    task = multi_instance_task(world, world.job(), constraints={"maxTaskRetryCount": 3})
     late = ExecutionOutcome(-9, failed(1).failure, retryable=False)
     world.finish(members(task)[0], late)
     assert (task.state, task.retry_count) == (TaskState.COMPLETED, 0)
@@ -309,7 +313,7 @@ def test_counts_one_task_and_all_its_instances() -> None:
     world = World()
     cluster(world)
     job = world.job()
-    task = gang(world, job)
+    task = multi_instance_task(world, job)
     assert (job.tasks.running, task.instances) == (1, 3)
     assert world.task(job, "small").instances == 1
     coordinate(world, task)
@@ -334,7 +338,7 @@ def test_node_address_is_unique_and_released() -> None:
 def test_node_loss_during_termination_changes_nothing() -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     coordinate(world, task)
     tasks.terminate(world.account, task, world.clock.now())
     nodes.leave(world.account, members(task)[1].node, tasks.Stop.LOST, world.clock.now())
@@ -356,7 +360,7 @@ def test_termination_between_instance_ends_prevents_retry() -> None:
     cluster(world)
     for operation in ("task", "job"):
         job = world.job(operation)
-        task = gang(world, job, constraints={"maxTaskRetryCount": 3})
+        task = multi_instance_task(world, job, constraints={"maxTaskRetryCount": 3})
         coordinate(world, task)
         end_primary(world, task, failed(7))
         if operation == "task":
@@ -371,7 +375,7 @@ def test_termination_between_instance_ends_prevents_retry() -> None:
 def test_deletion_between_instance_ends_deletes_all() -> None:
     world = World()
     pool = cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     coordinate(world, task)
     end_primary(world, task, OK)
     tasks.delete(world.account, task)
@@ -384,7 +388,7 @@ def test_deletion_between_instance_ends_deletes_all() -> None:
 def test_end_outranks_a_later_node_loss() -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job())
+    task = multi_instance_task(world, world.job())
     coordinate(world, task)
     end_primary(world, task, OK)
     nodes.leave(world.account, members(task)[2].node, tasks.Stop.LOST, world.clock.now())
@@ -395,7 +399,7 @@ def test_end_outranks_a_later_node_loss() -> None:
 def test_retention_covers_the_folders_of_subtasks(tmp_path: Path) -> None:
     world = World()
     cluster(world)
-    task = gang(world, world.job(), constraints={"retentionTime": "PT1H"})
+    task = multi_instance_task(world, world.job(), constraints={"retentionTime": "PT1H"})
     coordinate(world, task)
     world.end(task)
     store = AccountStore(tmp_path)
@@ -404,6 +408,6 @@ def test_retention_covers_the_folders_of_subtasks(tmp_path: Path) -> None:
     assert len(where) == 3
     assert [store.tasks.retained_until(*place) for place in where] == [later] * 3
     assert store.tasks.retained_until("pool", "other") is None
-    assert store.tasks.take_expired(later, 10) == [("job", "gang", list(place)) for place in where]
+    assert store.tasks.take_expired(later, 10) == [("job", "multi", list(place)) for place in where]
     assert store.tasks.take_expired(later, 10) == []
     store.close()

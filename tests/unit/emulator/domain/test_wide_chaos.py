@@ -71,12 +71,12 @@ class WideChaos(Chaos):
             enableInterNodeCommunication=True,
         )
         self.steps += [
-            *[self.add_gang] * 8,
+            *[self.add_multi_instance_task] * 8,
             *[self.end_process] * 6,
             *[self.end_killed] * 4,
             *[self.add_cluster_job] * 3,
             *[self.add_schedule] * 2,
-            *[self.strike_gang] * 5,
+            *[self.strike_multi_instance_task] * 5,
             self.change_schedule,
             self.end_schedule,
             self.delete_auto_pool,
@@ -92,7 +92,7 @@ class WideChaos(Chaos):
     def add_cluster_job(self) -> None:
         if len(self.world.account.jobs) < 8:
             self.count += 1
-            self.world.job(f"gangs{self.count}", "cluster", **self.body())
+            self.world.job(f"instances{self.count}", "cluster", **self.body())
 
     def body(self) -> Json:
         body: Json = {
@@ -106,18 +106,18 @@ class WideChaos(Chaos):
             body["maxParallelTasks"] = self.random.randint(1, 2)
         return body
 
-    def add_gang(self) -> None:
+    def add_multi_instance_task(self) -> None:
         job = self.job()
         if job is None:
             return
         task_admission.require_open_job(job)
         self.count += 1
         size, tries = self.random.randint(1, 4), self.random.randint(0, 2)
-        gang = {"numberOfInstances": size, "coordinationCommandLine": "c"}
+        settings = {"numberOfInstances": size, "coordinationCommandLine": "c"}
         limits = {"maxTaskRetryCount": tries}
-        self.world.task(job, f"g{self.count}", multiInstanceSettings=gang, constraints=limits)
+        self.world.task(job, f"g{self.count}", multiInstanceSettings=settings, constraints=limits)
 
-    def strike_gang(self) -> None:
+    def strike_multi_instance_task(self) -> None:
         """Something happens to a running one, and soon perhaps another thing."""
         account, now = self.world.account, self.world.clock.now()
         found = [t for job in account.jobs.values() for t in job.live.values() if t.instances > 1]

@@ -32,13 +32,13 @@ TASK: dict[str, Any] = {
 }
 
 
-def gang(world: World) -> Task:
+def multi_instance_task(world: World) -> Task:
     world.pool(
         targetDedicatedNodes=2,
         enableInterNodeCommunication=True,
         virtualMachineConfiguration=MACHINE,
     )
-    return world.task(world.job(), "gang", **TASK)
+    return world.task(world.job(), "multi", **TASK)
 
 
 def members(task: Task) -> list[Execution]:
@@ -62,7 +62,7 @@ def launch_of(
 
 def test_container_gets_the_coordination_command_and_knows_the_others(tmp_path: Path) -> None:
     world = World()
-    task = gang(world)
+    task = multi_instance_task(world)
     primary, second = members(task)
     for member in (primary, second):
         launch, container = launch_of(world, member, tmp_path)
@@ -75,7 +75,7 @@ def test_container_gets_the_coordination_command_and_knows_the_others(tmp_path: 
 
 def test_container_of_the_primary_gets_the_tasks_own_command_afterwards(tmp_path: Path) -> None:
     world = World()
-    task = gang(world)
+    task = multi_instance_task(world)
     for member in members(task):
         world.finish(member)
     launch, container = launch_of(world, members(task)[0], tmp_path)
@@ -86,7 +86,7 @@ def test_container_of_the_primary_gets_the_tasks_own_command_afterwards(tmp_path
 
 def test_task_folder_that_a_subtask_mounts_is_the_shared_one(tmp_path: Path) -> None:
     world = World()
-    second = members(gang(world))[1]
+    second = members(multi_instance_task(world))[1]
     launch, container = launch_of(
         world, second, tmp_path, containerHostBatchBindMounts=[{"source": "Task"}]
     )
@@ -97,7 +97,7 @@ def test_task_folder_that_a_subtask_mounts_is_the_shared_one(tmp_path: Path) -> 
 
 def test_subtask_and_primary_show_containers_of_their_own() -> None:
     world = World()
-    task = gang(world)
+    task = multi_instance_task(world)
     primary, second = members(task)
     executions.record_container(world.account, second, {"containerId": "b", "state": "running"})
     executions.record_container(world.account, primary, {"containerId": "a", "state": "running"})
