@@ -39,7 +39,7 @@ RunArgument = Annotated[
 ]
 _RUN_OR_GROUP: Any = typer.Argument(
     metavar="RUN",
-    help="ID of a run or of a group of submit, unique prefix, or @last.",
+    help="ID of a run, sweep or group, unique prefix, or @last.",
     autocompletion=complete_run_or_group,
 )
 RunOrGroupArgument = Annotated[str, _RUN_OR_GROUP]
@@ -49,7 +49,7 @@ TargetOption = Annotated[
     typer.Option(
         "--target",
         help="Where runs execute: local or azure.",
-        show_default=False,
+        show_default="local, unless the settings name another",
         autocompletion=complete_target,
     ),
 ]
@@ -57,8 +57,8 @@ StackOption = Annotated[
     str | None,
     typer.Option(
         "--stack",
-        help="Deployed Pulumi stack.",
-        show_default=False,
+        help="Pulumi stack of the Azure environment.",
+        show_default="dev, unless the settings name another",
         autocompletion=complete_stack,
     ),
 ]
@@ -73,7 +73,10 @@ DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit and r
 NewStackOption = Annotated[
     str | None,
     typer.Option(
-        "--stack", help="Pulumi stack.", show_default=False, autocompletion=complete_stack
+        "--stack",
+        help="Pulumi stack of the Azure environment.",
+        show_default="dev, unless the settings name another",
+        autocompletion=complete_stack,
     ),
 ]
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
@@ -172,14 +175,17 @@ RecipeArgument = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="Built-in recipe, folder, or script.",
+        help="Built-in recipe, folder, script or notebook.",
         autocompletion=complete_recipe,
     ),
 ]
 EntryOption = Annotated[
     str | None,
     typer.Option(
-        "--entry", metavar="SCRIPT", help="The script of a folder to run.", show_default=False
+        "--entry",
+        metavar="SCRIPT",
+        help="Script, notebook or module to run, if RECIPE is a folder.",
+        show_default=False,
     ),
 ]
 ArgsArgument = Annotated[
@@ -207,7 +213,8 @@ InputOption = Annotated[
         "--input",
         "-i",
         metavar="NAME=SPEC",
-        help="Input: a path, https://…, blob:CONTAINER/PREFIX, run:RUN/PATH, dataset:… or share:…",
+        help="Input: a path, https://…, blob:CONTAINER/PREFIX, run:RUN/PATH, dataset:NAME or "
+        "share:PATH; can be repeated.",
         show_default=False,
     ),
 ]
@@ -223,7 +230,10 @@ ExperimentOption = Annotated[
 PoolOption = Annotated[
     str | None,
     typer.Option(
-        "--pool", help="Pool to run on.", show_default=False, autocompletion=complete_pool
+        "--pool",
+        help="Pool to run on.",
+        show_default="the first that meets the requirements",
+        autocompletion=complete_pool,
     ),
 ]
 DryRunOption = Annotated[
@@ -233,7 +243,9 @@ DryRunOption = Annotated[
 
 GpuOption = Annotated[
     int | None,
-    typer.Option("--gpu", metavar="N", min=0, help="Minimum number of GPUs.", show_default=False),
+    typer.Option(
+        "--gpu", metavar="N", min=0, help="Minimum number of GPUs per node.", show_default=False
+    ),
 ]
 NodesOption = Annotated[
     int | None,
@@ -241,7 +253,7 @@ NodesOption = Annotated[
         "--nodes",
         metavar="N",
         min=1,
-        help="Number of nodes that run it together.",
+        help="Number of nodes that the run uses at once.",
         show_default=False,
     ),
 ]
@@ -250,9 +262,9 @@ LauncherOption = Annotated[
     typer.Option(
         "--launcher",
         metavar="NAME",
-        help="What starts the command: python, torchrun, mpi, horovod, tensorflow, jax, "
-        "chainermn, cntk.",
-        show_default=False,
+        help="Launcher of the command: python, torchrun, mpi, horovod, tensorflow, jax, "
+        "chainermn or cntk.",
+        show_default="python, unless the recipe names another",
     ),
 ]
 SpotOption = Annotated[
@@ -277,14 +289,19 @@ AfterOption = Annotated[
 ]
 MaxTimeOption = Annotated[
     str | None,
-    typer.Option("--max-time", metavar="TIME", help="Time limit: 90m, 2h, 1d.", show_default=False),
+    typer.Option(
+        "--max-time",
+        metavar="TIME",
+        help="Time limit of the command: 90m, 2h, 1d.",
+        show_default="none, unless the recipe sets one",
+    ),
 ]
 FailIfStuckOption = Annotated[
     str | None,
     typer.Option(
         "--fail-if-stuck",
         metavar="TIME",
-        help="Cancel the run and exit with 5 if it is stuck for this time: 15m, 1h.",
+        help="Cancel the run and exit with code 5 if it is stuck for this time: 15m, 1h.",
         show_default=False,
     ),
 ]
@@ -293,14 +310,16 @@ EvictOption = Annotated[
     typer.Option(
         "--evict",
         metavar="seed=N,mtbf=TIME|FILE",
-        help="Rehearse evictions on this machine: at random, or by a trace.",
+        help="Evict the node of the run on this machine, at random times or from a trace file.",
         show_default=False,
     ),
 ]
 RetriesOption = Annotated[
     int | None,
     typer.Option(
-        "--retries", help="Maximum number of attempts after a failure.", show_default=False
+        "--retries",
+        help="Maximum number of further attempts after a failure.",
+        show_default="0, unless the recipe sets another",
     ),
 ]
 MaxCostOption = Annotated[
@@ -308,7 +327,7 @@ MaxCostOption = Annotated[
     typer.Option(
         "--max-cost",
         metavar="USD",
-        help="Cap of the costs of the nodes; the job ends before they exceed it.",
+        help="Cost cap: the job ends before its nodes cost more.",
         show_default=False,
     ),
 ]
@@ -317,7 +336,7 @@ KeepOption = Annotated[
     typer.Option(
         "--keep",
         metavar="GLOB",
-        help="Files in the folder of the script to keep whatever their size.",
+        help="Keep these files of the script's folder whatever their size; can be repeated.",
         show_default=False,
     ),
 ]

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from runner.cli.options import PoolOption, StackOption, TargetOption
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.protocol.errors import RunnerError
 
@@ -22,9 +23,9 @@ def _config() -> None:
 
 @config_app.command()
 def show(
-    target: Annotated[str | None, typer.Option(help="Where runs execute: local or azure.")] = None,
-    stack: Annotated[str | None, typer.Option(help="Pulumi stack.")] = None,
-    pool: Annotated[str | None, typer.Option(help="Pool to run on.")] = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    pool: PoolOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print every setting with its value and origin."""
@@ -78,7 +79,9 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[
         Shell | None,
-        typer.Argument(help="Shell to print the script for.", show_default="the one of $SHELL"),
+        typer.Argument(
+            metavar="SHELL", help="Shell of the script.", show_default="the one of $SHELL"
+        ),
     ] = None,
     install: Annotated[
         bool, typer.Option("--install", help="Install the script for the current user.")

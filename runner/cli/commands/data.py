@@ -16,7 +16,8 @@ _FORCE = "Replace files with different content."
 _PATH_HELP = "PATH in container data, CONTAINER:PATH, or share:PATH."
 ForceOption = Annotated[bool, typer.Option("-f", "--force", help=_FORCE)]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would be transferred, and do nothing.")
+    bool,
+    typer.Option("--dry-run", help="Print what would be transferred, without transferring it."),
 ]
 
 
@@ -65,7 +66,9 @@ def get(
     path: Annotated[str, typer.Argument(metavar="PATH", help=_PATH_HELP)],
     local: Annotated[
         Path | None,
-        typer.Argument(metavar="FOLDER", help="Destination.", show_default="the stored name"),
+        typer.Argument(
+            metavar="FOLDER", help="Destination folder.", show_default="the stored name"
+        ),
     ] = None,
     force: ForceOption = False,
     dry_run: DryRunOption = False,

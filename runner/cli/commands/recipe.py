@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.options import RecipeArgument
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ def list_(output: OutputOption = OutputFormat.TABLE) -> None:
 
 
 @app.command()
-def new(name: Annotated[str, typer.Argument(help="Name of the new folder.")]) -> None:
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new folder.")],
+) -> None:
     """Create a folder with a train.yaml and a script to start from."""
     from pathlib import Path
 
@@ -51,7 +54,7 @@ def new(name: Annotated[str, typer.Argument(help="Name of the new folder.")]) ->
 
 @app.command()
 def check(
-    ref: Annotated[str, typer.Argument(help="Built-in recipe, folder or script.")],
+    ref: RecipeArgument,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Check a recipe and print what would run; errors name file and line."""
@@ -70,11 +73,15 @@ def check(
 @app.command()
 def show(
     ref: Annotated[
-        str, typer.Argument(help="Built-in recipe, folder or script; with a variant NAME:VARIANT.")
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Built-in recipe, folder, script or notebook; RECIPE:VARIANT for a variant.",
+        ),
     ],
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show a recipe: toolkit, data, parameters, variants and the expected metrics."""
+    """Show a recipe: toolkit, data, parameters, variants and expected metrics."""
     from pathlib import Path
 
     from runner.core.recipe.recipe import load_recipe

@@ -262,8 +262,10 @@ def _text(progress: Progress) -> str:
         count = f"{format_size(progress.done)} of {format_size(progress.total)}"
         count = format_size(progress.total) if progress.state == "end" else count
     else:
-        count = f"{progress.done:g} of {progress.total:g} {progress.unit or ''}".rstrip()
-        count = f"{progress.total:g} {progress.unit or ''}" if progress.state == "end" else count
+        at_end = progress.state == "end"
+        count = f"{progress.total:g}" if at_end else f"{progress.done:g} of {progress.total:g}"
+        unit = progress.unit or ""
+        count = f"{count} {unit.removesuffix('s') if progress.total == 1 else unit}".rstrip()
     if progress.unit and progress.unit in message:
         return message
     return "  ".join(part for part in (message, count) if part)

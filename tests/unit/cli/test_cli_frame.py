@@ -99,7 +99,7 @@ def test_no_words_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["local", "stat"], "stat"),
         (["local", "up", "--nodes", "many"], "--nodes"),
         (["config", "show", "-o", "yaml"], "'table'"),
-        (["recipe", "check"], "ref"),
+        (["recipe", "check"], "RECIPE"),
         (["version", "extra"], "extra"),
     ],
 )

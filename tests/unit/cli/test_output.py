@@ -94,6 +94,15 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_stage_of_one_file_counts_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    with Output().stages() as view:
+        view.on_progress(Progress("delete", "end", "", 1, 1, "files"))
+        view.on_progress(Progress("upload", "end", "", 2, 2, "files"))
+    shown = capsys.readouterr().err
+    assert re.search(r"delete +1 file( |$)", shown, re.MULTILINE)
+    assert re.search(r"upload +2 files( |$)", shown, re.MULTILINE)
+
+
 def test_log_lines_pass_through_the_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)

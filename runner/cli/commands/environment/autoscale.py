@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.options import Invocation, PoolOption, YesOption, on_target
+from runner.cli.autocomplete import complete_pool
+from runner.cli.options import Invocation, YesOption, on_target
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
     from runner.core.simulation.scenario import CapacityChange, Scenario, Workload
     from runner.flows.environment.autoscale import Assumed, Candidate, FormulaChange
 
-app = typer.Typer(no_args_is_help=True, help="Try and apply autoscale formulas.")
+app = typer.Typer(no_args_is_help=True, help="Check, simulate and apply autoscale formulas.")
+ScaledPoolOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        help="Pool to evaluate it on.",
+        show_default="the only pool with a formula",
+        autocompletion=complete_pool,
+    ),
+]
 
 
 @app.command("evaluate")
@@ -33,9 +43,9 @@ app = typer.Typer(no_args_is_help=True, help="Try and apply autoscale formulas."
 def evaluate(
     call: Invocation,
     formula: Annotated[
-        str, typer.Argument(metavar="FORMULA|FILE", help="Formula, or file with one.")
+        str, typer.Argument(metavar="FORMULA|FILE", help="Formula, or a file with one.")
     ],
-    pool: PoolOption = None,
+    pool: ScaledPoolOption = None,
 ) -> None:
     """Evaluate a formula on a pool with its current samples; the pool does not change."""
     from runner.flows.environment.autoscale import evaluate as evaluate_flow
@@ -90,8 +100,8 @@ def _show_evaluation(out: Output, pool: PoolView, run: PoolAutoscale) -> None:
 
 @app.command("last")
 @on_target
-def last(call: Invocation, pool: PoolOption = None) -> None:
-    """Show the last evaluation of a pool's formula: when it was, its result or its error."""
+def last(call: Invocation, pool: ScaledPoolOption = None) -> None:
+    """Show the last evaluation of a pool's formula: its time, and its result or error."""
     from runner.core.units import format_duration
     from runner.flows.environment.autoscale import last_evaluation
 
@@ -136,21 +146,23 @@ def last(call: Invocation, pool: PoolOption = None) -> None:
 def apply(
     call: Invocation,
     formula: Annotated[
-        str, typer.Argument(metavar="FORMULA|FILE", help="Formula, or file with one.")
+        str, typer.Argument(metavar="FORMULA|FILE", help="Formula, or a file with one.")
     ],
-    pool: PoolOption = None,
+    pool: ScaledPoolOption = None,
     interval: Annotated[
         str | None,
         typer.Option(
-            "--interval", help="Time between two evaluations, from 5m.", show_default="unchanged"
+            "--interval",
+            help="Time between two evaluations, at least 5m.",
+            show_default="unchanged",
         ),
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Give a pool a formula, after it was checked and evaluated.
+    """Check and evaluate a formula, and give it to a pool.
 
-    The change is shown before you confirm it. The formula of a pool that a stack declares is
-    changed in the file of the stack.
+    Shows the change and asks for confirmation. The formula of a pool that a stack declares is
+    changed in the stack's file instead.
     """
     from runner.flows.environment.autoscale import apply_formula, plan_formula
 
@@ -220,7 +232,7 @@ def _position(formula: str, message: str) -> list[str]:
 FormulasArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[FORMULA|FILE]...",
+        metavar="FORMULA|FILE",
         help="Formulas, or files with one each.",
         show_default="the formula of --pool",
     ),
@@ -229,19 +241,22 @@ NamedPoolOption = Annotated[
     str | None,
     typer.Option(
         "--pool",
-        help="Pool of the target; its formula, interval, slots and VM size are the defaults.",
+        help="Take formula, interval, slots and VM size from this pool.",
         show_default=False,
     ),
 ]
 SlotsOption = Annotated[
-    int | None, typer.Option("--slots", min=1, max=256, help="Task slots of a node.")
+    int | None,
+    typer.Option("--slots", min=1, max=256, help="Task slots of a node.", show_default="1"),
 ]
 IntervalOption = Annotated[
     str | None,
-    typer.Option("--interval", help="Time between two evaluations, from 5m.", show_default="15m"),
+    typer.Option(
+        "--interval", help="Time between two evaluations, at least 5m.", show_default="15m"
+    ),
 ]
 BootOption = Annotated[
-    str, typer.Option("--boot", help="Time until a new node takes tasks, with its start task.")
+    str, typer.Option("--boot", help="Time until a new node takes tasks, including its start task.")
 ]
 
 
@@ -255,10 +270,11 @@ def lint(
     interval: IntervalOption = None,
     boot: BootOption = "4m",
     spot: Annotated[
-        bool, typer.Option("--spot/--dedicated", help="Kind of nodes that the pool should have.")
+        bool,
+        typer.Option("--spot/--dedicated", help="Kind of nodes that the pool is meant to have."),
     ] = True,
 ) -> None:
-    """Find what is wrong with formulas that Batch accepts, such as a missing upper bound."""
+    """Find mistakes in formulas that Batch accepts, such as a missing upper bound."""
     from runner.flows.environment.autoscale import lint_all
 
     out = call.out
@@ -297,7 +313,7 @@ def _show_findings(out: Output, found: Sequence[tuple[Candidate, list[Finding]]]
             out.text(f"  better: {finding.better}")
 
 
-TasksOption = Annotated[int, typer.Option("--tasks", min=1, max=1_000_000, help="Tasks.")]
+TasksOption = Annotated[int, typer.Option("--tasks", min=1, max=1_000_000, help="Number of tasks.")]
 DurationOption = Annotated[
     str,
     typer.Option(
@@ -307,7 +323,7 @@ DurationOption = Annotated[
     ),
 ]
 OverOption = Annotated[
-    str, typer.Option("--over", help="Period in which the tasks arrive, at random.")
+    str, typer.Option("--over", help="Period in which the tasks arrive at random times.")
 ]
 TaskSlotsOption = Annotated[
     int, typer.Option("--task-slots", min=1, max=256, help="Slots that a task needs.")
@@ -316,12 +332,12 @@ WorkloadOption = Annotated[
     Path | None,
     typer.Option(
         "--workload",
-        help="Tasks as JSON lines or CSV of arrival, duration, slots; instead of --tasks.",
+        help="File with tasks, instead of --tasks: JSON lines or CSV of arrival, duration, slots.",
         show_default=False,
     ),
 ]
 SetupOption = Annotated[
-    str, typer.Option("--setup", help="Time at the start of each attempt of a task.")
+    str, typer.Option("--setup", help="Time that each attempt of a task takes before its work.")
 ]
 CheckpointOption = Annotated[
     str | None,
@@ -340,21 +356,21 @@ TraceOption = Annotated[
     Path | None,
     typer.Option(
         "--trace",
-        help="Evictions and spot capacity by time, as the emulator reads them.",
+        help="File with evictions and spot capacity by time.",
         show_default=False,
     ),
 ]
 SpotQuotaOption = Annotated[
-    int | None, typer.Option("--spot-quota", min=0, help="Most spot nodes.")
+    int | None, typer.Option("--spot-quota", min=0, help="Maximum number of spot nodes.")
 ]
 DedicatedQuotaOption = Annotated[
-    int | None, typer.Option("--dedicated-quota", min=0, help="Most dedicated nodes.")
+    int | None, typer.Option("--dedicated-quota", min=0, help="Maximum number of dedicated nodes.")
 ]
 VmSizeOption = Annotated[
     str | None, typer.Option("--vm-size", help="VM size, for its price.", show_default=False)
 ]
 PriceRegionOption = Annotated[
-    str | None, typer.Option("--region", help="Region of the price.", show_default=False)
+    str | None, typer.Option("--region", help="Region of the prices.", show_default=False)
 ]
 SpotPriceOption = Annotated[
     float | None,
@@ -363,7 +379,7 @@ SpotPriceOption = Annotated[
         metavar="USD",
         min=0,
         max=10_000,
-        help="Price of a spot node per hour.",
+        help="Price of a spot node per hour in USD.",
         show_default="of --vm-size in --region",
     ),
 ]
@@ -374,11 +390,11 @@ DedicatedPriceOption = Annotated[
         metavar="USD",
         min=0,
         max=10_000,
-        help="Price of a dedicated node per hour.",
+        help="Price of a dedicated node per hour in USD.",
         show_default="of --vm-size in --region",
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of what is random.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random numbers.")]
 PlotOption = Annotated[
     Path | None,
     typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html.", show_default=False),

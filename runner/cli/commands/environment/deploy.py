@@ -324,7 +324,7 @@ def preview(
     offline: Annotated[
         bool,
         typer.Option(
-            "--offline", help="Show a first deployment, without Azure and the Pulumi CLI."
+            "--offline", help="Preview a first deployment, without a sign-in or the Pulumi CLI."
         ),
     ] = False,
     yes: Annotated[
@@ -345,7 +345,7 @@ def preview(
 def down(
     stack: NewStackOption = None,
     everything: Annotated[
-        bool, typer.Option("--everything", help="Delete the data of the stack, too.")
+        bool, typer.Option("--everything", help="Also delete runs, models and data.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Skip the check for active runs and schedules.")

@@ -70,12 +70,12 @@ def init(
     location: Annotated[str | None, typer.Option(help="Region, such as eastus.")] = None,
     vm_size: Annotated[str | None, typer.Option(help="VM size of the spot nodes.")] = None,
     max_nodes: Annotated[str | None, typer.Option(help="Maximum number of spot nodes.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Budget in US dollars per month; 0 for none.")
-    ] = None,
+    budget: Annotated[str | None, typer.Option(help="Budget in USD per month; 0 for none.")] = None,
     email: Annotated[str | None, typer.Option(help="Address for the budget's e-mails.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the stack's file.")] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Ask nothing; use defaults.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an existing Pulumi.STACK.yaml.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask; use the defaults.")] = False,
     check: Annotated[bool, typer.Option(help="Run `runner check` afterwards.")] = True,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

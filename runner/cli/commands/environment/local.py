@@ -16,22 +16,33 @@ if TYPE_CHECKING:
     from runner.core.settings import Settings
     from runner.flows.local.lifecycle import LocalStatus
 
-app = typer.Typer(help="Start, stop and inspect the local Azure Batch and Azure Blob.")
+app = typer.Typer(help="Start, stop and inspect the local Azure Batch and Azure Blob Storage.")
 
 
 @app.command()
 def up(
-    nodes: Annotated[int | None, typer.Option(help="Number of nodes; 1 at first.")] = None,
-    slots: Annotated[
-        int | None, typer.Option(help="Task slots per node; at first half the cores.")
+    nodes: Annotated[
+        int | None, typer.Option(help="Number of nodes.", show_default="as before, at first 1")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the Batch emulator.")] = None,
-    blob_port: Annotated[int | None, typer.Option(help="Port of Azurite.")] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            help="Task slots per node.", show_default="as before, at first half of the cores"
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the Batch emulator.", show_default="as before, at first free"),
+    ] = None,
+    blob_port: Annotated[
+        int | None, typer.Option(help="Port of Azurite.", show_default="as before, at first free")
+    ] = None,
     azure_names: Annotated[
         bool | None,
         typer.Option(
             "--azure-names/--no-azure-names",
-            help="Lead Azure's own host names to the local services in tasks.",
+            help="Redirect Azure's host names to the local services in tasks.",
+            show_default="as before, at first no",
         ),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -94,10 +105,10 @@ def env(output: OutputOption = OutputFormat.TABLE) -> None:
 @app.command(name="exec", context_settings={"ignore_unknown_options": True})
 def run_command(
     command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND", help="Program and its arguments, after --.")
+        list[str], typer.Argument(metavar="-- COMMAND", help="Command and its arguments.")
     ],
     azure: Annotated[
-        bool, typer.Option("--azure", help="Lead Azure's own host names to the local services.")
+        bool, typer.Option("--azure", help="Redirect Azure's host names to the local services.")
     ] = False,
 ) -> None:
     """Run a command with the variables of `runner local env`."""
@@ -111,21 +122,28 @@ def evict(
     node: Annotated[
         str | None,
         typer.Argument(
-            help="ID or prefix of a spot node; by default any.",
+            metavar="NODE",
+            help="ID or unique prefix of a spot node.",
+            show_default="any",
             autocompletion=complete_node,
         ),
     ] = None,
-    pool: Annotated[str | None, typer.Option(help="Pool of the nodes; by default 'local'.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Number of nodes; by default 1.")] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Pool of the nodes.", show_default="local")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes.", show_default="1")
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Evict all spot nodes of the pool.")
     ] = False,
     notice: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Time between notice and eviction; by default 30s."),
+        typer.Option(metavar="TIME", help="Time between notice and eviction.", show_default="30s"),
     ] = None,
     away: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time until the node returns; by default 0s.")
+        str | None,
+        typer.Option(metavar="TIME", help="Time until the node returns.", show_default="0s"),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -186,7 +204,7 @@ def reset(yes: YesOption = False) -> None:
 @app.command()
 def prune(
     everything: Annotated[
-        bool, typer.Option("--all", help="Include packages and data sets, which are fetched again.")
+        bool, typer.Option("--all", help="Also delete cached packages and data sets.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be deleted, with sizes.")
@@ -196,8 +214,8 @@ def prune(
 ) -> None:
     """Free disk space: folders of ended tasks, and old versions and logs of the services.
 
-    Runs, their files and running services stay, and folders with files that a run did not keep.
-    `runner rm` deletes runs.
+    Keeps runs with their files (`runner rm` deletes those), running services, and folders with
+    files that a run did not keep.
     """
     from runner.core.units import format_size
     from runner.flows.local.prune import plan_prune

@@ -19,7 +19,9 @@ _EVERY_S = 15.0
 
 
 def monitor(
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port.")] = 9464,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on.")
+    ] = 9464,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit.")] = False,
     otlp: Annotated[

@@ -39,7 +39,10 @@ _NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since",
 
 
 PoolArgument = Annotated[
-    str, typer.Argument(help="ID of the pool.", autocompletion=complete_pool, show_default=False)
+    str,
+    typer.Argument(
+        metavar="POOL", help="ID of the pool.", autocompletion=complete_pool, show_default=False
+    ),
 ]
 
 
@@ -80,7 +83,7 @@ def _hint_at_azure(out: Output, settings: Settings) -> None:
 @app.command()
 @on_target
 def show(call: Invocation, pool: PoolArgument) -> None:
-    """Show one pool: size, nodes, formula and what came of it, image, mounts, cost."""
+    """Show a pool: size, nodes, formula and its last evaluation, image, mounts, cost."""
     from runner.flows.environment.pools import pool_status
 
     out = call.out
@@ -121,13 +124,15 @@ def nodes(call: Invocation, pool: PoolArgument) -> None:
                     out.note(f"  {line}")
 
 
-NodeArgument = Annotated[str, typer.Argument(help="ID of the node.", show_default=False)]
+NodeArgument = Annotated[
+    str, typer.Argument(metavar="NODE", help="ID of the node.", show_default=False)
+]
 
 
 @app.command()
 @on_target
 def disable(call: Invocation, pool: PoolArgument, node: NodeArgument) -> None:
-    """Give a node no more tasks; those that run go on, and the node still costs money."""
+    """Disable scheduling on a node: it gets no more tasks, and still costs money."""
     _schedule(call, pool, node, enabled=False)
 
 
@@ -137,10 +142,11 @@ def enable(
     call: Invocation,
     pool: PoolArgument,
     node: Annotated[
-        str | None, typer.Argument(help="ID of the node.", show_default="all nodes")
+        str | None,
+        typer.Argument(metavar="NODE", help="ID of the node.", show_default="all nodes"),
     ] = None,
 ) -> None:
-    """Enable scheduling on one or all nodes; also continue the jobs of a drain."""
+    """Enable scheduling on one or all nodes, and continue the runs that a drain paused."""
     if node is not None:
         _schedule(call, pool, node, enabled=True)
         return
@@ -166,15 +172,15 @@ def drain(
         typer.Option(
             "--to",
             metavar="POOL",
-            help="Move its unfinished runs to this pool.",
-            show_default="they wait until the pool is enabled",
+            help="Move the unfinished runs to this pool.",
+            show_default="pause them until the pool is enabled",
         ),
     ] = None,
     running: Annotated[
         Literal["requeue", "wait", "terminate"] | None,
         typer.Option(
             "--running",
-            help="Running runs are requeued, awaited or ended; requeued ones use their checkpoint.",
+            help="Requeue running runs, wait for them, or end them. Requeued ones resume.",
             show_default="requeue with --to, else wait",
         ),
     ] = None,
@@ -232,7 +238,9 @@ def _schedule(call: Invocation, pool: str, node: str, *, enabled: bool) -> None:
 @app.command()
 def resize(
     pool: PoolArgument,
-    spot: Annotated[int, typer.Argument(help="Number of spot nodes.", show_default=False)],
+    spot: Annotated[
+        int, typer.Argument(metavar="SPOT", help="Number of spot nodes.", show_default=False)
+    ],
     dedicated: Annotated[
         int | None, typer.Option(help="Number of dedicated nodes.", show_default="unchanged")
     ] = None,
@@ -242,7 +250,7 @@ def resize(
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
-    """Set the number of nodes of a pool without a formula; removed nodes finish their tasks."""
+    """Set the number of nodes of a pool without a formula. Removed nodes finish their tasks."""
     from runner.flows.environment.pools import resize as resize_flow
 
     out = Output()
@@ -278,7 +286,7 @@ def rm(
 ) -> None:
     """Delete a pool that no stack declares, with its nodes.
 
-    It is an error while runs that have not ended, or schedules, need the pool.
+    Refuses while unfinished runs or schedules need the pool.
     """
     import shlex
 
@@ -452,7 +460,7 @@ def skus(
     ] = False,
     subscription: Annotated[
         str | None,
-        typer.Option("--subscription", help="Subscription of --live.", show_default=False),
+        typer.Option("--subscription", help="Azure subscription for --live.", show_default=False),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="Include retired sizes.")] = False,
     output: OutputOption = OutputFormat.TABLE,

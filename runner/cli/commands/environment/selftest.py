@@ -31,28 +31,31 @@ def selftest(
         typer.Option(
             "--stack",
             help="Pulumi stack whose subscription and region are used.",
-            show_default=False,
+            show_default="dev, unless the settings name another",
             autocompletion=complete_stack,
         ),
     ] = None,
     max_cost: Annotated[
         float,
-        typer.Option("--max-cost", metavar="USD", min=0, help="Most that it may cost on Azure."),
+        typer.Option("--max-cost", metavar="USD", min=0, help="Maximum cost on Azure."),
     ] = 5.0,
     training: Annotated[
-        bool, typer.Option(help="Also train MNIST, and take its node away once.")
+        bool, typer.Option(help="Also train MNIST, and lose its node once.")
     ] = True,
     data: DataOption = None,
     check: Annotated[bool, typer.Option(help="Run the checks of `runner check` first.")] = True,
     report: Annotated[
-        Path, typer.Option("--report", help="File of the report; a page is written beside it.")
+        Path,
+        typer.Option(
+            "--report", help="JSON file of the report; the same is written as .md beside it."
+        ),
     ] = Path("selftest-report.json"),
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Compare every answer of a target with the emulator's, and train on it once.
+    """Compare the answers of a target with those of the emulator, and train once on it.
 
-    On Azure it deploys a stack of its own for that, and removes it with everything in it.
+    On Azure it deploys a stack of its own, and removes it with everything in it.
     """
     from runner.flows.selftest.report import SelftestReport
     from runner.flows.selftest.selftest import ask_emulator, reporting, run_selftest

@@ -47,7 +47,9 @@ def attach(
     run: options.RunArgument = "@last",
     tail: Annotated[
         int | None,
-        typer.Option("--tail", min=0, help="Number of earlier log lines to print; by default all."),
+        typer.Option(
+            "--tail", min=0, help="Number of earlier log lines to print.", show_default="all"
+        ),
     ] = None,
     download: options.DownloadOption = False,
     output_dir: options.OutputDirOption = None,

@@ -41,7 +41,7 @@ class _ShowByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_ShowByDefault,
-    help="Show what runs cost. `runner cost RUN` and `runner cost --since 7d` are `cost show`.",
+    help="Show what runs cost. `runner cost RUN` is short for `runner cost show RUN`.",
 )
 
 app.command("whatif")(whatif)
@@ -72,7 +72,7 @@ def show(
     ] = None,
     by: Annotated[
         Literal["run", "recipe", "experiment", "pool"] | None,
-        typer.Option("--by", help="What a row is.", show_default="experiment"),
+        typer.Option("--by", help="Group the costs by this.", show_default="experiment"),
     ] = None,
     since: Annotated[
         str | None,
@@ -93,7 +93,7 @@ def show(
     spot_price: Annotated[
         float | None,
         typer.Option(
-            "--spot-price", min=0, help="Price of a spot node, USD per hour.", show_default=False
+            "--spot-price", min=0, help="Price of a spot node per hour in USD.", show_default=False
         ),
     ] = None,
     dedicated_price: Annotated[
@@ -101,7 +101,7 @@ def show(
         typer.Option(
             "--dedicated-price",
             min=0,
-            help="Price of a dedicated node, USD per hour.",
+            help="Price of a dedicated node per hour in USD.",
             show_default=False,
         ),
     ] = None,
@@ -110,7 +110,7 @@ def show(
         typer.Option(
             "--reconcile",
             metavar="FILE",
-            help="Compare the nodes on record with a cost export of Azure, by pool.",
+            help="Compare the recorded node time with a cost export of Azure, by pool.",
             show_default=False,
         ),
     ] = None,

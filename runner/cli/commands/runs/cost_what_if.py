@@ -30,7 +30,7 @@ def whatif(
     formulas: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FORMULA|FILE]...",
+            metavar="FORMULA|FILE",
             help="Formulas, or files with one each.",
             show_default="policies only",
         ),
@@ -38,21 +38,23 @@ def whatif(
     pool: pools.NamedPoolOption = None,
     run: Annotated[
         str | None,
-        typer.Option("--run", help="Run whose save time and evictions count.", show_default=False),
+        typer.Option(
+            "--run", help="Take the save time and the evictions from this run.", show_default=False
+        ),
     ] = None,
     nodes: Annotated[
-        int, typer.Option("--nodes", min=1, max=10_000, help="Most nodes of a policy.")
+        int, typer.Option("--nodes", min=1, max=10_000, help="Maximum number of nodes of a policy.")
     ] = 10,
     deadline: Annotated[
         str | None,
         typer.Option(
             "--deadline",
-            help="Time for all tasks.",
-            show_default="twice that of dedicated nodes",
+            help="Time in which all tasks have to end.",
+            show_default="twice the time of dedicated nodes",
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, max=100, help="Simulations of each option.")
+        int, typer.Option("--seeds", min=1, max=100, help="Number of simulations of each option.")
     ] = 3,
     tasks: pools.TasksOption = 100,
     duration: pools.DurationOption = "30m",
@@ -62,7 +64,7 @@ def whatif(
     slots: pools.SlotsOption = None,
     interval: Annotated[
         str,
-        typer.Option("--interval", help="Time between two decisions, from 5m."),
+        typer.Option("--interval", help="Time between two decisions, at least 5m."),
     ] = "5m",
     boot: pools.BootOption = "4m",
     setup: pools.SetupOption = "0s",
@@ -83,7 +85,7 @@ def whatif(
         typer.Option(
             "--vm-size",
             metavar="SIZE[=SPEED]",
-            help="VM size, for its price; SPEED is how much faster it runs a task.",
+            help="VM size, for its price; SPEED: how much faster it is; can be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -23,7 +23,7 @@ _MARGIN_S = 60  # of the time limit, beyond the end of the command
 
 def dev(
     folder: Annotated[
-        str, typer.Argument(metavar="[FOLDER]", help="The code to have on the node.")
+        str, typer.Argument(metavar="FOLDER", help="Folder to send to the node.")
     ] = ".",
     for_: Annotated[
         str, typer.Option("--for", metavar="TIME", help="How long to keep the node: 30m, 4h, 1d.")
@@ -82,7 +82,11 @@ def dev(
         record = submit_run(connection, plan, view.on_progress)
         _await_start(view, connection, record)
     ends = datetime.now(UTC) + timedelta(seconds=seconds)
-    shown = {"run_id": record.run_id, "pool": record.pool, "ends": ends.isoformat()}
+    shown = {
+        "run_id": record.run_id,
+        "pool": record.pool,
+        "ends": local_time(ends) if out.as_text else ends.isoformat(),
+    }
     if not jupyter:
         out.record(shown)
         _tell(out, record.run_id, ends)

@@ -47,7 +47,7 @@ def show(
         str | None,
         typer.Option(
             "--metric",
-            help="The metric that decides which run is best.",
+            help="Metric that decides which run is best.",
             show_default="the primary metric of the newest run",
         ),
     ] = None,

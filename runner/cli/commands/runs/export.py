@@ -96,7 +96,7 @@ def tensorboard(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Run IDs, unique prefixes, or @last.",
             autocompletion=complete_run,
             show_default=False,

@@ -33,7 +33,7 @@ def ls(
         typer.Option(
             "--sas",
             metavar="TIME",
-            help="Print URLs that open in a browser for this time: 1h, 7d.",
+            help="Print URLs that anybody can open for this time: 1h, 7d.",
             show_default=False,
         ),
     ] = None,
@@ -77,7 +77,7 @@ def _add_urls(
     if lifetime is not None and rows:
         expiry = datetime.now(UTC) + lifetime
         url_of = connection.sign_reads(container, expiry)
-        out.note(f"whoever has these URLs can read the files until {local_time(expiry)}")
+        out.note(f"anyone with these URLs can read the files until {local_time(expiry)}")
     for row in rows:
         row["url"] = url_of(row.pop("blob"))
 
@@ -127,8 +127,8 @@ def get(
         list[str] | None,
         typer.Argument(
             metavar="PATTERN",
-            help="Paths or globs; by default all files but the logs.",
-            show_default=False,
+            help="Paths or globs.",
+            show_default="all files except the logs",
         ),
     ] = None,
     output_dir: OutputDirOption = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli.options import RunArgument, StackOption, TargetOption, open_connection
+from runner.cli.options import RunOrGroupArgument, StackOption, TargetOption, open_connection
 from runner.cli.ui.output import Output
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -18,27 +18,28 @@ if TYPE_CHECKING:
 
 
 def logs(
-    run: RunArgument = "@last",
+    run: RunOrGroupArgument = "@last",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")
     ] = False,
     tail: Annotated[
         int | None,
-        typer.Option("--tail", "-n", min=0, help="Number of last lines; by default all."),
+        typer.Option("--tail", "-n", min=0, help="Print only the last lines.", show_default="all"),
     ] = None,
     stderr: Annotated[
         bool, typer.Option("--stderr", help="Print standard error instead of standard output.")
     ] = False,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, help="Only the log of this attempt, from 1.")
+        int | None,
+        typer.Option("--attempt", min=1, help="Only the log of this attempt, counted from 1."),
     ] = None,
     node: Annotated[
         int | None,
         typer.Option(
             "--node",
             min=0,
-            help="Rank of the node, from 0; by default all of them.",
-            show_default=False,
+            help="Only the log of the node with this rank, counted from 0.",
+            show_default="all nodes",
         ),
     ] = None,
     target: TargetOption = None,

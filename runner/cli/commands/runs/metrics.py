@@ -38,7 +38,7 @@ CompareOption = Annotated[
     ),
 ]
 LastOption = Annotated[
-    int | None, typer.Option("--last", min=1, help="Only the last steps, with all values.")
+    int | None, typer.Option("--last", min=1, help="Print the values of this many last steps.")
 ]
 PlotOption = Annotated[
     Path | None,

@@ -77,7 +77,7 @@ SortOption = Annotated[
     typer.Option(
         "--sort",
         metavar="METRIC",
-        help="Sort by the last value of a metric, best first; -METRIC: largest first.",
+        help="Sort by the last value of a metric, best first; -METRIC sorts the largest first.",
         show_default=False,
     ),
 ]

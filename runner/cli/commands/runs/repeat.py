@@ -82,7 +82,10 @@ RunOrNoneArgument = Annotated[
     ),
 ]
 FailedOption = Annotated[
-    bool, typer.Option("--failed", help="Retry every failed or lost run not yet retried, detached.")
+    bool,
+    typer.Option(
+        "--failed", help="Retry every failed or lost run that was not retried, and return at once."
+    ),
 ]
 ExperimentOption = Annotated[
     str | None,
@@ -172,8 +175,8 @@ CheckpointOption = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="N",
-        help="Number of the checkpoint; by default the newest.",
-        show_default=False,
+        help="Number of the checkpoint.",
+        show_default="the newest",
     ),
 ]
 NodesOption = Annotated[
@@ -182,7 +185,7 @@ NodesOption = Annotated[
         "--nodes",
         metavar="N",
         min=1,
-        help="Number of nodes that run it together.",
+        help="Number of nodes that the run uses at once.",
         show_default="as before",
     ),
 ]

@@ -34,8 +34,8 @@ _KEPT_SHOWN = 5
 RunsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="RUN...",
-        help="IDs of runs or groups, unique prefixes, or @last.",
+        metavar="RUN",
+        help="IDs of runs, sweeps or groups, unique prefixes, or @last.",
         autocompletion=complete_run_or_group,
         show_default=False,
     ),
@@ -45,14 +45,18 @@ OlderThanOption = Annotated[
     typer.Option(
         "--older-than",
         metavar="AGE",
-        help="Runs submitted longer ago than this: 30d, 12h.",
-        show_default="`retention` of the settings, if nothing else is selected",
+        help="Only runs submitted longer ago than this: 30d, 12h.",
+        show_default="the setting `retention`, if nothing else is selected",
     ),
 ]
 ExperimentOption = Annotated[
     str | None,
     typer.Option(
-        "--experiment", "-e", metavar="NAME", help="Runs of this experiment.", show_default=False
+        "--experiment",
+        "-e",
+        metavar="NAME",
+        help="Only runs of this experiment.",
+        show_default=False,
     ),
 ]
 DryRunOption = Annotated[

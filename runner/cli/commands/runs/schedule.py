@@ -33,7 +33,13 @@ NameArgument = Annotated[
 @on_target
 def create(
     call: Invocation,
-    ref: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="Recipe, or file of tasks.")],
+    ref: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|FILE",
+            help="Built-in recipe, folder, script or notebook; or YAML file with tasks.",
+        ),
+    ],
     cron: Annotated[
         str | None,
         typer.Option("--cron", help="Times as five cron fields: '0 3 * * *'.", show_default=False),
@@ -41,7 +47,7 @@ def create(
     every: Annotated[
         str | None,
         typer.Option(
-            "--every", help="Interval instead of --cron: 6h, 1d, 90m.", show_default=False
+            "--every", help="Interval: 6h, 1d, 90m; instead of --cron.", show_default=False
         ),
     ] = None,
     timezone: Annotated[
@@ -49,11 +55,11 @@ def create(
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--start", help="Time before which no run starts.", show_default=False),
+        typer.Option("--start", help="Start no run before this date or time.", show_default=False),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="Time after which no run starts.", show_default=False),
+        typer.Option("--until", help="Start no run after this date or time.", show_default=False),
     ] = None,
     max_runs: Annotated[
         int | None,
@@ -67,7 +73,7 @@ def create(
     pool: PoolOption = None,
     priority: PriorityOption = None,
 ) -> None:
-    """Create a schedule of a recipe, or of a file of tasks."""
+    """Create a schedule of a recipe, or of a file with several tasks."""
     from runner.flows.schedules.create import ScheduleFlags, make_schedule
 
     out = call.out

@@ -17,19 +17,18 @@ if TYPE_CHECKING:
 
 NodeOption = Annotated[
     str | None,
-    typer.Option(
-        "--node", help="Rank from 0 or node ID, if the run has several nodes.", show_default=False
-    ),
+    typer.Option("--node", help="Rank (from 0) or ID of the node.", show_default="the first node"),
 ]
 PrintOption = Annotated[
-    bool, typer.Option("--print", help="Print the ssh command, which works for a limited time.")
+    bool,
+    typer.Option("--print", help="Print an ssh command that works for a limited time, and exit."),
 ]
 ForwardOption = Annotated[
     list[str] | None,
     typer.Option(
         "--forward",
         metavar="[LOCAL:]PORT",
-        help="Make a port of the node reachable on this machine; can be repeated.",
+        help="Forward a port of the node to this machine; can be repeated.",
         show_default=False,
     ),
 ]

@@ -30,7 +30,12 @@ def submit(
     pool: options.PoolOption = None,
     experiment: Annotated[
         str | None,
-        typer.Option("--experiment", "-e", help="Experiment name.", show_default="the file's name"),
+        typer.Option(
+            "--experiment",
+            "-e",
+            help="Experiment that the runs belong to.",
+            show_default="the file's name",
+        ),
     ] = None,
     priority: options.PriorityOption = None,
     max_cost: options.MaxCostOption = None,

@@ -10,7 +10,7 @@ import typer
 from runner.cli import options
 from runner.cli.autocomplete import complete_group, complete_model
 from runner.cli.options import Invocation, on_target
-from runner.cli.ui.output import Output
+from runner.cli.ui.output import Output, local_time
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MetricOption = Annotated[
     str | None,
     typer.Option(
         "--metric",
-        help="The metric that decides which trial is best.",
+        help="Metric that decides which trial is best.",
         show_default="the primary metric of the recipe",
     ),
 ]
@@ -64,7 +64,7 @@ def start(
         str | None,
         typer.Option(
             "--method",
-            help="grid: every combination; random: draws; tpe: draws, then by the results so far.",
+            help="grid (all combinations), random (draws) or tpe (learns from results).",
             show_default="grid if all parameters are lists, else tpe if there is a metric",
         ),
     ] = None,
@@ -73,7 +73,7 @@ def start(
     ] = None,
     repeat: Annotated[
         int | None,
-        typer.Option("--repeat", help="How often each trial runs.", show_default="1"),
+        typer.Option("--repeat", help="Number of runs of each trial.", show_default="1"),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed of the draws.", show_default="0")
@@ -81,7 +81,9 @@ def start(
     parallel: Annotated[
         int | None,
         typer.Option(
-            "--parallel", help="Trials that run at the same time.", show_default="as the pool can"
+            "--parallel",
+            help="Maximum number of trials that run at the same time.",
+            show_default="as many as the pool can run",
         ),
     ] = None,
     metric: MetricOption = None,
@@ -89,7 +91,7 @@ def start(
         str | None,
         typer.Option(
             "--early-stop",
-            help="median, halving, hyperband, truncation, bandit or none.",
+            help="Rule to stop poor trials: median, halving, hyperband, truncation, bandit, none.",
             show_default="median with tpe, else none",
         ),
     ] = None,
@@ -98,7 +100,7 @@ def start(
         typer.Option(
             "--merge",
             metavar="COMMAND",
-            help="Run this after all trials, with their outputs in $RUNNER_INPUT_TRIALS.",
+            help="Run a command after all trials, with their outputs in $RUNNER_INPUT_TRIALS.",
             show_default=False,
         ),
     ] = None,
@@ -119,7 +121,7 @@ def start(
     detach: options.DetachOption = False,
     dry_run: options.DryRunOption = False,
 ) -> None:
-    """Submit one run per trial, as one job. The trials continue without this machine."""
+    """Submit one run per trial, all in one job. They continue if this machine is off."""
     from runner.core.recipe.overrides import with_flags
     from runner.core.recipe.recipe import load_recipe
     from runner.core.recipe.sweep import change_sweep, parse_param
@@ -235,13 +237,14 @@ def ls(call: Invocation) -> None:
     from runner.flows.runs.experiments import list_sweeps
 
     out = call.out
+
     rows = [
         {
             "sweep": group.group_id,
             "trials": len(group.trials),
             "params": ", ".join(_names(group.trials.values())),
             "pool": group.pool,
-            "created": group.created.isoformat(),
+            "created": local_time(group.created) if out.as_text else group.created.isoformat(),
         }
         for group in list_sweeps(call.connect())
     ]
@@ -261,7 +264,7 @@ def show(
         typer.Option(
             "--plot",
             metavar="FILE",
-            help="Write learning curves, parallel coordinates and importance: .html or .svg.",
+            help="Write a chart of the parameters and learning curves to FILE.html or FILE.svg.",
             show_default=False,
         ),
     ] = None,
@@ -299,13 +302,13 @@ def best(
         typer.Option(
             "--register",
             metavar="NAME",
-            help="Register its outputs as a version of this model.",
+            help="Register the outputs of the best trial as a version of this model.",
             autocompletion=complete_model,
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Show the best trial that succeeded, and register its model."""
+    """Show the best trial that succeeded, or register its model."""
     from runner.flows.models.register import default_request, register_with_aliases
     from runner.flows.runs.experiments import load_leaderboard
 
@@ -394,8 +397,8 @@ def resume(
 JobsArgument = Annotated[
     str,
     typer.Argument(
-        metavar="EXPERIMENT",
-        help="A sweep, a group or an experiment; @last.",
+        metavar="SWEEP|GROUP|EXPERIMENT",
+        help="ID of a sweep or group, unique prefix, @last, or name of an experiment.",
         autocompletion=complete_group,
     ),
 ]
@@ -403,7 +406,7 @@ RunningOption = Annotated[
     Literal["requeue", "wait", "terminate"],
     typer.Option(
         "--running",
-        help="Running trials are requeued, awaited or ended; requeued ones use their checkpoint.",
+        help="Requeue running trials, wait for them, or end them. Requeued ones resume.",
     ),
 ]
 
@@ -413,10 +416,10 @@ RunningOption = Annotated[
 def move(
     call: Invocation,
     experiment: JobsArgument,
-    to: Annotated[str, typer.Option("--to", metavar="POOL", help="The pool that it moves to.")],
+    to: Annotated[str, typer.Option("--to", metavar="POOL", help="Pool to move to.")],
     running: RunningOption = "requeue",
 ) -> None:
-    """Move the unfinished trials to another pool. After an interruption, run it again."""
+    """Move the unfinished trials to another pool. If interrupted, repeat the command."""
     from runner.core.job_moves import JobNote
     from runner.flows.runs.moves import find_jobs, move_jobs, plan_move
 
@@ -596,4 +599,4 @@ def _text(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _usd(amount: float | None) -> str:
-    return "" if amount is None else f"${amount:.4f}"
+    return "" if amount is None else f"{amount:.4f} USD"
