@@ -60,7 +60,7 @@ def gated(cli: Cli, script: Write, tmp_path: Path) -> Make:
 
 
 @pytest.mark.feature(29)
-def test_run_after_another_starts_when_that_succeeded(cli: Cli, gated: Make) -> None:
+def test_run_starts_after_its_predecessor_succeeded(cli: Cli, gated: Make) -> None:
     runs = gated("good")
     first = runs.train()
     second = runs.train("--after", first)
@@ -76,7 +76,7 @@ def test_run_after_another_starts_when_that_succeeded(cli: Cli, gated: Make) -> 
     assert ended(cli, third)["state"] == "succeeded", "what has ended may be in any job"
 
 
-def test_runs_behind_a_failure_end_as_blocked_one_after_the_other(cli: Cli, gated: Make) -> None:
+def test_runs_after_a_failed_run_are_blocked(cli: Cli, gated: Make) -> None:
     runs = gated("bad")
     first = runs.train()
     second = runs.train("--after", first)
@@ -111,7 +111,7 @@ def check_retries(cli: Cli, runs: Gated, first: str, second: str, third: str) ->
     assert cli.json("show", last)["run"]["after"] == [waits]
 
 
-def test_run_in_front_that_is_cancelled_blocks(cli: Cli, gated: Make) -> None:
+def test_cancelled_predecessor_blocks_the_run(cli: Cli, gated: Make) -> None:
     runs = gated("never")
     first = runs.train()
     second = runs.train("--after", first)
@@ -120,7 +120,7 @@ def test_run_in_front_that_is_cancelled_blocks(cli: Cli, gated: Make) -> None:
     assert found["reason"] == f"blocked by {first}, which was cancelled"
 
 
-def test_experiment_is_cancelled_whole_and_another_goes_on(cli: Cli, gated: Make) -> None:
+def test_cancelling_an_experiment_keeps_runs_of_others(cli: Cli, gated: Make) -> None:
     runs, others = gated("given-up"), gated("wanted")
     first, other = runs.train(), others.train()
     second = runs.train("--after", first)
@@ -136,7 +136,7 @@ def test_experiment_is_cancelled_whole_and_another_goes_on(cli: Cli, gated: Make
     assert "expected one run, one group or --experiment" in cli.run("cancel").stderr
 
 
-def test_waiting_for_runs_of_two_jobs_is_refused_with_the_reason(cli: Cli, gated: Make) -> None:
+def test_after_with_runs_of_two_jobs_is_refused(cli: Cli, gated: Make) -> None:
     runs, others = gated("one"), gated("two")
     first, second = runs.train(), others.train()
     refused = cli.run("train", runs.folder, "--after", first, "--after", second, "--", runs.gate)
@@ -156,9 +156,7 @@ def test_waiting_for_runs_of_two_jobs_is_refused_with_the_reason(cli: Cli, gated
         ended(cli, run)
 
 
-def test_pool_that_does_not_fit_is_refused_and_a_named_one_is_taken(
-    cli: Cli, script: Write
-) -> None:
+def test_unsuitable_pool_is_refused_unless_it_is_named(cli: Cli, script: Write) -> None:
     folder = script("print('fine')")
     (folder / "train.yaml").write_text("resources: {gpus: 1}\npriority: 3\n")
     refused = cli.run("train", folder)
@@ -171,7 +169,7 @@ def test_pool_that_does_not_fit_is_refused_and_a_named_one_is_taken(
     assert cli.json("show")["run"]["batch"]["job_id"].startswith("project_local_p3")
 
 
-def test_run_of_a_disabled_job_says_so_and_what_enables_it(cli: Cli, gated: Make) -> None:
+def test_run_of_a_disabled_job_shows_the_command_that_enables_it(cli: Cli, gated: Make) -> None:
     runs = gated("paused")
     first = runs.train()
     waiting = [runs.train("--after", first) for _ in range(4)]  # ps lists their job

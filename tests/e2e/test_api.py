@@ -43,7 +43,7 @@ def waiting(script: Write) -> Generator[runner.Run]:
 
 
 @pytest.mark.feature(56)
-def test_the_guide_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_of_the_guide_runs_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) >= 5
@@ -66,7 +66,7 @@ def test_the_guide_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> 
         assert shown._repr_html_().startswith("<table>")
 
 
-def test_run_that_fails_is_told_by_check_and_waiting_has_an_end(waiting: runner.Run) -> None:
+def test_wait_raises_on_timeout_and_with_check_on_failure(waiting: runner.Run) -> None:
     assert (waiting.state, waiting.done, waiting.result) == ("running", False, None)
     with pytest.raises(runner.RunnerError) as late:
         waiting.wait(timeout_s=0.5)
@@ -88,9 +88,7 @@ def test_run_that_fails_is_told_by_check_and_waiting_has_an_end(waiting: runner.
 
 
 @pytest.mark.smoke
-def test_runs_are_objects_that_keep_what_ended_and_show_themselves(
-    waiting: runner.Run, script: Write
-) -> None:
+def test_ended_run_keeps_its_record_and_renders_as_html(waiting: runner.Run, script: Write) -> None:
     waiting.cancel()
     assert waiting.wait().state == "cancelled"
     [found] = [run for run in runner.runs() if run == waiting]
@@ -106,7 +104,7 @@ def test_runs_are_objects_that_keep_what_ended_and_show_themselves(
     assert ended.value.code == "R-REACH-ENDED"
 
 
-def test_parameters_of_a_program_arrive_as_values(script: Write, tmp_path: Path) -> None:
+def test_parameters_are_passed_with_their_types(script: Write, tmp_path: Path) -> None:
     folder = script("import os; print(open(os.environ['RUNNER_PARAMS']).read())")
     (folder / "train.yaml").write_text(
         "command: python train.py\nparams: {rate: 1.0, text: a, flag: false, count: 1, big: 1}\n"
@@ -173,7 +171,7 @@ def test_runs_are_repeated_as_new_runs(script: Write) -> None:
     retried.cancel()
 
 
-def test_group_is_waited_for_told_and_cancelled_as_one(tmp_path: Path) -> None:
+def test_group_is_awaited_and_cancelled_as_one(tmp_path: Path) -> None:
     (tmp_path / "waiting").mkdir()
     (tmp_path / "waiting" / "train.py").write_text(_WAITS)
     path = tmp_path / "two.yaml"
@@ -197,7 +195,7 @@ def test_group_is_waited_for_told_and_cancelled_as_one(tmp_path: Path) -> None:
     assert "runner schedule create" in (scheduled.value.fix or "")
 
 
-def test_where_and_when_of_a_program_counts_instead_of_the_recipe(script: Write) -> None:
+def test_arguments_of_train_override_the_recipe(script: Write) -> None:
     folder = script("print('done')")
     (folder / "train.yaml").write_text("command: python train.py\npriority: 3\nretries: 1\n")
     first = runner.train(folder)

@@ -91,7 +91,7 @@ def _exec(cli: Cli, *command: object, azure: bool = True) -> str:
 
 
 @pytest.mark.parametrize("how", ["keys", "identity"])
-def test_program_for_azure_runs_by_its_names_unchanged(cli: Cli, how: str) -> None:
+def test_program_for_azure_runs_unchanged(cli: Cli, how: str) -> None:
     cli.ok("local", "up")
     script = f"echo | '{sys.executable}' '{PROGRAM}' {how}"
     assert _exec(cli, "sh", "-c", script) == "in data0.txt\nin data1.txt\nDelete job and pool? "
@@ -99,7 +99,7 @@ def test_program_for_azure_runs_by_its_names_unchanged(cli: Cli, how: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # it may install its client
-def test_program_of_the_earlier_sdk_runs_by_its_names_unchanged(cli: Cli) -> None:
+def test_program_for_the_earlier_sdk_runs_unchanged(cli: Cli) -> None:
     python = python_of("quickstart-14.2.0", "azure-batch==14.2.0", "azure-storage-blob==12.26.0")
     cli.ok("local", "up")
     earlier = PROGRAM.with_name("quickstart_track1.py")
@@ -148,12 +148,12 @@ def test_operator_of_airflow_runs_a_task_unchanged(cli: Cli, tmp_path: Path) -> 
     assert "from Airflow" in found.splitlines()  # among its log
 
 
-def test_signatures_for_https_and_of_users_are_admitted(cli: Cli) -> None:
+def test_https_only_and_user_delegation_sas_are_accepted(cli: Cli) -> None:
     cli.ok("local", "up")
     assert _exec(cli, sys.executable, "-c", _HTTPS_ONLY) == "blob blob blob blob blob file403\n"
 
 
-def test_tokens_are_given_for_the_secret_of_the_command_only(cli: Cli) -> None:
+def test_token_needs_the_client_secret_of_the_command(cli: Cli) -> None:
     cli.ok("local", "up")
     assert "AADSTS7000215" in _exec(cli, sys.executable, PROGRAM, "wrong")
 
@@ -164,7 +164,7 @@ def test_other_hosts_and_other_keys_are_refused(cli: Cli) -> None:
     assert _exec(cli, sys.executable, "-c", _WRONG_KEY) == "403\n"
 
 
-def test_resource_manager_lists_accounts_and_keys_for_a_token(cli: Cli) -> None:
+def test_resource_manager_lists_accounts_and_keys_with_a_token(cli: Cli) -> None:
     cli.ok("local", "up")
     exports = cli.json("local", "env")
     keys = [exports[name] for name in ("AZURE_BATCH_ACCESS_KEY", "AZURE_STORAGE_KEY")]
@@ -179,7 +179,7 @@ def test_client_of_the_readme_connects(cli: Cli) -> None:
     assert "'local'" in _exec(cli, sys.executable, "-c", code, azure=False)
 
 
-def test_exec_without_names_gives_the_variables_of_env(cli: Cli) -> None:
+def test_exec_without_names_sets_the_variables_of_env(cli: Cli) -> None:
     cli.ok("local", "up")
     script = "import json, os; print(json.dumps(dict(os.environ)))"
     found = json.loads(_exec(cli, sys.executable, "-c", script, azure=False))

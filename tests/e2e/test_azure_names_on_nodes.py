@@ -115,14 +115,14 @@ def _run_task(cli: Cli, job: str, script: str) -> str:
     return out
 
 
-def test_identity_of_a_node_opens_storage_and_nothing_else(named: Cli) -> None:
+def test_identity_of_a_node_grants_access_to_storage_only(named: Cli) -> None:
     found = json.loads(_run_task(named, "names", _TASK))
     refused = {"batch": 403, "keys": 403, "queue": _REFUSED}
     copied = {"copy": 202, "copied": "text", "wrong": 401}
     assert found == {"blob": 200, "file": 200, **copied, **refused}
 
 
-def test_names_are_there_after_a_restart(named: Cli) -> None:
+def test_azure_names_work_after_a_restart(named: Cli) -> None:
     seen = "import os; print(os.path.isfile(os.environ.get('SSL_CERT_FILE', '')), end=' ')"
     named.ok("local", "down")
     _up(named)

@@ -66,7 +66,7 @@ def recipe(script: Write, image: str, text: str = SHOW, more: str = "") -> Path:
 
 
 @pytest.mark.feature(18)
-def test_run_takes_place_in_its_image(boxes: Cli, script: Write, machine: Machine) -> None:
+def test_run_executes_in_its_image(boxes: Cli, script: Write, machine: Machine) -> None:
     done = boxes.run("train", recipe(script, IMAGE))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["image: yes", "python: True", "alpha"]
@@ -82,7 +82,7 @@ def test_run_takes_place_in_its_image(boxes: Cli, script: Write, machine: Machin
 
 
 @pytest.mark.slow
-def test_run_over_two_nodes_takes_place_in_a_container_on_each(boxes: Cli, script: Write) -> None:
+def test_run_on_two_nodes_executes_in_a_container_on_each(boxes: Cli, script: Write) -> None:
     boxes.ok("local", "up", "--nodes", "2", "--slots", "1")
     folder = recipe(script, IMAGE, "import os; print(os.environ['OF_THE_IMAGE'])\n" + SUM)
     done = boxes.run("train", folder, "--nodes", "2")
@@ -99,7 +99,7 @@ def test_requirements_are_installed_on_top_of_the_image(boxes: Cli, script: Writ
 
 
 @pytest.mark.feature(23)
-def test_script_has_the_old_python_of_its_image_and_the_agent_another(
+def test_script_uses_the_old_python_of_its_image_and_the_agent_its_own(
     boxes: Cli, script: Write
 ) -> None:
     text = "import os; print('old:', os.environ.get('OLD_PYTHON')); open('m.h5', 'w').close()"
@@ -115,7 +115,7 @@ def test_script_has_the_old_python_of_its_image_and_the_agent_another(
         (NO_PYTHON, "the image has no python3", "add python3 to the image"),
     ],
 )
-def test_image_that_cannot_be_used_is_told(
+def test_unusable_image_fails_the_run_with_a_fix(
     boxes: Cli, script: Write, image: str, said: str, fix: str
 ) -> None:
     done = boxes.run("train", recipe(script, image))
@@ -128,16 +128,14 @@ def test_image_that_cannot_be_used_is_told(
     assert boxes.json("show", "@last")["fix"]
 
 
-def test_pool_without_containers_is_refused_before_anything_is_sent(
-    boxes: Cli, script: Write
-) -> None:
+def test_pool_without_containers_is_refused_before_any_upload(boxes: Cli, script: Write) -> None:
     done = boxes.run("train", recipe(script, IMAGE), "--pool", "local")
     assert done.returncode == 3
     assert "error[R-POOL-CONTAINERS]: pool local runs no containers" in done.stderr
 
 
 @pytest.mark.parametrize("tasks", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_schedule_of_images_runs_them_and_what_adds_them_in_containers(
+def test_scheduled_runs_with_images_execute_in_containers(
     boxes: Cli, script: Write, tasks: int
 ) -> None:
     folder = recipe(script, IMAGE)

@@ -25,7 +25,7 @@ PRICE = ("--vm-size", "Standard_NC16as_T4_v3", "--region", "swedencentral")
 
 @pytest.mark.feature(54)
 @pytest.mark.slow
-def test_bill_of_an_evicted_run_names_what_the_eviction_cost(
+def test_costs_of_an_evicted_run_name_the_loss_by_eviction(
     own_cli: Cli, script: Callable[[str], Path]
 ) -> None:
     own_cli.ok("local", "up", "--nodes", "2")

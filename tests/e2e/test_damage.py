@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.e2e.conftest import Cli
 
 
-def test_damaged_outputs_are_written_anew_by_the_next_run(
+def test_damaged_outputs_are_replaced_by_the_next_run(
     own_cli: Cli, script: Callable[[str], Path]
 ) -> None:
     own_cli.ok("local", "up")

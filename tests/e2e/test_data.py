@@ -82,7 +82,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.mark.smoke
 @pytest.mark.parametrize("where", ["", "share:"])
 @pytest.mark.feature(16)
-def test_a_folder_goes_there_and_comes_back(cli: Cli, name: str, where: str) -> None:
+def test_folder_is_uploaded_and_downloaded_unchanged(cli: Cli, name: str, where: str) -> None:
     write(cli.cwd / name, a_txt="a", sub__b_txt="b" * 5000, sub__empty_txt="")
     assert cli.ok("data", "put", name, f"{where}{name}").strip() == f"{where or 'data:'}{name}"
     again = cli.json("data", "put", name, f"{where}{name}")
@@ -104,7 +104,7 @@ def test_a_folder_goes_there_and_comes_back(cli: Cli, name: str, where: str) -> 
     assert "R-DATA-NONE" in cli.run("data", "get", f"{where}{name}").stderr
 
 
-def test_other_content_is_replaced_only_by_force(cli: Cli, name: str) -> None:
+def test_different_content_is_replaced_only_with_force(cli: Cli, name: str) -> None:
     folder = write(cli.cwd / name, a_txt="one", b_txt="same")
     cli.ok("data", "put", name)
     write(folder, a_txt="two", new_txt="new")
@@ -124,7 +124,7 @@ def test_other_content_is_replaced_only_by_force(cli: Cli, name: str) -> None:
     assert (folder / "a.txt").read_text() == "two"
 
 
-def test_runs_and_models_are_not_written_by_hand(cli: Cli) -> None:
+def test_data_commands_cannot_write_to_runs_and_models(cli: Cli) -> None:
     write(cli.cwd / "x", a_txt="a")
     for words in (("put", "x", "runs:x"), ("rm", "-r", "-y", "models:")):
         refused = cli.run("data", *words)
@@ -134,7 +134,7 @@ def test_runs_and_models_are_not_written_by_hand(cli: Cli) -> None:
 
 @pytest.mark.feature(15)
 @pytest.mark.feature(19)
-def test_the_share_is_mounted_on_the_nodes_and_an_input_by_name(cli: Cli, name: str) -> None:
+def test_share_is_mounted_on_nodes_and_usable_as_input(cli: Cli, name: str) -> None:
     write(cli.cwd / name, a_txt="from the share")
     cli.ok("data", "put", name, f"share:{name}")
     script = cli.cwd / "look.py"
@@ -152,7 +152,7 @@ def test_the_share_is_mounted_on_the_nodes_and_an_input_by_name(cli: Cli, name: 
     assert (cli.cwd / "b.txt").read_text() == "from the node"
 
 
-def test_a_large_file_that_was_cut_short_goes_on(
+def test_interrupted_transfer_of_a_large_file_resumes(
     blobs: FileStore, name: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "big.bin"
@@ -180,7 +180,7 @@ def test_a_large_file_that_was_cut_short_goes_on(
 
 
 @pytest.mark.slow
-def test_a_killed_upload_and_download_go_on(cli: Cli, name: str) -> None:
+def test_killed_upload_and_download_resume(cli: Cli, name: str) -> None:
     source = cli.cwd / "big.bin"
     source.write_bytes(os.urandom(96 * MIB))
     process = cli.start("data", "put", "big.bin", name)
@@ -206,7 +206,7 @@ def test_a_killed_upload_and_download_go_on(cli: Cli, name: str) -> None:
     cli.ok("data", "rm", "-y", name)
 
 
-def test_what_somebody_else_wrote_meanwhile_stays(
+def test_file_changed_by_another_writer_is_not_overwritten(
     store: FileStore, name: str, tmp_path: Path
 ) -> None:
     mine, theirs = tmp_path / "mine.txt", tmp_path / "theirs.txt"
@@ -235,7 +235,7 @@ def test_what_somebody_else_wrote_meanwhile_stays(
     assert not store.delete(now)
 
 
-def test_a_source_that_does_not_hold_still_is_not_stored(
+def test_source_changing_during_the_upload_is_not_stored(
     store: FileStore, name: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "log.txt"
@@ -251,7 +251,7 @@ def test_a_source_that_does_not_hold_still_is_not_stored(
 
 
 @pytest.mark.feature(16)
-def test_what_a_killed_upload_left_on_the_share_is_no_file_and_goes(
+def test_partial_upload_on_the_share_is_hidden_and_deleted(
     connection: Connection, name: str, tmp_path: Path
 ) -> None:
     parts = connection.share_client().get_directory_client(SHARE_PARTS)
@@ -273,7 +273,7 @@ def test_what_a_killed_upload_left_on_the_share_is_no_file_and_goes(
     young.delete_file()
 
 
-def test_damage_in_storage_is_found(
+def test_damaged_file_in_storage_is_reported(
     connection: Connection, blobs: FileStore, name: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "a.txt"
@@ -290,7 +290,7 @@ def test_damage_in_storage_is_found(
     assert not _parts(tmp_path, 0)
 
 
-def test_names_that_lead_out_of_the_folder_are_refused(
+def test_names_that_leave_the_folder_are_refused(
     connection: Connection, blobs: FileStore, name: str, tmp_path: Path
 ) -> None:
     (tmp_path / "out").mkdir()
@@ -315,7 +315,9 @@ def test_names_that_lead_out_of_the_folder_are_refused(
         (("ls", "Bad_Name:x"), "R-DATA-PATH"),
     ],
 )
-def test_what_cannot_be_done_is_said(cli: Cli, words: tuple[str, ...], code: str) -> None:
+def test_invalid_data_commands_are_refused_with_a_fix(
+    cli: Cli, words: tuple[str, ...], code: str
+) -> None:
     (cli.cwd / "empty").mkdir()
     (cli.cwd / "file.txt").write_text("x")
     refused = cli.run("data", *words)
@@ -324,7 +326,9 @@ def test_what_cannot_be_done_is_said(cli: Cli, words: tuple[str, ...], code: str
     assert "fix:" in refused.stderr
 
 
-def test_the_first_failure_ends_the_others(blobs: FileStore, name: str, tmp_path: Path) -> None:
+def test_first_failed_transfer_stops_the_others(
+    blobs: FileStore, name: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(64):

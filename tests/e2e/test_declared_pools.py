@@ -203,7 +203,7 @@ def lab(tmp_path: Path) -> Generator[Lab]:
 
 @pytest.mark.feature(6)
 @pytest.mark.slow
-def test_declared_pool_comes_for_a_run_reads_its_mount_and_goes_to_zero(
+def test_declared_pool_grows_for_a_run_and_returns_to_zero(
     lab: Lab, script: Callable[[str], Path]
 ) -> None:
     lab.blobs.get_blob_client("data", "sample.txt").upload_blob(b"digits")

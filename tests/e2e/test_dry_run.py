@@ -88,7 +88,7 @@ def all_there(connection: Connection, settings: Settings) -> set[str]:
 
 
 @pytest.mark.parametrize("verb", ["train", "submit", "schedule"])
-def test_what_is_refused_is_refused_before_data_is_downloaded(
+def test_refused_runs_download_no_data(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -129,7 +129,7 @@ def test_what_is_refused_is_refused_before_data_is_downloaded(
         ("resources: {gpus: 8}", "R-POOL-FIT"),
     ],
 )
-def test_dry_run_fails_as_the_submission_would(
+def test_dry_run_fails_like_the_submission(
     connection: Connection, settings: Settings, script: Write, keys: str, code: str
 ) -> None:
     folder = script("print(1)")
@@ -145,7 +145,7 @@ def test_dry_run_fails_as_the_submission_would(
     assert all_there(connection, settings) <= before
 
 
-def test_dry_run_knows_what_the_services_know(
+def test_dry_run_finds_problems_known_to_the_services(
     connection: Connection, settings: Settings, script: Write
 ) -> None:
     folder = script("print(1)")
@@ -166,7 +166,7 @@ def test_dry_run_knows_what_the_services_know(
     assert all_there(connection, settings) <= before
 
 
-def test_dry_run_prints_what_the_submission_writes(
+def test_dry_run_prints_the_documents_of_the_submission(
     connection: Connection, settings: Settings, script: Write
 ) -> None:
     folder = script("print(1)")
@@ -182,7 +182,7 @@ def test_dry_run_prints_what_the_submission_writes(
     assert dry | {"created": real["created"]} == real
 
 
-def test_input_of_a_run_that_goes_on_is_noted_unless_it_is_waited_for(
+def test_dry_run_suggests_after_for_an_input_of_a_running_run(
     connection: Connection, settings: Settings, script: Write
 ) -> None:
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
@@ -194,7 +194,7 @@ def test_input_of_a_run_that_goes_on_is_noted_unless_it_is_waited_for(
     assert list(found.notes) == [f"input x: run {RUN_ID} has not ended: --after {RUN_ID}"]
 
 
-def test_dry_run_names_the_job_that_would_be_taken(
+def test_dry_run_names_the_job_of_the_submission(
     connection: Connection, settings: Settings, script: Write
 ) -> None:
     client = connection.batch_client()
@@ -217,7 +217,7 @@ def test_dry_run_names_the_job_that_would_be_taken(
     assert preview_recipe(settings, recipe, options).job.job_id == f"{job_id}-2", "it made none"
 
 
-def test_dry_run_of_a_file_looks_up_what_its_tasks_name(
+def test_dry_run_of_a_file_looks_up_inputs_of_its_tasks(
     connection: Connection, settings: Settings, script: Write
 ) -> None:
     path = script("print(1)") / "graph.yaml"
@@ -236,7 +236,7 @@ def test_dry_run_of_a_file_looks_up_what_its_tasks_name(
     assert all_there(connection, settings) <= before
 
 
-def test_dry_run_of_a_schedule_that_is_there_already_is_refused_as_its_submission_is(
+def test_dry_run_of_an_existing_schedule_is_refused_like_its_submission(
     cli: Cli, script: Write
 ) -> None:
     path = script("print(1)") / "twice.yaml"
@@ -255,9 +255,7 @@ def test_dry_run_of_a_schedule_that_is_there_already_is_refused_as_its_submissio
     assert refused[1].stderr == refused[0].stderr[-len(refused[1].stderr) :]
 
 
-def test_dry_run_without_services_says_what_it_could_not_look_up(
-    tmp_path: Path, script: Write
-) -> None:
+def test_dry_run_without_services_names_skipped_checks(tmp_path: Path, script: Write) -> None:
     home = tmp_path / "no-home"
     folder = script("print(1)")
     (folder / "train.yaml").write_text(
@@ -277,7 +275,7 @@ def test_dry_run_without_services_says_what_it_could_not_look_up(
     assert not home.exists()
 
 
-def test_dry_run_fetches_no_data_and_checks_what_lies_here(
+def test_dry_run_downloads_nothing_and_checks_local_data(
     connection: Connection, settings: Settings, script: Write, tmp_path: Path
 ) -> None:
     folder = script("print(1)")

@@ -20,7 +20,7 @@ while os.environ["RUNNER_ATTEMPT"] == "1":
 
 @pytest.mark.feature(31)
 @pytest.mark.slow
-def test_run_of_an_evicted_node_goes_on_in_another_attempt(
+def test_evicted_run_continues_in_another_attempt(
     own_cli: Cli, script: Callable[[str], Path]
 ) -> None:
     folder = script(_SCRIPT)
@@ -43,7 +43,7 @@ def test_run_of_an_evicted_node_goes_on_in_another_attempt(
     assert [each["why"] for each in attempts] == ["lost", "succeeded"]
 
 
-def test_evictions_that_cannot_be_say_why(own_cli: Cli) -> None:
+def test_impossible_evictions_are_refused_with_the_reason(own_cli: Cli) -> None:
     down = own_cli.run("local", "evict")
     assert (down.returncode, "runner local up" in down.stderr) == (3, True)
     own_cli.ok("local", "up", "--nodes", "2")
@@ -84,7 +84,7 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
 
 
 @pytest.mark.slow
-def test_rehearsal_evicts_at_its_times_and_reports_the_loss(
+def test_rehearsal_evicts_at_the_given_times_and_reports_the_loss(
     own_cli: Cli, script: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder, trace = script(_STEPS), tmp_path / "trace.csv"

@@ -67,7 +67,7 @@ print(json.dumps([
 """
 
 
-def test_second_export_to_mlflow_updates_the_same_run_and_doubles_nothing(
+def test_second_export_to_mlflow_updates_the_run_without_duplicates(
     cli: Cli, extras: Extras, run_id: str, tmp_path: Path
 ) -> None:
     address = tmp_path / "mlruns"
@@ -102,7 +102,7 @@ def _scalars(url: str, run: str, tag: str) -> list[Any]:
 
 
 @pytest.mark.feature(49)
-def test_tensorboard_shows_a_run_that_goes_on_and_the_event_files_it_writes(
+def test_tensorboard_shows_a_running_run_and_its_event_files(
     cli: Cli, extras: Extras, run_id: str, tmp_path: Path, script: Callable[[str], Path]
 ) -> None:
     shown = extras.json(cli, "export", run_id, "--to", "tensorboard", "--uri", tmp_path / "tb")
@@ -149,7 +149,7 @@ def test_tensorboard_shows_a_run_that_goes_on_and_the_event_files_it_writes(
     ]
 
 
-def test_where_the_extra_is_missing_the_line_that_installs_it_is_said(
+def test_missing_extra_is_reported_with_the_install_command(
     cli: Cli, run_id: str, tmp_path: Path
 ) -> None:
     for extra, words in (

@@ -44,7 +44,7 @@ def measured(script: Write) -> Path:
 
 
 @pytest.mark.feature(46)
-def test_metrics_of_two_runs_stand_side_by_side(cli: Cli, script: Write) -> None:
+def test_metrics_of_two_runs_are_shown_side_by_side(cli: Cli, script: Write) -> None:
     folder = measured(script)
     one, two = (
         cli.json("train", folder, "--no-download", "--set", f"rate={rate}")["run_id"]
@@ -74,7 +74,7 @@ def test_metrics_of_two_runs_stand_side_by_side(cli: Cli, script: Write) -> None
     assert "fix: did you mean 'acc'?" in refused.stderr
 
 
-def test_metrics_are_drawn_into_a_file(cli: Cli, script: Write) -> None:
+def test_metrics_are_plotted_to_a_file(cli: Cli, script: Write) -> None:
     run_id = cli.json("train", measured(script), "--no-download")["run_id"]
     for name in ("curves.svg", "curves.html"):
         cli.ok("metrics", run_id, "--plot", name)
@@ -91,7 +91,7 @@ def test_metrics_are_drawn_into_a_file(cli: Cli, script: Write) -> None:
 @pytest.mark.feature(46)
 @pytest.mark.feature(51)
 @pytest.mark.feature(58)
-def test_runs_are_found_again_by_state_experiment_and_time(own_cli: Cli, script: Write) -> None:
+def test_runs_are_filtered_by_state_experiment_and_time(own_cli: Cli, script: Write) -> None:
     folder = script("import sys\nsys.exit('no luck' if '--fail' in sys.argv else 0)")
     good = own_cli.json("train", folder, "--no-download", "-e", "good")["run_id"]
     bad = own_cli.run("train", folder, "-e", "bad", "-o", "json", "--", "--fail")
@@ -167,7 +167,7 @@ def runs_of(cli: Cli) -> BlobContainer:
 
 
 @pytest.mark.slow
-def test_run_of_a_newer_runner_is_told_as_that_by_every_verb(own_cli: Cli, script: Write) -> None:
+def test_every_verb_reports_a_run_of_a_newer_runner(own_cli: Cli, script: Write) -> None:
     folder = measured(script)
     good = own_cli.json("train", folder, "--no-download")["run_id"]
     runs = runs_of(own_cli)
@@ -207,7 +207,7 @@ def test_run_of_a_newer_runner_is_told_as_that_by_every_verb(own_cli: Cli, scrip
         assert (done.returncode, "R-RUN-BROKEN" in done.stderr) == (1, True), done.stderr
 
 
-def test_damaged_metrics_cost_only_their_lines(cli: Cli, script: Write) -> None:
+def test_damaged_metric_lines_are_skipped(cli: Cli, script: Write) -> None:
     run_id = cli.json("train", script("print(1)"), "--no-download")["run_id"]
     lines = [
         '{"step": 1, "name": "x", "value": 1}',

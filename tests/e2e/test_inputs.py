@@ -51,7 +51,9 @@ def put(blobs: BlobServiceClient, container: str, **files: str) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.feature(15)
-def test_every_kind_reaches_the_script(cli: Cli, script: Write, blobs: BlobServiceClient) -> None:
+def test_every_kind_of_input_reaches_the_script(
+    cli: Cli, script: Write, blobs: BlobServiceClient
+) -> None:
     put(blobs, "pictures", cats__1="miau", cats__2="purr", catsup="no cat")
     folder = script(SHOW)
     (folder / "words").mkdir()
@@ -105,7 +107,7 @@ def test_unchanged_input_is_not_uploaded_again(cli: Cli, script: Write) -> None:
         ("x=./no-such-file", "no-such-file does not exist"),
     ],
 )
-def test_input_that_is_not_there_stops_before_anything_is_sent(
+def test_missing_input_is_refused_before_any_upload(
     cli: Cli, script: Write, given: str, said: str
 ) -> None:
     before = known_runs(cli)
@@ -116,7 +118,7 @@ def test_input_that_is_not_there_stops_before_anything_is_sent(
     assert known_runs(cli) == before
 
 
-def test_blob_that_vanished_fails_the_run_by_name(
+def test_blob_deleted_after_submission_fails_the_run_by_name(
     cli: Cli, script: Write, blobs: BlobServiceClient
 ) -> None:
     put(blobs, "pictures", gone__1="x")

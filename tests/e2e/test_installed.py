@@ -92,7 +92,7 @@ def test_preview_declares_everything_with_the_packed_files(installed: Path, proj
 
 
 @pytest.mark.parametrize("words", [("check",), ("up",), ("up", "--no-check")])
-def test_what_is_missing_is_one_error_with_its_fix(
+def test_missing_extra_is_one_error_with_a_fix(
     installed: Path, project: Path, words: tuple[str, ...]
 ) -> None:
     done = run(installed, project, *words)
@@ -103,7 +103,9 @@ def test_what_is_missing_is_one_error_with_its_fix(
     assert wanted in done.stderr + done.stdout
 
 
-def test_down_needs_nothing_to_say_that_nothing_is_deployed(installed: Path, project: Path) -> None:
+def test_down_reports_a_missing_deployment_without_the_extra(
+    installed: Path, project: Path
+) -> None:
     done = run(installed, project, "down")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "stack 'dev' is not deployed\n"

@@ -52,7 +52,7 @@ def press(folder: str, monkeypatch: pytest.MonkeyPatch) -> Press:
 
 
 @pytest.mark.smoke
-def test_ctrl_c_right_after_the_submission_tells_how_to_come_back(
+def test_ctrl_c_right_after_the_submission_prints_how_to_attach(
     cli: Cli, press: Press, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert press("submit", "end") == 130
@@ -63,7 +63,7 @@ def test_ctrl_c_right_after_the_submission_tells_how_to_come_back(
     assert show_ended(cli, found[1])["state"] == "succeeded"
 
 
-def test_ctrl_c_before_the_submission_leaves_nothing(
+def test_ctrl_c_before_the_submission_leaves_no_run(
     cli: Cli, press: Press, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = known_runs(cli)
@@ -72,7 +72,7 @@ def test_ctrl_c_before_the_submission_leaves_nothing(
     assert known_runs(cli) == before
 
 
-def test_ctrl_c_right_before_watching_tells_how_to_come_back(
+def test_ctrl_c_right_before_watching_prints_how_to_attach(
     cli: Cli,
     press: Press,
     monkeypatch: pytest.MonkeyPatch,
@@ -102,7 +102,7 @@ def interrupted(*_: object, **__: object) -> NoReturn:
         *((submit_run, step) for step in ("upload_runs", "create_job", "add_task")),
     ],
 )
-def test_ctrl_c_before_the_run_exists_leaves_nothing_of_it(
+def test_ctrl_c_before_the_run_is_created_submits_nothing(
     cli: Cli,
     folder: str,
     module: ModuleType,
@@ -118,7 +118,7 @@ def test_ctrl_c_before_the_run_exists_leaves_nothing_of_it(
 
 
 @pytest.mark.smoke
-def test_ctrl_c_after_the_task_was_added_tells_how_to_come_back(
+def test_ctrl_c_after_the_task_was_added_prints_how_to_attach(
     cli: Cli, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(submit_run, "index_run", interrupted)

@@ -71,7 +71,7 @@ def _run_task(cli: Cli, script: str) -> str:
 
 
 @pytest.mark.slow
-def test_run_with_data_as_another_user_leaves_its_outputs(
+def test_run_as_another_user_reads_data_and_writes_outputs(
     cli: Cli, script: Callable[[str], Path], tmp_path: Path
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -83,7 +83,7 @@ def test_run_with_data_as_another_user_leaves_its_outputs(
     assert cli.json("local", "status")["isolation"] == f"user {_UID}"
 
 
-def test_tasks_neither_break_runner_nor_read_its_keys(cli: Cli) -> None:
+def test_tasks_can_neither_break_runner_nor_read_its_keys(cli: Cli) -> None:
     cli.ok("local", "up")
     keys = cli.home / "local" / "keys.json"
     script = f"pip3 uninstall -y pydantic; cat {keys} || echo closed; echo $PATH; id -u"

@@ -41,7 +41,7 @@ def _share(exports: dict[str, str]) -> Any:
     return sdk.ShareServiceClient.from_connection_string(connection).get_share_client("kept")
 
 
-def test_files_of_the_storage_account_outlive_down_and_up(own_cli: Cli) -> None:
+def test_files_of_the_storage_account_survive_down_and_up(own_cli: Cli) -> None:
     own_cli.ok("local", "up")
     before = _exports(own_cli)
     assert before["AZURE_STORAGE_FILE_ENDPOINT"].startswith("http://127.0.0.1:")
@@ -55,7 +55,7 @@ def test_files_of_the_storage_account_outlive_down_and_up(own_cli: Cli) -> None:
 
 
 @pytest.mark.smoke
-def test_ports_keys_and_data_outlive_down_and_up(own_cli: Cli) -> None:
+def test_ports_keys_and_data_survive_down_and_up(own_cli: Cli) -> None:
     own_cli.ok("local", "up")
     before = _exports(own_cli)
     _blob(before).get_blob_client("models", "kept").upload_blob(b"yes")
@@ -68,7 +68,7 @@ def test_ports_keys_and_data_outlive_down_and_up(own_cli: Cli) -> None:
     assert [pool.id for pool in _batch(before).list_pools()] == ["local"]
 
 
-def test_sizes_change_on_running_services_and_are_kept(own_cli: Cli) -> None:
+def test_sizes_of_running_services_can_change_and_are_stored(own_cli: Cli) -> None:
     own_cli.ok("local", "up", "--nodes", "1", "--slots", "1")
     pids = [own_cli.json("local", "status")[name]["pid"] for name in ("batch", "blob")]
     client = _batch(_exports(own_cli))
@@ -103,16 +103,14 @@ def test_reset_deletes_the_account_and_keeps_the_downloads(own_cli: Cli) -> None
 
 
 @pytest.mark.feature(11)
-def test_two_ups_at_once_are_one_set(own_cli: Cli) -> None:
+def test_concurrent_local_ups_start_one_set_of_services(own_cli: Cli) -> None:
     both = [own_cli.start("local", "up", "-o", "json") for _ in range(2)]
     seen = [json.loads(process.communicate(timeout=240)[0]) for process in both]
     assert seen[0]["batch"]["pid"] == seen[1]["batch"]["pid"]
     assert seen[0]["blob"]["pid"] == seen[1]["blob"]["pid"]
 
 
-def test_a_proxy_in_the_environment_is_not_asked_for_local_services(
-    own_cli: Cli, tmp_path: Path
-) -> None:
+def test_local_services_are_reached_without_the_proxy(own_cli: Cli, tmp_path: Path) -> None:
     script = tmp_path / "hello.py"
     script.write_text("print('hello past the proxy')\n")
     dead = "http://127.0.0.1:9"
@@ -122,7 +120,7 @@ def test_a_proxy_in_the_environment_is_not_asked_for_local_services(
     assert "hello past the proxy" in done.stdout
 
 
-def test_services_forgotten_by_the_state_are_adopted_not_doubled(own_cli: Cli) -> None:
+def test_running_services_missing_from_the_state_are_adopted(own_cli: Cli) -> None:
     own_cli.ok("local", "up")
     before = own_cli.json("local", "status")
     state = own_cli.home / "local" / "state.json"
@@ -137,7 +135,7 @@ def test_services_forgotten_by_the_state_are_adopted_not_doubled(own_cli: Cli) -
 
 
 @pytest.mark.slow
-def test_lost_or_damaged_state_leaves_no_second_set_behind(own_cli: Cli) -> None:
+def test_lost_or_damaged_state_starts_no_second_set(own_cli: Cli) -> None:
     state = own_cli.home / "local" / "state.json"
     own_cli.ok("local", "up")
     first = _pids(own_cli)

@@ -125,7 +125,7 @@ def register(connection: Connection, record: RunSpec, name: str, **asked: Any) -
     return register_run(connection, record, ModelRequest(name, **asked)).version
 
 
-def test_registered_version_comes_back_with_the_same_bytes_and_says_where_it_is_from(
+def test_registered_version_is_downloaded_unchanged_with_its_origin(
     connection: Connection, make: Make, name: str, tmp_path: Path, runs: BlobContainer
 ) -> None:
     files = {"model.bin": bytes(range(256)) * 5000, "sub/ä b.txt": b"x", "empty.txt": b""}
@@ -146,7 +146,7 @@ def test_registered_version_comes_back_with_the_same_bytes_and_says_where_it_is_
     assert again.downloaded == 0
 
 
-def test_model_whose_aliases_are_damaged_hides_no_other(
+def test_model_with_damaged_aliases_hides_no_other_model(
     connection: Connection, make: Make, name: str
 ) -> None:
     register(connection, make({"model": b"x"}), name)
@@ -163,7 +163,7 @@ def test_model_whose_aliases_are_damaged_hides_no_other(
     assert problem.problem.startswith(f"{broken}/aliases.json cannot be read")
 
 
-def test_registering_again_finds_the_version_and_other_files_are_refused(
+def test_registering_again_returns_the_version_or_refuses_other_files(
     connection: Connection, make: Make, name: str
 ) -> None:
     record = make({"model.bin": b"model", "log.txt": b"log"})
@@ -176,7 +176,7 @@ def test_registering_again_finds_the_version_and_other_files_are_refused(
     assert register(connection, make({"model.bin": b"model"}), name) == 2
 
 
-def test_ten_writers_of_one_run_make_one_version(
+def test_ten_concurrent_registrations_of_a_run_create_one_version(
     connection: Connection, make: Make, name: str
 ) -> None:
     record = make({f"{n}.bin": bytes([n]) * 1000 for n in range(5)})
@@ -193,7 +193,7 @@ def test_ten_writers_of_one_run_make_one_version(
     assert open_model_registry(connection, name).numbers() == [1]
 
 
-def test_best_is_by_the_primary_metric_and_never_nan(
+def test_best_version_is_chosen_by_the_primary_metric_ignoring_nan(
     connection: Connection, make: Make, name: str
 ) -> None:
     for value in (0.5, 0.9, "NaN", 0.7, "Infinity"):
@@ -205,7 +205,7 @@ def test_best_is_by_the_primary_metric_and_never_nan(
     assert best.aliases == ("best",)
 
 
-def test_alias_moves_and_is_in_the_way_of_a_removal(
+def test_alias_can_move_and_blocks_removal_of_its_version(
     connection: Connection, make: Make, name: str
 ) -> None:
     for text in (b"1", b"2"):
@@ -234,7 +234,7 @@ def test_alias_moves_and_is_in_the_way_of_a_removal(
     assert register(connection, make({"own": b"3"}), name) == 3, "numbers are not given again"
 
 
-def test_removed_version_of_a_run_is_registered_anew_by_hand_only(
+def test_removed_version_is_registered_again_only_manually(
     connection: Connection, make: Make, name: str
 ) -> None:
     record = make({"own": b"1"})
@@ -249,7 +249,7 @@ def test_removed_version_of_a_run_is_registered_anew_by_hand_only(
     ("status", "code"),
     [(None, "R-MODEL-RUN"), ("failed", "R-MODEL-RUN"), ("cancelled", "R-MODEL-RUN")],
 )
-def test_run_that_did_not_succeed_is_refused(
+def test_unsuccessful_run_is_refused(
     connection: Connection, make: Make, name: str, status: str | None, code: str
 ) -> None:
     record = make({"m": b"1"}, status=status)
@@ -259,7 +259,7 @@ def test_run_that_did_not_succeed_is_refused(
     assert open_model_registry(connection, name).numbers() == []
 
 
-def test_no_matching_file_and_changed_files_are_refused(
+def test_missing_and_changed_files_are_refused(
     connection: Connection, make: Make, name: str, runs: BlobContainer
 ) -> None:
     record = make({"m.bin": b"1"})
@@ -278,7 +278,7 @@ def test_no_matching_file_and_changed_files_are_refused(
     assert open_model_registry(connection, name).numbers() == []
 
 
-def test_version_of_a_newer_format_is_told_and_stops_registration(
+def test_version_of_a_newer_format_is_reported_and_stops_registration(
     connection: Connection, make: Make, name: str
 ) -> None:
     record = make({"m.bin": b"1"})
@@ -294,7 +294,7 @@ def test_version_of_a_newer_format_is_told_and_stops_registration(
     assert caught.value.code == "R-MODEL-UNREADABLE"
 
 
-def test_lost_file_is_completed_by_registering_again(
+def test_lost_file_is_restored_by_registering_again(
     connection: Connection, make: Make, name: str, tmp_path: Path
 ) -> None:
     record = make({"m.bin": b"1"})
@@ -312,7 +312,7 @@ def test_lost_file_is_completed_by_registering_again(
     assert download_files(connection, version, tmp_path / "m", ignore_progress).downloaded == 1
 
 
-def test_other_file_in_the_way_is_kept_unless_forced(
+def test_existing_file_is_replaced_only_with_force(
     connection: Connection, make: Make, name: str, tmp_path: Path
 ) -> None:
     register(connection, make({"a": b"1", "b": b"2"}), name)
@@ -326,7 +326,7 @@ def test_other_file_in_the_way_is_kept_unless_forced(
     assert content(tmp_path) == {"a": b"1", "b": b"2"}
 
 
-def test_download_goes_on_where_it_was_and_in_small_ranges(
+def test_interrupted_download_resumes_in_small_ranges(
     connection: Connection,
     make: Make,
     name: str,
@@ -360,7 +360,7 @@ def test_download_goes_on_where_it_was_and_in_small_ranges(
     assert content(tmp_path) == {"m.bin": data}
 
 
-def test_two_downloads_to_one_folder_do_not_mix(
+def test_concurrent_downloads_to_one_folder_do_not_mix(
     connection: Connection, make: Make, name: str, tmp_path: Path
 ) -> None:
     data = bytes(range(256)) * 20_000
@@ -403,7 +403,7 @@ def test_hostile_path_and_link_are_refused(
     assert caught.value.code == "R-MODEL-PATH"
 
 
-def test_large_file_is_copied_inside_the_service_in_blocks(
+def test_large_file_is_copied_in_blocks_by_the_service(
     connection: Connection, make: Make, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.azure.storage.model_container.COPY_BLOCK_BYTES", 100_000)
@@ -424,7 +424,7 @@ def agents_view(connection: Connection) -> tuple[ContainerClient, ContainerClien
     return runs, models
 
 
-def test_agents_and_people_who_register_one_run_at_once_make_one_version(
+def test_agents_and_clients_registering_one_run_create_one_version(
     connection: Connection, make: Make, name: str, runs: BlobContainer, tmp_path: Path
 ) -> None:
     files = {"model.bin": bytes(range(256)) * 300, "empty": b"", "log": b"x"}
@@ -462,7 +462,7 @@ def test_agent_copies_large_files_in_blocks(
     assert ModelContainer(connection).digest(file["blob"]) == (len(data), file["sha256"])
 
 
-def test_copy_that_was_killed_half_way_is_completed_by_the_other_side(
+def test_killed_copy_is_completed_by_agent_or_client(
     connection: Connection, make: Make, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, models = agents_view(connection)
@@ -492,7 +492,7 @@ def test_copy_that_was_killed_half_way_is_completed_by_the_other_side(
     assert register(connection, second, name) == 2
 
 
-def test_run_that_could_not_be_registered_says_why_and_is_completed(
+def test_failed_registration_is_explained_and_can_be_completed(
     connection: Connection, make: Make, name: str, runs: BlobContainer
 ) -> None:
     record = make({"m": b"1"}, model={"name": name})
@@ -512,7 +512,7 @@ def test_run_that_could_not_be_registered_says_why_and_is_completed(
     assert [str(m) for m in describe_models(connection, record)] == [f"{name}@1 (deleted)"]
 
 
-def test_default_request_is_what_the_agent_would_register(make: Make, name: str) -> None:
+def test_default_request_equals_the_registration_of_the_agent(make: Make, name: str) -> None:
     record = make({"m": b"1"}, model={"name": name, "aliases": ["next"], "path": "m*"})
     assert default_request(record, None, None, (), "") == ModelRequest(name, ("next",), "m*")
     assert default_request(record, "other", None, (), "") == ModelRequest("other")

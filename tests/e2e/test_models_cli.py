@@ -63,9 +63,7 @@ def killed_half_way(cli: Cli) -> list[int]:
 
 @pytest.mark.smoke
 @pytest.mark.feature(47)
-def test_run_becomes_a_version_that_comes_back_with_the_same_bytes(
-    own_cli: Cli, script: Write
-) -> None:
+def test_version_of_a_run_is_downloaded_unchanged(own_cli: Cli, script: Write) -> None:
     cli = own_cli
     folder = recipe(
         script(SCRIPT),
@@ -95,7 +93,9 @@ def test_run_becomes_a_version_that_comes_back_with_the_same_bytes(
     assert stages == {"name": "digits", "aliases": ["staging"], "path": "sub", "description": ""}
 
 
-def test_registering_by_hand_and_what_it_refuses(own_cli: Cli, script: Write) -> None:
+def test_register_command_creates_a_version_and_refuses_invalid_runs(
+    own_cli: Cli, script: Write
+) -> None:
     cli = own_cli
     cli.ok("train", script(SCRIPT), "--no-download")
     run_id = only_run(cli)
@@ -136,7 +136,7 @@ def test_registering_by_hand_and_what_it_refuses(own_cli: Cli, script: Write) ->
     assert anew.stdout == "hand@2\n"
 
 
-def test_run_that_is_not_over_or_failed_is_refused(own_cli: Cli, script: Write) -> None:
+def test_running_or_failed_run_is_refused(own_cli: Cli, script: Write) -> None:
     cli = own_cli
     cli.run("train", script("raise SystemExit(3)"), "--no-download")
     failed = cli.run("models", "register", "@last", "x")
@@ -151,7 +151,7 @@ def test_run_that_is_not_over_or_failed_is_refused(own_cli: Cli, script: Write) 
 
 
 @pytest.mark.slow
-def test_killed_download_leaves_no_half_file_and_is_continued(cli: Cli, script: Write) -> None:
+def test_killed_download_leaves_no_partial_file_and_resumes(cli: Cli, script: Write) -> None:
     text = "import os; f = open(os.environ['RUNNER_OUTPUT_DIR'] + '/big', 'wb')\n"
     text += f"for n in range({MEGABYTES}): f.write(bytes([n % 251]) * 1_000_000)\n"
     folder = recipe(script(text), "model: big\n")

@@ -50,7 +50,7 @@ def node_of(cli: Cli, run_id: str, rank: int) -> str:
 
 
 @pytest.mark.feature(24)
-def test_three_nodes_sum_up_what_each_has_over_the_addresses_they_are_given(
+def test_three_nodes_compute_a_sum_over_the_given_addresses(
     three: Cli, script: Callable[..., Path]
 ) -> None:
     folder = script(SUM)
@@ -103,7 +103,7 @@ def test_failed_prepare_of_one_node_fails_the_run(three: Cli, script: Callable[.
 
 @pytest.mark.feature(24)
 @pytest.mark.slow
-def test_run_goes_on_when_one_of_its_nodes_is_evicted(
+def test_run_continues_after_eviction_of_one_of_its_nodes(
     three: Cli, script: Callable[..., Path]
 ) -> None:
     folder = script(COUNT)
@@ -122,7 +122,7 @@ def test_run_goes_on_when_one_of_its_nodes_is_evicted(
 
 
 @pytest.mark.smoke
-def test_each_node_can_be_entered_and_a_cancelled_run_ends_on_all(
+def test_exec_reaches_each_node_and_cancel_ends_the_run_on_all(
     three: Cli, script: Callable[..., Path]
 ) -> None:
     pids = three.cwd / "pids"
@@ -137,7 +137,7 @@ def test_each_node_can_be_entered_and_a_cancelled_run_ends_on_all(
     assert three.json("show", run_id)["state"] == "cancelled"
 
 
-def test_pool_that_has_too_few_nodes_is_refused_with_what_helps(
+def test_pool_with_too_few_nodes_is_refused_with_a_fix(
     three: Cli, script: Callable[..., Path]
 ) -> None:
     folder = script("print(1)")
@@ -149,7 +149,7 @@ def test_pool_that_has_too_few_nodes_is_refused_with_what_helps(
 
 
 @pytest.mark.slow
-def test_schedule_of_a_file_begins_runs_over_several_nodes(
+def test_schedule_of_a_file_starts_runs_on_several_nodes(
     three: Cli, script: Callable[..., Path]
 ) -> None:
     folder = script(SUM)

@@ -34,7 +34,7 @@ print(json.dumps({"cells": cells, "shown": shown}))
 """
 
 
-def test_notebook_shows_a_run_live_and_what_came_of_it(
+def test_notebook_shows_a_live_run_and_its_outcome(
     cli: Cli, extras: Extras, tmp_path: Path
 ) -> None:
     shutil.copy(ROOT / "docs" / "guides" / "notebook.ipynb", tmp_path)
@@ -120,7 +120,7 @@ def test_notebook_is_stored_while_it_runs_and_resumes_after_an_eviction(
 
 
 @pytest.mark.feature(50)
-def test_failing_cell_is_named_and_the_notebook_up_to_it_is_kept(cli: Cli, tmp_path: Path) -> None:
+def test_failing_cell_is_named_and_the_partial_notebook_is_stored(cli: Cli, tmp_path: Path) -> None:
     failing = "print(len('x' * N))\nprint('y' * 20_000_000)\n1 / 0"
     write_notebook(tmp_path / "train.ipynb", "N = 1", "print('before')", failing, "print('never')")
     run_id = cli.json("train", tmp_path / "train.ipynb", "--set", "N=3", "-d")["run_id"]
@@ -139,7 +139,7 @@ def test_failing_cell_is_named_and_the_notebook_up_to_it_is_kept(cli: Cli, tmp_p
 
 
 @pytest.mark.feature(50)
-def test_notebook_is_swept_over_its_parameters(cli: Cli, tmp_path: Path) -> None:
+def test_notebook_can_be_swept_over_its_parameters(cli: Cli, tmp_path: Path) -> None:
     write_notebook(tmp_path / "train.ipynb", "EPOCHS = 1\nLR = 0.1\nPAUSE_S = 0.0", TRAIN)
     cli.ok("sweep", "start", tmp_path / "train.ipynb", "-p", "LR=0.1,0.01", "--set", "EPOCHS=2")
     trials = cli.json("sweep", "show", "@last")["trials"]

@@ -62,7 +62,7 @@ def boxes(tmp_path_factory: pytest.TempPathFactory, machine: Machine) -> Generat
     cli.ok("local", "down")
 
 
-def test_run_in_a_container_is_entered_and_goes_on_after_its_node_was_evicted(
+def test_run_in_a_container_accepts_exec_and_continues_after_eviction(
     boxes: Cli, script: Callable[..., Path]
 ) -> None:
     folder = script(COUNT)

@@ -213,7 +213,7 @@ def _ended(stack: Stack, record: RunSpec) -> RunEnded:
     return last
 
 
-def test_every_kind_of_pool_is_one_that_the_service_takes(stack: Stack) -> None:
+def test_every_kind_of_declared_pool_is_accepted_by_the_service(stack: Stack) -> None:
     for pool_id in ("idle", "cpu", "a10"):
         declared = stack.declared[pool_id]
         stack.create(pool_id)
@@ -258,7 +258,7 @@ def test_training_on_a_declared_pool_leaves_a_model_and_no_node(
 
 
 @pytest.mark.feature(5)
-def test_dedicated_node_takes_over_where_spot_stays_away(
+def test_dedicated_node_replaces_missing_spot_capacity(
     stack: Stack, script: Callable[[str], Path]
 ) -> None:
     stack.create("fallback")

@@ -40,7 +40,7 @@ def running(cli: Cli, script: Callable[[str], Path]) -> Generator[str]:
 
 @pytest.mark.smoke
 @pytest.mark.feature(37)
-def test_command_runs_in_the_folder_and_environment_of_the_run(cli: Cli, running: str) -> None:
+def test_exec_runs_in_the_folder_and_environment_of_the_run(cli: Cli, running: str) -> None:
     show = 'pwd; printf "%s\\n" "$RUNNER_RUN_ID" "$VIRTUAL_ENV" "$HOME"; command -v python; ls'
     folder, run_id, venv, home, python, *files = cli.ok(
         "exec", running, "--", "sh", "-c", show
@@ -52,9 +52,7 @@ def test_command_runs_in_the_folder_and_environment_of_the_run(cli: Cli, running
     assert seen == "by the script"
 
 
-def test_arguments_input_output_and_exit_code_pass_through_as_they_are(
-    cli: Cli, running: str
-) -> None:
+def test_exec_passes_arguments_input_output_and_exit_code_unchanged(cli: Cli, running: str) -> None:
     hostile = ["a b", "$(echo no)", "it's", "--node", "", "*", "é\n"]
     code = "import sys, json; print(json.dumps(sys.argv[1:]))"
     shown = cli.ok("exec", running, "--", "python", "-c", code, *hostile)
@@ -75,7 +73,7 @@ def test_arguments_input_output_and_exit_code_pass_through_as_they_are(
     assert killed.returncode == 137
 
 
-def test_neither_the_secret_nor_our_own_environment_is_in_the_shell(cli: Cli, running: str) -> None:
+def test_shell_has_neither_secrets_nor_variables_of_the_agent(cli: Cli, running: str) -> None:
     shown = cli.ok("exec", running, "--", "env", env={"AZURE_CLIENT_SECRET": "ours-alone"})
     assert "RUNNER_RUN_ID=" in shown
     assert "AZ_BATCH_NODE_ID=" in shown
@@ -85,7 +83,7 @@ def test_neither_the_secret_nor_our_own_environment_is_in_the_shell(cli: Cli, ru
     assert mode.strip() == "600"
 
 
-def test_shell_reads_commands_and_leaves_no_key_and_no_user(
+def test_shell_runs_commands_and_leaves_no_key_and_no_user(
     cli: Cli, running: str, session_home: Path
 ) -> None:
     done = subprocess.run(
@@ -106,7 +104,7 @@ def test_shell_reads_commands_and_leaves_no_key_and_no_user(
     assert f"runner logs {running}" in over.stderr
 
 
-def test_printed_command_works_from_a_bare_shell_and_keeps_its_key(
+def test_printed_ssh_command_works_in_a_plain_shell_and_keeps_its_key(
     cli: Cli, running: str, session_home: Path
 ) -> None:
     line = cli.ok("exec", running, "--print", "--", "sh", "-c", "echo $RUNNER_RUN_ID '$x'")
@@ -120,7 +118,7 @@ def test_printed_command_works_from_a_bare_shell_and_keeps_its_key(
     assert not key.exists(), "an expired key goes with the next call"
 
 
-def test_what_cannot_be_entered_says_why(
+def test_unreachable_runs_are_refused_with_the_reason(
     cli: Cli, running: str, script: Callable[[str], Path]
 ) -> None:
     wrong = cli.run("exec", running, "--node", "7", "--", "true")
@@ -135,7 +133,7 @@ def test_what_cannot_be_entered_says_why(
 
 @pytest.mark.slow
 @pytest.mark.feature(38)
-def test_node_to_work_on_ends_by_itself_and_keeps_what_was_written(cli: Cli) -> None:
+def test_dev_node_ends_by_itself_and_keeps_written_files(cli: Cli) -> None:
     (cli.cwd / "project").mkdir()
     (cli.cwd / "project" / "notes.txt").write_text("one\n")
     made = cli.json("dev", "project", "--for", "15s")
@@ -153,7 +151,7 @@ def test_node_to_work_on_ends_by_itself_and_keeps_what_was_written(cli: Cli) -> 
 
 @pytest.mark.slow
 @pytest.mark.feature(38)
-def test_jupyterlab_on_a_node_asks_for_the_token_of_its_run(cli: Cli) -> None:
+def test_jupyterlab_on_a_node_requires_the_token_of_its_run(cli: Cli) -> None:
     (cli.cwd / "notebooks").mkdir()
     (cli.cwd / "notebooks" / "notes.txt").write_text("one\n")
     made = cli.json("dev", "notebooks", "--jupyter", "--for", "3m")
@@ -167,7 +165,7 @@ def test_jupyterlab_on_a_node_asks_for_the_token_of_its_run(cli: Cli) -> None:
     assert token not in cli.run("logs", made["run_id"], "--stderr").stdout
 
 
-def test_node_to_work_on_needs_a_folder_and_a_time(cli: Cli) -> None:
+def test_dev_node_needs_a_folder_and_a_time_limit(cli: Cli) -> None:
     for words, text in ((("nowhere",), "no folder 'nowhere'"), (("--for", "1y"), "--for")):
         refused = cli.run("dev", *words)
         assert (refused.returncode, text in refused.stderr) == (2, True), refused.stderr

@@ -85,7 +85,7 @@ def _train_evicted(cli: Cli, ref: str, *, epochs: int) -> dict[str, Any]:
 @pytest.mark.feature(23)
 @pytest.mark.slow
 @pytest.mark.parametrize("ref", TRAINED)
-def test_recipe_reaches_its_range_also_after_an_eviction(trainer: Cli, ref: str) -> None:
+def test_recipe_reaches_its_expected_range_even_after_an_eviction(trainer: Cli, ref: str) -> None:
     if not TRAINS_ALL and any(part in ref for part in ON_DEMAND):
         pytest.skip("`make recipes` trains it")
     recipe = load_recipe(ref, cwd=ROOT)

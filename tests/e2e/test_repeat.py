@@ -75,7 +75,7 @@ def failed(cli: Cli, folder: Path, *words: str) -> str:
     return json.loads(done.stdout)["run_id"]
 
 
-def test_same_model_is_made_again_after_the_project_is_gone(cli: Cli, script: Write) -> None:
+def test_model_is_reproduced_without_the_project_folder(cli: Cli, script: Write) -> None:
     folder = recipe(script)
     first = cli.json("train", folder, "--no-download", "--set", "seed=11")
     shutil.rmtree(folder)
@@ -95,7 +95,7 @@ def test_same_model_is_made_again_after_the_project_is_gone(cli: Cli, script: Wr
     assert document["code"] == run_document(cli, first["run_id"])["code"]
 
 
-def test_model_that_differs_is_no_reproduction(cli: Cli, script: Write) -> None:
+def test_different_model_is_no_reproduction(cli: Cli, script: Write) -> None:
     first = cli.json("train", recipe(script), "--no-download", "--set", "vary=true")["run_id"]
     done = cli.run("reproduce", first)
     assert done.returncode == 1
@@ -105,7 +105,7 @@ def test_model_that_differs_is_no_reproduction(cli: Cli, script: Write) -> None:
     assert "not the same model" in done.stdout
 
 
-def test_two_runs_are_compared_without_running(cli: Cli, script: Write) -> None:
+def test_runs_are_compared_without_a_new_run(cli: Cli, script: Write) -> None:
     folder = recipe(script)
     one, two = (
         cli.json("train", folder, "--no-download", "--set", f"seed={seed}")["run_id"]
@@ -149,7 +149,7 @@ def test_every_failed_run_is_retried_once(own_cli: Cli, script: Write) -> None:
         own_cli.run("cancel", row["run_id"])
 
 
-def test_what_cannot_be_repeated_is_refused(cli: Cli, script: Write) -> None:
+def test_unrepeatable_runs_are_refused(cli: Cli, script: Write) -> None:
     folder = recipe(script)
     good = cli.json("train", folder, "--no-download")["run_id"]
     bad = failed(cli, folder)
@@ -172,7 +172,7 @@ def test_what_cannot_be_repeated_is_refused(cli: Cli, script: Write) -> None:
     )
 
 
-def test_run_that_goes_on_is_neither_retried_nor_resumed(cli: Cli, script: Write) -> None:
+def test_running_run_is_neither_retried_nor_resumed(cli: Cli, script: Write) -> None:
     run_id = cli.json("train", script("import time; time.sleep(600)"), "--detach")["run_id"]
     for verb in ("retry", "resume"):
         refused = cli.run(verb, run_id)
@@ -183,7 +183,7 @@ def test_run_that_goes_on_is_neither_retried_nor_resumed(cli: Cli, script: Write
     cli.ok("cancel", again)
 
 
-def test_code_that_is_gone_from_blob_is_named(cli: Cli, script: Write) -> None:
+def test_code_missing_from_storage_is_named(cli: Cli, script: Write) -> None:
     run_id = failed(cli, recipe(script))
     runs_of(cli).delete(run_document(cli, run_id)["code"]["blob"])
     before = cli.json("ps", "-a")
@@ -221,7 +221,7 @@ outputs: [model.txt]
 
 
 @pytest.mark.feature(32)
-def test_run_goes_on_from_its_newest_checkpoint_as_a_new_run(cli: Cli, script: Write) -> None:
+def test_resumed_run_continues_from_the_newest_checkpoint(cli: Cli, script: Write) -> None:
     folder = script(COUNT)
     (folder / "train.yaml").write_text(COUNT_RECIPE, encoding="utf-8")
     done = cli.run("train", folder, "-o", "json")
@@ -243,7 +243,7 @@ def test_run_goes_on_from_its_newest_checkpoint_as_a_new_run(cli: Cli, script: W
     assert "R-SET-UNKNOWN" in unknown.stderr
 
 
-def test_secret_is_read_anew_where_a_run_is_repeated(cli: Cli, script: Write) -> None:
+def test_secret_is_read_again_for_a_repeated_run(cli: Cli, script: Write) -> None:
     folder = script("import os, sys\nsys.exit(len(os.environ['TOKEN']))")
     (folder / "train.yaml").write_text(
         "name: secretive\ncommand: [python, train.py]\nsecrets: {TOKEN: {env: MY_TOKEN}}\n",
@@ -260,7 +260,7 @@ def test_secret_is_read_anew_where_a_run_is_repeated(cli: Cli, script: Write) ->
 
 
 @pytest.mark.slow
-def test_mnist_makes_the_same_model_on_a_cpu(cli: Cli, mnist: Path) -> None:
+def test_mnist_is_reproducible_on_a_cpu(cli: Cli, mnist: Path) -> None:
     words = ["--data", str(mnist), "--set", "subset=2000", "--set", "epochs=2", "--no-download"]
     first = cli.json("train", "mnist", *words)["run_id"]
     done = cli.run("reproduce", first, "-o", "json")

@@ -52,7 +52,7 @@ def evicted_run(own_cli: Cli, folder: Path, notice: int) -> dict[str, object]:
     return own_cli.json("show", "@last")
 
 
-def test_evicted_script_goes_on_from_its_newest_checkpoint(
+def test_evicted_script_continues_from_its_newest_checkpoint(
     own_cli: Cli, script: Callable[[str], Path]
 ) -> None:
     shown = evicted_run(own_cli, script(_SCRIPT), notice=0)
@@ -69,7 +69,7 @@ def test_evicted_script_goes_on_from_its_newest_checkpoint(
 
 
 @pytest.mark.slow
-def test_noticed_eviction_loses_next_to_nothing(
+def test_eviction_with_notice_loses_almost_no_work(
     own_cli: Cli, script: Callable[[str], Path]
 ) -> None:
     text = _SCRIPT.replace("import os, time\n", "import os, signal, sys, time\n")
@@ -90,7 +90,7 @@ def test_noticed_eviction_loses_next_to_nothing(
     assert again in (stopped - 1, stopped)
 
 
-def test_checkpoint_problem_is_shown_while_the_run_runs(
+def test_checkpoint_problem_of_a_running_run_is_shown(
     cli: Cli, script: Callable[[str], Path]
 ) -> None:
     folder = script(

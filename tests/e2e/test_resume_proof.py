@@ -81,9 +81,7 @@ def evict_now(cli: Cli, node: str, notice_s: float, away_s: float) -> bool:
 
 
 @pytest.mark.feature(33)
-def test_a_run_whose_node_is_evicted_many_times_ends_with_the_same_weights(
-    own_cli: Cli, tmp_path: Path
-) -> None:
+def test_run_evicted_many_times_ends_with_the_same_weights(own_cli: Cli, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     (proof := tmp_path / "proof").mkdir()
     (folder := tmp_path / "recipe").mkdir()
@@ -146,7 +144,7 @@ def script_of(run_id: str, others: set[int]) -> Script | None:
     return None
 
 
-def test_mnist_killed_in_the_middle_ends_with_the_same_weights(
+def test_killed_mnist_run_ends_with_the_same_weights(
     own_cli: Cli, mnist: Path, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
@@ -264,7 +262,9 @@ class StorageKiller(threading.Thread):
 
 @pytest.mark.timeout(max(1800, 90 * STORAGE_KILLS))
 @pytest.mark.feature(35)
-def test_runs_whose_storage_is_killed_end_as_if_it_was_not(own_cli: Cli, tmp_path: Path) -> None:
+def test_runs_succeed_with_equal_weights_despite_killed_storage(
+    own_cli: Cli, tmp_path: Path
+) -> None:
     own_cli.ok("local", "up", "--nodes", "1", "--slots", "1")
     problems: list[str] = []
     attempts = 0

@@ -78,7 +78,7 @@ def ended(connection: Connection, record: RunSpec) -> RunEnded:
 
 
 @pytest.mark.smoke
-def test_submitting_a_plan_twice_makes_one_task_and_uploads_once(
+def test_submitting_a_plan_twice_creates_one_task_and_uploads_once(
     connection: Connection, plan: SubmissionPlan
 ) -> None:
     seen: list[Progress] = []
@@ -112,7 +112,7 @@ def test_refused_submission_leaves_no_run_behind(
     assert runs.read(RunPaths(plan.run.plan.run_id).run) is None
 
 
-def test_job_that_was_closed_after_the_plan_is_replaced(
+def test_job_closed_after_planning_is_replaced(
     connection: Connection, settings: Settings, script: Write, runs: BlobContainer
 ) -> None:
     recipe = load_recipe(str(script("print(1)")), cwd=Path.cwd())
@@ -132,7 +132,7 @@ def test_job_that_was_closed_after_the_plan_is_replaced(
     assert plan.run.plan.to_spec().to_json() == before, "a plan is never changed"
 
 
-def test_submitted_run_json_is_that_of_the_plan(
+def test_submitted_run_json_equals_the_plan(
     connection: Connection, plan: SubmissionPlan, runs: BlobContainer
 ) -> None:
     [document] = plan.documents().values()
@@ -159,7 +159,7 @@ def test_watching_late_shows_the_same_as_watching_from_the_start(
     assert live[-1] == late[-1]
 
 
-def test_outputs_are_fetched_once_and_repaired_when_damaged(
+def test_outputs_are_downloaded_once_and_repaired_if_damaged(
     connection: Connection, plan: SubmissionPlan, tmp_path: Path
 ) -> None:
     record = submit_run(connection, plan, ignore_progress)
@@ -189,7 +189,7 @@ def foreign_run(runs: BlobContainer, plan: SubmissionPlan, suffix: str, **change
     return parse_run(json.dumps(document).encode(), run_id)
 
 
-def test_changed_output_is_refused_and_nothing_is_written(
+def test_changed_output_is_refused_without_writing(
     connection: Connection, plan: SubmissionPlan, runs: BlobContainer, tmp_path: Path
 ) -> None:
     wrong = hashlib.sha256(b"something else").hexdigest()
@@ -202,7 +202,7 @@ def test_changed_output_is_refused_and_nothing_is_written(
     assert [p for p in (tmp_path / "o").rglob("*") if p.is_file()] == []
 
 
-def test_hostile_output_path_is_left_out_and_a_link_is_refused(
+def test_hostile_output_path_is_skipped_and_a_link_is_refused(
     connection: Connection, plan: SubmissionPlan, runs: BlobContainer, tmp_path: Path
 ) -> None:
     hostile = [{"path": "../../outside.txt", "size_bytes": 4, "sha256": "x"}]
@@ -290,7 +290,7 @@ def test_cancelling_a_finished_run_changes_nothing(
     assert (cancelled.state, cancelled.changed) == (RunState.SUCCEEDED, False)
 
 
-def test_growing_blob_is_read_by_offset_without_torn_characters_or_lines(
+def test_growing_blob_is_read_in_whole_characters_and_lines(
     runs: BlobContainer, tmp_path: Path
 ) -> None:
     name = f"{tmp_path.name}/log"
@@ -330,7 +330,7 @@ def test_tail_counts_lines_from_the_end(
     assert runs.read_range(name, tail_offset(runs, name, lines), None) == expected
 
 
-def test_description_that_storage_lost_is_given_back_by_who_watches(
+def test_watching_client_restores_a_lost_run_json(
     connection: Connection,
     plan: SubmissionPlan,
     runs: BlobContainer,

@@ -52,7 +52,7 @@ print("the last line")
 """
 
 
-def test_metrics_that_are_no_numbers_are_shown_and_written_as_json(cli: Cli, script: Write) -> None:
+def test_non_finite_metrics_are_shown_and_written_as_json(cli: Cli, script: Write) -> None:
     done = cli.run("train", script(NOT_A_NUMBER), "--no-download")
     assert done.returncode == 0, done.stderr
     run = cli.json("show", "@last")  # parses: JSON has no NaN
@@ -68,7 +68,7 @@ def test_metrics_that_are_no_numbers_are_shown_and_written_as_json(cli: Cli, scr
         json.loads(cli.ok(*verb, "-o", "json"), parse_constant=pytest.fail)
 
 
-def test_children_that_a_script_leaves_behind_end_with_it(cli: Cli, script: Write) -> None:
+def test_child_processes_end_with_the_script(cli: Cli, script: Write) -> None:
     done = cli.run("train", script(FORKING))
     assert done.returncode == 0, done.stderr
     assert "the parent is done" in done.stdout
@@ -77,7 +77,7 @@ def test_children_that_a_script_leaves_behind_end_with_it(cli: Cli, script: Writ
 
 
 @pytest.mark.slow
-def test_forty_megabytes_of_log_arrive_whole(cli: Cli, script: Write) -> None:
+def test_forty_megabytes_of_log_arrive_complete(cli: Cli, script: Write) -> None:
     run_id = cli.json("train", script(TALKATIVE), "--detach")["run_id"]
     cli.ok("attach", run_id, "--tail", "3")
     log = cli.ok("logs", run_id)
@@ -85,7 +85,7 @@ def test_forty_megabytes_of_log_arrive_whole(cli: Cli, script: Write) -> None:
     assert log.rstrip().endswith("the last line")
 
 
-def test_access_that_has_expired_is_told_with_what_to_do(
+def test_expired_access_is_reported_with_a_fix(
     cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load_settings({}, cwd=cli.cwd, env=cli.env)

@@ -26,9 +26,7 @@ def runs_of(cli: Cli, schedule: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.feature(30)
-def test_two_firings_make_two_runs_that_are_listed_like_any_other(
-    own_cli: Cli, script: Write
-) -> None:
+def test_two_firings_create_two_runs_in_the_list(own_cli: Cli, script: Write) -> None:
     folder = script(SCRIPT)
     (folder / "train.yaml").write_text("params: {epochs: 3}\noutputs: [who.txt]\n")
     made = own_cli.json(
@@ -65,7 +63,7 @@ def test_two_firings_make_two_runs_that_are_listed_like_any_other(
     assert show_ended(own_cli, first)["state"] == "succeeded", "what ran stays"
 
 
-def test_removing_a_schedule_cancels_the_run_that_goes_on(cli: Cli, script: Write) -> None:
+def test_removing_a_schedule_cancels_its_active_run(cli: Cli, script: Write) -> None:
     folder = script("import time; time.sleep(600)")
     cli.ok("schedule", "create", folder, "--every", "1d", "--name", "long")
     [run_id] = until(lambda: runs_of(cli, "long"))
@@ -123,9 +121,7 @@ def group_of(cli: Cli, schedule: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.feature(29)
 @pytest.mark.feature(30)
-def test_submitted_file_with_a_schedule_makes_a_group_at_each_firing(
-    cli: Cli, graph: Write
-) -> None:
+def test_file_with_a_schedule_creates_a_group_at_each_firing(cli: Cli, graph: Write) -> None:
     file = graph("-a")
     made = json.loads(cli.ok("submit", file, "-o", "json", env={"MY_WORD": "hunter2secret"}))
     assert (made["schedule"], made["state"]) == ("graph-a", "active")
@@ -148,7 +144,7 @@ def test_submitted_file_with_a_schedule_makes_a_group_at_each_firing(
     assert cli.json("show", last)["state"] == "succeeded"
 
 
-def test_triggered_group_fails_and_blocks_like_any_other_with_secrets_of_the_day(
+def test_triggered_group_blocks_after_failures_and_reads_new_secrets(
     cli: Cli, graph: Write
 ) -> None:
     cli.ok("submit", graph("-b", code=3), env={"MY_WORD": "of-creation"})
@@ -173,7 +169,9 @@ def test_triggered_group_fails_and_blocks_like_any_other_with_secrets_of_the_day
     cli.ok("schedule", "rm", "graph-b")
 
 
-def test_schedule_in_a_file_and_what_is_refused(cli: Cli, script: Write) -> None:
+def test_schedule_of_a_file_is_created_and_invalid_ones_are_refused(
+    cli: Cli, script: Write
+) -> None:
     folder = script(SCRIPT)
     file = folder.parent / "nightly.yaml"
     hour = (datetime.now(UTC) + timedelta(hours=12)).hour

@@ -16,7 +16,7 @@ VALUE = "hunter2-and-more"
 
 @pytest.mark.smoke
 @pytest.mark.feature(21)
-def test_secret_is_in_the_script_and_nowhere_else(cli: Cli, script: Write) -> None:
+def test_secret_reaches_only_the_script(cli: Cli, script: Write) -> None:
     folder = script("import os; print('it is', os.environ['TOKEN'], len(os.environ['TOKEN']))")
     (folder / "train.yaml").write_text("secrets: {TOKEN: {env: MY_TOKEN}}\n")
     refused = cli.run("train", folder)
@@ -34,7 +34,7 @@ def test_secret_is_in_the_script_and_nowhere_else(cli: Cli, script: Write) -> No
     assert VALUE not in seen
 
 
-def test_retried_run_has_its_inputs_and_its_secrets_again(cli: Cli, script: Write) -> None:
+def test_retried_run_has_the_same_inputs_and_secrets(cli: Cli, script: Write) -> None:
     first = cli.json(
         "train", script("import os; open(os.environ['RUNNER_OUTPUT_DIR'] + '/m', 'w')")
     )

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.conftest import Cli
 
 
-def test_local_services_answer_as_a_new_emulator_does(cli: Cli) -> None:
+def test_local_services_answer_like_a_new_emulator(cli: Cli) -> None:
     document = cli.json("selftest", "--yes", "--no-training")
     assert [step for step in document["steps"] if step["differences"]] == []
     assert (document["passed"], document["usd"], document["left"]) == (True, 0, [])

@@ -129,7 +129,7 @@ def test_every_kind_of_change_survives_a_kill(storage: Storage) -> None:
     assert sorted(container.list_blob_names()) == ["kept", "log", "replaced", "staged"]
 
 
-def test_change_of_which_half_a_line_was_written_is_not_made(storage: Storage) -> None:
+def test_change_with_a_partial_journal_line_is_not_applied(storage: Storage) -> None:
     container = storage.start()
     container.create_container()
     container.upload_blob("kept", b"one")
@@ -195,14 +195,14 @@ def test_change_that_cannot_be_written_is_not_acknowledged(storage: Storage) -> 
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs Linux")
-def test_log_that_cannot_be_written_does_not_end_storage(storage: Storage) -> None:
+def test_unwritable_log_does_not_stop_storage(storage: Storage) -> None:
     container = storage.start(FULL)
     container.create_container()
     container.upload_blob("kept", b"one")
     assert read(container, "kept") == b"one"
 
 
-def test_journals_that_the_database_contains_are_not_applied_again(storage: Storage) -> None:
+def test_journals_contained_in_the_database_are_not_applied_again(storage: Storage) -> None:
     container = storage.start()
     container.create_container()
     for n in range(3):
@@ -286,12 +286,12 @@ def after_large_journal(storage: Storage, lines: int) -> tuple[list[str], bytes,
     return names, log, storage.database().read_text(encoding="utf-8").count(pad)
 
 
-def test_lines_that_do_not_fit_into_a_piece_are_read(storage: Storage) -> None:
+def test_lines_longer_than_a_read_block_are_read(storage: Storage) -> None:
     assert after_large_journal(storage, 3) == (["log", "padded"], b"ab", 1)
 
 
 @pytest.mark.slow
-def test_journal_that_is_longer_than_a_string_is_read(storage: Storage) -> None:
+def test_journal_longer_than_a_string_is_read(storage: Storage) -> None:
     assert after_large_journal(storage, 300) == (["log", "padded"], b"ab", 1)
 
 

@@ -43,7 +43,7 @@ def trained(own_cli: Cli, mnist: Path) -> dict[str, Path]:
 @pytest.mark.feature(31)
 @pytest.mark.feature(46)
 @pytest.mark.feature(48)
-def test_scripts_of_other_systems_train_with_one_command_and_survive_an_eviction(
+def test_scripts_for_other_systems_train_unchanged_and_survive_eviction(
     own_cli: Cli, trained: dict[str, Path]
 ) -> None:
     for name, system in SYSTEMS.items():
@@ -56,14 +56,14 @@ def test_scripts_of_other_systems_train_with_one_command_and_survive_an_eviction
 
 
 @pytest.mark.smoke
-def test_run_that_kept_nothing_warns(cli: Cli, script: Write) -> None:
+def test_run_without_outputs_warns(cli: Cli, script: Write) -> None:
     done = cli.run("train", script("print('trained')"))
     assert done.returncode == 0, done.stderr
     assert "warning: the run kept no file" in done.stderr
     assert "none: the script wrote no file" in cli.ok("show", "@last")
 
 
-def test_downloaded_data_is_named_and_kept_on_demand(cli: Cli, script: Write) -> None:
+def test_downloaded_data_is_named_and_kept_on_request(cli: Cli, script: Write) -> None:
     text = "import os\nos.mkdir('data')\nopen('data/train.bin', 'wb').truncate(40_000_000)"
     folder = script(text)
     done = cli.run("train", folder, "--no-download")

@@ -48,7 +48,9 @@ def with_pool(cli: Cli, pool_id: str, start_command: str) -> None:
 
 
 @pytest.mark.feature(10)
-def test_run_on_a_pool_of_failed_nodes_says_so_and_gives_up(own_cli: Cli, script: Write) -> None:
+def test_run_on_a_pool_of_failed_nodes_is_reported_and_cancelled(
+    own_cli: Cli, script: Write
+) -> None:
     own_cli.ok("local", "up", "--nodes", "0")
     with_pool(own_cli, "broken", NO_DRIVER)
     folder = script("print(1)")

@@ -78,7 +78,7 @@ def job_state(connection: Connection, job_id: str) -> str:
 
 @pytest.mark.smoke
 @pytest.mark.feature(29)
-def test_merge_task_reads_what_those_before_it_wrote_and_the_job_closes_itself(
+def test_merge_task_reads_outputs_of_its_predecessors_and_the_job_ends(
     cli: Cli, write: Write, connection: Connection, tmp_path: Path
 ) -> None:
     text = (
@@ -109,9 +109,7 @@ def test_merge_task_reads_what_those_before_it_wrote_and_the_job_closes_itself(
     assert cli.json("show", runs["merge"])["run"]["group"] == shown["group"]
 
 
-def test_failure_blocks_what_comes_after_and_nothing_else(
-    cli: Cli, write: Write, connection: Connection
-) -> None:
+def test_failure_blocks_only_later_tasks(cli: Cli, write: Write, connection: Connection) -> None:
     text = (
         "tasks:\n"
         + task("bad", code=4)
@@ -169,7 +167,7 @@ def killed_while_submitting(
 @pytest.mark.parametrize(
     "point", ["add_tasks", pytest.param("close_when_done", marks=pytest.mark.slow)]
 )
-def test_what_a_killed_submit_left_is_seen_and_its_job_closes_with_a_cancel(
+def test_group_of_a_killed_submission_is_listed_and_can_be_cancelled(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     plan = killed_while_submitting(cli, write(PAIR), connection, point, monkeypatch)
@@ -211,7 +209,7 @@ def test_cancelling_a_group_ends_every_task_and_its_job(
 
 
 @pytest.mark.slow
-def test_evicted_task_runs_again_and_what_comes_after_waits_for_it(
+def test_evicted_task_runs_again_before_its_successors(
     own_cli: Cli, write: Write, tmp_path: Path
 ) -> None:
     own_cli.ok("local", "up", "--nodes", "1")
@@ -234,7 +232,7 @@ def notes(connection: Connection) -> list[str]:
     return [blob.name for blob in runs.list("submitting/")]
 
 
-def test_job_of_a_killed_submission_ends_with_its_tasks_once_somebody_comes_by(
+def test_next_command_closes_the_job_of_a_killed_submission(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = killed_while_submitting(cli, write(PAIR), connection, "close_when_done", monkeypatch)
@@ -249,7 +247,7 @@ def test_job_of_a_killed_submission_ends_with_its_tasks_once_somebody_comes_by(
     until(lambda: job_state(connection, job_id) == "completed")
 
 
-def test_job_of_a_submission_killed_before_its_tasks_ends(
+def test_next_command_ends_the_job_of_a_submission_without_tasks(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = killed_while_submitting(cli, write(PAIR), connection, "add_tasks", monkeypatch)
@@ -279,7 +277,7 @@ def test_job_of_a_killed_submission_without_a_group_is_deleted(
     assert notes(connection) == []
 
 
-def test_group_that_cannot_be_finished_is_in_nobodys_way(connection: Connection) -> None:
+def test_unreadable_interrupted_group_blocks_no_command(connection: Connection) -> None:
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
     group_id = "newer-20261121-143005-k3f9"
     begun = {"format": 1, "group_id": group_id, "begun": "2026-11-21T14:30:05+00:00"}
@@ -297,7 +295,7 @@ def list_jobs(connection: Connection, job_id: str) -> list[str]:
     return [str(job.id) for job in connection.batch_client().list_jobs() if job.id == job_id]
 
 
-def test_dry_run_draws_the_graph_and_starts_nothing(cli: Cli, write: Write) -> None:
+def test_dry_run_prints_the_graph_and_starts_nothing(cli: Cli, write: Write) -> None:
     path = write("tasks:\n" + task("a") + task("b", after="[a]", params="{n: 1}"))
     before = len(cli.json("ps", "-a"))
     text = cli.ok("submit", path, "--dry-run", "--set", "b.n=7")
@@ -318,7 +316,7 @@ def test_dry_run_draws_the_graph_and_starts_nothing(cli: Cli, write: Write) -> N
         ("", "tasks: missing"),
     ],
 )
-def test_wrong_file_is_refused_before_anything_starts(
+def test_invalid_file_is_refused_before_anything_starts(
     cli: Cli, write: Write, text: str, said: str
 ) -> None:
     done = cli.run("submit", write(text))
@@ -327,7 +325,7 @@ def test_wrong_file_is_refused_before_anything_starts(
     assert cli.run("submit", "gone.yaml").returncode == 2
 
 
-def test_group_that_is_not_there_and_runs_are_told_apart(cli: Cli, write: Write) -> None:
+def test_missing_groups_and_runs_have_different_errors(cli: Cli, write: Write) -> None:
     group = cli.json("submit", write("name: alone\ntasks:\n" + task("a")), "-d")["group"]
     run_id = tasks(cli, group)["a"]["run_id"]
     assert cli.json("show", run_id)["run_id"] == run_id

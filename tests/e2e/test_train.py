@@ -41,7 +41,7 @@ assert pathlib.Path(os.environ["RUNNER_PARAMS"]).exists()
 
 @pytest.mark.smoke
 @pytest.mark.feature(13)
-def test_an_unmodified_folder_trains_and_its_output_comes_back(cli: Cli, script: Write) -> None:
+def test_unmodified_folder_trains_and_its_output_is_downloaded(cli: Cli, script: Write) -> None:
     folder = script(PLAIN)
     done = cli.run("train", folder, "--", "--lr", "0.5")
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_json_output_is_one_document_and_nothing_else(cli: Cli, script: Write) -
 @pytest.mark.smoke
 @pytest.mark.feature(13)
 @pytest.mark.feature(18)
-def test_a_single_script_trains(cli: Cli, script: Write) -> None:
+def test_single_script_trains(cli: Cli, script: Write) -> None:
     folder = script(PLAIN)
     (folder / "notes.txt").write_text("not part of the run")
     assert "hello from the node" in cli.ok("train", folder / "train.py", "--no-download")
@@ -102,7 +102,7 @@ def test_job_ends_with_its_last_run_and_the_next_run_gets_another(cli: Cli, scri
 
 @pytest.mark.smoke
 @pytest.mark.feature(36)
-def test_detached_run_is_found_and_attached(cli: Cli, script: Write) -> None:
+def test_detached_run_is_listed_and_attached(cli: Cli, script: Write) -> None:
     document = cli.json("train", script(PLAIN), "--detach")
     run_id = document["run_id"]
     assert "hello from the node" in cli.ok("attach", run_id)
@@ -112,7 +112,7 @@ def test_detached_run_is_found_and_attached(cli: Cli, script: Write) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.feature(16)
-def test_files_are_listed_and_brought(cli: Cli, script: Write, tmp_path: Path) -> None:
+def test_files_are_listed_and_downloaded(cli: Cli, script: Write, tmp_path: Path) -> None:
     odd = "a b#1 50%25 grüße?.txt"
     code = f"{PLAIN}\nopen({odd!r}, 'w').write('odd')\nprint('äh')\n"
     run_id = cli.json("train", script(code), "--no-download")["run_id"]
@@ -135,9 +135,7 @@ def test_files_are_listed_and_brought(cli: Cli, script: Write, tmp_path: Path) -
 
 @pytest.mark.smoke
 @pytest.mark.feature(17)
-def test_a_second_identical_run_uploads_no_code_and_reuses_the_environment(
-    cli: Cli, script: Write
-) -> None:
+def test_second_identical_run_reuses_code_and_environment(cli: Cli, script: Write) -> None:
     folder = script("import six; print('six', six.__version__)")
     (folder / "requirements.txt").write_text("six==1.17.0\n")
     first = cli.json("train", folder)
@@ -148,13 +146,13 @@ def test_a_second_identical_run_uploads_no_code_and_reuses_the_environment(
     assert "environment is cached" in events
 
 
-def test_a_new_recipe_trains_as_it_is(cli: Cli) -> None:
+def test_new_recipe_trains_unchanged(cli: Cli) -> None:
     cli.ok("recipe", "new", "my_model")
     cli.ok("recipe", "check", "./my_model")
     assert cli.json("train", "./my_model")["status"] == "succeeded"
 
 
-def test_two_at_once_both_succeed(cli: Cli, script: Write) -> None:
+def test_two_concurrent_runs_succeed(cli: Cli, script: Write) -> None:
     folder = script(PLAIN)
     both = [cli.start("train", folder, "-o", "json") for _ in range(2)]
     outcomes = [process.communicate(timeout=240) for process in both]
@@ -225,7 +223,7 @@ def test_logs_follow_a_run_from_another_terminal(cli: Cli, script: Write) -> Non
     assert show_ended(cli, run_id)["state"] == "succeeded"
 
 
-def test_script_that_failed_without_a_word_says_where_its_trace_is(cli: Cli, script: Write) -> None:
+def test_failed_script_without_output_names_its_log(cli: Cli, script: Write) -> None:
     folder = script("raise ValueError('no data')\n")
     assert cli.run("train", folder).returncode == ExitCode.RUN_FAILED
     done = cli.run("logs", "@last")

@@ -72,11 +72,11 @@ def running(cli: Cli, folder: Path) -> tuple[str, int]:
     return run_id, int(until(started)[0].split()[1])
 
 
-def test_unknown_recipe_names_the_near_ones(cli: Cli) -> None:
+def test_unknown_recipe_suggests_similar_names(cli: Cli) -> None:
     assert "mnist" in refused(cli, "train", "mnits")
 
 
-def test_wrong_key_in_train_yaml_names_file_line_and_field(cli: Cli, script: Write) -> None:
+def test_unknown_key_in_train_yaml_names_file_line_and_field(cli: Cli, script: Write) -> None:
     folder = script("print(1)")
     (folder / "train.yaml").write_text("name: x\ncommand: python train.py\nepocs: 3\n")
     text = refused(cli, "train", folder)
@@ -84,7 +84,7 @@ def test_wrong_key_in_train_yaml_names_file_line_and_field(cli: Cli, script: Wri
     assert "epocs" in text
 
 
-def test_wrong_type_in_train_yaml_names_what_is_allowed(cli: Cli, script: Write) -> None:
+def test_wrong_type_in_train_yaml_names_the_allowed_types(cli: Cli, script: Write) -> None:
     folder = script("print(1)")
     (folder / "train.yaml").write_text(
         "name: x\ncommand: python train.py\nparams:\n  lr: {type: number, default: 1}\n"
@@ -94,7 +94,7 @@ def test_wrong_type_in_train_yaml_names_what_is_allowed(cli: Cli, script: Write)
     assert "float" in text
 
 
-def test_undeclared_parameter_names_the_declared(cli: Cli) -> None:
+def test_undeclared_parameter_names_the_declared_ones(cli: Cli) -> None:
     assert "epochs" in refused(cli, "train", "mnist", "--set", "epoch=3", "--dry-run")
 
 
@@ -106,7 +106,7 @@ def test_missing_data_folder_is_refused_before_anything_starts(cli: Cli) -> None
 
 
 @pytest.mark.parametrize("name", ["../outside", "a/../../b"])
-def test_recipe_reference_cannot_name_a_requirements_file_outside(
+def test_requirements_file_outside_the_recipe_is_refused(
     cli: Cli, script: Write, name: str
 ) -> None:
     folder = script("print(1)")
@@ -119,9 +119,7 @@ def test_unknown_run_is_refused(cli: Cli) -> None:
 
 
 @pytest.mark.smoke
-def test_script_that_exits_3_fails_the_run_and_shows_its_last_words(
-    cli: Cli, script: Write
-) -> None:
+def test_failed_script_fails_the_run_and_shows_its_last_lines(cli: Cli, script: Write) -> None:
     folder = script(
         "import sys\nfor n in range(50): print('line', n)\nsys.stderr.write('boom\\n'); sys.exit(3)"
     )
@@ -143,7 +141,7 @@ def test_command_not_found_is_named(cli: Cli, script: Write) -> None:
     assert cli.json("show", "@last")["result"]["code"] == "CommandNotFound"
 
 
-def test_promised_output_that_is_not_written_fails_the_run(cli: Cli, script: Write) -> None:
+def test_missing_promised_output_fails_the_run(cli: Cli, script: Write) -> None:
     folder = script("print('trained nothing')")
     (folder / "train.yaml").write_text(
         "name: x\ncommand: python train.py\noutputs: [model.keras]\n"
@@ -155,9 +153,7 @@ def test_promised_output_that_is_not_written_fails_the_run(cli: Cli, script: Wri
     assert (result["code"], result["step"]) == ("OutputMissing", "export")
 
 
-def test_requirements_that_do_not_exist_fail_in_the_environment_step(
-    cli: Cli, script: Write
-) -> None:
+def test_unknown_requirements_fail_in_the_environment_stage(cli: Cli, script: Write) -> None:
     folder = script("print(1)")
     (folder / "requirements.txt").write_text("no-such-package-of-ours==1.0\n")
     done = cli.run("train", folder)
@@ -219,7 +215,7 @@ def test_terminated_task_is_not_a_success(cli: Cli, script: Write) -> None:
     assert show_ended(cli, run_id)["state"] == "failed"
 
 
-def test_ctrl_c_detaches_and_the_run_goes_on(cli: Cli, script: Write, tmp_path: Path) -> None:
+def test_ctrl_c_detaches_and_the_run_continues(cli: Cli, script: Write, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     folder = script(
         "import pathlib, time\nprint('begun', flush=True)\n"
@@ -247,7 +243,7 @@ def test_killed_client_loses_nothing(cli: Cli, script: Write) -> None:
     assert "finished" in cli.ok("attach", "@last")
 
 
-def test_emulator_killed_mid_run_and_the_run_completes(own_cli: Cli, script: Write) -> None:
+def test_run_completes_after_the_emulator_is_killed(own_cli: Cli, script: Write) -> None:
     folder = script(
         "import os, time\n"
         "for n in range(6000 if os.environ['RUNNER_ATTEMPT'] == '1' else 30):\n"
@@ -269,7 +265,7 @@ def test_emulator_killed_mid_run_and_the_run_completes(own_cli: Cli, script: Wri
 
 
 @pytest.mark.feature(35)
-def test_storage_killed_mid_run_loses_no_line_and_repeats_none(own_cli: Cli, script: Write) -> None:
+def test_killed_storage_loses_and_repeats_no_log_line(own_cli: Cli, script: Write) -> None:
     folder = script(
         "import time\nfor n in range(150): print('tick', n, flush=True); time.sleep(0.1)\n"
     )
@@ -286,14 +282,14 @@ def test_storage_killed_mid_run_loses_no_line_and_repeats_none(own_cli: Cli, scr
     assert own_cli.ok("logs", "@last").splitlines() == printed
 
 
-def test_services_that_are_not_running_are_started_by_train(own_cli: Cli, script: Write) -> None:
+def test_train_starts_stopped_services(own_cli: Cli, script: Write) -> None:
     assert own_cli.json("local", "status")["running"] is False
     assert "hi" in own_cli.ok("train", script("print('hi')"))
     assert own_cli.json("local", "status")["running"] is True
 
 
 @pytest.mark.slow
-def test_two_first_runs_at_once_start_one_set_of_services(own_cli: Cli, script: Write) -> None:
+def test_concurrent_first_runs_start_one_set_of_services(own_cli: Cli, script: Write) -> None:
     folder = script("print('hi')")
     both = [own_cli.start("train", folder, "-o", "json") for _ in range(2)]
     outcomes = [process.communicate(timeout=200) for process in both]
@@ -311,7 +307,7 @@ def test_port_in_use_is_named(own_cli: Cli) -> None:
     assert own_cli.json("local", "status")["running"] is False
 
 
-def test_stale_pid_file_does_not_stop_or_fool_anyone(own_cli: Cli) -> None:
+def test_stale_pid_file_is_ignored(own_cli: Cli) -> None:
     own_cli.ok("local", "up")
     status = own_cli.json("local", "status")
     for name in ("batch", "blob"):
@@ -323,7 +319,7 @@ def test_stale_pid_file_does_not_stop_or_fool_anyone(own_cli: Cli) -> None:
     assert again["batch"]["endpoint"] == status["batch"]["endpoint"]
 
 
-def test_home_that_cannot_be_written_is_refused(own_cli: Cli, tmp_path: Path) -> None:
+def test_unwritable_home_is_refused(own_cli: Cli, tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a folder")
     text = refused(own_cli, "local", "up", code=3, env={"RUNNER_HOME": str(in_the_way / "home")})
@@ -340,7 +336,7 @@ def test_missing_node_is_named_when_it_cannot_be_installed(tmp_path: Path) -> No
     assert "node" in text.lower()
 
 
-def test_services_that_died_are_reported_not_traced(own_cli: Cli) -> None:
+def test_dead_services_are_reported_without_a_traceback(own_cli: Cli) -> None:
     own_cli.ok("local", "up")
     pid = own_cli.json("local", "status")["batch"]["pid"]
     os.kill(pid, signal.SIGKILL)
@@ -370,7 +366,9 @@ def test_full_disk_on_the_node_is_named(tmp_path: Path, script: Write) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_full_disk_of_the_services_is_named_and_can_be_freed(tmp_path: Path, script: Write) -> None:
+def test_full_disk_of_the_services_is_named_and_can_be_resolved(
+    tmp_path: Path, script: Write
+) -> None:
     (tmp_path / "work").mkdir()
     with small_disk(tmp_path / "disk") as disk:
         cli = Cli(new_home(disk / "home"), tmp_path / "work")
@@ -432,7 +430,7 @@ def _fill_storage(container: ContainerClient, end: float) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seconds", [5, 20])
-def test_disk_of_the_services_that_is_full_for_a_while_costs_no_run(
+def test_temporarily_full_disk_of_the_services_fails_no_run(
     tmp_path: Path, script: Write, seconds: int
 ) -> None:
     (tmp_path / "work").mkdir()
@@ -467,7 +465,7 @@ def test_disk_of_the_services_that_is_full_for_a_while_costs_no_run(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_line_that_resets_a_fifth_of_the_requests_costs_no_run(
+def test_connection_resets_of_the_client_fail_no_run(
     cli: Cli, script: Write, tmp_path: Path
 ) -> None:
     recipe = script("for n in range(20): print('line', n)\nopen('model', 'w').write('weights')")
@@ -528,7 +526,7 @@ retries: 1
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_runs_on_a_node_whose_line_breaks_every_fifth_request_are_right(
+def test_runs_on_a_node_with_connection_resets_are_correct(
     cli: Cli, script: Write, tmp_path: Path
 ) -> None:
     folder, blocks = script(BROKEN_LINE), random.Random(5).randbytes(20 << 20)

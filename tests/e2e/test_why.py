@@ -145,7 +145,7 @@ def test_failure_of_a_script_is_named_with_its_last_lines(
 
 
 @pytest.mark.smoke
-def test_answer_for_people_has_cause_evidence_fix_and_next_command(cli: Cli, script: Write) -> None:
+def test_text_answer_has_cause_evidence_fix_and_next_command(cli: Cli, script: Write) -> None:
     assert failed(cli, script("print('epoch 1')\nprint(1 / 0)"))["cause"] == "ScriptError"
     shown = cli.ok("why", "@last")
     for line in ("ScriptError", "ZeroDivisionError: division by zero", "next", "runner logs"):
@@ -209,7 +209,7 @@ def test_missing_permission_is_named(
     assert (found["cause"], found["command"]) == ("IdentityWithoutRole", "runner check")
 
 
-def test_evicted_run_that_waits_is_named(cli: Cli, script: Write) -> None:
+def test_eviction_of_a_waiting_run_is_named(cli: Cli, script: Write) -> None:
     folder = script("import time\nprint('on', flush=True)\ntime.sleep(600)")
     run_id = cli.json("train", folder, "--detach")["run_id"]
     until(lambda: cli.json("show", run_id)["state"] == "running")
@@ -317,9 +317,7 @@ def test_events_of_a_node_with_another_clock_are_corrected_and_gaps_are_marked(
     cli.ok("cancel", run_id)
 
 
-def test_run_that_has_stopped_to_write_is_named_and_a_quiet_one_is_not(
-    cli: Cli, script: Write
-) -> None:
+def test_run_without_progress_is_named_after_a_long_silence(cli: Cli, script: Write) -> None:
     folder = script(
         "import time\n"
         "for step in range(6):\n"
@@ -346,9 +344,7 @@ HEALTHY = 20  # runs: four in five of them go on to their end, and one in five i
 
 
 @pytest.mark.slow
-def test_healthy_runs_get_no_label_from_their_submission_to_their_end(
-    cli: Cli, script: Write
-) -> None:
+def test_healthy_run_has_no_cause_from_submission_to_end(cli: Cli, script: Write) -> None:
     """Waiting behind others, waiting for a run before it, preparing, running, ended, cancelled."""
     folder = script("import time\nprint('on', flush=True)\ntime.sleep(0.5)\n")
     lines = ["tasks:"]

@@ -74,9 +74,7 @@ def printed(done: subprocess.CompletedProcess[str]) -> Any:
 
 
 @pytest.mark.feature(1)
-def test_up_deploys_keeps_the_outputs_and_is_quiet_the_second_time(
-    stage: Stage, runner: Runner
-) -> None:
+def test_up_deploys_stores_outputs_and_changes_nothing_again(stage: Stage, runner: Runner) -> None:
     outputs = printed(runner("up", "-y", "--no-check", "-o", "json"))
     kept = (stage.folder / "runner/stacks/dev.json").read_text()
     assert parse_stack_outputs(kept) == parse_stack_outputs(json.dumps(outputs))
@@ -89,7 +87,7 @@ def test_up_deploys_keeps_the_outputs_and_is_quiet_the_second_time(
     assert stage.azure.ids() == made
 
 
-def test_preview_tells_an_update_from_a_replacement(
+def test_preview_distinguishes_updates_from_replacements(
     project: Path, stage: Stage, runner: Runner
 ) -> None:
     printed(runner("up", "-y", "--no-check", "-o", "json"))
@@ -103,9 +101,7 @@ def test_preview_tells_an_update_from_a_replacement(
 
 
 @pytest.mark.feature(1)
-def test_down_keeps_what_holds_data_and_everything_leaves_nothing(
-    stage: Stage, runner: Runner
-) -> None:
+def test_down_keeps_data_unless_everything_is_given(stage: Stage, runner: Runner) -> None:
     printed(runner("up", "-y", "--no-check", "-o", "json"))
     # No services answer for the stand-in's account: whether runs are active cannot be asked.
     left = printed(runner("down", "-y", "--force", "-o", "json"))
@@ -124,7 +120,7 @@ def test_down_keeps_what_holds_data_and_everything_leaves_nothing(
 
 
 @pytest.mark.feature(27)
-def test_adopted_accounts_stay_as_they_are_through_up_and_down(
+def test_adopted_accounts_are_unchanged_by_up_and_down(
     project: Path, stage: Stage, runner: Runner
 ) -> None:
     before = project / "Pulumi.dev.yaml"
@@ -166,7 +162,7 @@ def test_nothing_is_deployed_without_consent(stage: Stage, runner: Runner) -> No
     assert stage.azure.ids() == set()
 
 
-def test_up_looks_first_for_what_would_stop_it(
+def test_up_runs_the_checks_before_it_deploys(
     stage: Stage, project: Path, azure: ArmServer
 ) -> None:
     def up() -> subprocess.CompletedProcess[str]:
@@ -194,7 +190,7 @@ def test_up_looks_first_for_what_would_stop_it(
     assert stage.azure.ids() == stage.ids_in_state()
 
 
-def test_impossible_configuration_stops_before_the_engine(
+def test_invalid_configuration_is_refused_before_the_engine_starts(
     project: Path, stage: Stage, runner: Runner
 ) -> None:
     change(project, "Standard_NC4as_T4_v3", "Standard_NC6")
@@ -205,9 +201,7 @@ def test_impossible_configuration_stops_before_the_engine(
 
 
 @pytest.mark.feature(58)
-def test_down_a_second_time_says_what_stays_and_touches_nothing(
-    stage: Stage, runner: Runner
-) -> None:
+def test_second_down_lists_kept_resources_and_changes_nothing(stage: Stage, runner: Runner) -> None:
     printed(runner("up", "-y", "--no-check", "-o", "json"))
     left = printed(runner("down", "-y", "--force", "-o", "json"))
     assert not [row for row in left if row["type"].startswith("pulumi:")]
@@ -220,13 +214,15 @@ def test_down_a_second_time_says_what_stays_and_touches_nothing(
     assert stage.azure.journal() == journal
 
 
-def test_down_of_another_stack_leaves_no_trace(project: Path, stage: Stage, runner: Runner) -> None:
+def test_down_of_an_unknown_stack_creates_no_files(
+    project: Path, stage: Stage, runner: Runner
+) -> None:
     assert printed(runner("down", "--stack", "other", "-o", "json")) == []
     assert not (project / "Pulumi.other.yaml").exists()
     assert not list((stage.folder / "state").rglob("other.json"))
 
 
-def test_versions_of_the_image_go_before_their_definition(
+def test_down_deletes_image_versions_before_their_definition(
     project: Path, stage: Stage, runner: Runner
 ) -> None:
     file = project / "Pulumi.dev.yaml"
@@ -247,7 +243,7 @@ def test_versions_of_the_image_go_before_their_definition(
     assert definition not in stage.azure.ids()
 
 
-def test_up_without_the_image_takes_its_versions_away_first_and_says_so_before(
+def test_up_without_the_image_announces_and_deletes_its_versions(
     project: Path, stage: Stage, runner: Runner
 ) -> None:
     file = project / "Pulumi.dev.yaml"
@@ -268,7 +264,7 @@ def test_up_without_the_image_takes_its_versions_away_first_and_says_so_before(
     assert definition not in stage.azure.ids()
 
 
-def test_an_engine_that_was_killed_does_not_lock_the_next_one_out(
+def test_lock_of_a_killed_engine_is_released_for_the_next_up(
     stage: Stage, project: Path, runner: Runner
 ) -> None:
     stage.azure.slow_down(8)  # the first is not done before the second has looked

@@ -36,7 +36,7 @@ def forget_the_end(stage: Stage, *names: str) -> None:
     file.write_text(json.dumps(whole), "utf-8")
 
 
-def test_what_azure_made_after_the_engine_was_killed_is_taken_over(
+def test_up_adopts_resources_created_after_the_engine_was_killed(
     stage: Stage, runner: Runner
 ) -> None:
     first = printed(runner("up", "-y", "--no-check", "-o", "json"))
@@ -53,7 +53,7 @@ def test_what_azure_made_after_the_engine_was_killed_is_taken_over(
     assert "pending_operations" not in json.loads(stage.state())["checkpoint"]["latest"]
 
 
-def test_down_takes_away_what_azure_made_after_the_engine_was_killed(
+def test_down_deletes_resources_created_after_the_engine_was_killed(
     stage: Stage, runner: Runner
 ) -> None:
     printed(runner("up", "-y", "--no-check", "-o", "json"))

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 POOL = "/batchAccounts/runnerdev/pools/t4"
 
 
-def test_a_stack_is_previewed_made_kept_refreshed_and_destroyed(stage: Stage) -> None:
+def test_stack_is_previewed_created_refreshed_and_destroyed(stage: Stage) -> None:
     stack = stage.stack(program(Settings()))
 
     assert stack.preview().change_summary == {"create": 6}
@@ -34,7 +34,7 @@ def test_a_stack_is_previewed_made_kept_refreshed_and_destroyed(stage: Stage) ->
     assert stage.azure.ids() == stage.ids_in_state() == set()
 
 
-def test_a_changed_formula_is_an_update_and_a_changed_size_a_replacement(stage: Stage) -> None:
+def test_formula_change_is_an_update_and_size_change_a_replacement(stage: Stage) -> None:
     stage.stack(program(Settings())).up()
     formula = Settings(formula=FORMULA.replace("4", "8"))
 
@@ -58,7 +58,7 @@ def test_a_changed_formula_is_an_update_and_a_changed_size_a_replacement(stage: 
     assert stage.azure.ids() == stage.ids_in_state()
 
 
-def test_without_replace_on_changes_a_new_size_passes_the_preview_and_fails_in_azure(
+def test_size_change_without_replace_on_changes_fails_in_azure(
     stage: Stage,
 ) -> None:
     stage.stack(program(Settings(replace_on_changes=False))).up()
@@ -70,7 +70,7 @@ def test_without_replace_on_changes_a_new_size_passes_the_preview_and_fails_in_a
         stack.up()
 
 
-def test_a_create_that_fails_half_way_is_healed_by_the_next_up(stage: Stage) -> None:
+def test_failed_creation_is_completed_by_the_next_up(stage: Stage) -> None:
     stage.azure.fail("create", "runnerdev", "SubscriptionQuotaExceeded")
     stack = stage.stack(program(Settings()))
 
@@ -86,7 +86,7 @@ def test_a_create_that_fails_half_way_is_healed_by_the_next_up(stage: Stage) -> 
     assert [done for done, _ in stage.azure.journal()] == ["create"] * 5
 
 
-def test_a_replacement_that_fails_between_its_halves_is_healed_by_the_next_up(
+def test_failed_replacement_is_completed_by_the_next_up(
     stage: Stage,
 ) -> None:
     stage.stack(program(Settings())).up()
@@ -103,7 +103,7 @@ def test_a_replacement_that_fails_between_its_halves_is_healed_by_the_next_up(
     assert stack.preview().change_summary == {"same": 6}
 
 
-def test_a_defect_is_refused_with_its_path_before_anything_is_made(stage: Stage) -> None:
+def test_defect_is_refused_with_its_path_before_any_creation(stage: Stage) -> None:
     stack = stage.stack(program(Settings(node_communication="Disabledd")))
 
     with pytest.raises(automation.CommandError, match="interNodeCommunication: 'Disabledd'"):
@@ -113,7 +113,7 @@ def test_a_defect_is_refused_with_its_path_before_anything_is_made(stage: Stage)
     assert not [where for where in stage.azure.ids() if where.endswith(POOL)]
 
 
-def test_a_defect_in_a_name_is_refused_by_its_rule(stage: Stage) -> None:
+def test_invalid_resource_name_is_refused(stage: Stage) -> None:
     stack = stage.stack(program(Settings(account="Runner-Data")))
 
     with pytest.raises(automation.CommandError, match="accountName: 'Runner-Data' is no name"):
@@ -132,7 +132,7 @@ def test_keys_are_encrypted_in_the_state_and_hidden_in_outputs(stage: Stage) -> 
     assert "ciphertext" in stage.state()
 
 
-def test_what_somebody_deleted_by_hand_is_found_by_refresh_and_made_again(stage: Stage) -> None:
+def test_refresh_finds_manual_deletions_and_up_recreates_them(stage: Stage) -> None:
     stack = stage.stack(program(Settings()))
     stack.up()
     (pool,) = [where for where in stage.azure.ids() if where.endswith(POOL)]

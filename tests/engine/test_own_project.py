@@ -37,7 +37,7 @@ def test_plain_pulumi_previews_the_project_within_its_policies(stage: Stage, pro
     assert "[mandatory]" not in shown.stdout
 
 
-def test_plain_pulumi_makes_pools_that_are_kept_on_purpose(stage: Stage, project: Path) -> None:
+def test_plain_pulumi_creates_fixed_pools(stage: Stage, project: Path) -> None:
     file = project / "Pulumi.dev.yaml"
     text = file.read_text()
     assert "max_spot: 4\n" in text

@@ -28,7 +28,7 @@ def project(stage: Stage) -> Path:
     return folder
 
 
-def test_plain_pulumi_previews_makes_keeps_and_destroys(stage: Stage, project: Path) -> None:
+def test_plain_pulumi_previews_creates_and_destroys(stage: Stage, project: Path) -> None:
     assert "+ 6 to create" in stage.run("preview", cwd=project).stdout
     assert "+ 6 created" in stage.run("up", "--yes", cwd=project).stdout
     assert stage.azure.ids() == stage.ids_in_state()
@@ -39,7 +39,7 @@ def test_plain_pulumi_previews_makes_keeps_and_destroys(stage: Stage, project: P
     assert stage.azure.ids() == set()
 
 
-def test_the_policy_pack_stops_a_preview_and_names_each_rule(stage: Stage, project: Path) -> None:
+def test_policy_pack_fails_a_preview_and_names_each_rule(stage: Stage, project: Path) -> None:
     stage.take_policy_packs()
     stopped = stage.run("preview", *POLICY, cwd=project, check=False)
 
@@ -56,7 +56,7 @@ def test_the_policy_pack_stops_a_preview_and_names_each_rule(stage: Stage, proje
     assert "nothing-retired" not in stopped.stdout
 
 
-def test_a_program_that_fails_shows_its_own_line(stage: Stage, project: Path) -> None:
+def test_failed_program_shows_its_line(stage: Stage, project: Path) -> None:
     (project / "program/__main__.py").write_text("import pulumi\n1 / 0\n", "utf-8")
 
     failed = stage.run("preview", cwd=project, check=False)

@@ -23,7 +23,7 @@ def _config(**pool: Any) -> dict[str, str]:
     return {**CONFIG, "runner:pools": json.dumps(pools)}
 
 
-def test_the_stack_is_made_once_and_its_changes_are_what_they_say(stage: Stage) -> None:
+def test_stack_is_created_once_and_previews_match_its_changes(stage: Stage) -> None:
     stack = stage.stack(program, _config())
     made = stack.up().summary.resource_changes or {}
     assert set(made) == {"create"}
@@ -40,7 +40,7 @@ def test_the_stack_is_made_once_and_its_changes_are_what_they_say(stage: Stage) 
     assert stage.azure.ids() == stage.ids_in_state()
 
 
-def test_the_key_of_a_mounted_share_is_nowhere_in_the_clear(stage: Stage) -> None:
+def test_key_of_a_mounted_share_is_encrypted_everywhere(stage: Stage) -> None:
     share = {"runner:storage": json.dumps({"file_share_gib": 10})}
     stack = stage.stack(program, {**_config(mounts=[{"kind": "files"}]), **share})
 

@@ -104,7 +104,7 @@ def test_stack_is_deployed_compared_and_removed(stage: Stage, selftest: Selftest
     assert_gone(stage)
 
 
-def test_stack_is_removed_after_a_deployment_that_fails(stage: Stage, selftest: Selftest) -> None:
+def test_stack_is_removed_after_a_failed_deployment(stage: Stage, selftest: Selftest) -> None:
     stage.azure.fail("create", "t4", "QuotaExceeded", times=100)
     process = selftest()
     said = process.communicate()[1]
@@ -116,7 +116,9 @@ def test_stack_is_removed_after_a_deployment_that_fails(stage: Stage, selftest: 
     assert_gone(stage)
 
 
-def test_what_cannot_be_removed_is_named_with_its_command(stage: Stage, selftest: Selftest) -> None:
+def test_remaining_resources_are_named_with_the_delete_command(
+    stage: Stage, selftest: Selftest
+) -> None:
     stage.azure.fail("create", "t4", "QuotaExceeded", times=100)
     stage.azure.fail("delete", ACCOUNT, "AnotherOperationInProgress", times=100)
     process = selftest()
@@ -197,7 +199,7 @@ def deployed_containers(stage: Stage) -> list[str]:
 
 
 @pytest.mark.skipif(not SHARED_MNIST.is_dir(), reason="no MNIST beside the checkout")
-def test_training_loses_its_node_and_leaves_a_model(
+def test_training_survives_an_eviction_and_leaves_a_model(
     stage: Stage, selftest: Selftest, tmp_path: Path
 ) -> None:
     key = base64.b64encode(secrets.token_bytes(32)).decode()

@@ -26,30 +26,30 @@ def create(azure: Azure, kind: str, **changes: Any) -> str:
     return azure.create(f"azure-native:{kind}", {**GOOD[kind], **changes})[0]
 
 
-def test_a_resource_needs_its_parent(azure: Azure) -> None:
+def test_resource_needs_its_parent(azure: Azure) -> None:
     with pytest.raises(AzureError, match=r"ParentResourceNotFound.*batchAccounts/runnerdev"):
         create(azure, "batch:Pool")
 
 
-def test_a_resource_needs_what_its_inputs_name(azure: Azure) -> None:
+def test_resource_needs_the_resources_in_its_inputs(azure: Azure) -> None:
     azure.delete(NODES)
     with pytest.raises(AzureError, match=r"NotFound.*userAssignedIdentities/runner-nodes"):
         create(azure, "batch:BatchAccount")
 
 
-def test_a_role_needs_its_scope(azure: Azure) -> None:
+def test_role_assignment_needs_its_scope(azure: Azure) -> None:
     create(azure, "authorization:RoleAssignment")
     azure.delete(STORAGE)
     with pytest.raises(AzureError, match=r"NotFound.*storageAccounts/runnerdata"):
         create(azure, "authorization:RoleAssignment")
 
 
-def test_what_exists_is_not_made_twice(azure: Azure) -> None:
+def test_existing_resource_is_not_created_again(azure: Azure) -> None:
     with pytest.raises(AzureError, match="cannot create already existing"):
         create(azure, "storage:StorageAccount")
 
 
-def test_a_pool_changes_its_formula_and_not_its_size(azure: Azure) -> None:
+def test_pool_accepts_a_new_formula_but_no_new_size(azure: Azure) -> None:
     create(azure, "batch:BatchAccount")
     own = {key: value for key, value in POOL.items() if key != "networkConfiguration"}
     machine = {"imageReference": {"publisher": "p", "offer": "o", "sku": "s"}}
@@ -66,7 +66,7 @@ def test_a_pool_changes_its_formula_and_not_its_size(azure: Azure) -> None:
     assert found["inputs"]["scaleSettings"] == scale
 
 
-def test_what_is_in_use_is_not_deleted_and_a_group_takes_all_with_it(azure: Azure) -> None:
+def test_used_resource_is_kept_until_its_group_is_deleted(azure: Azure) -> None:
     create(azure, "network:PublicIPAddress")
     create(azure, "network:NatGateway")
     address = f"{GROUP_ID}/providers/Microsoft.Network/publicIPAddresses/runner"
@@ -78,7 +78,7 @@ def test_what_is_in_use_is_not_deleted_and_a_group_takes_all_with_it(azure: Azur
     assert azure.ids() == set()
 
 
-def test_a_planned_failure_happens_as_often_as_planned(azure: Azure) -> None:
+def test_planned_failure_occurs_the_planned_number_of_times(azure: Azure) -> None:
     azure.fail("create", "runnerdev", "Throttled", times=2)
     for _ in range(2):
         with pytest.raises(AzureError, match="Throttled"):
@@ -86,13 +86,13 @@ def test_a_planned_failure_happens_as_often_as_planned(azure: Azure) -> None:
     assert create(azure, "batch:BatchAccount") in azure.ids()
 
 
-def test_names_parents_and_locations_replace_and_nothing_of_a_pool_beside() -> None:
+def test_changes_of_names_parents_and_locations_replace_resources() -> None:
     assert replacing("batch:Pool") == {"resourceGroupName", "location", "accountName", "poolName"}
     assert {"scope", "principalId"} <= replacing("authorization:RoleAssignment")
     assert "location" in replacing("batch:BatchAccount")
 
 
-def test_changed_paths_go_as_deep_as_maps() -> None:
+def test_changed_paths_descend_into_maps_only() -> None:
     old = {"a": {"b": 1, "c": [1]}, "d": 1}
     new = {"a": {"b": 2, "c": [1, 2]}, "e": 1}
     assert changed_paths(old, new) == [

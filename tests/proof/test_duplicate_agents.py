@@ -78,9 +78,7 @@ def one_round(task: Task, chance: random.Random) -> list[str]:
     return problems(task, codes, killed=killed)
 
 
-def test_two_agents_in_one_folder_never_mix_their_executions(
-    tmp_path: Path, service: FakeBlobs
-) -> None:
+def test_two_agents_in_one_folder_never_mix_executions(tmp_path: Path, service: FakeBlobs) -> None:
     chance = random.Random(SEED)
     broken: dict[int, list[str]] = {}
     for number in range(ROUNDS):

@@ -218,7 +218,7 @@ def one_round(
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_runs_are_right_whatever_is_killed(tmp_path: Path, victim: str) -> None:
+def test_runs_are_correct_whatever_is_killed(tmp_path: Path, victim: str) -> None:
     chance = random.Random(f"{SEED} {victim}")
     weights = uninterrupted(tmp_path / "reference", STEPS)
     kills: Counter[str] = Counter()

@@ -122,7 +122,7 @@ def recipe(cli: Cli, name: str, script: str, **files: str) -> Path:
 
 
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
-def test_names_come_back_from_runs_models_inputs_and_storage(cli: Cli, seed: int) -> None:
+def test_any_file_name_survives_runs_models_inputs_and_storage(cli: Cli, seed: int) -> None:
     names = draw(seed)
     expected = {place(number, name): content(number, name) for number, name in enumerate(names)}
     named = json.dumps([name.hex() for name in names])
@@ -169,7 +169,7 @@ def test_names_come_back_from_runs_models_inputs_and_storage(cli: Cli, seed: int
     assert {row["state"] for row in cli.json("ps", "-a")} == {"succeeded"}
 
 
-def test_names_too_long_for_a_blob_come_back(cli: Cli) -> None:
+def test_names_too_long_for_a_blob_are_restored(cli: Cli) -> None:
     """Folders as deep as Linux allows, and one of 250 parts."""
     names = [b"/".join([bytes([65 + i]) * 250] * 14) for i in range(3)]
     names += [b"/".join([b"\x01" * 250] * 3), b"/".join([b"d"] * 300), b"d2/" + b"\xff" * LONGEST]
