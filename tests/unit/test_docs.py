@@ -107,7 +107,7 @@ def test_every_step_of_the_azure_guide_states_its_cost() -> None:
 CLIENTS = {
     "Snakemake": "e2e/test_azure_names_on_nodes.py::test_executor_of_snakemake_runs_a_workflow",
     "Airflow": "e2e/test_azure_names.py::test_operator_of_airflow_runs_a_task",
-    "quickstart": "e2e/test_azure_names.py::test_program_for_azure_runs_by_its_names",
+    "quickstart": "e2e/test_azure_names.py::test_program_for_azure_runs_unchanged",
     "az batch": "clients/test_clients.py::test_client_passes_every_check_of_the_resource",
     "SDK for Python": "clients/test_clients.py::test_client_passes_every_check_of_the_resource",
     "from azure.batch import": "e2e/test_azure_names.py::test_client_of_the_readme_connects",
