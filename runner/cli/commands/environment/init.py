@@ -79,9 +79,9 @@ def init(
     check: Annotated[bool, typer.Option(help="Run `runner check` afterwards.")] = True,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Ask what an Azure environment needs, and write its files; nothing is created in Azure.
+    """Ask for the settings of an Azure environment and write its files; create nothing in Azure.
 
-    Without a terminal nothing is asked: options and defaults count.
+    Without a terminal, it does not ask: it uses the options and the defaults.
     """
     from runner.core.settings import load_settings
 

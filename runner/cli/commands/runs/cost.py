@@ -44,8 +44,6 @@ app = typer.Typer(
     help="Show what runs cost. `runner cost RUN` is short for `runner cost show RUN`.",
 )
 
-app.command("whatif")(whatif)
-
 _COLUMNS = (
     "runs", "cost", "node_hours", "useful", "boot", "setup", "lost", "evicted", "failed", "idle",
 )  # fmt: skip
@@ -164,6 +162,9 @@ def show(
         _print_notes(out, report)
         if sys.stdout.isatty() if chart is None else chart:
             _draw(out, report)
+
+
+app.command("whatif")(whatif)
 
 
 def _reconcile(

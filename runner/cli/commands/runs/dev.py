@@ -42,7 +42,7 @@ def dev(
     stack: options.StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Keep a node for some time, with the code and data of a folder, for `runner ssh`."""
+    """Keep a node with the code and data of a folder, to work on it with `runner ssh`."""
     from runner.cli.ui.costs import cost_summary
     from runner.core.recipe.overrides import with_flags
     from runner.core.recipe.recipe import load_workspace

@@ -42,7 +42,10 @@ def export(
         bool, typer.Option("--artifacts/--no-artifacts", help="Also send the outputs to MLflow.")
     ] = True,
 ) -> None:
-    """Copy a run to MLflow or TensorBoard, or its events to an OTLP endpoint; update the copy."""
+    """Copy a run to MLflow or TensorBoard, or send its events to an OTLP endpoint.
+
+    Repeat the command to update the copy.
+    """
     from runner.flows.runs.documents import find_run
 
     out = call.out

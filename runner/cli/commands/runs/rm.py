@@ -74,7 +74,7 @@ def rm(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Delete runs that have ended: files, logs, checkpoints, and their tasks and jobs on Batch.
+    """Delete ended runs with their files, logs, checkpoints, tasks and jobs.
 
     Runs that models, schedules or waiting runs need are kept.
     """

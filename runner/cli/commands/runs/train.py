@@ -51,7 +51,7 @@ def train(
     evict: options.EvictOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Train a recipe, a folder or a script, and download its outputs."""
+    """Train a recipe, a folder, a script or a notebook, and download its outputs."""
     from runner.core.recipe.overrides import with_flags
     from runner.flows.submit.prepare import TrainOptions, check_run
 

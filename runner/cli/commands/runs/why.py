@@ -25,7 +25,7 @@ _WhyArgument = Annotated[
 
 @on_target
 def why(call: Invocation, subject: _WhyArgument = "@last") -> None:
-    """Say why a run, pool or node has a problem: cause, dated evidence and the next command."""
+    """Explain the problem of a run, pool, node or job: cause, evidence and the next command."""
     from runner.flows.runs.diagnose import diagnose
 
     found = diagnose(call.connect(), subject)
@@ -59,7 +59,7 @@ _EVENT_COLUMNS = ("at", "source", "event")
 
 @on_target
 def events(call: Invocation, run: RunArgument = "@last") -> None:
-    """List what happened to a run in order of time: job, task, attempts, nodes, pool, evictions."""
+    """List the events of a run in order of time: job, task, attempts, nodes, pool, evictions."""
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.timeline import load_timeline
 
