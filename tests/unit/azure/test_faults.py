@@ -44,7 +44,7 @@ def storage_error(code: str) -> HttpResponseError:
     return error
 
 
-def test_reason_that_the_service_gives_is_shown() -> None:
+def test_reason_of_the_service_is_shown() -> None:
     full = "the disk of /data, mounted at /, is full: 0 bytes free"
     values = [SimpleNamespace(key="Reason", value=full), SimpleNamespace(key="JobId", value="x")]
     model = SimpleNamespace(code="ServerBusy", error_values=values)
@@ -53,7 +53,7 @@ def test_reason_that_the_service_gives_is_shown() -> None:
     assert mapped.why == f"while adding tasks: ServerBusy, {full}"
 
 
-def test_disk_that_azurite_names_in_its_status_line_is_shown() -> None:
+def test_full_disk_in_the_status_line_of_azurite_is_shown() -> None:
     error = storage_error("ServerBusy")
     error.reason = "the disk of /data is full"
     assert to_runner_error(error, "x").why == "while x: ServerBusy, the disk of /data is full"
@@ -138,7 +138,7 @@ def test_refused_blob_connection_is_reported_quickly_with_the_fix(nobody: Connec
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["request", "answer"])
-def test_services_that_answer_are_not_to_be_started(
+def test_fix_for_responding_services_does_not_start_them(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("azure.core.pipeline.transport.RequestsTransport.sleep", lambda *_: None)
@@ -163,7 +163,7 @@ def test_services_that_answer_are_not_to_be_started(
             assert BlobContainer(broken.blob_service(), "runs").read("x") == b"content"
 
 
-def test_broken_connection_to_another_machine_is_not_repaired_here() -> None:
+def test_broken_connection_to_another_machine_suggests_no_local_up() -> None:
     error = ServiceRequestError("refused", error=NewConnectionError(HTTPConnection("a.test"), "x"))
     mapped = to_runner_error(error, "testing")
     assert mapped.what == "the services cannot be reached"

@@ -114,7 +114,7 @@ def test_invalid_input_is_refused(
     assert "fix:" in err
 
 
-def test_findings_have_place_and_better_text(
+def test_findings_have_a_position_and_a_suggestion(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "bad.txt").write_text(
@@ -129,6 +129,6 @@ def test_findings_have_place_and_better_text(
     assert {"rule", "line", "level", "what", "better", "formula"} == set(row)
 
 
-def test_a_formula_that_cannot_work_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_formula_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = called(capsys, "lint", "nodes = 3;")
     assert (code, "error: the formula sets neither node count" in out) == (1, True)

@@ -49,7 +49,7 @@ def test_formulas_sizes_and_policies_are_compared(capsys: pytest.CaptureFixture[
     assert again[1] == out
 
 
-def test_the_tables_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_printed_without_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = called(capsys, "--tasks", "20", *PRICES, "--deadline", "5h", "--chart")
     assert code == 0, err
     assert "cheapest by 5 h" in out
@@ -75,7 +75,7 @@ def test_an_unknown_price_is_not_counted_as_zero(capsys: pytest.CaptureFixture[s
         (("--trace", "none.jsonl"), "cannot be read"),
     ],
 )
-def test_bad_input_is_explained(
+def test_invalid_input_is_explained(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], text: str
 ) -> None:
     code, _, err = called(capsys, *words)
@@ -84,7 +84,7 @@ def test_bad_input_is_explained(
 
 
 @pytest.mark.slow
-def test_a_formula_that_fails_when_it_is_evaluated_is_reported(
+def test_failed_evaluation_of_a_formula_is_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, _, err = called(capsys, "$TargetLowPriorityNodes = 1 / 0;", "--tasks", "2", *PRICES)

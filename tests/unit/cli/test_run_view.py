@@ -85,7 +85,7 @@ def test_boot_stage_lasts_from_queued_to_first_stage(display: RunDisplay, capsys
     assert "waiting for a node" in lines[0]
 
 
-def test_long_stage_prints_how_much_is_done_without_a_terminal(
+def test_long_stage_prints_its_progress_without_a_terminal(
     display: RunDisplay, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def uploaded(done: float) -> StageReported:
@@ -150,7 +150,7 @@ def result(*files: OutputFile, status: str = "succeeded", **more: object) -> Run
     return parse_result(json.dumps(document).encode(), "run-1")
 
 
-def test_outputs_name_the_places_that_they_were_written_to() -> None:
+def test_outputs_name_their_destinations() -> None:
     given, beside = OutputFile("a", 1, ""), OutputFile("model.h5", 2000, "", "code")
     assert output_pairs(result(given)) == {"outputs": "a (1 B)"}
     assert output_pairs(result(given, beside, OutputFile("o/data/m", 5, "", "/data/m"))) == {
@@ -159,7 +159,7 @@ def test_outputs_name_the_places_that_they_were_written_to() -> None:
     }
 
 
-def test_partial_outputs_and_those_of_earlier_attempts_are_told() -> None:
+def test_partial_and_earlier_outputs_are_labelled() -> None:
     earlier = OutputFile("epoch-1.pt", 5, "", "code", attempt=1)
     assert output_pairs(result(earlier, status="failed", partial=True)) == {
         "outputs": "partial: epoch-1.pt (5 B)",
@@ -167,7 +167,7 @@ def test_partial_outputs_and_those_of_earlier_attempts_are_told() -> None:
     }
 
 
-def test_success_without_outputs_says_so_and_a_failure_does_not() -> None:
+def test_success_without_outputs_is_reported_unlike_a_failure() -> None:
     assert output_pairs(result()) == {"outputs": NOTHING_KEPT}
     assert output_pairs(result(status="failed")) == {}
 
@@ -191,7 +191,7 @@ def test_omitted_files_are_listed_with_the_flag_that_keeps_them() -> None:
         ((90.0, 0.0), "before its first eviction, 1 min 30 s after the start of the attempt"),
     ],
 )
-def test_rehearsal_without_an_eviction_says_when_it_would_have_come(
+def test_rehearsal_without_an_eviction_names_its_planned_time(
     missed: tuple[float, float], text: str, capsys: Capture
 ) -> None:
     spec = "seed=7,mtbf=6s"

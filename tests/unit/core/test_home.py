@@ -37,7 +37,7 @@ def test_disk_with_room_is_no_error(tmp_path: Path) -> None:
         ({"f_flag": os.ST_RDONLY}, "is mounted read-only", "mount"),
     ],
 )
-def test_full_disk_is_named_with_what_is_left(
+def test_full_disk_is_named_with_its_free_space(
     tmp_path: Path, disk: Disk, changes: dict[str, int], why: str, fix: str
 ) -> None:
     disk.changes = changes
@@ -49,17 +49,17 @@ def test_full_disk_is_named_with_what_is_left(
     assert (error.fix or "").startswith(fix)
 
 
-def test_disk_that_has_room_again_is_named_by_the_error_of_the_write(tmp_path: Path) -> None:
+def test_error_of_the_write_names_a_disk_with_space_again(tmp_path: Path) -> None:
     error = not_writable(tmp_path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     assert (error.code, error.why) == ("R-DISK-FULL", "No space left on device")
 
 
-def test_folder_without_permission_is_no_full_disk(tmp_path: Path) -> None:
+def test_missing_permission_is_not_reported_as_a_full_disk(tmp_path: Path) -> None:
     error = not_writable(tmp_path, OSError(errno.EACCES, os.strerror(errno.EACCES)))
     assert (error.code, error.why) == ("R-HOME-WRITE", "Permission denied")
 
 
-def test_reserve_is_given_up_on_a_full_disk_and_written_again(tmp_path: Path, disk: Disk) -> None:
+def test_reserve_is_released_on_a_full_disk_and_written_again(tmp_path: Path, disk: Disk) -> None:
     paths = HomePaths(tmp_path)
     with disk_reserve(paths):
         assert not paths.local.exists()  # no services have been set up

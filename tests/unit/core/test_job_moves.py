@@ -106,7 +106,7 @@ def test_paused_job_moves_and_stays_paused(note: JobNote | None) -> None:
     assert (service.job.state, service.job.note) == ("disabled", note)
 
 
-def test_job_that_waits_for_its_tasks_is_asked_again() -> None:
+def test_job_waiting_for_its_tasks_is_polled() -> None:
     job = replace(JOB, state="disabling", note=MOVE)
     assert next_step(job, MOVE, is_recorded=False) is JobStep.DISABLE
     assert next_step(job, MOVE, is_recorded=False, is_asked=True) is JobStep.WAIT
@@ -143,7 +143,7 @@ def test_note_is_read_as_written_and_names_the_next_command(note: JobNote, comma
 
 
 @pytest.mark.parametrize("text", ["", "move", "sing a song", "move a b c"])
-def test_metadata_of_others_is_no_note(text: str) -> None:
+def test_metadata_of_other_programs_is_no_note(text: str) -> None:
     assert JobNote.parse(text) is None
 
 
@@ -158,14 +158,12 @@ def test_metadata_of_others_is_no_note(text: str) -> None:
         (RunSpec(run_id="r", rehearsal={}), replace(BIG, spot=False), "dedicated nodes"),
     ],
 )
-def test_run_fits_a_pool_that_lacks_nothing_new(
-    record: RunSpec, pool: PoolOutput, why: str
-) -> None:
+def test_run_fits_a_pool_without_new_gaps(record: RunSpec, pool: PoolOutput, why: str) -> None:
     found = misfit(record, 1, pool, 1, SMALL)
     assert (why in found) if why else not found
 
 
-def test_gpus_and_slots_that_the_pool_lacks_are_named() -> None:
+def test_missing_gpus_and_slots_are_named() -> None:
     with_gpu = replace(SMALL, gpus=1)
     run = RunSpec(run_id="r", resources=Resources(gpus=1))
     assert misfit(run, 1, BIG, 1, with_gpu) == "has no GPUs, 1 wanted"
@@ -175,7 +173,7 @@ def test_gpus_and_slots_that_the_pool_lacks_are_named() -> None:
     assert "no GPU" in misfit(in_container, 1, anywhere, 1, gpus)
 
 
-def test_pool_that_no_stack_declares_has_the_gpus_of_its_size() -> None:
+def test_undeclared_pool_has_the_gpus_of_its_size() -> None:
     found = describe_pool(
         "mine", "standard_nc4as_t4_v3", spot=True, max_nodes=3, slots=1, inter_node=True
     )

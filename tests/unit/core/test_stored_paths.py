@@ -28,7 +28,7 @@ from runner.protocol.errors import RunnerError
         ("share:50%x41", "share", "50%x41"),
     ],
 )
-def test_path_without_a_store_is_in_the_default_one(text: str, store: str, path: str) -> None:
+def test_path_without_a_store_uses_the_default_store(text: str, store: str, path: str) -> None:
     assert parse_stored_path(text, "data") == StoredPath(store, path)
 
 

@@ -23,7 +23,7 @@ def sampled(count: int, seed: int = 3) -> list[PlottedTrial]:
     return trials
 
 
-def test_importance_names_the_parameter_that_decides() -> None:
+def test_importance_is_highest_for_the_decisive_parameter() -> None:
     shares = importance(sampled(200))
     assert list(shares) == ["lr", "width"]
     assert shares["lr"] > 0.7
@@ -33,7 +33,7 @@ def test_importance_names_the_parameter_that_decides() -> None:
     assert importance(sampled(1))["lr"] == 0
 
 
-def test_picture_of_a_thousand_trials_is_one_document_and_takes_a_moment() -> None:
+def test_picture_of_a_thousand_trials_is_one_document_drawn_quickly() -> None:
     trials = [*sampled(1000), PlottedTrial("bad", {"lr": 1.0, "opt": "<b>&"}, None)]
     began = time.monotonic()
     svg = draw_sweep("net <1>", "loss", "min", trials)
@@ -55,5 +55,5 @@ def test_picture_of_a_thousand_trials_is_one_document_and_takes_a_moment() -> No
         [PlottedTrial("1", {"lr": 1}, -1e308, ((1, 2.0), (2, float("inf"))))],
     ],
 )
-def test_odd_sweeps_are_drawn_too(trials: list[PlottedTrial]) -> None:
+def test_unusual_sweeps_are_drawn(trials: list[PlottedTrial]) -> None:
     assert ElementTree.fromstring(draw_sweep("net", "loss", "max", trials)) is not None

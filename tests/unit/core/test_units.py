@@ -59,12 +59,12 @@ NO_DURATIONS = (
 
 
 @pytest.mark.parametrize(("text", "size_bytes"), SIZES.items())
-def test_size(text: str, size_bytes: int) -> None:
+def test_size_is_parsed(text: str, size_bytes: int) -> None:
     assert parse_size(text) == size_bytes
 
 
 @pytest.mark.parametrize(("text", "seconds"), (DURATIONS | LONG | {"90": 90, "0.5s": 0.5}).items())
-def test_duration(text: str, seconds: float) -> None:
+def test_duration_is_parsed(text: str, seconds: float) -> None:
     assert parse_duration(text).total_seconds() == seconds
 
 

@@ -58,7 +58,7 @@ def graph(_: str, body: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
     return 200, {"data": [{"size": LARGE, "location": "westus2", "rate": "0-5"}]}, {}
 
 
-def test_scores_are_asked_for_8_regions_and_5_sizes_at_once(
+def test_scores_are_requested_for_8_regions_and_5_sizes_at_once(
     server: ArmServer, management: ArmClient
 ) -> None:
     server.handle("POST", "placementscores/spot/generate", scores)
@@ -149,7 +149,7 @@ def test_sizes_are_sorted_by_the_cost_of_useful_work(
     assert found["Standard_NC8as_T4_v3"]["restriction"] == "NotOffered"
 
 
-def test_part_that_azure_refuses_is_unknown_with_a_warning(
+def test_refused_part_is_unknown_with_a_warning(
     live: ArmServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live.refuse("placementscores", 403, "AuthorizationFailed")
@@ -161,7 +161,7 @@ def test_part_that_azure_refuses_is_unknown_with_a_warning(
     assert "unknown scores" in err
 
 
-def test_columns_of_azure_are_unknown_without_it(
+def test_columns_of_azure_are_unknown_without_live(
     live: ArmServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["skus", "--gpu", "T4", "--region", "westus2", "-o", "json"]) == 0

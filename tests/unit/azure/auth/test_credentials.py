@@ -58,7 +58,7 @@ def test_local_nodes_get_a_container_sas_that_expires(local: Connection) -> None
     assert timedelta(minutes=59) < ends - datetime.now(UTC) <= HOUR
 
 
-def test_local_resource_file_is_one_readable_blob(local: Connection) -> None:
+def test_local_resource_file_has_a_read_sas_of_one_blob(local: Connection) -> None:
     file = local.resource_file("code/abc", "code.tar.gz", HOUR)
     url = urlsplit(file.http_url or "")
     assert url.path == "/runnerlocal/runs/code/abc"

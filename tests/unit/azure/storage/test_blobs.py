@@ -119,7 +119,7 @@ def test_version_shorter_than_listed_is_an_error(service: FakeBlobs, tmp_path: P
     assert caught.value.code == SERVICES_DOWN
 
 
-def test_files_that_others_wrote_stay(service: FakeBlobs, tmp_path: Path) -> None:
+def test_files_of_other_writers_are_not_overwritten(service: FakeBlobs, tmp_path: Path) -> None:
     with pytest.raises(ChangedError):
         put(service, tmp_path / "mine", b"mine", NAME)
     for name, state in ((NAME, "0xELSE"), ("gone", "0xGONE")):
@@ -137,7 +137,7 @@ def test_refusal_is_reported_by_its_code(service: FakeBlobs, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("block_bytes", [1000, 1 << 20], ids=["in blocks", "at once"])
 @pytest.mark.parametrize("content", [CONTENT[:-1] + b"x", CONTENT[:-1], b"", CONTENT + b"x"])
-def test_file_other_than_hashed_is_not_stored(
+def test_file_changed_after_its_hash_is_not_stored(
     service: FakeBlobs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,7 +157,7 @@ def test_file_other_than_hashed_is_not_stored(
     assert sum(sent) == len(CONTENT)
 
 
-def test_file_that_was_empty_and_grew_is_not_stored(service: FakeBlobs, tmp_path: Path) -> None:
+def test_file_that_grew_from_empty_is_not_stored(service: FakeBlobs, tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(b"x")
     empty = hashlib.sha256(b"").hexdigest()

@@ -13,7 +13,7 @@ PLAIN, BOXES, UNKNOWN = pool("a", containers=False), pool("b", containers=True),
 
 
 @pytest.mark.parametrize(("image", "found"), [(None, ["a", "c"]), ("x:1", ["b", "c"])])
-def test_pools_that_take_the_run(image: str | None, found: list[str]) -> None:
+def test_pool_accepts_the_run(image: str | None, found: list[str]) -> None:
     stack = pools_for(image, None, outputs(PLAIN, BOXES, UNKNOWN))
     assert [pool.id for pool in stack.pools] == found
 
@@ -26,14 +26,14 @@ def test_pools_that_take_the_run(image: str | None, found: list[str]) -> None:
         ("x:1", None, (PLAIN,), "every pool of this stack runs no containers"),
     ],
 )
-def test_pool_that_does_not_take_it_is_refused(image, wanted, pools, said) -> None:  # type: ignore[no-untyped-def]
+def test_unsuitable_pool_is_refused(image, wanted, pools, said) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(RunnerError, match=said) as caught:
         pools_for(image, wanted, outputs(*pools))
     assert caught.value.code == "R-POOL-CONTAINERS"
     assert caught.value.fix
 
 
-def test_tasks_of_one_file_go_to_a_pool_that_takes_all_of_them() -> None:
+def test_tasks_of_a_file_use_a_pool_suitable_for_all() -> None:
     stack = outputs(PLAIN, BOXES, UNKNOWN)
     inside, outside = {"a": "x:1", "b": "y:1"}, {"a": None, "b": None}
     assert [one.id for one in pools_for_all(inside, None, stack).pools] == ["b", "c"]
@@ -70,7 +70,7 @@ def test_run_with_an_image_goes_to_the_pool_for_it() -> None:
         "a@sha256:" + "0" * 64,
     ],
 )
-def test_names_of_images(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_valid_image_names_are_accepted(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "train.py").write_text("")
     (tmp_path / "train.yaml").write_text(f"image: {name}\n")
     assert load_recipe(str(tmp_path), cwd=tmp_path).image == name
@@ -80,7 +80,7 @@ def test_names_of_images(tmp_path, name: str) -> None:  # type: ignore[no-untype
 @pytest.mark.parametrize(
     "name", ["Upper/Case", "-v /:/host x", "a b", "x:", "x@sha256:12", "http://a/b", "x;rm", ""]
 )
-def test_what_is_no_image_is_refused(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_image_name_is_refused(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "train.py").write_text("")
     (tmp_path / "train.yaml").write_text(f"image: '{name}'\n")
     with pytest.raises(RunnerError, match=r"train\.yaml:1: image: .* is not the name of an image"):

@@ -39,14 +39,14 @@ def keras(
     return archive(path, members, year)
 
 
-def test_archive_packed_at_another_time_holds_the_same(tmp_path: Path) -> None:
+def test_archives_are_equal_whatever_the_packing_time(tmp_path: Path) -> None:
     one = archive(tmp_path / "a" / "m.npz", {"w": b"1"}, 2001)
     other = archive(tmp_path / "b" / "m.npz", {"w": b"1"}, 2002)
     assert one.read_bytes() != other.read_bytes()
     assert content_difference(one, other) is None
 
 
-def test_keras_model_saved_at_another_time_is_the_same_model(tmp_path: Path) -> None:
+def test_keras_models_are_equal_whatever_the_saving_time(tmp_path: Path) -> None:
     one, other = keras(tmp_path / "a" / "m.keras", 2001), keras(tmp_path / "b" / "m.keras", 2002)
     assert content_difference(one, other) is None
 
@@ -59,7 +59,7 @@ def test_keras_model_saved_at_another_time_is_the_same_model(tmp_path: Path) -> 
         ({"shared": (0, 1, 1)}, "config.json"),
     ],
 )
-def test_keras_model_that_differs_says_in_which_member(
+def test_different_keras_model_names_the_member(
     tmp_path: Path, changes: dict[str, Any], member: str
 ) -> None:
     one = keras(tmp_path / "a" / "m.keras", 2001)
@@ -73,7 +73,7 @@ def test_missing_member_differs(tmp_path: Path) -> None:
     assert content_difference(one, other) == "members x"
 
 
-def test_damaged_archive_is_equal_to_nothing(tmp_path: Path) -> None:
+def test_damaged_archive_equals_no_other(tmp_path: Path) -> None:
     one = archive(tmp_path / "a" / "m.zip", {"w": b"1" * 1000}, 2001)
     broken = tmp_path / "b.zip"
     broken.write_bytes(one.read_bytes().replace(b"1" * 1000, b"2" * 1000))
@@ -83,7 +83,7 @@ def test_damaged_archive_is_equal_to_nothing(tmp_path: Path) -> None:
     assert content_difference(one, plain) == "bytes"
 
 
-def test_json_says_which_keys_differ(tmp_path: Path) -> None:
+def test_different_json_names_the_keys(tmp_path: Path) -> None:
     one, other = tmp_path / "a.json", tmp_path / "b.json"
     one.write_text('{"loss": 1, "seconds": 2}')
     other.write_text('{"seconds": 3, "loss": 1}')
@@ -92,7 +92,7 @@ def test_json_says_which_keys_differ(tmp_path: Path) -> None:
     assert content_difference(one, other) == "bytes"
 
 
-def test_drift_of_an_environment_names_each_thing() -> None:
+def test_environment_drift_names_each_difference() -> None:
     was = {"python": "3.11.7", "cpu": "A", "gpus": [], "packages": {"numpy": "2.1", "x": "1"}}
     now = {"python": "3.12.0", "cpu": "A", "gpus": ["T4"], "packages": {"numpy": "2.2"}}
     assert environment_drift(was, now) == [

@@ -32,7 +32,7 @@ def test_one_job_per_experiment_and_pool_and_the_run_id_is_the_task_id() -> None
     assert (made.experiment, made.job_id, made.task_id) == ("my-trials", "my-trials_local", RUN_ID)
 
 
-def test_variable_with_a_secrets_name_is_warned_about() -> None:
+def test_variable_named_like_a_secret_causes_a_warning() -> None:
     env = {"HF_TOKEN": "x", "TOKENIZERS_PARALLELISM": "0", "db_password": "x", "API_KEY": ""}
     named = [warning.split()[0] for warning in plan(recipe(env=env)).warnings]
     assert named == ["HF_TOKEN", "db_password"]
@@ -47,13 +47,13 @@ def test_same_files_have_the_same_data_prefix_in_any_order() -> None:
     assert DATA.prefix.endswith("/")
 
 
-def test_the_first_pool_is_the_default_and_names_ignore_case() -> None:
+def test_first_pool_is_the_default_and_names_ignore_case() -> None:
     stack = outputs(pool("spot"), pool("Dedicated"))
     assert plan(stack=stack).pool.id == "spot"
     assert plan(stack=stack, wanted_pool="dedicated").pool.id == "Dedicated"
 
 
-def test_unknown_pool_names_those_there_are() -> None:
+def test_unknown_pool_names_the_known_ones() -> None:
     with pytest.raises(RunnerError) as caught:
         plan(stack=outputs(pool("spot"), pool("dedicated")), wanted_pool="dedicatd")
     assert caught.value.code == "R-POOL-UNKNOWN"
@@ -61,7 +61,7 @@ def test_unknown_pool_names_those_there_are() -> None:
     assert caught.value.fix == "--pool dedicated"
 
 
-def test_batch_stops_a_task_only_after_the_agent_should_have() -> None:
+def test_task_limit_is_later_than_the_limit_of_the_agent() -> None:
     assert plan().wall_clock is None
     limited = plan(recipe(timeout_s=3600)).wall_clock
     twice = plan(recipe(timeout_s=3600, resources=Resources(nodes=2)), stack=outputs()).wall_clock

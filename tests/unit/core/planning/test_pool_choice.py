@@ -21,7 +21,7 @@ def chosen(**asked: object) -> str:
     return choose_pool(None, STACK, Resources(**asked)).pool.id  # type: ignore[arg-type]
 
 
-def test_without_wishes_the_first_pool_is_taken() -> None:
+def test_first_pool_is_chosen_without_requirements() -> None:
     assert chosen() == "cpu"
 
 
@@ -40,13 +40,13 @@ def test_without_wishes_the_first_pool_is_taken() -> None:
         ({"capacity": "spot-then-dedicated"}, "both"),
     ],
 )
-def test_the_first_pool_that_fits_is_taken_and_of_gpus_the_fewest(
+def test_first_suitable_pool_with_the_fewest_gpus_is_chosen(
     asked: dict[str, object], expected: str
 ) -> None:
     assert chosen(**asked) == expected
 
 
-def test_when_none_fits_each_pool_and_its_lack_is_named() -> None:
+def test_without_a_suitable_pool_each_mismatch_is_named() -> None:
     with pytest.raises(RunnerError) as caught:
         chosen(gpus=8, memory_bytes=900 * GIB)
     error = caught.value
@@ -58,7 +58,7 @@ def test_when_none_fits_each_pool_and_its_lack_is_named() -> None:
     assert "scenario: spot_first_with_dedicated_fallback" in caught.value.fix
 
 
-def test_named_pool_is_taken_with_a_warning_but_what_was_typed_beside_it_must_fit() -> None:
+def test_named_pool_must_satisfy_flags_but_may_lack_recipe_resources() -> None:
     asked = Resources(gpus=1, vm_sizes=("Standard_NC4as_T4_v3",))
     choice = choose_pool("CPU", STACK, asked)
     assert choice.pool.id == "cpu"
@@ -78,12 +78,12 @@ def test_pool_of_both_kinds_is_neither_spot_nor_dedicated() -> None:
     assert lacks(pool("old", spot=False), Resources(capacity="dedicated")) == ""
 
 
-def test_size_that_the_table_lacks_is_not_held_against_a_pool() -> None:
+def test_size_missing_from_the_table_excludes_no_pool() -> None:
     assert lacks(pool("local", vm_size="local"), Resources(memory_bytes=900 * GIB)) == ""
 
 
 @pytest.mark.feature(28)
-def test_plan_goes_to_the_pool_that_fits_and_priority_makes_a_job_of_its_own() -> None:
+def test_plan_uses_the_suitable_pool_and_a_job_per_priority() -> None:
     made = plan(recipe(resources=Resources(gpus=1), priority=-20), stack=STACK)
     assert (made.pool.id, made.job_id) == ("t4", "digits_t4_m20")
     assert plan(recipe(priority=1000), stack=STACK).job_id == "digits_cpu_p1000"
@@ -94,7 +94,7 @@ TWO = pool("two", max_nodes=2, task_nodes=2)
 FOUR = pool("four", max_nodes=4, task_nodes=4)
 
 
-def test_run_over_several_nodes_goes_to_a_pool_that_can_give_them() -> None:
+def test_run_on_several_nodes_uses_a_pool_with_enough_nodes() -> None:
     stack = outputs(ALONE, TWO, FOUR)
     found = [choose_pool(None, stack, Resources(nodes=nodes)).pool.id for nodes in (1, 2, 3)]
     assert found == ["alone", "two", "four"]
@@ -107,7 +107,7 @@ def test_run_over_several_nodes_goes_to_a_pool_that_can_give_them() -> None:
     assert "runner local up --nodes 5 --slots 1" in caught.value.fix
 
 
-def test_pool_without_nodes_enough_is_refused_also_when_it_is_named() -> None:
+def test_pool_with_too_few_nodes_is_refused_even_if_named() -> None:
     """Batch would let the task wait for ever."""
     stack = outputs(ALONE, TWO)
     for name in ("alone", "two"):
@@ -119,5 +119,5 @@ def test_pool_without_nodes_enough_is_refused_also_when_it_is_named() -> None:
         assert caught.value.code == "R-POOL-NODES"
 
 
-def test_pool_of_an_older_stack_does_not_say_and_is_taken() -> None:
+def test_pool_of_an_older_stack_without_node_counts_is_accepted() -> None:
     assert choose_pool(None, outputs(pool("old")), Resources(nodes=3)).pool.id == "old"

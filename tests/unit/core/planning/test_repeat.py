@@ -132,7 +132,7 @@ def test_reproduction_is_no_new_version_of_the_model_and_moves_no_alias() -> Non
     assert again(Repetition("retry"), model=model)["model"] == model
 
 
-def test_retry_waits_for_what_took_the_place_and_reads_its_outputs() -> None:
+def test_retry_waits_for_and_reads_the_retried_predecessors() -> None:
     made = {"kind": "run", "run_id": "a-1", "path": "model"}
     inputs = {"x": made, "y": {"kind": "url", "url": "u"}}
     changes: dict[str, Any] = {"after": ["a-1", "b-1"], "inputs": inputs}
@@ -142,12 +142,12 @@ def test_retry_waits_for_what_took_the_place_and_reads_its_outputs() -> None:
     assert again(Repetition("resume"), **changes)["after"] == []
 
 
-def test_resume_says_where_it_goes_on() -> None:
+def test_resume_records_its_checkpoint() -> None:
     before = ResumeFrom(RAW["run_id"], 7)
     assert again(Repetition("resume", resume_from=before))["resume_from"] == asdict(before)
 
 
-def test_changed_parameter_stands_in_the_command_where_it_stood() -> None:
+def test_changed_parameter_keeps_its_place_in_the_command() -> None:
     document = again(Repetition("resume", ("epochs=9", "fast=no")))
     assert document["params"] == {"epochs": 9, "rate": 0.5, "fast": False, "name": "x"}
     assert document["command"] == [
@@ -156,7 +156,7 @@ def test_changed_parameter_stands_in_the_command_where_it_stood() -> None:
     ]
 
 
-def test_parameter_that_the_command_does_not_hold_is_not_changed_in_vain() -> None:
+def test_changing_a_parameter_missing_from_the_command_is_refused() -> None:
     with pytest.raises(RunnerError) as caught:
         again(Repetition("resume", ("epochs=9",)), command=["python", "train.py"])
     assert caught.value.code == "R-SET-COMMAND"
@@ -172,7 +172,7 @@ def test_parameter_keeps_the_type_of_its_value(text: str, code: str) -> None:
     assert caught.value.code == code
 
 
-def test_script_without_parameters_gets_a_new_argument_after_its_own() -> None:
+def test_script_without_parameters_gets_a_new_argument_at_the_end() -> None:
     document = again(
         Repetition("resume", ("lr=0.1",)), params={}, command=["python", "train.py", "--lr", "1"]
     )
@@ -180,7 +180,7 @@ def test_script_without_parameters_gets_a_new_argument_after_its_own() -> None:
     assert document["command"] == ["python", "train.py", "--lr", "1", "--lr", "0.1"]
 
 
-def test_pool_that_is_gone_is_named_with_those_there_are() -> None:
+def test_missing_pool_is_named_with_the_known_ones() -> None:
     found = record(batch={**RAW["batch"], "pool": "t4"})
     with pytest.raises(RunnerError) as caught:
         choose_same_pool(None, found, OUTPUTS)
@@ -189,7 +189,7 @@ def test_pool_that_is_gone_is_named_with_those_there_are() -> None:
     assert choose_same_pool("local", found, OUTPUTS).id == "local"
 
 
-def test_repetition_is_on_as_many_nodes_and_on_a_pool_that_can_give_them() -> None:
+def test_repetition_uses_a_pool_with_as_many_nodes() -> None:
     found = record(resources={"nodes": 2})
     small, large = (local_outputs(LocalState(20001, 20002, nodes, 1)) for nodes in (1, 2))
     with pytest.raises(RunnerError) as caught:
@@ -207,7 +207,7 @@ def test_repetition_is_on_as_many_nodes_and_on_a_pool_that_can_give_them() -> No
     assert plan.recipe.resources.nodes == 2
 
 
-def test_runs_that_wait_for_one_another_are_told_and_not_a_bug() -> None:
+def test_cycle_of_runs_to_retry_is_an_expected_error() -> None:
     assert order_again({"b": ("a",), "a": ()}) == ("a", "b")
     with pytest.raises(RunnerError) as caught:
         order_again({"a": ("b",), "b": ("a",), "c": ()})

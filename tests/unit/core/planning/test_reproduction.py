@@ -31,7 +31,7 @@ def drift(was: RunSpec, now: RunSpec) -> list[str]:
     return [f"{one.what}, {one.was} -> {one.now}" for one in spec_drift(was, now)]
 
 
-def test_parameter_is_named_alone_and_the_command_only_where_more_differs() -> None:
+def test_command_is_named_only_if_more_than_parameters_differs() -> None:
     was = record({"seed": 1, "noise": 0}, {}, "--flag")
     assert drift(was, record({"seed": 2, "noise": 0}, {}, "--flag")) == ["parameter seed, 1 -> 2"]
     assert drift(was, record({"seed": 1, "noise": 0}, {})) == [
@@ -39,7 +39,7 @@ def test_parameter_is_named_alone_and_the_command_only_where_more_differs() -> N
     ]
 
 
-def test_input_is_named_by_its_content_and_not_by_where_it_lay() -> None:
+def test_inputs_are_compared_by_content_not_location() -> None:
     was = record({}, {"d": path("./d", "a"), "e": path("./e", "b", "c")})
     assert drift(was, record({}, {"d": path("/x", "a"), "e": path("/y", "b", "c")})) == []
     one, many = drift(was, record({}, {"d": path("./d", "f"), "e": path("./e", "b", "d")}))
@@ -48,7 +48,7 @@ def test_input_is_named_by_its_content_and_not_by_where_it_lay() -> None:
     assert drift(was, record({}, {"d": path("./d", "a")}))[0].endswith(" -> none")
 
 
-def test_input_whose_content_is_not_known_is_named_by_its_place() -> None:
+def test_inputs_of_unknown_content_are_compared_by_location() -> None:
     was = record({}, {"d": {"kind": "url", "url": "https://a/b", "sha256": None}})
     (found,) = drift(was, record({}, {"d": {"kind": "url", "url": "https://a/c", "sha256": None}}))
     assert found.startswith("input d, url:https://a/b ")

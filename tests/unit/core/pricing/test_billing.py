@@ -109,7 +109,7 @@ def test_compressed_export_with_a_byte_order_mark_is_read(tmp_path: Path) -> Non
         (FOCUS + '2026-11-23,"Virtual', "unexpected end"),
     ],
 )
-def test_invalid_export_names_what_is_wrong(text: str, why: str) -> None:
+def test_invalid_export_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(RunnerError) as caught:
         parse(text)
     assert caught.value.code == "R-COST-EXPORT"
@@ -117,7 +117,7 @@ def test_invalid_export_names_what_is_wrong(text: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x1f\x8b broken"])
-def test_file_that_is_no_text_is_an_error(content: bytes, tmp_path: Path) -> None:
+def test_binary_file_is_an_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "export.csv"
     path.write_bytes(content)
     with pytest.raises(RunnerError, match="as a cost export"):

@@ -77,7 +77,7 @@ def test_expected_costs_include_boot_and_release() -> None:
     assert (found.spot.expected_micros, found.dedicated.expected_micros) == (200_000, 600_000)
 
 
-def test_worst_case_counts_retries_and_knows_no_limit_of_evictions() -> None:
+def test_worst_case_counts_retries_and_unlimited_evictions() -> None:
     found = cost(replace(HOUR, attempts=3))
     assert found.dedicated.worst_micros == 600_000 * 3 + 300_000
     assert found.spot.worst_micros is None
@@ -90,13 +90,13 @@ def test_unknown_price_is_unknown_and_not_zero() -> None:
     assert cost(Work()).dedicated.worst_micros is None
 
 
-def test_node_of_this_machine_has_no_costs() -> None:
+def test_local_node_has_no_costs() -> None:
     local = replace(POOL, vm_size="local")
     assert plan_cost(local, "local", [HOUR], table(), cap_micros=1, today=TODAY) is None
 
 
 @pytest.mark.feature(53)
-def test_cap_is_compiled_into_the_limit_of_the_job() -> None:
+def test_cap_becomes_the_time_limit_of_the_job() -> None:
     cap = the_cap(cap=5)
     # 5 USD pay for 30,000 s of a dedicated node, the most that a spot node costs.
     assert cap.job_s == 30_000 - LIMIT_DELAY_S - 20 * 60
@@ -117,7 +117,7 @@ def test_limit_is_shorter_for_more_nodes() -> None:
     assert one.job_s + LIMIT_DELAY_S + 1200 == 2 * (two.job_s + LIMIT_DELAY_S + 1200)
 
 
-def test_cap_that_depends_on_an_unknown_price_is_refused() -> None:
+def test_cap_with_an_unknown_price_is_refused() -> None:
     err = refused(prices=table(dedicated=None))
     assert err.code == "R-COST-UNKNOWN"
     assert "runner skus --refresh --region westeurope" in err.fix
@@ -128,7 +128,7 @@ def test_cap_of_a_pool_that_may_keep_its_nodes_is_refused() -> None:
     assert refused(pool=replace(POOL, release_minutes=None)).code == "R-COST-POOL"
 
 
-def test_cap_too_low_names_one_that_is_accepted() -> None:
+def test_too_low_cap_names_an_accepted_one() -> None:
     err = refused(cap=0.1)
     assert err.code == "R-COST-CAP"
     least = float(err.fix.removeprefix("--max-cost "))

@@ -48,7 +48,7 @@ def parts(spent: Spent) -> dict[str, int]:
     return {part: ms for part, ms in spent.ms.items() if ms}
 
 
-def test_node_time_is_divided_into_what_it_was_spent_on() -> None:
+def test_node_time_is_divided_by_use() -> None:
     first = attempt(
         1, HOUR, 3 * HOUR, why="terminated", created=0, ready=HOUR // 2, kept=2 * HOUR,
         node_ends=3 * HOUR + 60_000,
@@ -83,7 +83,7 @@ def test_moved_run_is_charged_by_the_pool_of_each_attempt() -> None:
     ]
 
 
-def test_a_shared_moment_is_divided_and_idle_time_follows_the_last_run() -> None:
+def test_shared_time_is_divided_and_idle_time_belongs_to_the_last_run() -> None:
     one = run("a", attempt(1, HOUR, 3 * HOUR, created=0))
     other = run("b", attempt(1, 2 * HOUR, 6 * HOUR, created=0))
     late = run("c", attempt(1, 8 * HOUR, 9 * HOUR, created=0))
@@ -102,7 +102,7 @@ def test_costs_of_a_run_do_not_change_when_the_node_is_used_again() -> None:
     assert keep(early, later).runs["a"] == before
 
 
-def test_a_spot_node_that_returns_has_another_life() -> None:
+def test_returned_spot_node_is_another_node() -> None:
     one = run("a", attempt(1, HOUR, 2 * HOUR, created=0))
     two = run("b", attempt(1, 12 * HOUR, 13 * HOUR, created=11 * HOUR))
     ledger = keep(one, two)
@@ -141,9 +141,7 @@ def test_an_unknown_price_makes_the_cost_unknown_and_not_zero() -> None:
         ({"node": ""}, "unreadable"),
     ],
 )
-def test_an_attempt_whose_times_contradict_each_other_is_a_gap(
-    changed: dict[str, Any], cause: str
-) -> None:
+def test_attempt_with_contradictory_times_is_a_gap(changed: dict[str, Any], cause: str) -> None:
     ledger = keep(run("a", replace(attempt(1, 0, HOUR, created=0), **changed)))
     assert [gap.cause for gap in ledger.gaps] == [cause]
     assert not ledger.runs
@@ -154,13 +152,13 @@ def test_unreadable_records_are_a_gap() -> None:
     assert [(gap.cause, gap.run_id) for gap in ledger.gaps] == [("unreadable", "a")]
 
 
-def test_a_node_that_was_created_after_its_run_has_no_boot() -> None:
+def test_node_created_after_its_run_has_no_boot_time() -> None:
     ledger = keep(run("a", attempt(1, 0, HOUR, created=2 * HOUR)))
     assert [gap.cause for gap in ledger.gaps] == ["clock", "end"]
     assert parts(ledger.runs["a"]) == {"useful": HOUR}
 
 
-def test_the_kernel_of_a_shared_machine_is_not_the_start_of_a_node() -> None:
+def test_boot_time_of_a_shared_machine_is_not_that_of_a_node() -> None:
     used = run("a", attempt(1, HOUR, 2 * HOUR, booted=0, created=60_000))
     assert keep(used).lives[0].started_ms == 0
     assert keep(used, share_kernel=True).lives[0].started_ms == 60_000
@@ -292,9 +290,7 @@ def test_runs_on_a_shared_node_pay_for_all_of_it(spans: list[tuple[int, int]], p
 
 
 @given(_runs(), st.integers(-100 * HOUR, 100 * HOUR))
-def test_a_clock_that_is_wrong_all_the_time_changes_no_cost(
-    runs: Sequence[RunUsage], skew: int
-) -> None:
+def test_constant_clock_offset_changes_no_cost(runs: Sequence[RunUsage], skew: int) -> None:
     """Each node is measured by its own clock."""
     times = ("booted", "created", "ready", "started", "command", "ended", "seen", "node_ends",
              "kept", "saved")  # fmt: skip
@@ -312,7 +308,7 @@ def test_a_clock_that_is_wrong_all_the_time_changes_no_cost(
     assert keep(*shifted, now=far).runs == keep(*still, now=far).runs
 
 
-def test_every_part_has_a_place_in_the_sums() -> None:
+def test_sums_have_a_field_for_every_part() -> None:
     spent = Spent()
     assert tuple(spent.ms) == tuple(spent.micro) == PARTS
     assert spent.goodput is None

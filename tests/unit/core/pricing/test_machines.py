@@ -18,7 +18,7 @@ def test_vm_size_is_found_in_any_case():
     assert found.driver == "cuda"
 
 
-def test_part_of_an_a10_is_one_device_with_part_of_its_memory():
+def test_fraction_of_an_a10_is_one_device_with_part_of_its_memory():
     found = machine("Standard_NV12ads_A10_v5", TODAY)
     assert (found.gpus, found.gpu_memory_gib, found.driver) == (1, 8, "grid")
 

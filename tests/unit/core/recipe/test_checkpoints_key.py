@@ -26,7 +26,9 @@ from tests.unit.core.recipe_maker import load_text, plan
         ("checkpoints: {max_size: 1.5 GiB}", CheckpointRule(60, 3, 3 << 29)),
     ],
 )
-def test_rule_is_read(tmp_path: Path, text: str, rule: CheckpointRule | None) -> None:
+def test_checkpoint_settings_are_read(
+    tmp_path: Path, text: str, rule: CheckpointRule | None
+) -> None:
     assert load_text(tmp_path, text).checkpoints == rule
 
 
@@ -42,13 +44,13 @@ def test_rule_is_read(tmp_path: Path, text: str, rule: CheckpointRule | None) ->
         ("checkpoints: {max_size: big}", "'big' is not a size"),
     ],
 )
-def test_mistake_is_named(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_setting_is_named(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(RunnerError) as caught:
         load_text(tmp_path, text)
     assert problem in f"{caught.value.what} {caught.value.why}"
 
 
-def test_run_json_says_how_checkpoints_are_committed() -> None:
+def test_run_json_contains_the_checkpoint_settings() -> None:
     made = plan()
     told = made.to_spec().to_json()["checkpoints"]
     assert told == {"interval_s": 60, "keep": 3, "max_bytes": 10 << 30, "automatic": True}
@@ -56,7 +58,7 @@ def test_run_json_says_how_checkpoints_are_committed() -> None:
     assert none.to_spec().to_json()["checkpoints"] is None
 
 
-def test_resume_of_an_attempt_is_told_in_few_words() -> None:
+def test_resume_of_an_attempt_has_a_short_text() -> None:
     content = b'{"run_id": "r-1", "checkpoint": 7, "attempt": 1, "step": 40, "skipped": []}'
     resumed = parse_resumed(content)
     assert resumed is not None

@@ -79,13 +79,13 @@ def test_rules_of_the_checkout_above_apply(tmp_path: Path) -> None:
     assert names(tmp_path / "models" / "a") == ["train.py"]
 
 
-def test_a_folder_that_is_itself_ignored_is_packed_when_it_is_named(tmp_path: Path) -> None:
+def test_ignored_folder_is_packed_if_it_is_the_recipe(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     write(tmp_path, **{".gitignore": "scratch/\n", "scratch/x/train.py": ""})
     assert names(tmp_path / "scratch" / "x") == ["train.py"]
 
 
-def test_the_output_folder_is_not_code(tmp_path: Path) -> None:
+def test_output_folder_is_not_packed(tmp_path: Path) -> None:
     write(tmp_path, **{"train.py": "", "outputs/run/model.bin": ""})
     assert names(tmp_path, tmp_path / "outputs") == ["train.py"]
 
@@ -100,7 +100,7 @@ def test_same_files_give_the_same_bytes_whatever_their_age_and_owner(tmp_path: P
     assert packed[0].sha256 == packed[1].sha256
 
 
-def test_a_changed_file_gives_another_hash(tmp_path: Path) -> None:
+def test_changed_file_changes_the_hash(tmp_path: Path) -> None:
     folder = write(tmp_path, **{"train.py": "print(1)"})
     before = pack_code(recipe(folder=folder)).sha256
     write(tmp_path, **{"train.py": "print(2)"})
@@ -139,7 +139,7 @@ def test_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert "key" in caught.value.what
 
 
-def test_link_within_the_folder_becomes_what_it_points_to(tmp_path: Path) -> None:
+def test_link_within_the_folder_is_packed_as_its_target(tmp_path: Path) -> None:
     folder = write(tmp_path, **{"config/base.yaml": "x: 1"})
     (folder / "current.yaml").symlink_to("config/base.yaml")
     (folder / "latest").symlink_to("config")
@@ -156,14 +156,14 @@ def test_dangling_link_is_refused_by_name(tmp_path: Path) -> None:
     assert "gone" in caught.value.what
 
 
-def test_pipes_and_sockets_are_passed_over(tmp_path: Path) -> None:
+def test_pipes_and_sockets_are_skipped(tmp_path: Path) -> None:
     folder = write(tmp_path, **{"train.py": ""})
     os.mkfifo(folder / "pipe")
     assert names(folder) == ["train.py"]
 
 
 @pytest.mark.feature(14)
-def test_large_folder_is_warned_about_with_its_largest_files(
+def test_large_folder_causes_a_warning_with_its_largest_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(tmp_path, **{"train.py": "x", "weights.bin": "w" * 3000})
@@ -175,7 +175,9 @@ def test_large_folder_is_warned_about_with_its_largest_files(
     assert ".runnerignore" in warning
 
 
-def test_single_large_file_is_warned_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_large_file_causes_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "small.bin").write_bytes(b"x" * 900)
     (tmp_path / "large.bin").write_bytes(b"x" * 1100)
     monkeypatch.setattr(code_archive, "WARN_FILE_BYTES", 2000)

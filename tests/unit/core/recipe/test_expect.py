@@ -65,7 +65,7 @@ def test_range_is_read(tmp_path: Path, text: str, expected: ExpectedRange) -> No
         ("a: 0.97", "expected `key: value` lines"),
     ],
 )
-def test_wrong_range_is_an_error_with_its_line(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_range_is_an_error_with_its_line(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(RunnerError, match=r"train\.yaml:2: expect\.a") as caught:
         load_text(tmp_path, f"name: x\nexpect: {{{text}}}")
     assert problem in caught.value.what
@@ -86,7 +86,7 @@ def test_value_outside_of_its_range_is_a_problem(value: float | None, problem: s
     assert ExpectedRange("a", 0.97, 1).problem(last) == problem
 
 
-def test_problems_are_chosen_by_what_they_cause() -> None:
+def test_problems_are_filtered_by_whether_they_fail_the_run() -> None:
     ranges = (ExpectedRange("a", 1), ExpectedRange("b", None, 2, fails=True))
     assert range_problems(ranges, {}, fails=True) == ["b was not measured, expected at most 2"]
     assert len(range_problems(ranges, {})) == 2
@@ -101,7 +101,7 @@ def test_problems_are_chosen_by_what_they_cause() -> None:
         (RunRequest({"epochs": 8}), "not the complete data", ("b",)),
     ],
 )
-def test_range_that_warns_is_of_the_recipe_as_it_stands(
+def test_warning_ranges_apply_to_unchanged_recipes_only(
     request_: RunRequest, notice: str | None, kept: tuple[str, ...]
 ) -> None:
     ranges = (ExpectedRange("a", 1), ExpectedRange("b", 1, fails=True))
@@ -132,7 +132,7 @@ def test_variants_change_keys_in_turn(folder: Path) -> None:
         ("nothing:torch", "no recipe 'nothing'", "pass one of these"),
     ],
 )
-def test_wrong_variant_is_explained(folder: Path, ref: str, what: str, fix: str) -> None:
+def test_invalid_variant_is_explained(folder: Path, ref: str, what: str, fix: str) -> None:
     with pytest.raises(RunnerError) as caught:
         load_recipe(ref, cwd=folder)
     assert what in caught.value.what

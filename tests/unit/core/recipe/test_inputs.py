@@ -29,7 +29,7 @@ def loaded(tmp_path: Path, text: str) -> dict[str, InputSpec]:
     return {spec.name: spec for spec in found.inputs}
 
 
-def test_every_kind_in_both_forms(tmp_path: Path) -> None:
+def test_every_kind_is_read_in_both_forms(tmp_path: Path) -> None:
     text = """
   a: ./local
   b: {path: ./local}
@@ -76,14 +76,14 @@ def test_every_kind_in_both_forms(tmp_path: Path) -> None:
         ("  'a b': ./x\n", r"inputs\.a b"),
     ],
 )
-def test_wrong_input_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_input_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(RunnerError, match=said) as caught:
         loaded(tmp_path, text)
     assert caught.value.code == "R-RECIPE-FIELD"
     assert "train.yaml:" in caught.value.what
 
 
-def test_command_line_replaces_and_adds(tmp_path: Path) -> None:
+def test_options_replace_and_add_inputs(tmp_path: Path) -> None:
     given = (InputSpec("a", "path", "x"), InputSpec("b", "path", "y"))
     found = override_inputs(given, ["b=https://example.org/z", "c=./w"], tmp_path)
     assert [(spec.name, spec.kind) for spec in found] == [
@@ -101,7 +101,7 @@ def test_command_line_replaces_and_adds(tmp_path: Path) -> None:
         ("a=http://example.org/", "R-INPUT-FORM"), ("A-B=x", "R-INPUT-CLASH"),
     ],
 )  # fmt: skip
-def test_wrong_option_is_refused(tmp_path: Path, text: str, code: str) -> None:
+def test_invalid_option_is_refused(tmp_path: Path, text: str, code: str) -> None:
     with pytest.raises(RunnerError) as caught:
         override_inputs((InputSpec("a_b", "path", "x"),), [text], tmp_path)
     assert caught.value.code == code
@@ -124,20 +124,20 @@ def test_local_input_is_named_by_its_content(tmp_path: Path) -> None:
     assert prefix() != before
 
 
-def test_single_local_file(tmp_path: Path) -> None:
+def test_single_local_file_is_an_input(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one")
     spec = InputSpec("a", "path", str(tmp_path / "a.txt"))
     (named,) = prepare_inputs([spec], outputs(), tmp_path, ignore_progress)
     assert named.document["single"] == "a.txt"
 
 
-def test_local_input_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_local_input_is_named(tmp_path: Path) -> None:
     spec = InputSpec("words", "path", "words", base=tmp_path)
     with pytest.raises(RunnerError, match=r"input words: .*words does not exist"):
         prepare_inputs([spec], outputs(), tmp_path, ignore_progress)
 
 
-def test_share_of_a_stack_without_one_is_refused(tmp_path: Path) -> None:
+def test_share_input_needs_a_stack_with_a_share(tmp_path: Path) -> None:
     spec = InputSpec("words", "share", "sets/words")
     with pytest.raises(RunnerError, match="this stack has no file share"):
         prepare_inputs([spec], outputs(), tmp_path, ignore_progress)
@@ -146,7 +146,7 @@ def test_share_of_a_stack_without_one_is_refused(tmp_path: Path) -> None:
     assert named.document == {"kind": "share", "path": "sets/words"}
 
 
-def test_input_below_the_recipe_is_not_code_as_well(tmp_path: Path) -> None:
+def test_input_below_the_recipe_is_not_packed_as_code(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / "words").mkdir()
     (tmp_path / "words/a.txt").write_text("one")
@@ -156,7 +156,7 @@ def test_input_below_the_recipe_is_not_code_as_well(tmp_path: Path) -> None:
     assert local_paths([InputSpec("all", "path", ".", base=tmp_path)], tmp_path) == ()
 
 
-def test_run_json_holds_the_inputs() -> None:
+def test_run_json_contains_the_inputs() -> None:
     found = plan()
     named = {"a": {"kind": "url", "url": "https://example.org/x", "sha256": None}}
     changed = replace(found, inputs=replace(found.inputs, named=named))

@@ -38,7 +38,7 @@ def test_names_become_variables_and_promises(tmp_path: Path) -> None:
         ("[x]", "named_outputs"),
     ],
 )
-def test_wrong_output_is_an_error_of_the_file(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_output_is_an_error_of_the_file(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(RunnerError) as caught:
         recipe_maker.load_text(tmp_path, f"named_outputs: {text}\n")
     assert caught.value.code.startswith("R-RECIPE")

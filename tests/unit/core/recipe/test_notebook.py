@@ -93,12 +93,12 @@ def test_values_keep_their_types(notebook: Path) -> None:
         ("(1, 2)", [1, 2]), ("['a']", ["a"]), ("NaN", "NaN"), ("adam", "adam"), ("", ""),
     ],
 )  # fmt: skip
-def test_text_of_any_type_is_a_literal_or_itself(text: str, value: object) -> None:
+def test_text_is_parsed_as_a_literal_or_kept(text: str, value: object) -> None:
     assert parse_text(text) == value
     assert type(parse_text(text)) is type(value)
 
 
-def test_unknown_and_mistyped_parameters_name_those_of_the_cell(notebook: Path) -> None:
+def test_unknown_and_mistyped_parameters_name_the_declared_ones(notebook: Path) -> None:
     unknown = refusal(notebook, "EPOCH=3")
     assert unknown.why.endswith("sets: EPOCHS, LR, NAME, VERBOSE, LAYERS, SEED, DATA")
     assert unknown.fix == "did you mean EPOCHS?"
@@ -106,7 +106,7 @@ def test_unknown_and_mistyped_parameters_name_those_of_the_cell(notebook: Path) 
     assert refusal(notebook, "LAYERS=3").why == "must be a list, like [1, 2]"
 
 
-def test_parameters_without_a_tagged_cell_are_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_parameters_without_a_tagged_cell_are_refused_with_a_fix(tmp_path: Path) -> None:
     bare = write_notebook(tmp_path / "bare.ipynb", ("x = 1", ""))
     assert params_of(bare) == {}
     error = refusal(bare, "x=2")
@@ -138,7 +138,7 @@ def test_notebook_below_a_folder_is_an_entry(tmp_path: Path) -> None:
     assert (notebook_of(recipe.command), recipe.live_outputs) == ("books/nb.ipynb", ("nb.ipynb",))
 
 
-def test_notebook_that_imports_what_is_beside_it_is_not_sent_alone(notebook: Path) -> None:
+def test_notebook_that_imports_a_sibling_module_is_refused_alone(notebook: Path) -> None:
     (notebook.parent / "helpers.py").touch()
     write_notebook(notebook, ("!pip install x\n%load_ext y\nimport helpers", ""), ("x = !ls", ""))
     with pytest.raises(RunnerError) as caught:
@@ -149,7 +149,7 @@ def test_notebook_that_imports_what_is_beside_it_is_not_sent_alone(notebook: Pat
     )
 
 
-def test_train_yaml_limits_a_parameter_but_does_not_invent_one(notebook: Path) -> None:
+def test_train_yaml_can_limit_but_not_add_a_parameter(notebook: Path) -> None:
     recipe = notebook.parent / "train.yaml"
     recipe.write_text("entry: nb.ipynb\nparams: {EPOCHS: {type: int, default: 2, max: 10}}\n")
     assert params_of(recipe)["EPOCHS"] == 2
@@ -168,7 +168,7 @@ def test_train_yaml_limits_a_parameter_but_does_not_invent_one(notebook: Path) -
         ("[]", "not a notebook of format 4"),
     ],
 )
-def test_file_that_is_no_notebook_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_notebook_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "nb.ipynb").write_text(text)
     with pytest.raises(RunnerError, match=problem):
         load_recipe("nb.ipynb", cwd=tmp_path)

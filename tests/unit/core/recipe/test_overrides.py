@@ -23,7 +23,7 @@ def refusal(*overrides: str) -> RunnerError:
     return caught.value
 
 
-def test_defaults_stand_and_a_parameter_without_one_is_left_out() -> None:
+def test_defaults_are_kept_and_parameters_without_one_omitted() -> None:
     assert resolve_params(PARAMS, []) == {
         "epochs": 5,
         "lr": 0.001,
@@ -32,7 +32,7 @@ def test_defaults_stand_and_a_parameter_without_one_is_left_out() -> None:
     }
 
 
-def test_values_take_the_declared_type_and_the_last_one_wins() -> None:
+def test_values_have_the_declared_type_and_the_last_one_wins() -> None:
     values = resolve_params(
         PARAMS, ["epochs=2", "epochs=3", "lr=1", "augment=Yes", "subset=8000", "optimizer=sgd"]
     )
@@ -46,27 +46,27 @@ def test_values_take_the_declared_type_and_the_last_one_wins() -> None:
     assert isinstance(values["lr"], float)
 
 
-def test_value_may_hold_an_equals_sign_and_be_empty() -> None:
+def test_value_can_be_empty_or_contain_an_equals_sign() -> None:
     text = param("text", "str", "x")
     assert resolve_params((text,), ["text=a=b"]) == {"text": "a=b"}
     assert resolve_params((text,), ["text="]) == {"text": ""}
 
 
-def test_unknown_parameter_names_the_near_and_the_declared_ones() -> None:
+def test_unknown_parameter_names_similar_and_declared_ones() -> None:
     error = refusal("epoch=3")
     assert error.code == "R-SET-UNKNOWN"
     assert "epochs" in error.fix
     assert "optimizer" in error.why
 
 
-def test_script_that_declares_no_parameters_gets_each_as_it_was_typed() -> None:
+def test_undeclared_parameters_are_passed_as_typed() -> None:
     given = ["lr=1e-4", "tag=007", "tag=a=b", "model.width=[1, 2]"]
     values = resolve_params((), given)
     assert values == {"lr": "1e-4", "tag": "a=b", "model.width": "[1, 2]"}
 
 
 @pytest.mark.parametrize("name", ["--lr", "a b", "1st"])
-def test_name_that_is_no_argument_is_refused_without_declared_parameters(name: str) -> None:
+def test_invalid_argument_name_is_refused(name: str) -> None:
     with pytest.raises(RunnerError) as caught:
         resolve_params((), [f"{name}=1"])
     assert caught.value.code == "R-SET-UNKNOWN"
@@ -99,7 +99,7 @@ def test_text_without_a_name_or_equals_sign_is_refused(text: str) -> None:
         ("augment=maybe", "true or false"),
     ],
 )
-def test_value_of_the_wrong_type_range_or_choice_says_what_is_allowed(text: str, why: str) -> None:
+def test_invalid_value_names_the_allowed_ones(text: str, why: str) -> None:
     error = refusal(text)
     assert error.code == "R-SET-VALUE"
     assert why in error.why
@@ -107,11 +107,11 @@ def test_value_of_the_wrong_type_range_or_choice_says_what_is_allowed(text: str,
 
 
 @pytest.mark.parametrize("word", ["true", "on", "1", "YES"])
-def test_words_for_true(word: str) -> None:
+def test_words_for_true_are_accepted(word: str) -> None:
     assert parse_value(param("flag", "bool", False), word) is True
 
 
-def test_value_that_is_refused_is_not_the_example_of_a_good_one() -> None:
+def test_example_of_a_value_is_not_a_refused_one() -> None:
     rate = param("rate", "float", float("nan"))
     with pytest.raises(RunnerError) as caught:
         parse_value(rate, "nan")

@@ -61,7 +61,7 @@ def test_keys_become_typed_fields(load: Load) -> None:
         ("yes", "str", "yes"),  # YAML 1.2: not a boolean
     ],
 )
-def test_short_parameter_takes_its_type_from_the_default(
+def test_short_parameter_has_the_type_of_its_default(
     load: Load, text: str, type_: str, value: object
 ) -> None:
     (param,) = load(f"params:\n  x: {text}\n").params
@@ -107,7 +107,7 @@ def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
         ("dataset: ../mnist\n", 1, "dataset", "lower-case letters"),
     ],
 )
-def test_wrong_key_names_file_line_field_and_what_fits(
+def test_unknown_key_names_file_line_field_and_similar_keys(
     load: Load, tmp_path: Path, text: str, line: int, field: str, said: str
 ) -> None:
     with pytest.raises(RunnerError) as caught:
@@ -128,22 +128,20 @@ def test_wrong_key_names_file_line_field_and_what_fits(
         ("a: !!python/object:os.system x\n", "train.yaml:1"),
     ],
 )
-def test_text_that_is_not_a_yaml_mapping_is_refused(load: Load, text: str, where: str) -> None:
+def test_file_other_than_a_yaml_mapping_is_refused(load: Load, text: str, where: str) -> None:
     with pytest.raises(RunnerError) as caught:
         load(text)
     assert caught.value.code in {"R-RECIPE-SYNTAX", "R-RECIPE-FIELD"}
     assert where in caught.value.what
 
 
-def test_pattern_may_name_its_groups(load: Load) -> None:
+def test_pattern_can_have_named_groups(load: Load) -> None:
     pattern = "epoch (?P<step>[0-9]+) acc (?P<value>[0-9.]+)"
     loaded = load(f"metrics:\n  patterns:\n    acc: '{pattern}'\n")
     assert loaded.metric_patterns == {"acc": pattern}
 
 
-def test_script_that_the_folder_lacks_is_refused_before_a_node_looks_for_it(
-    load: Load, tmp_path: Path
-) -> None:
+def test_missing_script_is_refused_before_submission(load: Load, tmp_path: Path) -> None:
     with pytest.raises(RunnerError) as caught:
         load("name: demo\ncommand: python trian.py\n")
     assert caught.value.what.endswith(
@@ -154,7 +152,7 @@ def test_script_that_the_folder_lacks_is_refused_before_a_node_looks_for_it(
         load(f"command: {other}\n")
 
 
-def test_several_mistakes_are_counted_and_the_first_is_shown(load: Load) -> None:
+def test_several_problems_are_counted_and_the_first_is_shown(load: Load) -> None:
     with pytest.raises(RunnerError) as caught:
         load("retries: x\nzz: 1\nyy: 2\n")
     assert ":1: retries" in caught.value.what
@@ -189,7 +187,7 @@ def test_folder_without_a_recipe_file_runs_its_script(
 
 
 @pytest.mark.parametrize("files", [[], ["a.py", "b.py"]])
-def test_folder_with_no_obvious_script_is_refused(tmp_path: Path, files: list[str]) -> None:
+def test_folder_without_a_unique_script_is_refused(tmp_path: Path, files: list[str]) -> None:
     for name in files:
         (tmp_path / name).touch()
     with pytest.raises(RunnerError) as caught:
@@ -197,7 +195,7 @@ def test_folder_with_no_obvious_script_is_refused(tmp_path: Path, files: list[st
     assert caught.value.code == "R-RECIPE-COMMAND"
 
 
-def test_single_script_takes_only_itself_along(tmp_path: Path) -> None:
+def test_single_script_is_packed_without_other_files(tmp_path: Path) -> None:
     (tmp_path / "my script.py").touch()
     (tmp_path / "big.bin").touch()
     recipe = load_recipe("my script.py", cwd=tmp_path)
@@ -206,7 +204,7 @@ def test_single_script_takes_only_itself_along(tmp_path: Path) -> None:
     assert recipe.command == ("python", "my script.py")
 
 
-def test_unknown_recipe_names_the_near_ones_and_all(tmp_path: Path) -> None:
+def test_unknown_recipe_names_similar_and_all_recipes(tmp_path: Path) -> None:
     with pytest.raises(RunnerError) as caught:
         load_recipe("mnits", cwd=tmp_path)
     assert caught.value.code == "R-RECIPE-UNKNOWN"
@@ -215,17 +213,17 @@ def test_unknown_recipe_names_the_near_ones_and_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ref", ["", "../nowhere", "a\0b", "~nobody-here/x", "x.py"])
-def test_reference_that_leads_nowhere_is_an_error(tmp_path: Path, ref: str) -> None:
+def test_reference_to_a_missing_recipe_is_an_error(tmp_path: Path, ref: str) -> None:
     with pytest.raises(RunnerError):
         load_recipe(ref, cwd=tmp_path)
 
 
-def test_built_in_name_cannot_walk_out_of_the_recipes(tmp_path: Path) -> None:
+def test_built_in_name_cannot_leave_the_recipes_folder(tmp_path: Path) -> None:
     with pytest.raises(RunnerError):
         load_recipe("mnist/../../cli", cwd=tmp_path)
 
 
-def test_file_that_is_no_script_is_refused(tmp_path: Path) -> None:
+def test_file_other_than_a_script_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("1,2\n")
     with pytest.raises(RunnerError, match="not a script"):
         load_recipe("./data.csv", cwd=tmp_path)
@@ -256,7 +254,7 @@ def test_script_starts_with_its_interpreter(
     assert load_recipe(".", cwd=tmp_path).command == command
 
 
-def test_shell_script_that_names_files_beside_it_is_not_sent_alone(tmp_path: Path) -> None:
+def test_shell_script_that_uses_sibling_files_is_refused_alone(tmp_path: Path) -> None:
     (tmp_path / "fit.py").touch()
     (tmp_path / "run.sh").write_text("# see notes.txt\npip freeze\npython ./fit.py --lr 1\n")
     (tmp_path / "notes.txt").touch()
@@ -294,14 +292,14 @@ def test_module_of_a_package_is_an_entry(
 
 
 @pytest.mark.parametrize("name", ["train", "relative"])
-def test_script_of_a_package_is_not_sent_without_it(package: Path, name: str) -> None:
+def test_script_of_a_package_is_refused_alone(package: Path, name: str) -> None:
     with pytest.raises(RunnerError, match="uses the package pkg") as caught:
         load_recipe(f"pkg/{name}.py", cwd=package)
     assert caught.value.fix == f"runner train {package} --entry pkg/{name}.py"
 
 
 @pytest.mark.parametrize("entry", ["pkg.nothing", "../x.py", "/x.py", "pkg..train", "no.py"])
-def test_entry_that_is_not_there_is_refused(package: Path, entry: str) -> None:
+def test_missing_entry_is_refused(package: Path, entry: str) -> None:
     with pytest.raises(RunnerError) as caught:
         load_recipe(".", cwd=package, entry=entry)
     assert caught.value.code == "R-RECIPE-ENTRY"
@@ -322,7 +320,7 @@ INLINE = '# /// script\n# dependencies = ["numpy"]\n# ///\nprint(1)\n'
         ({"pyproject.toml": '[project]\nname = "a"\ndependencies = []\n'}, None),
     ],
 )
-def test_file_that_lists_the_packages_is_found(
+def test_requirements_file_is_detected(
     tmp_path: Path, files: dict[str, str], found: str | None
 ) -> None:
     for name, text in {"train.py": "", **files}.items():
@@ -349,7 +347,7 @@ def test_only_requirements_of_a_container_are_installed(tmp_path: Path) -> None:
         ("pyproject.toml", '[project]\nname = "a"\ndynamic = ["dependencies"]\n'),
     ],
 )
-def test_packages_in_a_file_that_is_not_read_are_warned_about(
+def test_packages_listed_in_an_unread_file_cause_a_warning(
     tmp_path: Path, name: str, text: str
 ) -> None:
     (tmp_path / "train.py").touch()
@@ -375,7 +373,7 @@ def test_generated_schema_is_current() -> None:
 
 
 @pytest.mark.parametrize("text", [train_schema(), submit_schema()], ids=["train", "submit"])
-def test_schema_marks_a_name_that_the_loader_refuses(text: str) -> None:
+def test_schema_rejects_names_that_the_loader_refuses(text: str) -> None:
     maps: list[dict[str, Any]] = []
 
     def collect(node: dict[str, Any]) -> dict[str, Any]:
@@ -388,7 +386,7 @@ def test_schema_marks_a_name_that_the_loader_refuses(text: str) -> None:
     assert all(each["additionalProperties"] is False for each in maps)
 
 
-def test_schema_knows_the_short_forms() -> None:
+def test_schema_accepts_the_short_forms() -> None:
     schema = json.loads(train_schema())
     assert schema["additionalProperties"] is False
     params = json.dumps(schema["properties"]["params"])
@@ -413,7 +411,7 @@ def test_folder_of_a_package_is_refused_with_the_command_of_its_module(tmp_path:
     assert caught.value.fix == f"runner train {tmp_path} --entry package.train"
 
 
-def test_entry_names_the_script_of_a_folder(tmp_path: Path) -> None:
+def test_entry_chooses_the_script_of_a_folder(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, run="", helpers="")
     recipe = load_recipe(str(folder), cwd=tmp_path, entry="run.py")
     assert (recipe.command, recipe.files, recipe.source) == (("python", "run.py"), None, "folder")
@@ -434,7 +432,7 @@ def test_entry_of_train_yaml_is_overridden_by_the_option(tmp_path: Path) -> None
         ("entry: run.py\ncommand: python run.py\n", "`command` says what to run already"),
     ],
 )
-def test_wrong_entry_in_train_yaml_is_refused_with_its_line(
+def test_invalid_entry_in_train_yaml_is_refused_with_its_line(
     tmp_path: Path, text: str, problem: str
 ) -> None:
     (folder_with(tmp_path, run="") / "train.yaml").write_text(text)
@@ -445,7 +443,7 @@ def test_wrong_entry_in_train_yaml_is_refused_with_its_line(
 
 
 @pytest.mark.parametrize("entry", ["rum.py", "../run.py", "/run.py", "run.sh"])
-def test_wrong_entry_option_is_refused(tmp_path: Path, entry: str) -> None:
+def test_invalid_entry_option_is_refused(tmp_path: Path, entry: str) -> None:
     with pytest.raises(RunnerError) as caught:
         load_recipe(str(folder_with(tmp_path, run="")), cwd=tmp_path, entry=entry)
     assert caught.value.code == "R-RECIPE-ENTRY"
@@ -454,7 +452,7 @@ def test_wrong_entry_option_is_refused(tmp_path: Path, entry: str) -> None:
 @pytest.mark.parametrize(
     "text", ["import helpers\n", "from helpers.part import x\n", "def f():\n    import helpers\n"]
 )
-def test_script_that_imports_its_neighbour_is_not_sent_alone(tmp_path: Path, text: str) -> None:
+def test_script_that_imports_a_sibling_module_is_refused_alone(tmp_path: Path, text: str) -> None:
     folder = folder_with(tmp_path, run=text, helpers="")
     with pytest.raises(RunnerError) as caught:
         load_recipe(str(folder / "run.py"), cwd=tmp_path)
@@ -465,7 +463,7 @@ def test_script_that_imports_its_neighbour_is_not_sent_alone(tmp_path: Path, tex
 @pytest.mark.parametrize(
     "line", ["open('a.csv')", "load(abspath('a.csv'))", "pd.read_csv('a.csv', sep=',')"]
 )
-def test_script_that_reads_a_file_beside_it_is_not_sent_alone(tmp_path: Path, line: str) -> None:
+def test_script_that_reads_a_sibling_file_is_refused_alone(tmp_path: Path, line: str) -> None:
     folder = folder_with(tmp_path, run=line)
     (folder / "a.csv").write_text("1")
     with pytest.raises(RunnerError) as caught:
@@ -483,7 +481,9 @@ def test_script_that_reads_a_file_beside_it_is_not_sent_alone(tmp_path: Path, li
         "load('b.csv', '/a.csv', '../a.csv', 'a\\0', ',', '')",
     ],
 )
-def test_file_that_a_script_writes_or_checks_for_is_no_input(tmp_path: Path, line: str) -> None:
+def test_sibling_file_that_is_only_written_or_checked_is_not_needed(
+    tmp_path: Path, line: str
+) -> None:
     folder = folder_with(tmp_path, run=line)
     (folder / "a.csv").write_text("1")
     assert load_recipe(str(folder / "run.py"), cwd=tmp_path).files == ("run.py",)
@@ -497,6 +497,6 @@ def test_file_that_a_script_writes_or_checks_for_is_no_input(tmp_path: Path, lin
         "this is no Python\n",
     ],
 )
-def test_script_that_needs_no_neighbour_is_sent_alone(tmp_path: Path, text: str) -> None:
+def test_script_without_sibling_files_is_sent_alone(tmp_path: Path, text: str) -> None:
     folder = folder_with(tmp_path, run=text, helpers="")
     assert load_recipe(str(folder / "run.py"), cwd=tmp_path).files == ("run.py",)

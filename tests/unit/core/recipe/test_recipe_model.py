@@ -18,12 +18,12 @@ def load(folder: Path, text: str) -> ModelRequest | None:
     return recipe_maker.load_text(folder, text).model
 
 
-def test_a_name_is_short_for_all_outputs_under_it(tmp_path: Path) -> None:
+def test_model_name_alone_selects_all_outputs(tmp_path: Path) -> None:
     assert load(tmp_path, "model: cats\n") == ModelRequest("cats")
     assert load(tmp_path, "{}\n") is None
 
 
-def test_everything_said_of_a_model_arrives_in_the_run(tmp_path: Path) -> None:
+def test_every_key_of_a_model_is_in_the_run(tmp_path: Path) -> None:
     text = "model: {name: cats, aliases: [next], path: './model*', description: ' Cats '}\n"
     model = load(tmp_path, text)
     assert model == ModelRequest("cats", ("next",), "model*", "Cats")
@@ -50,14 +50,14 @@ def test_everything_said_of_a_model_arrives_in_the_run(tmp_path: Path) -> None:
         ("model: [cats]", "model"),
     ],
 )
-def test_wrong_model_is_an_error_of_the_file(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_model_is_an_error_of_the_file(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(RunnerError) as caught:
         load(tmp_path, f"{text}\n")
     assert caught.value.code.startswith("R-RECIPE")
     assert said in str(caught.value)
 
 
-def test_recipe_and_registry_agree_on_names() -> None:
+def test_recipe_and_model_registry_accept_the_same_names() -> None:
     assert keys.NAME_PATTERN == model_documents.NAME_PATTERN
     assert keys.ALIAS_PATTERN == model_documents.ALIAS_PATTERN
 

@@ -28,7 +28,7 @@ def loaded(tmp_path: Path, text: str) -> tuple[SecretRef, ...]:
     return load_recipe(str(folder), cwd=tmp_path).secrets
 
 
-def test_both_sources(tmp_path: Path) -> None:
+def test_both_sources_of_secrets_are_read(tmp_path: Path) -> None:
     text = "  A: {env: MY_TOKEN}\n  B: {keyvault: 'https://my.vault.azure.net/secrets/hub'}\n"
     assert loaded(tmp_path, text) == (
         SecretRef("A", env="MY_TOKEN"),
@@ -54,7 +54,9 @@ def test_both_sources(tmp_path: Path) -> None:
         ("  'A B': {env: X}\n", "'A B' is not the name of a variable"),
     ],
 )
-def test_wrong_secret_is_refused_without_repeating_it(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_secret_is_refused_without_printing_it(
+    tmp_path: Path, text: str, said: str
+) -> None:
     with pytest.raises(RunnerError, match=said) as caught:
         loaded(tmp_path, text)
     assert "train.yaml:" in caught.value.what
@@ -62,7 +64,7 @@ def test_wrong_secret_is_refused_without_repeating_it(tmp_path: Path, text: str,
 
 
 @pytest.mark.parametrize("environment", [{}, {"MY_TOKEN": ""}])
-def test_missing_variable_stops_before_anything_is_packed(
+def test_missing_variable_is_refused_before_packing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
     monkeypatch.delenv("MY_TOKEN", raising=False)
@@ -75,7 +77,7 @@ def test_missing_variable_stops_before_anything_is_packed(
     assert "export MY_TOKEN" in caught.value.fix
 
 
-def test_value_among_the_arguments_is_refused(
+def test_secret_value_in_the_arguments_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", VALUE)
@@ -91,7 +93,7 @@ def test_value_among_the_arguments_is_refused(
         assert VALUE not in str(caught.value)
 
 
-def test_nothing_but_the_tasks_setting_holds_the_value(
+def test_only_the_task_setting_contains_the_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", VALUE)
@@ -123,6 +125,6 @@ def test_nothing_but_the_tasks_setting_holds_the_value(
     assert "RUNNER_SECRETS" not in str(without)
 
 
-def test_values_too_short_to_hide_are_named() -> None:
+def test_values_too_short_to_redact_are_named() -> None:
     refs = (SecretRef("A", env="X"), SecretRef("B", env="Y"))
     assert read_secrets(refs, {"X": "12345", "Y": "123456"}).short() == ["A"]

@@ -66,11 +66,11 @@ def test_grid_has_every_combination_and_the_last_parameter_changes_fastest() -> 
     ids=["range", "range down", "rows", "zip", "combinations", "permutations", "files"],
 )
 @pytest.mark.feature(42)
-def test_kinds_of_lists(key: str, space: Any, expected: list[dict[str, Any]]) -> None:
+def test_lists_of_values_are_read(key: str, space: Any, expected: list[dict[str, Any]]) -> None:
     assert trials({key: space}) == expected
 
 
-def test_parameter_with_a_condition_exists_only_where_it_holds() -> None:
+def test_conditional_parameter_is_set_only_if_its_condition_holds() -> None:
     params = {
         "momentum": {"choice": [0.8, 0.9], "when": {"optimizer": "sgd"}},
         "optimizer": ["adam", "sgd"],
@@ -86,7 +86,7 @@ def test_parameter_with_a_condition_exists_only_where_it_holds() -> None:
     assert {trial["optimizer"] for trial in drawn} == {"adam", "sgd"}
 
 
-def test_repeated_trials_stand_beside_each_other() -> None:
+def test_repeated_trials_are_adjacent() -> None:
     assert trials({"a": [1, 2]}, repeat=2) == [{"a": 1}, {"a": 1}, {"a": 2}, {"a": 2}]
 
 
@@ -121,7 +121,7 @@ MEANS = {
 
 @pytest.mark.feature(43)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_mean_of_a_distribution_is_that_of_its_definition(name: str) -> None:
+def test_mean_of_a_distribution_equals_its_definition(name: str) -> None:
     drawn = [trial["x"] for trial in trials({"x": {name: ARGUMENTS[name]}}, trials=1000)]
     mean = sum(drawn) / len(drawn)
     deviation = math.sqrt(sum((number - mean) ** 2 for number in drawn) / len(drawn))
@@ -139,7 +139,7 @@ def test_same_seed_gives_the_same_trials_and_more_trials_keep_the_earlier_ones(
     assert trials(params, seed=seed + 1, trials=count) != first
 
 
-def test_bounds_cut_a_distribution_off() -> None:
+def test_bounds_truncate_a_distribution() -> None:
     drawn = trials({"x": {"normal": [0, 10], "min": -1, "max": 2}}, trials=200)
     assert all(-1 <= trial["x"] <= 2 for trial in drawn)
     with pytest.raises(RunnerError, match="no value of x was between 1e\\+06 and inf"):
@@ -274,7 +274,7 @@ def test_unknown_rule_and_too_early_decisions_are_refused() -> None:
     assert "2" in refusal({"params": DRAWN, "early_stop": {"rule": "median", "min_reports": 2}})
 
 
-def test_space_of_the_sampler_keeps_bounds_conditions_and_what_it_cannot_choose() -> None:
+def test_space_of_the_sampler_keeps_bounds_and_conditions() -> None:
     space = sweep(
         {
             "momentum": {"uniform": [0, 1], "max": 0.9, "when": {"opt": "sgd"}},

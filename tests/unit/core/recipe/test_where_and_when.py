@@ -60,7 +60,7 @@ def test_resources_priority_and_after_are_read(load: Load) -> None:
         ("after: ['../x']", "1: after.0", ""),
     ],
 )
-def test_wrong_key_is_told_with_file_line_and_field(
+def test_invalid_key_is_reported_with_file_line_and_field(
     load: Load, text: str, where: str, said: str
 ) -> None:
     with pytest.raises(RunnerError) as caught:
@@ -102,7 +102,7 @@ def test_flags_override_the_file_and_leave_the_rest() -> None:
         RecipeFlags(max_time="-5"),
     ],
 )
-def test_flag_out_of_range_is_refused_with_one_that_works(flags: RecipeFlags) -> None:
+def test_flag_out_of_range_is_refused_with_a_valid_one(flags: RecipeFlags) -> None:
     with pytest.raises(RunnerError) as caught:
         with_flags(recipe(), flags)
     assert caught.value.code == "R-FLAG-VALUE"

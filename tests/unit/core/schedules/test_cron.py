@@ -51,7 +51,7 @@ def minutes(count: int) -> timedelta:
         ("@weekly", timedelta(days=7), "2026-11-22T00:00"),
     ],
 )
-def test_even_expressions_become_an_interval_and_a_first_time(
+def test_evenly_spaced_expressions_become_an_interval_and_a_first_time(
     text: str, interval: timedelta, first: str
 ) -> None:
     found = plan_recurrence(ScheduleSpec(cron=text), NOW)
@@ -100,7 +100,7 @@ def test_even_expressions_become_an_interval_and_a_first_time(
         ("0 3 * * 1/6", "2 of 7 weekdays", ""),
     ],
 )  # fmt: skip
-def test_others_are_refused_with_the_reason_and_what_comes_near(
+def test_unevenly_spaced_expressions_are_refused_with_similar_intervals(
     text: str, said: str, nearest: str
 ) -> None:
     with pytest.raises(CronError) as caught:
@@ -109,13 +109,13 @@ def test_others_are_refused_with_the_reason_and_what_comes_near(
     assert nearest in caught.value.nearest
 
 
-def test_29_february_is_no_day_that_never_comes() -> None:
+def test_29_february_is_not_reported_as_never() -> None:
     with pytest.raises(CronError) as caught:
         parse_cron("0 0 29 2 *")
     assert "never" not in str(caught.value)
 
 
-def test_every_suggested_interval_is_one_that_works() -> None:
+def test_every_suggested_interval_is_accepted() -> None:
     for text in ("*/7 * * * *", "*/11 * * * *", "1,2,3 * * * *", "0 1,2 * * *", "*/59 */5 * * *"):
         with pytest.raises(CronError) as caught:
             parse_cron(text)
@@ -123,7 +123,7 @@ def test_every_suggested_interval_is_one_that_works() -> None:
         assert 1440 % (int(value) * {"m": 1, "h": 60}[unit]) == 0
 
 
-def test_zone_whose_clocks_change_is_refused_unless_the_schedule_ends_before() -> None:
+def test_zone_with_a_clock_change_before_the_end_is_refused() -> None:
     daily = ScheduleSpec(cron="0 3 * * *", timezone="Europe/Berlin")
     with pytest.raises(RunnerError) as caught:
         plan_recurrence(daily, NOW)
@@ -144,7 +144,7 @@ def test_zone_whose_clocks_change_is_refused_unless_the_schedule_ends_before() -
     assert caught.value.code == "R-SCHEDULE-ZONE"
 
 
-def test_first_is_a_time_that_the_clock_of_the_zone_shows() -> None:
+def test_first_time_is_computed_in_the_time_zone() -> None:
     zone = ZoneInfo("America/New_York")
     until = datetime(2026, 12, 31, tzinfo=UTC)
     spec = ScheduleSpec(cron="15 9 * * 1", timezone="America/New_York", until=until)
@@ -153,7 +153,7 @@ def test_first_is_a_time_that_the_clock_of_the_zone_shows() -> None:
     assert f"{first.astimezone(zone):%a %H:%M}" == "Mon 09:15"
 
 
-def test_interval_begins_at_once_or_at_its_start() -> None:
+def test_interval_starts_at_once_or_at_its_start() -> None:
     spec = ScheduleSpec(every=timedelta(hours=5))
     assert plan_recurrence(spec, NOW).first is None
     start = datetime(2026, 11, 22, 6, tzinfo=UTC)
@@ -165,7 +165,7 @@ def test_interval_begins_at_once_or_at_its_start() -> None:
     assert plan_recurrence(naive, NOW).first == start - timedelta(hours=2)
 
 
-def test_max_runs_becomes_an_end_between_two_firings() -> None:
+def test_max_runs_sets_an_end_between_two_firings() -> None:
     spec = ScheduleSpec(cron="0 3 * * *", max_runs=3)
     found = plan_recurrence(spec, NOW)
     assert found.first is not None

@@ -11,12 +11,12 @@ from runner.core.schedules.submit_file import draw, in_order
 from runner.protocol.groups import CyclicError
 
 
-def test_tasks_come_behind_those_they_wait_for_and_else_as_written() -> None:
+def test_tasks_follow_their_predecessors_in_file_order() -> None:
     assert in_order({"merge": ("a", "b"), "b": (), "a": ()}) == ("b", "a", "merge")
     assert in_order({}) == ()
 
 
-def test_random_graphs_are_ordered_and_drawn_with_each_task_once() -> None:
+def test_random_graphs_are_ordered_and_drawn_once_per_task() -> None:
     source = random.Random(7)
     for _ in range(200):
         names = [f"t{number}" for number in range(source.randint(1, 30))]
@@ -33,7 +33,7 @@ def test_random_graphs_are_ordered_and_drawn_with_each_task_once() -> None:
         assert sorted(drawn) == sorted(names)
 
 
-def test_cycle_is_named_from_task_to_what_it_comes_after() -> None:
+def test_cycle_is_printed_from_task_to_predecessor() -> None:
     after = {"a": ("c",), "b": ("a",), "c": ("b",), "d": ()}
     with pytest.raises(CyclicError) as caught:
         in_order(after)

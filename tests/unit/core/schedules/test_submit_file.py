@@ -82,7 +82,7 @@ def prepared(path: Path, *overrides: str, wanted: str | None = None) -> Submissi
     return plan_submission(submission, Target(where, stack, None, preview=True), ignore_progress)
 
 
-def test_tasks_become_runs_of_one_job_behind_one_another(write: Write) -> None:
+def test_tasks_become_dependent_runs_of_one_job(write: Write) -> None:
     made = prepared(write(WHOLE))
     group, runs = made.members, made.members.runs
     assert (made.job.priority, made.job.max_parallel, group.pool) == (7, 2, "local")
@@ -113,7 +113,7 @@ def test_tasks_become_runs_of_one_job_behind_one_another(write: Write) -> None:
     assert merge.inputs.named["old"]["run"] == "cats-20261121-143005-k3f9"
 
 
-def test_tasks_of_one_folder_share_one_archive_and_others_have_their_own(write: Write) -> None:
+def test_tasks_of_one_folder_share_one_archive(write: Write) -> None:
     path = write(
         "tasks:\n"
         "  a: {command: python prepare.py}\n"
@@ -134,7 +134,7 @@ def test_tasks_of_one_folder_share_one_archive_and_others_have_their_own(write: 
     assert runs["d"].plan.recipe is not runs["c"].plan.recipe
 
 
-def test_set_reaches_one_parameter_of_one_task(write: Write) -> None:
+def test_set_changes_one_parameter_of_one_task(write: Write) -> None:
     made = prepared(write(WHOLE), "train.epochs=9", "prepare.rows=1")
     assert made.runs["train"].plan.params == {"epochs": 9}
     assert made.runs["prepare"].plan.params["rows"] == 1
@@ -149,7 +149,7 @@ def test_set_reaches_one_parameter_of_one_task(write: Write) -> None:
         assert caught.value.code == code
 
 
-def test_reading_a_tasks_outputs_needs_its_success_whatever_it_says(write: Write) -> None:
+def test_input_from_a_task_needs_its_success_despite_on_failure(write: Write) -> None:
     text = (
         "tasks:\n"
         "  a: {command: x, on_failure: satisfy}\n"
@@ -192,14 +192,14 @@ def test_reading_a_tasks_outputs_needs_its_success_whatever_it_says(write: Write
         ("tasks: [a]", "1: tasks: expected"),
     ],
 )
-def test_what_is_wrong_is_told_with_line_and_field(write: Write, text: str, said: str) -> None:
+def test_invalid_file_is_refused_with_line_and_field(write: Write, text: str, said: str) -> None:
     with pytest.raises(RunnerError) as caught:
         load_submit_file(write(text))
     assert caught.value.code.startswith("R-SUBMIT")
     assert said in str(caught.value)
 
 
-def test_cycle_is_printed_also_where_it_goes_through_inputs(write: Write) -> None:
+def test_cycle_through_inputs_is_printed(write: Write) -> None:
     text = (
         "tasks:\n"
         "  first: {command: x, after: [third]}\n"
@@ -235,7 +235,7 @@ def test_too_many_tasks_are_refused(write: Write) -> None:
         ("{command: x, requirements: gone.txt}", "R-SUBMIT-FOLDER"),
     ],
 )
-def test_task_whose_code_is_not_there_is_named(write: Write, task: str, code: str) -> None:
+def test_task_with_missing_code_is_named(write: Write, task: str, code: str) -> None:
     file, _ = load_submit_file(path := write(f"tasks:\n  lost:\n    {task}\n"))
     with pytest.raises(RunnerError) as caught:
         load_tasks(file, path.parent)
@@ -243,7 +243,7 @@ def test_task_whose_code_is_not_there_is_named(write: Write, task: str, code: st
     assert "lost" in caught.value.what
 
 
-def test_recipe_that_waits_for_runs_has_no_place_in_a_file(write: Write) -> None:
+def test_recipe_with_after_is_refused_in_a_file(write: Write) -> None:
     path = write("tasks:\n  a: {recipe: ./model}\n")
     (path.parent / "model" / "train.yaml").write_text("after: ['@last']\n")
     file, _ = load_submit_file(path)
@@ -263,7 +263,7 @@ def test_pool_must_fit_every_task() -> None:
     assert "cpu has no GPUs, 1 wanted for train" in caught.value.why
 
 
-def test_long_names_are_cut_and_run_ids_stay_apart(write: Write) -> None:
+def test_long_names_are_truncated_to_distinct_run_ids(write: Write) -> None:
     name, tasks = "n" * 40, [f"{'t' * 27}{number:03}" for number in range(100)]
     text = "".join(f"  {task}: {{command: x}}\n" for task in tasks)
     made = prepared(write(f"name: {name}\ntasks:\n{text}"))
@@ -277,7 +277,7 @@ def test_schema_file_is_what_make_schema_writes() -> None:
     assert SubmitFile.model_json_schema()
 
 
-def test_error_of_one_task_names_it_and_says_what_to_write_in_the_file(write: Write) -> None:
+def test_error_of_a_task_names_it_with_a_fix_for_the_file(write: Write) -> None:
     path = write("tasks:\n  a: {command: python prepare.py}\n  b: {recipe: ./model}\n")
     assert prepared(path, "a.n=3").runs["a"].plan.command[-2:] == ("--n", "3")
     for override, what, fix in (
@@ -292,7 +292,7 @@ def test_error_of_one_task_names_it_and_says_what_to_write_in_the_file(write: Wr
 
 
 @pytest.mark.parametrize("name", ["", "model", "model/train.yaml", "model/train.py"])
-def test_recipe_is_no_file_of_tasks(write: Write, name: str) -> None:
+def test_recipe_file_is_refused_as_a_file_of_tasks(write: Write, name: str) -> None:
     folder = write("").parent
     with pytest.raises(RunnerError, match="has no tasks to submit") as caught:
         load_submit_file(folder / name)

@@ -86,7 +86,7 @@ def test_a_bad_formula_is_found(rule: str, text: str) -> None:
         (f"{SPOT} = {SPOT} * 2 + 1;", {"no-upper-bound", "never-zero"}),
     ],
 )
-def test_a_formula_is_judged_by_where_it_leads(formula: str, found: set[str]) -> None:
+def test_findings_depend_on_the_result_of_the_formula(formula: str, found: set[str]) -> None:
     assert rules(f"{formula} {END}") == found
 
 
@@ -96,7 +96,7 @@ def test_waiting_tasks_may_be_counted_if_removed_nodes_finish_theirs(option: str
     assert rules(text) == set()
 
 
-def test_a_node_for_each_task_is_found_on_nodes_with_several_slots() -> None:
+def test_one_node_per_task_is_found_on_nodes_with_several_slots() -> None:
     assert rules(SIMPLE.replace("4", "100"), slots=4) == {"tasks-not-slots"}
     divided = SIMPLE.replace("$PendingTasks.GetSample(1)", "sum($PendingTasks.GetSample(1)) / 4")
     assert rules(divided, slots=4) == set()

@@ -43,7 +43,7 @@ def test_published_formulas_evaluate(name: str, dialect: str) -> None:
          "$NodeDeallocationOption=requeue;$targetDedicatedNodes=3;totalNodes=3")),
     ],
 )  # fmt: skip
-def test_published_formulas_give_what_they_should(name: str, results: str) -> None:
+def test_published_formulas_give_the_documented_results(name: str, results: str) -> None:
     assert run(PUBLISHED[name], SAMPLES).results == results
 
 
@@ -121,7 +121,7 @@ def test_published_formulas_give_what_they_should(name: str, results: str) -> No
         ("1 ? taskcompletion : terminate", "taskcompletion"),
     ],
 )  # fmt: skip
-def test_expressions(text: str, result: str) -> None:
+def test_expressions_are_evaluated(text: str, result: str) -> None:
     assert value(text) == result
 
 
@@ -164,7 +164,7 @@ def test_expressions(text: str, result: str) -> None:
         ("percentile(vec(1), 101)", "percentile wants 0 to 100"),
     ],
 )
-def test_what_is_not_in_the_tables_is_an_error_of_the_evaluation(text: str, reason: str) -> None:
+def test_unsupported_operations_are_evaluation_errors(text: str, reason: str) -> None:
     done = run(f"x = {text};")
     assert done.problem is not None
     assert done.problem.code == "AutoScalingFormulaEvaluationError"
@@ -197,13 +197,13 @@ def test_what_is_not_in_the_tables_is_an_error_of_the_evaluation(text: str, reas
         ("x = \u00e4", "Line 1, Col 5:"),
     ],
 )
-def test_what_is_no_formula_is_refused_with_its_place(text: str, where: str) -> None:
+def test_syntax_errors_are_refused_with_their_position(text: str, where: str) -> None:
     with pytest.raises(FormulaSyntaxError) as caught:
         check(text)
     assert caught.value.detail(text).startswith(where)
 
 
-def test_limits_of_a_formula() -> None:
+def test_limits_of_a_formula_are_enforced() -> None:
     check("x=1;" * 100)
     check("x=1" + " " * 8189)
     with pytest.raises(FormulaSyntaxError, match="More than 100 statements"):
@@ -212,17 +212,17 @@ def test_limits_of_a_formula() -> None:
         check("x=1" + " " * 8190)
 
 
-def test_joined_lines_lose_what_follows_a_comment() -> None:
+def test_comment_extends_to_the_end_of_the_line() -> None:
     assert run("x = 1; // why\ny = 2;").results.endswith("x=1;y=2")
     assert run("x = 1; // why y = 2;").results.endswith("x=1")
 
 
-def test_results_are_in_the_order_of_their_bytes() -> None:
+def test_results_are_sorted_by_bytes() -> None:
     results = run("b=1;$z=2;B=3;$A=4;a1=5;_=6").results
     assert results.split(";")[3:] == ["$A=4", "$z=2", "B=3", "_=6", "a1=5", "b=1"]
 
 
-def test_a_variable_may_have_the_name_of_a_function() -> None:
+def test_variable_can_have_the_name_of_a_function() -> None:
     assert run("$round = 3; round = round($round + 0.4);").results.endswith("$round=3;round=3")
 
 
@@ -232,7 +232,7 @@ def test_full_name_wins_over_the_alias() -> None:
     assert run("$TargetLowPriority = 8;").spot == 8
 
 
-def test_fractions_of_nodes_are_cut_off_and_less_than_none_is_none() -> None:
+def test_targets_are_truncated_and_at_least_zero() -> None:
     done = run("$TargetDedicatedNodes = 2.9; $TargetLowPriorityNodes = 0.5 - 3;")
     assert (done.dedicated, done.spot) == (2, 0)
     assert done.results.startswith("$TargetDedicatedNodes=2;$TargetLowPriorityNodes=0;")
@@ -250,7 +250,7 @@ def test_only_the_chosen_branch_is_evaluated() -> None:
     assert value("1 || undefined") == "1"
 
 
-def test_documented_result_of_the_article_is_repeated() -> None:
+def test_documented_result_of_the_article_is_reproduced() -> None:
     """The article's output is older than spot nodes, which results have named since."""
     formula = PUBLISHED["article: time of day"].replace(
         "$NodeDeallocationOption = taskcompletion;", ""
@@ -262,7 +262,7 @@ def test_documented_result_of_the_article_is_repeated() -> None:
     )
 
 
-def test_result_that_a_user_published_is_repeated() -> None:
+def test_published_result_of_a_user_is_reproduced() -> None:
     """Of Azure/doAzureParallel#215 (read 2026-11-22)."""
     done = run(
         """$samples = $PendingTasks.GetSamplePercent(TimeInterval_Minute * 15);
@@ -283,25 +283,25 @@ def test_result_that_a_user_published_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("name", ["$ActiveTasks", "TimeInterval_Day", "requeue"])
-def test_what_the_service_sets_is_read_only(name: str) -> None:
+def test_service_defined_variables_are_read_only(name: str) -> None:
     done = run(f"{name} = 1;")
     assert done.problem is not None
     assert done.problem.detail == f"Line 1, Col 1: '{name}' cannot be assigned to"
 
 
-def test_targets_must_be_doubles_and_the_option_a_word() -> None:
+def test_targets_must_be_doubles_and_the_option_an_identifier() -> None:
     for text in ("$TargetDedicatedNodes = requeue;", "$NodeDeallocationOption = 1;"):
         assert run(text).problem is not None
 
 
-def test_other_case_is_another_variable_and_is_pointed_out() -> None:
+def test_variable_in_another_case_is_another_with_a_warning() -> None:
     done = run("$targetDedicatedNodes = 9;")
     assert done.dedicated == 4
     assert "$TargetDedicatedNodes is the service's" in done.warnings[0]
     assert run("$targetDedicatedNodes = 9;", dialect=LENIENT).dedicated == 9
 
 
-def test_switches_of_the_dialect() -> None:
+def test_dialects_differ_in_the_documented_switches() -> None:
     assert value("max($ActiveTasks.GetSample(1))") == "0"
     assert "has no value" in value("max($ActiveTasks.GetSample(1))", dialect=STRICT)
     assert value("val(vec(1), 3)") == "0"

@@ -55,12 +55,12 @@ def holds_for(
 
 
 @holds_for(st.text(max_size=200), st.sampled_from(sorted(DIALECTS)), examples=(100, 300))
-def test_any_text_has_an_answer(text: str, dialect: str) -> None:
+def test_any_text_evaluates_or_fails_with_an_error(text: str, dialect: str) -> None:
     assert is_answered(text, dialect)
 
 
 @holds_for(st.lists(WORDS, max_size=40), st.sampled_from(sorted(DIALECTS)), examples=(100, 1000))
-def test_any_words_of_the_language_have_an_answer(words: list[str], dialect: str) -> None:
+def test_any_tokens_evaluate_or_fail_with_an_error(words: list[str], dialect: str) -> None:
     assert is_answered(" ".join(words), dialect)
 
 
@@ -70,7 +70,9 @@ def test_any_words_of_the_language_have_an_answer(words: list[str], dialect: str
     st.text(max_size=3),
     examples=(150, 500),
 )
-def test_a_damaged_formula_has_an_answer(name: str, place: int, instead: str) -> None:
+def test_damaged_formula_evaluates_or_fails_with_an_error(
+    name: str, place: int, instead: str
+) -> None:
     text = PUBLISHED[name]
     place %= len(text)
     assert is_answered(text[:place] + instead + text[place + 1 :], "default")
@@ -102,7 +104,7 @@ def sums(draw: st.DrawFn, depth: int = 0) -> str:
 
 @pytest.mark.slow
 @holds_for(sums(), examples=(100, 300))
-def test_arithmetic_is_that_of_any_language(text: str) -> None:
+def test_arithmetic_equals_that_of_python(text: str) -> None:
     doubles = re.sub(r"\d+", r"\g<0>.0", text)
     wanted = f"{eval(doubles):.6g}"  # digits, signs and parentheses only
     assert run(f"x={text}").results.endswith(f";x={wanted}")
@@ -135,11 +137,11 @@ def test_deep_nesting_is_a_syntax_error(text: str) -> None:
         ("x=len(" + "1," * 4000 + "1)", "x=4001"),
     ],
 )
-def test_long_chains_are_no_nesting(text: str, result: str) -> None:
+def test_long_chains_are_not_nesting(text: str, result: str) -> None:
     assert run(text).results.endswith(result)
 
 
-def test_the_deepest_formula_needs_little_of_the_stack() -> None:
+def test_deepest_formula_uses_little_stack() -> None:
     part = "1||1&&1==1<1+1*(-"
     text = "x=0+" + part * 24 + "1" + ")" * 24
     limit = sys.getrecursionlimit()
@@ -181,13 +183,13 @@ def test_work_and_memory_are_bounded(text: str) -> None:
         "$TargetDedicatedNodes=1.7e308*10",
     ],
 )
-def test_what_is_no_finite_number_is_an_error_of_the_evaluation(text: str) -> None:
+def test_non_finite_numbers_are_evaluation_errors(text: str) -> None:
     done = run(text)
     assert done.problem is not None
     assert (done.dedicated, done.spot) == (4, 1)
 
 
-def test_results_are_short_whatever_the_variables_hold() -> None:
+def test_results_are_truncated_for_large_variables() -> None:
     text = "x=vec($ActiveTasks.GetSample(2880));y=vec(" + "x," * 30 + "x);"
     tracemalloc.start()
     done = run(text + "".join(f"y{number}=y;" for number in range(95)), DAY)

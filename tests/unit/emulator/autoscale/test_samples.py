@@ -45,7 +45,7 @@ FOUR = history(60, ActiveTasks=[3, 5, 10, 2])
         ("$ActiveTasks * 2", "4"),
     ],
 )
-def test_samples_of_a_metric(text: str, result: str) -> None:
+def test_sample_functions_return_the_documented_values(text: str, result: str) -> None:
     assert value(text, FOUR) == result
 
 
@@ -74,7 +74,7 @@ def test_samples_of_a_metric(text: str, result: str) -> None:
         ),
     ],
 )
-def test_published_errors_of_pools_without_samples_are_repeated(text: str, detail: str) -> None:
+def test_published_errors_of_pools_without_samples_are_reproduced(text: str, detail: str) -> None:
     done = run(text)
     assert done.problem is not None
     assert done.problem.code == "InsufficientSampleData"
@@ -97,7 +97,7 @@ def test_published_percentages_hold_at_every_moment_between_two_samples() -> Non
     assert found == {("a=100", "b=100"), ("a=83.3333", "b=96.6667")}
 
 
-def test_a_young_pool_has_no_samples_and_guarded_formulas_go_on() -> None:
+def test_guarded_formulas_work_on_a_new_pool_without_samples() -> None:
     assert value("max(0, $ActiveTasks.GetSample(1))") == "0"
     assert value("$ActiveTasks.GetSamplePercent(TimeInterval_Minute)") == "0"
     assert value("$ActiveTasks.HistoryBeginTime()") == "2026-01-05T09:30:00.000Z"
@@ -118,13 +118,13 @@ def test_missing_samples_lower_the_percentage() -> None:
     assert "wanted 70%, received 66.6667%" in value(f"$ActiveTasks.GetSample({window}, 70)", gap)
 
 
-def test_a_day_is_kept() -> None:
+def test_samples_are_kept_for_a_day() -> None:
     long = history(KEPT + 500, ActiveTasks=1)
     assert KEPT <= len(long.times) < KEPT + 64
     assert value("len($ActiveTasks.GetSample(TimeInterval_Day))", long) == str(KEPT)
 
 
-def test_sums_and_extremes_of_windows_are_those_of_their_samples() -> None:
+def test_window_sums_and_extremes_equal_those_of_their_samples() -> None:
     rng = random.Random(7)
     given = [rng.randrange(1000) for _ in range(500)]
     samples = history(501, ActiveTasks=given, CPUPercent=[n / 1000 for n in given])
@@ -142,7 +142,7 @@ def test_sums_and_extremes_of_windows_are_those_of_their_samples() -> None:
         assert value(cpu, samples) == f"{sum(last) / count / 1000:.6g}"
 
 
-def test_steady_day_is_as_if_each_sample_had_been_taken() -> None:
+def test_steady_day_equals_a_day_of_single_samples() -> None:
     now, day = Timestamp.of(NOW).ticks, {"$ActiveTasks": 3, "$CPUPercent": 0.25}
     taken, steady = SampleHistory(), SampleHistory.steady(now, day)
     for age in range(KEPT - 1, -1, -1):

@@ -82,7 +82,7 @@ def test_auto_pool_is_deleted_despite_actions_of_the_same_turn(
     assert set(world.account.take_journal().nodes.values()) == {None}
 
 
-def test_pool_that_is_kept_alive_stays() -> None:
+def test_pool_with_keep_alive_is_not_deleted() -> None:
     world = World()
     job = world.job(poolInfo=auto(keepAlive=True))
     terminate(world, job)
@@ -107,7 +107,7 @@ def test_pool_waits_for_the_release_tasks() -> None:
     assert (job.state, world.account.pools) == (JobState.COMPLETED, {})
 
 
-def test_schedule_may_have_a_pool_per_job() -> None:
+def test_schedule_can_have_a_pool_per_job() -> None:
     world = World()
     schedule = world.schedule({"recurrenceInterval": "PT1H"}, poolInfo=auto())
     first = next(iter(world.account.pools))
@@ -119,7 +119,7 @@ def test_schedule_may_have_a_pool_per_job() -> None:
     assert schedule.pool_id == ""
 
 
-def test_schedule_may_share_one_pool_among_its_jobs_until_it_ends() -> None:
+def test_schedule_can_share_one_pool_among_its_jobs() -> None:
     world = World()
     schedule = world.schedule({"recurrenceInterval": "PT1H"}, poolInfo=auto("jobschedule"))
     [pool] = world.account.pools.values()
@@ -133,7 +133,7 @@ def test_schedule_may_share_one_pool_among_its_jobs_until_it_ends() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_deleted_schedule_leaves_its_pool_only_when_it_is_kept(*, keep: bool) -> None:
+def test_deleted_schedule_keeps_its_pool_only_with_keep_alive(*, keep: bool) -> None:
     world = World()
     schedule = world.schedule({}, poolInfo=auto("jobschedule", keepAlive=keep))
     job_schedules.delete(world.account, schedule, world.clock.now())
@@ -154,7 +154,7 @@ def test_quota_of_pools_completes_the_job_with_a_scheduling_error() -> None:
         require_pool_quota(world.account)
 
 
-def test_scheduled_job_that_gets_no_pool_does_not_stop_the_schedule() -> None:
+def test_scheduled_job_without_a_pool_does_not_stop_the_schedule() -> None:
     world = World(pools=0)
     world.schedule({"recurrenceInterval": "PT1H"}, poolInfo=auto())
     world.push(3600)
@@ -162,7 +162,7 @@ def test_scheduled_job_that_gets_no_pool_does_not_stop_the_schedule() -> None:
     assert [job.id for job in found if job.scheduling_error] == ["daily:job-1", "daily:job-2"]
 
 
-def test_same_seed_makes_the_same_pool_ids() -> None:
+def test_same_seed_gives_the_same_pool_ids() -> None:
     ids = [World(seed=5).job(poolInfo=auto()).pool_id for _ in range(2)]
     assert ids[0] == ids[1]
 
@@ -181,7 +181,7 @@ def test_same_seed_makes_the_same_pool_ids() -> None:
         {},
     ],
 )
-def test_impossible_auto_pools_are_refused_with_the_request(info: Json) -> None:
+def test_invalid_auto_pools_are_refused_with_the_request(info: Json) -> None:
     with pytest.raises(Fault) as caught:
         job_rules.check_job({"id": "j", "poolInfo": info})
     assert caught.value.status == 400
@@ -220,7 +220,7 @@ def test_job_cannot_move_to_an_auto_pool() -> None:
         updated(world, job, auto())
 
 
-def test_job_leaves_its_auto_pool_only_while_disabled_and_the_pool_goes() -> None:
+def test_disabled_job_can_leave_its_auto_pool_which_is_deleted() -> None:
     world = World()
     pool = world.pool()
     job = world.job(poolInfo=auto())
@@ -232,7 +232,7 @@ def test_job_leaves_its_auto_pool_only_while_disabled_and_the_pool_goes() -> Non
     assert list(world.account.pools.values()) == [pool]
 
 
-def test_auto_pool_goes_with_its_job_after_a_restart(tmp_path: Path) -> None:
+def test_auto_pool_is_deleted_with_its_job_after_a_restart(tmp_path: Path) -> None:
     world = World()
     job = world.job(poolInfo=auto())
     broken = World(pools=0).job("broken", poolInfo=auto())

@@ -32,7 +32,7 @@ def refused(operation: str, body: dict[str, Any], version: str = STABLE) -> Faul
     return caught.value
 
 
-def test_unknown_property_is_refused_in_the_words_of_the_service() -> None:
+def test_unknown_property_is_refused_with_the_text_of_the_service() -> None:
     fault = refused("Pool_Add", pool(targetDedicatedNode=4))
     assert fault.code == "InvalidRequestBody"
     assert fault.values == {
@@ -133,7 +133,7 @@ def test_value_of_an_enumeration_gets_the_spelling_of_the_description() -> None:
     assert read["taskSchedulingPolicy"] == {"nodeFillType": "pack"}
 
 
-def test_text_is_converted_to_numbers_and_flags() -> None:
+def test_text_is_converted_to_numbers_and_booleans() -> None:
     upgrade = {"mode": "rolling", "rollingUpgradePolicy": {"maxBatchInstancePercent": "20"}}
     sent = pool(targetDedicatedNodes=" +3 ", enableAutoScale="False", upgradePolicy=upgrade)
     read = check_body("Pool_Add", STABLE, sent)
@@ -149,7 +149,7 @@ def test_integers_of_32_bits_are_read_as_numbers_and_as_text(number: int) -> Non
 
 
 @pytest.mark.parametrize("value", [4, 101, "101"])
-def test_number_out_of_the_described_range_is_refused(value: int | str) -> None:
+def test_number_outside_the_described_range_is_refused(value: int | str) -> None:
     policy = {"maxBatchInstancePercent": value}
     body = pool(upgradePolicy={"mode": "rolling", "rollingUpgradePolicy": policy})
     fault = refused("Pool_Add", body)
@@ -157,18 +157,18 @@ def test_number_out_of_the_described_range_is_refused(value: int | str) -> None:
     assert fault.values["Reason"] == "5 to 100 is allowed"
 
 
-def test_nulls_and_annotations_are_left_out() -> None:
+def test_nulls_and_annotations_are_omitted() -> None:
     sent = pool(displayName=None, **{"odata.metadata": "x", "metadata@odata.type": "y"})
     assert check_body("Pool_Add", STABLE, sent) == pool()
 
 
-def test_tags_are_the_users_own_names() -> None:
+def test_tags_can_have_any_name() -> None:
     tags = {"taskSlotsPerNode": "x", "priority": "high", "none": None}
     read = check_body("Pool_Add", STABLE, pool(resourceTags=tags))
     assert read["resourceTags"] == {"taskSlotsPerNode": "x", "priority": "high"}
 
 
-def test_settings_of_an_extension_are_free_and_of_bounded_depth() -> None:
+def test_settings_of_an_extension_are_free_up_to_a_depth() -> None:
     def settings(depth: int) -> dict[str, Any]:
         text = '{"a":[' * depth + "1" + "]}" * depth
         extension = {"name": "e", "publisher": "p", "type": "t", "settings": json.loads(text)}
@@ -208,11 +208,11 @@ def test_certificates_are_required_in_a_replacement_until_their_removal() -> Non
 
 
 @pytest.mark.parametrize("version", ["2018-01-01.5.1", "2021-01-01", "2090-01-01"])
-def test_version_that_no_client_speaks_counts_as_the_one_before_it(version: str) -> None:
+def test_unknown_version_is_treated_as_the_one_before_it(version: str) -> None:
     assert check_body("Pool_Add", version, pool()) == pool()
 
 
-def test_wrong_task_of_a_collection_does_not_refuse_the_others() -> None:
+def test_invalid_task_of_a_collection_does_not_refuse_the_others() -> None:
     tasks = [task(), {"id": "without"}, task(exitConditions={"default": {"jobAction": "x"}})]
     first, second, third = check_body("Task_AddCollection", STABLE, {"value": tasks})["value"]
     assert first == task()
@@ -228,7 +228,7 @@ def test_unreadable_task_refuses_its_whole_collection() -> None:
     assert refused("Task_AddCollection", {"value": [task()] * 101}).code == "InvalidPropertyValue"
 
 
-def test_update_of_a_job_may_leave_out_secrets_that_are_never_shown() -> None:
+def test_update_of_a_job_can_omit_hidden_secrets() -> None:
     account = {"userAccounts": [{"name": "u"}]}
     auto = {"poolLifetimeOption": "job", "pool": {"vmSize": "x", **account}}
     body = {"poolInfo": {"autoPoolSpecification": auto}}

@@ -18,7 +18,7 @@ def test_uniform_draws_are_the_sequence_of_splitmix64() -> None:
     assert [draw_uniform(0, 0, n) for n in (1, 2, 3)] == [(each + 1) / 2**64 for each in expected]
 
 
-def test_waits_have_the_mean_and_deviation_of_an_exponential_distribution() -> None:
+def test_waits_have_mean_and_deviation_of_an_exponential() -> None:
     waits = [draw_wait(KEY, node, machine, 3600.0) for node, machine in MACHINES]
     assert fmean(waits) == pytest.approx(3600, rel=0.03)
     assert stdev(waits) == pytest.approx(3600, rel=0.05)

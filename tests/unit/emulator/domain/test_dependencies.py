@@ -235,7 +235,7 @@ def test_random_graphs_unblock_exactly_the_satisfied(seed: int) -> None:
         assert dependencies.waiting == len(waiting)
 
 
-def test_runs_are_a_set_of_integers() -> None:
+def test_integer_ranges_equal_a_set_of_integers() -> None:
     rng = random.Random(1)
     runs, expected = IntegerRanges(), set[int]()
     for _ in range(3000):
@@ -319,7 +319,7 @@ def test_deleted_waiting_tasks_leave_no_state() -> None:
     assert kept < 100_000
 
 
-def test_unblocking_thousands_takes_no_long_turn(tmp_path: Path) -> None:
+def test_unblocking_thousands_blocks_no_turn_for_long(tmp_path: Path) -> None:
     world, store = World(), AccountStore(tmp_path / "data")
     world.pool()
     job = world.job(usesTaskDependencies=True)

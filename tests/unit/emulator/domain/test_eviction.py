@@ -118,7 +118,7 @@ def test_dedicated_nodes_are_not_evicted() -> None:
     assert eviction.pick(world.account, node.pool, 3) == []
 
 
-def test_node_may_leave_during_its_notice() -> None:
+def test_node_can_be_removed_during_its_notice() -> None:
     world = World()
     pool = spot(world)
     evict(world, world.node(pool))
@@ -156,7 +156,7 @@ def test_eviction_rate_is_about_the_requested_one() -> None:
     assert {e["why"] for e in evictions} == {"rate"}
 
 
-def test_evictions_of_a_seed_do_not_depend_on_what_runs() -> None:
+def test_evictions_of_a_seed_do_not_depend_on_the_tasks() -> None:
     def times(world: World) -> list[object]:
         return [e["at"] for e in log(world) if e["kind"] == "node.evict"]
 
@@ -255,7 +255,7 @@ def asking(value: str) -> dict[str, Any]:
     return {"environmentSettings": [{"name": "BATCH_EMULATOR_EVICTIONS", "value": value}]}
 
 
-def test_task_is_evicted_as_its_environment_asks() -> None:
+def test_task_is_evicted_at_the_times_in_its_environment() -> None:
     """Each eviction comes so long after the start of the attempt that it is for."""
     world = World(boot_s=0)
     pool = spot(world)
@@ -269,7 +269,7 @@ def test_task_is_evicted_as_its_environment_asks() -> None:
     assert (task.state, task.evicted, states(pool)) == (TaskState.RUNNING, 2, [NodeState.RUNNING])
 
 
-def test_task_that_ended_before_its_eviction_leaves_the_node_alone() -> None:
+def test_task_that_ended_before_its_eviction_causes_none() -> None:
     world = World(boot_s=0)
     pool = spot(world)
     task = world.task(world.job(), "a", **asking("[[100, 0]]"))
@@ -283,6 +283,6 @@ def test_task_that_ended_before_its_eviction_leaves_the_node_alone() -> None:
 @pytest.mark.parametrize(
     "value", ["{}", "[[-1]]", "[[null]]", "[[1, 2, 3, 4]]", "[3]", "[", "[" * 9999]
 )
-def test_evictions_that_are_no_list_of_times_are_refused(value: str) -> None:
+def test_invalid_list_of_eviction_times_is_refused(value: str) -> None:
     with pytest.raises(Fault, match="InvalidPropertyValue"):
         check_files(asking(value))

@@ -296,7 +296,7 @@ def check_jobs(account: Account) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_lost_or_counted_twice(seed: int, tmp_path: Path) -> None:
+def test_no_task_is_lost_or_counted_twice(seed: int, tmp_path: Path) -> None:
     chaos = Chaos(random.Random(seed), seed=seed, slow_ends=seed % 2 == 1)
     store = AccountStore(tmp_path / "data")
     for _ in range(250):

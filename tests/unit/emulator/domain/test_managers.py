@@ -20,7 +20,7 @@ def manager(**more: Any) -> Json:
     return {"id": "Manager", "commandLine": "x", **more}
 
 
-def test_manager_runs_first_and_its_end_is_the_end_of_the_job() -> None:
+def test_manager_runs_first_and_its_end_completes_the_job() -> None:
     world = World()
     world.pool()
     job = world.job(jobManagerTask=manager())
@@ -32,7 +32,7 @@ def test_manager_runs_first_and_its_end_is_the_end_of_the_job() -> None:
     assert (other.state, job.tasks.succeeded) == (TaskState.ACTIVE, 1)
 
 
-def test_end_of_the_manager_ends_what_still_runs() -> None:
+def test_end_of_the_manager_ends_running_tasks() -> None:
     world = World()
     world.pool(taskSlotsPerNode=2)
     job = world.job(jobManagerTask=manager(runExclusive=False))
@@ -57,7 +57,7 @@ def test_manager_is_retried_before_it_ends_the_job() -> None:
     assert (job.state, job.terminate_reason) == (JobState.COMPLETED, "JMComplete")
 
 
-def test_manager_that_only_adds_tasks_leaves_the_end_to_them() -> None:
+def test_manager_without_kill_job_leaves_the_job_to_its_tasks() -> None:
     world = World()
     world.pool()
     job = world.job(
@@ -71,7 +71,7 @@ def test_manager_that_only_adds_tasks_leaves_the_end_to_them() -> None:
     assert (job.state, job.terminate_reason) == (JobState.COMPLETED, "AllTasksComplete")
 
 
-def test_exclusive_manager_has_its_node_for_itself() -> None:
+def test_exclusive_manager_shares_its_node_with_no_task() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=2, taskSlotsPerNode=3)
     busy = world.job("busy")
@@ -92,7 +92,7 @@ def test_exclusive_manager_has_its_node_for_itself() -> None:
     assert [n.used_slots for n in pool.nodes.values()].count(0) >= 1
 
 
-def test_manager_may_avoid_spot_nodes() -> None:
+def test_manager_can_avoid_spot_nodes() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=0, targetLowPriorityNodes=1)
     job = world.job(jobManagerTask=manager(allowLowPriorityNode=False))
@@ -105,7 +105,7 @@ def test_manager_may_avoid_spot_nodes() -> None:
     assert job.live["manager"].state is TaskState.RUNNING
 
 
-def test_manager_is_still_one_after_a_restart(tmp_path: Path) -> None:
+def test_manager_keeps_its_role_after_a_restart(tmp_path: Path) -> None:
     world = World()
     world.pool(taskSlotsPerNode=2)
     job = world.job(jobManagerTask=manager())
@@ -126,7 +126,7 @@ def test_manager_is_still_one_after_a_restart(tmp_path: Path) -> None:
     assert job.terminate_reason == "JMComplete"
 
 
-def test_node_of_a_manager_is_the_last_to_leave() -> None:
+def test_node_of_a_manager_is_removed_last() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=3, taskSlotsPerNode=2)
     job = world.job(jobManagerTask=manager(runExclusive=False))
@@ -141,7 +141,7 @@ def test_node_of_a_manager_is_the_last_to_leave() -> None:
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("spread", "t2"), ("pack", "t1")])
-def test_affinity_is_followed_while_the_node_has_room(policy: str, expected: str) -> None:
+def test_affinity_is_respected_while_the_node_has_free_slots(policy: str, expected: str) -> None:
     world = World()
     pool = world.pool(
         targetDedicatedNodes=3,
@@ -185,7 +185,7 @@ def test_higher_priority_preempts_jobs_that_allow_it() -> None:
     assert (mid.tasks.running, low.tasks.active) == (1, 1)
 
 
-def test_equal_priority_preempts_nobody() -> None:
+def test_equal_priority_preempts_no_task() -> None:
     world = World()
     world.pool()
     job = world.job("low", priority=1, allowTaskPreemption=True)
@@ -220,7 +220,7 @@ def test_only_as_many_tasks_are_preempted_as_needed() -> None:
     assert (high.tasks.running, low.tasks.running, low.tasks.active) == (2, 4, 4)
 
 
-def test_task_that_just_got_slots_preempts_nobody() -> None:
+def test_task_that_got_slots_preempts_no_task() -> None:
     world = World()
     world.pool(targetDedicatedNodes=2)
     low = world.job("low", allowTaskPreemption=True)
@@ -229,7 +229,7 @@ def test_task_that_just_got_slots_preempts_nobody() -> None:
     assert (placed.state, running.state, running.requeue_count) == ("running", "running", 0)
 
 
-def test_preemption_in_progress_counts_as_room() -> None:
+def test_preemption_in_progress_counts_as_free_slots() -> None:
     world = World()
     world.pool(taskSlotsPerNode=2)
     low = world.job("low", allowTaskPreemption=True)

@@ -257,7 +257,7 @@ def test_two_multi_instance_tasks_do_not_deadlock() -> None:
     assert (one.state, two.state) == (TaskState.COMPLETED, TaskState.RUNNING)
 
 
-def test_waits_behind_job_preparation_on_every_node() -> None:
+def test_task_waits_for_job_preparation_on_every_node() -> None:
     world = World()
     cluster(world)
     task = multi_instance_task(world, world.job(jobPreparationTask={"commandLine": "prepare"}))
@@ -309,7 +309,7 @@ def test_wall_clock_during_coordination_completes_the_task() -> None:
     assert (task.state, task.retry_count) == (TaskState.COMPLETED, 0)
 
 
-def test_counts_one_task_and_all_its_instances() -> None:
+def test_task_counts_have_one_task_and_all_its_instances() -> None:
     world = World()
     cluster(world)
     job = world.job()
@@ -385,7 +385,7 @@ def test_deletion_between_instance_ends_deletes_all() -> None:
     assert (task.job.live, task.job.tasks.running, world.account.executions) == ({}, 0, {})
 
 
-def test_end_outranks_a_later_node_loss() -> None:
+def test_earlier_end_takes_precedence_over_a_node_loss() -> None:
     world = World()
     cluster(world)
     task = multi_instance_task(world, world.job())

@@ -130,7 +130,7 @@ def test_node_with_a_failed_start_task_can_be_rebooted() -> None:
     ("option", "state", "requeues"),
     [("requeue", TaskState.ACTIVE, 1), ("terminate", TaskState.COMPLETED, 0)],
 )
-def test_disabled_scheduling_ends_tasks_as_asked(
+def test_disabled_scheduling_ends_tasks_as_requested(
     option: str, state: TaskState, requeues: int
 ) -> None:
     world = World()
@@ -207,7 +207,7 @@ def test_removal_timeout_is_a_resize_error() -> None:
         ("tvm-none", "InvalidPropertyValue"),
     ],
 )
-def test_bad_list_removes_nothing(names: object, code: str) -> None:
+def test_invalid_list_removes_no_node(names: object, code: str) -> None:
     world = World()
     pool = world.pool()
     with pytest.raises(Fault) as caught:

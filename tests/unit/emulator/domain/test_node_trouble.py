@@ -34,7 +34,7 @@ def spot(world: World, count: int = 1, **body: Any) -> Pool:
     return world.pool(targetDedicatedNodes=0, targetLowPriorityNodes=count, **body)
 
 
-def test_notice_goes_with_the_machine_that_is_given_back() -> None:
+def test_notice_ends_when_the_machine_is_deallocated() -> None:
     world = World()
     node = world.node(spot(world))
     eviction.evict(world.account, node, world.clock.now(), why="test", notice_s=30)
@@ -50,7 +50,7 @@ def test_notice_goes_with_the_machine_that_is_given_back() -> None:
     assert eviction.evictable(node)
 
 
-def test_started_node_is_a_new_machine_that_can_be_evicted_by_chance() -> None:
+def test_started_node_is_a_new_machine_with_random_evictions() -> None:
     world = World(eviction_rate=1.0, notice_s=30)
     node = world.node(spot(world))
     lives = node.lives
@@ -65,7 +65,7 @@ def test_started_node_is_a_new_machine_that_can_be_evicted_by_chance() -> None:
 
 
 @pytest.mark.parametrize("operation", [node_operations.reboot, node_operations.reimage])
-def test_node_that_lost_contact_while_it_waited_recovers(operation: Callable[..., None]) -> None:
+def test_node_that_lost_contact_while_waiting_recovers(operation: Callable[..., None]) -> None:
     world = World()
     pool = world.pool()
     node = world.node(pool)
@@ -79,7 +79,7 @@ def test_node_that_lost_contact_while_it_waited_recovers(operation: Callable[...
     assert node.state in (NodeState.IDLE, NodeState.RUNNING)
 
 
-def test_leaving_node_whose_last_task_fills_the_disk_leaves() -> None:
+def test_leaving_node_is_removed_despite_a_full_disk() -> None:
     world = World()
     pool = world.pool()
     task = world.task(world.job(), "a")
@@ -92,7 +92,7 @@ def test_leaving_node_whose_last_task_fills_the_disk_leaves() -> None:
     assert pool.allocation is AllocationState.STEADY
 
 
-def test_waiting_reimage_happens_after_a_full_disk() -> None:
+def test_pending_reimage_runs_after_a_full_disk() -> None:
     world = World()
     node = world.node(world.pool())
     task = world.task(world.job(), "a")
@@ -105,7 +105,7 @@ def test_waiting_reimage_happens_after_a_full_disk() -> None:
 
 
 @pytest.mark.parametrize("state", [NodeState.DEALLOCATED, NodeState.PREEMPTED])
-def test_node_without_machine_does_not_fail(state: NodeState) -> None:
+def test_node_without_a_machine_cannot_fail(state: NodeState) -> None:
     world = World()
     node = world.node(spot(world))
     if state is NodeState.PREEMPTED:
@@ -234,7 +234,7 @@ def test_returning_evicted_node_survives_the_end_of_a_resize() -> None:
 
 
 @pytest.mark.slow
-def test_many_nodes_are_added_in_a_time_that_grows_with_their_number() -> None:
+def test_adding_nodes_takes_linear_time() -> None:
     world = World()
     world.pool(targetDedicatedNodes=10_000)
     assert [n.number for n in world.account.pools["pool"].nodes.values()] == list(range(1, 10_001))

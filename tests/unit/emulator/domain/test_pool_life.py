@@ -19,7 +19,7 @@ from batch_emulator.scheduling.scheduler import decide
 from tests.unit.emulator.world import OK, World, failed, states
 
 
-def test_deciding_changes_nothing() -> None:
+def test_decide_is_pure() -> None:
     world = World()
     pool = world.pool()
     job = world.job()
@@ -30,7 +30,7 @@ def test_deciding_changes_nothing() -> None:
     assert not world.node(pool).executions
 
 
-def test_node_boots_in_the_seconds_of_the_clock() -> None:
+def test_node_boots_after_the_boot_time_of_the_clock() -> None:
     world = World(boot_s=10.0)
     pool = world.pool(boot=False)
     seen = [states(pool)]
@@ -41,7 +41,7 @@ def test_node_boots_in_the_seconds_of_the_clock() -> None:
     assert pool.allocation is AllocationState.STEADY
 
 
-def test_resize_that_takes_too_long_times_out() -> None:
+def test_long_resize_times_out() -> None:
     world = World(boot_s=10_000.0)
     pool = world.pool(boot=False, resizeTimeout="PT5M", targetDedicatedNodes=2)
     world.push(299)
@@ -118,7 +118,7 @@ def test_shrinking_can_wait_for_tasks() -> None:
     assert pool.allocation is AllocationState.STEADY
 
 
-def test_idle_nodes_leave_before_working_ones() -> None:
+def test_idle_nodes_are_removed_before_running_ones() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=3)
     task = world.task(world.job(), "a")
@@ -129,7 +129,7 @@ def test_idle_nodes_leave_before_working_ones() -> None:
     assert world.node(pool) is task.execution.node
 
 
-def test_stopped_resize_keeps_the_nodes_there_are() -> None:
+def test_stopped_resize_keeps_existing_nodes() -> None:
     world = World()
     pool = world.pool()
     pools.resize(world.account, pool, {"targetDedicatedNodes": 3}, world.clock.now())
@@ -164,7 +164,7 @@ def test_start_task_is_retried_and_then_fails_the_node() -> None:
     assert (info["retryCount"], info["exitCode"]) == (1, 1)
 
 
-def test_reboot_waits_for_tasks_when_asked_to() -> None:
+def test_reboot_waits_for_tasks_if_requested() -> None:
     world = World()
     pool = world.pool(startTask={"commandLine": "x"})
     world.finish(world.only(ExecutionKind.START))
@@ -181,7 +181,7 @@ def test_reboot_waits_for_tasks_when_asked_to() -> None:
     assert waiting.state is TaskState.RUNNING
 
 
-def test_only_working_nodes_reboot() -> None:
+def test_reboot_needs_a_working_node() -> None:
     world = World()
     node = world.node(world.pool(boot=False))
     with pytest.raises(Fault) as caught:
@@ -189,7 +189,7 @@ def test_only_working_nodes_reboot() -> None:
     assert caught.value.code == "NodeBeingCreated"
 
 
-def test_leaving_node_with_full_disk_leaves() -> None:
+def test_leaving_node_with_a_full_disk_is_removed() -> None:
     world = World()
     pool = world.pool()
     task = world.task(world.job(), "a")

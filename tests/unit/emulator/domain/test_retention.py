@@ -28,7 +28,7 @@ def sweeps(world: World) -> int:
     return sum(isinstance(effect, SweepTasks) for effect in world.effects)
 
 
-def test_directory_is_kept_for_seven_days_unless_the_task_says_otherwise() -> None:
+def test_task_directory_is_kept_for_seven_days_by_default() -> None:
     world = World()
     world.pool()
     job, end = world.job(), world.clock.now()
@@ -116,7 +116,7 @@ def shrink(world: World, option: str) -> None:
     world.settle()
 
 
-def test_node_with_retained_data_leaves_when_the_last_retention_is_over() -> None:
+def test_node_with_retained_data_is_removed_after_the_last_retention() -> None:
     world = World()
     pool = world.pool(taskSlotsPerNode=2)
     job = world.job()
@@ -140,7 +140,7 @@ def test_node_with_retained_data_leaves_when_the_last_retention_is_over() -> Non
     assert DeleteNodeFolder("pool", node.id) in world.effects
 
 
-def test_deleting_the_tasks_ends_the_wait() -> None:
+def test_deleting_the_tasks_ends_the_wait_for_retention() -> None:
     world = World()
     pool = world.pool()
     job = world.job()
@@ -153,7 +153,7 @@ def test_deleting_the_tasks_ends_the_wait() -> None:
     assert not pool.nodes
 
 
-def test_deleting_the_pool_outranks_retention() -> None:
+def test_deleting_the_pool_overrides_retention() -> None:
     world = World()
     pool = world.pool()
     world.end(world.task(world.job(), "a"))
@@ -164,7 +164,7 @@ def test_deleting_the_pool_outranks_retention() -> None:
     assert "pool" not in world.account.pools
 
 
-def test_reboot_may_wait_for_retention() -> None:
+def test_reboot_can_wait_for_retention() -> None:
     world = World()
     pool = world.pool()
     job = world.job()
@@ -178,7 +178,7 @@ def test_reboot_may_wait_for_retention() -> None:
     assert node.state is NodeState.REBOOTING
 
 
-def test_leaving_node_waits_on_after_a_restart(tmp_path: Path) -> None:
+def test_leaving_node_still_waits_after_a_restart(tmp_path: Path) -> None:
     world = World()
     pool = world.pool()
     world.end(world.task(world.job(), "a", **HOUR))
@@ -242,7 +242,7 @@ def test_retained_until_does_not_read_all_tasks(tmp_path: Path) -> None:
     assert "retained" in str(plan)
 
 
-def test_deleting_everything_again_leaves_what_is_being_deleted() -> None:
+def test_second_deletion_ignores_entities_being_deleted() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=1)
     task = world.task(world.job(), "t")

@@ -321,7 +321,7 @@ def do_little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_deletion_leaves_nothing(
+def test_deletion_leaves_no_state(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2:

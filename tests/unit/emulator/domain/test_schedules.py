@@ -71,7 +71,7 @@ def test_first_job_waits_for_do_not_run_until() -> None:
     assert names(world) == ["daily:job-1"]
 
 
-def test_recurring_schedule_makes_a_job_per_interval() -> None:
+def test_recurring_schedule_creates_a_job_per_interval() -> None:
     world = World()
     schedule = world.schedule(HOURLY)
     for number in range(1, 4):
@@ -282,7 +282,7 @@ def test_clock_jump_of_a_century_ends() -> None:
     assert names(world) == ["daily:job-1", "daily:job-2"]
 
 
-def test_deciding_about_a_schedule_changes_nothing() -> None:
+def test_decide_on_a_schedule_is_pure() -> None:
     world = World()
     schedule = world.schedule(HOURLY)
     world.clock.push(HOUR)
@@ -305,7 +305,7 @@ def reopened(tmp_path: Path, world: World) -> None:
     world.settle()
 
 
-def test_one_job_replaces_runs_missed_while_down(tmp_path: Path) -> None:
+def test_one_job_replaces_firings_missed_while_stopped(tmp_path: Path) -> None:
     world = World()
     world.schedule({**HOURLY, "startWindow": "PT2H"}, displayName="d")
     end(world, "daily:job-1")
@@ -327,7 +327,7 @@ def test_one_job_replaces_runs_missed_while_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", [job_schedules.terminate, job_schedules.delete])
-def test_ending_of_a_schedule_survives_a_restart(
+def test_end_of_a_schedule_survives_a_restart(
     tmp_path: Path, operation: Callable[[Account, JobSchedule, datetime], None]
 ) -> None:
     world = World()
@@ -348,14 +348,14 @@ def test_ending_of_a_schedule_survives_a_restart(
         {"doNotRunUntil": "2030-01-01T00:00:00Z", "doNotRunAfter": "2029-01-01T00:00:00Z"},
     ],
 )
-def test_impossible_schedules_are_refused(times: Json) -> None:
+def test_invalid_schedules_are_refused(times: Json) -> None:
     body = {"id": "s", "schedule": times, "jobSpecification": {"poolInfo": {"poolId": "p"}}}
     with pytest.raises(Fault) as caught:
         job_rules.check_schedule(body)
     assert (caught.value.code, caught.value.status) == ("InvalidPropertyValue", 400)
 
 
-def test_times_are_understood_as_the_service_writes_them() -> None:
+def test_times_in_the_format_of_the_service_are_read() -> None:
     world = World()
     schedule = world.schedule({"doNotRunUntil": "2026-02-01T12:30:00.1234567Z"})
     assert schedule.next_run == datetime(2026, 2, 1, 12, 30, 0, 123456, tzinfo=UTC)

@@ -26,7 +26,7 @@ def seconds(account: Account, until: datetime) -> list[tuple[str, float]]:
     return [(key[0], round(value, 3)) for key, value in found]
 
 
-def test_nodes_count_from_their_start_to_their_end_per_half_hour_of_the_clock() -> None:
+def test_usage_of_nodes_is_split_by_half_hours() -> None:
     world = World(boot_s=600.0)
     pool = world.pool(boot=False, targetDedicatedNodes=2)
     world.push(300)  # created: from here on they count
@@ -38,7 +38,7 @@ def test_nodes_count_from_their_start_to_their_end_per_half_hour_of_the_clock() 
     assert seconds(world.account, START + 4 * HALF) == [("pool", 3000.0), ("pool", 2400.0)]
 
 
-def test_living_nodes_count_too() -> None:
+def test_usage_includes_existing_nodes() -> None:
     world = World()
     world.pool()
     world.push(3600)
@@ -55,7 +55,7 @@ def test_pool_without_nodes_is_reported_with_0() -> None:
     assert seconds(world.account, START + HALF) == [("pool", 0.0)]
 
 
-def test_working_and_rebooting_make_no_difference() -> None:
+def test_usage_does_not_depend_on_the_node_state() -> None:
     world = World()
     pool = world.pool()
     job = world.job()
@@ -66,7 +66,7 @@ def test_working_and_rebooting_make_no_difference() -> None:
     assert node.billed_since == START + timedelta(seconds=5)
 
 
-def test_usage_survives_a_restart_and_its_node_goes_on(tmp_path: Path) -> None:
+def test_usage_continues_after_a_restart(tmp_path: Path) -> None:
     world = World()
     gone = world.pool("gone")
     world.push(1000)
@@ -98,7 +98,7 @@ def test_old_usage_is_deleted() -> None:
     assert set(world.account.take_journal().usage.values()) == {None}
 
 
-def test_vm_size_belongs_to_the_key() -> None:
+def test_usage_is_grouped_by_vm_size() -> None:
     world = World()
     world.pool()
     world.push(60)

@@ -34,7 +34,7 @@ async def chunks(data: bytes, until: asyncio.Event | None = None) -> AsyncIterat
     yield data[10:]
 
 
-def test_application_deleted_during_an_upload_has_only_what_was_uploaded(tmp_path: Path) -> None:
+def test_application_deleted_during_an_upload_has_only_that_version(tmp_path: Path) -> None:
     async def main() -> None:
         applications = Applications(tmp_path)
         await applications.store("app", "1", chunks(zipped("one")), NOW)
@@ -52,7 +52,7 @@ def test_application_deleted_during_an_upload_has_only_what_was_uploaded(tmp_pat
     asyncio.run(main())
 
 
-def test_fixed_version_is_stored_once_when_two_upload_it(tmp_path: Path) -> None:
+def test_fixed_version_is_stored_once_by_concurrent_uploads(tmp_path: Path) -> None:
     async def main() -> None:
         applications = Applications(tmp_path)
         applications.change("app", {"allowUpdates": False})
@@ -72,7 +72,7 @@ def test_fixed_version_is_stored_once_when_two_upload_it(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_package_replaced_before_it_is_opened_is_installed_in_its_new_form(
+def test_package_replaced_before_opening_is_installed_in_its_new_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -91,7 +91,7 @@ def test_package_replaced_before_it_is_opened_is_installed_in_its_new_form(
     asyncio.run(main())
 
 
-def test_package_deleted_before_it_is_opened_is_missing(
+def test_package_deleted_before_opening_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:

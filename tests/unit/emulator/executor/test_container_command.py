@@ -34,7 +34,7 @@ def container(*options: str, **environment: str) -> ContainerSpec:
     )
 
 
-def test_whole_command_line() -> None:
+def test_command_line_has_all_options() -> None:
     arguments = create_arguments(
         container("--rm", "--shm-size=1g"), "name", Path("/e"), user="7:8", extra=["--runtime=runc"]
     )
@@ -61,23 +61,23 @@ def test_whole_command_line() -> None:
 
 
 @pytest.mark.parametrize("option", ["--network=bridge", "--net", "--net=none"])
-def test_network_of_the_task_replaces_the_nodes(option: str) -> None:
+def test_network_option_of_the_task_replaces_that_of_the_node(option: str) -> None:
     assert "--network=host" not in create_arguments(container(option), "name", Path("/e"))
 
 
-def test_paths_with_commas_stay_one_field() -> None:
+def test_paths_with_commas_are_quoted() -> None:
     task = replace(container(), mounts=(ContainerMount(Path('/a,"b'), read_only=True),))
     [mount] = [a for a in create_arguments(task, "name", Path("/e")) if a.startswith("--mount")]
     assert mount == '--mount=type=bind,"source=/a,""b","target=/a,""b",readonly'
 
 
-def test_nul_in_what_a_client_gave_is_an_answer() -> None:
+def test_nul_in_an_argument_is_a_failed_call() -> None:
     answer = asyncio.run(Engine("/bin/echo").run("a\0b"))
     assert answer.code != 0
     assert "null byte" in answer.why
 
 
-def test_values_are_never_in_the_command_line() -> None:
+def test_values_of_variables_are_not_in_the_command_line() -> None:
     task = container(SECRET="abc", TWO="a\nb")
     arguments = create_arguments(task, "name", Path("/e"))
     assert "abc" not in " ".join(arguments)
@@ -86,7 +86,7 @@ def test_values_are_never_in_the_command_line() -> None:
     assert inherited(task.environment) == {"TWO": "a\nb"}
 
 
-def test_credentials_lie_where_each_engine_looks() -> None:
+def test_credentials_are_stored_where_each_engine_looks() -> None:
     config = Path("/c")
     podman, docker = Engine("/usr/bin/podman"), Engine("/usr/bin/docker")
     assert podman.command("pull", "x", config_dir=config) == [

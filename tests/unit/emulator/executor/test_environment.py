@@ -15,7 +15,7 @@ def environment(kind: TaskKind, **options: object) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", list(TaskKind))
-def test_every_task_knows_account_pool_node_and_folders(kind: TaskKind) -> None:
+def test_every_task_has_variables_for_account_pool_node_and_folders(kind: TaskKind) -> None:
     seen = environment(kind)
     folder = (
         "/node/tasks/startup" if kind is TaskKind.START else "/node/tasks/workitems/job/job-1/t"
@@ -50,7 +50,7 @@ def test_start_task_has_no_job(tmp_path: Path) -> None:
         (TaskKind.TASK, True),
     ],
 )
-def test_folders_of_the_preparation_task(kind: TaskKind, told: bool) -> None:
+def test_variables_name_the_folders_of_the_preparation_task(kind: TaskKind, told: bool) -> None:
     seen = environment(kind, preparation_task_id="jobpreparation")
     prepared = "/node/tasks/workitems/job/job-1/jobpreparation"
     assert seen.get("AZ_BATCH_JOB_PREP_DIR") == (prepared if told else None)
@@ -72,14 +72,14 @@ def test_task_settings_override_job_settings_which_override_the_node() -> None:
     ]
 
 
-def test_nobody_can_pretend_to_be_another_task() -> None:
+def test_task_settings_cannot_override_batch_variables() -> None:
     seen = environment(
         TaskKind.TASK, task_settings=[{"name": "AZ_BATCH_TASK_ID", "value": "other"}]
     )
     assert seen["AZ_BATCH_TASK_ID"] == "t"
 
 
-def test_a_new_node_has_its_folders_and_loses_them(tmp_path: Path) -> None:
+def test_node_folders_are_created_and_deleted(tmp_path: Path) -> None:
     layout = NodeLayout(tmp_path / "tasks")
     layout.create()
     made = {p.relative_to(layout.root).as_posix() for p in layout.root.rglob("*")}

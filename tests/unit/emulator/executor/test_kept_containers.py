@@ -60,7 +60,7 @@ def launch_of(
     return launch, launch.container
 
 
-def test_container_gets_the_coordination_command_and_knows_the_others(tmp_path: Path) -> None:
+def test_container_gets_the_coordination_command_and_all_hosts(tmp_path: Path) -> None:
     world = World()
     task = multi_instance_task(world)
     primary, second = members(task)
@@ -73,7 +73,7 @@ def test_container_gets_the_coordination_command_and_knows_the_others(tmp_path: 
         assert launch.holds
 
 
-def test_container_of_the_primary_gets_the_tasks_own_command_afterwards(tmp_path: Path) -> None:
+def test_container_of_the_primary_gets_the_task_command_afterwards(tmp_path: Path) -> None:
     world = World()
     task = multi_instance_task(world)
     for member in members(task):
@@ -84,7 +84,7 @@ def test_container_of_the_primary_gets_the_tasks_own_command_afterwards(tmp_path
     assert launch.continues
 
 
-def test_task_folder_that_a_subtask_mounts_is_the_shared_one(tmp_path: Path) -> None:
+def test_subtask_mounts_the_shared_task_folder(tmp_path: Path) -> None:
     world = World()
     second = members(multi_instance_task(world))[1]
     launch, container = launch_of(
@@ -95,7 +95,7 @@ def test_task_folder_that_a_subtask_mounts_is_the_shared_one(tmp_path: Path) -> 
     assert container.working_dir == launch.working_dir
 
 
-def test_subtask_and_primary_show_containers_of_their_own() -> None:
+def test_subtask_and_primary_show_their_own_containers() -> None:
     world = World()
     task = multi_instance_task(world)
     primary, second = members(task)
@@ -171,7 +171,7 @@ def command_of(folder: Path, wanted: ContainerSpec) -> tuple[Machine, list[str]]
         (("--entrypoint=",), ("run",), ["run"]),
     ],
 )
-def test_commands_are_what_the_entry_point_gets(
+def test_entry_point_gets_the_commands(
     tmp_path: Path, options: tuple[str, ...], command: tuple[str, ...], words: list[str]
 ) -> None:
     machine, found = command_of(tmp_path, container(*options, command=command))
@@ -182,13 +182,13 @@ def test_commands_are_what_the_entry_point_gets(
     assert not any(option.startswith(("--entrypoint=/a", "/a")) for option in created.run_options)
 
 
-def test_no_command_at_all_is_a_failure_of_the_launch(tmp_path: Path) -> None:
+def test_missing_command_fails_the_launch(tmp_path: Path) -> None:
     with pytest.raises(ExecutionError) as error:
         command_of(tmp_path, container("--entrypoint=", command=()))
     assert error.value.failure.code == "CommandLaunchFailed"
 
 
-def test_variables_have_no_name_in_the_file_system() -> None:
+def test_variables_are_passed_without_a_named_file() -> None:
     with variables({"ONE": "1", "TWO": "a\nb"}) as file:
         with open(f"/dev/fd/{file}", encoding="utf-8") as text:  # noqa: PTH123 - as the engine does
             assert text.read() == "ONE=1\n"
@@ -219,7 +219,7 @@ def test_variables_have_no_name_in_the_file_system() -> None:
         (255, "Error: container state improper\nsaid by the task", None),
     ],
 )
-def test_exit_code_is_the_commands_unless_the_engine_says_so(
+def test_exit_code_is_that_of_the_command_unless_the_engine_failed(
     tmp_path: Path, code: int, said: str, failure: str | None
 ) -> None:
     launch = LaunchSpec("key", tmp_path, tmp_path, tmp_path, "x y", {})

@@ -57,7 +57,7 @@ def aged(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns - 60_000_000_000))
 
 
-def test_blobs_come_change_and_go(blobs: BlobStore, folder: Path) -> None:
+def test_pull_adds_changes_and_deletes_files(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()
         assert files(folder) == {"a": "1", "deep/er/b": "2"}
@@ -68,7 +68,7 @@ def test_blobs_come_change_and_go(blobs: BlobStore, folder: Path) -> None:
     drive(blobs, folder, script)
 
 
-def test_files_go_change_and_are_deleted(blobs: BlobStore, folder: Path) -> None:
+def test_push_adds_changes_and_deletes_blobs(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()
         (folder / "out").mkdir()
@@ -85,7 +85,9 @@ def test_files_go_change_and_are_deleted(blobs: BlobStore, folder: Path) -> None
     drive(blobs, folder, script)
 
 
-def test_what_changed_on_both_sides_is_the_nodes(blobs: BlobStore, folder: Path) -> None:
+def test_file_changed_on_both_sides_keeps_the_version_of_the_node(
+    blobs: BlobStore, folder: Path
+) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()
         (folder / "a").write_text("here")
@@ -99,7 +101,7 @@ def test_what_changed_on_both_sides_is_the_nodes(blobs: BlobStore, folder: Path)
     drive(blobs, folder, script)
 
 
-def test_files_that_are_being_written_wait(blobs: BlobStore, folder: Path) -> None:
+def test_files_being_written_are_pushed_later(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()
         (folder / "log").write_text("half a li")
@@ -113,7 +115,7 @@ def test_files_that_are_being_written_wait(blobs: BlobStore, folder: Path) -> No
     drive(blobs, folder, script)
 
 
-def test_folder_that_is_gone_deletes_no_blobs(blobs: BlobStore, folder: Path) -> None:
+def test_missing_folder_deletes_no_blobs(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()
         shutil.rmtree(folder)
@@ -127,7 +129,7 @@ def test_folder_that_is_gone_deletes_no_blobs(blobs: BlobStore, folder: Path) ->
     drive(blobs, folder, script)
 
 
-def test_it_remembers_across_restarts(blobs: BlobStore, folder: Path) -> None:
+def test_mirror_remembers_files_across_restarts(blobs: BlobStore, folder: Path) -> None:
     async def first(mirror: Mirror) -> None:
         await mirror.pull()
 
@@ -156,7 +158,7 @@ def test_read_only_container_is_never_written(blobs: BlobStore, folder: Path) ->
     drive(blobs, folder, script, read_only=True)
 
 
-def test_names_that_lead_out_or_are_folders_of_others_are_left_there(
+def test_unsafe_and_conflicting_blob_names_are_skipped(
     blobs: BlobStore, folder: Path, tmp_path: Path
 ) -> None:
     blobs.containers["c"] = {
@@ -178,9 +180,7 @@ def test_names_that_lead_out_or_are_folders_of_others_are_left_there(
     drive(blobs, folder, script)
 
 
-def test_links_do_not_lead_blobs_out_and_are_not_followed(
-    blobs: BlobStore, folder: Path, tmp_path: Path
-) -> None:
+def test_links_are_not_followed(blobs: BlobStore, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("s")
     (folder / "deep").symlink_to(tmp_path / "outside")

@@ -31,9 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_folder_that_was_renamed_and_made_anew_deletes_no_blobs(
-    blobs: BlobStore, folder: Path
-) -> None:
+def test_renamed_and_recreated_folder_deletes_no_blobs(blobs: BlobStore, folder: Path) -> None:
     async def first(mirror: Mirror) -> None:
         await mirror.pull()
         folder.rename(folder.with_name("aside"))
@@ -50,7 +48,7 @@ def test_folder_that_was_renamed_and_made_anew_deletes_no_blobs(
     assert sorted(blobs.containers["c"]) == ["a", "deep/er/b"]
 
 
-def test_folder_that_became_a_link_is_neither_read_nor_written(
+def test_folder_replaced_by_a_link_is_neither_read_nor_written(
     blobs: BlobStore, folder: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -86,7 +84,7 @@ def test_file_behind_a_link_is_not_deleted_with_its_blob(
     drive(blobs, folder, script)
 
 
-def test_link_that_takes_the_place_of_a_folder_is_not_followed_by_a_push(
+def test_push_does_not_follow_a_link_replacing_a_folder(
     blobs: BlobStore, folder: Path, tmp_path: Path
 ) -> None:
     private = tmp_path / "private"
@@ -111,7 +109,7 @@ def test_link_that_takes_the_place_of_a_folder_is_not_followed_by_a_push(
     assert blobs.containers["c"]["deep/er/b"] == b"2"
 
 
-def test_link_that_takes_the_place_of_a_folder_is_not_followed_by_a_pull(
+def test_pull_does_not_follow_a_link_replacing_a_folder(
     blobs: BlobStore, folder: Path, tmp_path: Path
 ) -> None:
     private = tmp_path / "private"
@@ -135,7 +133,7 @@ def test_link_that_takes_the_place_of_a_folder_is_not_followed_by_a_pull(
     assert list(private.iterdir()) == []
 
 
-def test_crash_in_the_middle_of_a_pull_forgets_no_file(blobs: BlobStore, folder: Path) -> None:
+def test_crash_during_a_pull_forgets_no_file(blobs: BlobStore, folder: Path) -> None:
     async def first(mirror: Mirror) -> None:
         hold = asyncio.Event()
         storage = mirror._storage  # pyright: ignore[reportPrivateUsage]
@@ -166,9 +164,7 @@ def test_crash_in_the_middle_of_a_pull_forgets_no_file(blobs: BlobStore, folder:
     drive(blobs, folder, after_the_restart)
 
 
-def test_what_a_crash_left_half_written_is_read_as_far_as_it_goes(
-    blobs: BlobStore, folder: Path
-) -> None:
+def test_partially_written_record_is_read_up_to_its_break(blobs: BlobStore, folder: Path) -> None:
     async def pull(mirror: Mirror) -> None:
         await mirror.pull()
 
@@ -183,7 +179,7 @@ def test_what_a_crash_left_half_written_is_read_as_far_as_it_goes(
     drive(blobs, folder, again)
 
 
-def test_file_that_the_container_refuses_holds_up_no_other(blobs: BlobStore, folder: Path) -> None:
+def test_refused_file_does_not_block_others(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()
         for name in ("b1", "b2", "b3"):
@@ -196,7 +192,7 @@ def test_file_that_the_container_refuses_holds_up_no_other(blobs: BlobStore, fol
     drive(blobs, folder, script)
 
 
-def test_names_that_are_no_text_stay_here(blobs: BlobStore, folder: Path) -> None:
+def test_names_outside_utf8_are_not_uploaded(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()
         Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe")).write_text("x")
@@ -207,7 +203,7 @@ def test_names_that_are_no_text_stay_here(blobs: BlobStore, folder: Path) -> Non
     drive(blobs, folder, script)
 
 
-def test_blobs_that_cannot_be_files_hold_up_no_others(blobs: BlobStore, folder: Path) -> None:
+def test_blobs_with_invalid_file_names_do_not_block_others(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         blobs.containers["c"]["b" * 300] = b"too long"
         blobs.containers["c"]["z"] = b"z"
@@ -224,7 +220,7 @@ def test_blobs_that_cannot_be_files_hold_up_no_others(blobs: BlobStore, folder: 
 
 
 @pytest.mark.slow
-def test_folders_deeper_than_python_recurses_are_walked(blobs: BlobStore, folder: Path) -> None:
+def test_folders_deeper_than_the_recursion_limit_are_walked(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()
         (folder / "z").write_text("z")
@@ -243,7 +239,7 @@ def test_folders_deeper_than_python_recurses_are_walked(blobs: BlobStore, folder
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
-def test_folder_that_may_not_be_read_keeps_its_blobs(blobs: BlobStore, folder: Path) -> None:
+def test_unreadable_folder_keeps_its_blobs(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()
         (folder / "z").write_text("z")

@@ -39,7 +39,7 @@ def test_listing_takes_a_prefix_regardless_of_case(root: Path) -> None:
     assert names(root, recursive=True, prefix="WD/r") == ["wd/run.sh"]
 
 
-def test_listing_of_a_folder_that_is_gone_is_empty(tmp_path: Path) -> None:
+def test_listing_of_a_missing_folder_is_empty(tmp_path: Path) -> None:
     assert names(tmp_path / "gone", recursive=True) == []
 
 
@@ -66,7 +66,7 @@ def test_properties_describe_a_file(root: Path) -> None:
         "up/secret",
     ],
 )
-def test_what_is_not_below_the_root_does_not_exist(root: Path, name: str) -> None:
+def test_paths_outside_the_root_do_not_exist(root: Path, name: str) -> None:
     (root / "link").symlink_to(root.parent / "secret")
     (root / "up").symlink_to(root.parent)
     with pytest.raises(FileFault) as refused:
@@ -74,7 +74,7 @@ def test_what_is_not_below_the_root_does_not_exist(root: Path, name: str) -> Non
     assert (refused.value.status, refused.value.code) == (404, "FileNotFound")
 
 
-def test_links_that_leave_the_root_are_not_listed_and_loops_end(root: Path) -> None:
+def test_links_leaving_the_root_are_not_listed_and_loops_end(root: Path) -> None:
     (root / "link").symlink_to(root.parent / "secret")
     (root / "broken").symlink_to(root / "nowhere")
     (root / "wd" / "loop").symlink_to(root)
@@ -95,7 +95,7 @@ def test_links_that_leave_the_root_are_not_listed_and_loops_end(root: Path) -> N
         ("bytes=99-99", 99, 100),
     ],
 )
-def test_ranges(root: Path, header: str | None, start: int, stop: int) -> None:
+def test_ranges_are_parsed(root: Path, header: str | None, start: int, stop: int) -> None:
     found = open_range(root, "wd/out dir/\u00e9.bin", header)
     assert found.length == stop - start
     assert b"".join(found.chunks(7)) == bytes(range(start, stop))
@@ -112,7 +112,7 @@ def test_ranges(root: Path, header: str | None, start: int, stop: int) -> None:
         ("bytes=0-1,4-5", 400),
     ],
 )
-def test_ranges_that_are_refused(root: Path, header: str, status: int) -> None:
+def test_invalid_ranges_are_refused(root: Path, header: str, status: int) -> None:
     with pytest.raises(FileFault) as refused:
         open_range(root, "wd/out dir/\u00e9.bin", header)
     assert refused.value.status == status
@@ -124,13 +124,13 @@ def test_a_directory_cannot_be_read(root: Path) -> None:
     assert refused.value.status == 409
 
 
-def test_a_file_that_is_cut_while_it_is_read_ends_early(root: Path) -> None:
+def test_file_truncated_during_a_read_ends_early(root: Path) -> None:
     found = open_range(root, "stdout.txt", None)
     (root / "stdout.txt").write_text("he")
     assert b"".join(found.chunks()) == b"he"
 
 
-def test_delete_of_files_and_folders(root: Path) -> None:
+def test_files_and_folders_are_deleted(root: Path) -> None:
     delete(root, "stdout.txt", recursive=False)
     assert not (root / "stdout.txt").exists()
     with pytest.raises(FileFault, match="recursive=true") as refused:
@@ -142,7 +142,7 @@ def test_delete_of_files_and_folders(root: Path) -> None:
         delete(root, "wd", recursive=True)
 
 
-def test_delete_of_a_link_leaves_its_target(root: Path) -> None:
+def test_deleting_a_link_keeps_its_target(root: Path) -> None:
     (root / "copy").symlink_to(root / "wd")
     delete(root, "copy", recursive=True)
     assert (root / "wd" / "run.sh").exists()
@@ -150,7 +150,7 @@ def test_delete_of_a_link_leaves_its_target(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "../secret", ".", "/"])
-def test_delete_stays_below_the_root(root: Path, name: str) -> None:
+def test_deletion_is_limited_to_the_root(root: Path, name: str) -> None:
     with pytest.raises(FileFault):
         delete(root, name, recursive=True)
     assert (root / "stdout.txt").exists()

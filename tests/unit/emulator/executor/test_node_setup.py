@@ -67,7 +67,7 @@ def in_loop(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     return asyncio.run(with_one_thread())
 
 
-def test_steps_run_in_order_and_only_those_the_pool_wants(tmp_path: Path) -> None:
+def test_only_the_steps_of_the_pool_run_in_order(tmp_path: Path) -> None:
     async def main() -> list[str]:
         seen = Recorder()
         setup = NodeSetup([seen.step("a"), seen.step("b"), seen.step("c")])
@@ -80,7 +80,7 @@ def test_steps_run_in_order_and_only_those_the_pool_wants(tmp_path: Path) -> Non
     assert in_loop(main) == expected
 
 
-def test_first_step_that_fails_is_the_last(tmp_path: Path) -> None:
+def test_first_failed_step_is_the_last(tmp_path: Path) -> None:
     errors: list[dict[str, Any]] = []
 
     async def main() -> list[str]:
@@ -96,7 +96,7 @@ def test_first_step_that_fails_is_the_last(tmp_path: Path) -> None:
     assert errors == [{"code": "Bad", "message": "it is bad", "errorDetails": details}]
 
 
-def test_a_step_that_breaks_makes_an_error_of_the_node(tmp_path: Path) -> None:
+def test_exception_in_a_step_is_an_error_of_the_node(tmp_path: Path) -> None:
     errors: list[dict[str, Any]] = []
 
     async def main() -> None:
@@ -109,7 +109,7 @@ def test_a_step_that_breaks_makes_an_error_of_the_node(tmp_path: Path) -> None:
     assert errors[0]["errorDetails"] == [{"name": "Message", "value": "broken"}]
 
 
-def test_node_that_goes_while_it_is_set_up_is_given_up_before_it_is_deleted(tmp_path: Path) -> None:
+def test_setup_of_a_removed_node_is_cancelled_before_its_deletion(tmp_path: Path) -> None:
     async def main() -> list[str]:
         seen = Recorder()
         seen.held["a"] = asyncio.Event()
@@ -128,7 +128,7 @@ def test_node_that_goes_while_it_is_set_up_is_given_up_before_it_is_deleted(tmp_
     assert in_loop(main) == expected
 
 
-def test_node_without_wishes_is_ready_when_it_has_its_folders(tmp_path: Path) -> None:
+def test_node_without_setup_steps_is_ready_with_its_folders(tmp_path: Path) -> None:
     async def main() -> list[str]:
         seen, setup = Recorder(), NodeSetup()
         names = [f"node{number}" for number in range(5)]
@@ -157,7 +157,7 @@ def test_node_without_folders_is_unusable(tmp_path: Path) -> None:
     assert in_loop(main) == ["ready ['DiskFull']"]
 
 
-def test_processes_of_nodes_that_go_are_looked_for_beside_the_loop_and_for_all_at_once(
+def test_processes_of_removed_nodes_are_searched_together_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[set[Path]] = []
@@ -189,7 +189,7 @@ def test_processes_of_nodes_that_go_are_looked_for_beside_the_loop_and_for_all_a
     assert len(looks) <= 2
 
 
-def test_closing_waits_for_the_end_of_what_lost_nodes_left(
+def test_closing_waits_for_processes_of_lost_nodes_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Path] = []
@@ -204,7 +204,7 @@ def test_closing_waits_for_the_end_of_what_lost_nodes_left(
     assert looked == [tmp_path / "node"]
 
 
-def test_closing_gives_up_what_is_going_on(tmp_path: Path) -> None:
+def test_closing_cancels_pending_setups(tmp_path: Path) -> None:
     async def main() -> list[str]:
         seen = Recorder()
         seen.held["a"] = asyncio.Event()

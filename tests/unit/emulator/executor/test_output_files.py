@@ -81,7 +81,9 @@ def test_files_are_uploaded_by_pattern(node: Node, blobs: BlobStore) -> None:
 @pytest.mark.parametrize(
     ("command", "expected"), [("/bin/true", {"ok", "any"}), ("/bin/false", {"bad", "any"})]
 )
-def test_conditions_decide(node: Node, blobs: BlobStore, command: str, expected: set[str]) -> None:
+def test_upload_conditions_select_the_files(
+    node: Node, blobs: BlobStore, command: str, expected: set[str]
+) -> None:
     url = blobs.container_url("out")
     node.run(
         command,
@@ -94,7 +96,7 @@ def test_conditions_decide(node: Node, blobs: BlobStore, command: str, expected:
     assert set(blobs.containers["out"]) == expected
 
 
-def test_no_log_is_written_when_no_condition_holds(node: Node, blobs: BlobStore) -> None:
+def test_no_log_is_written_without_a_matching_condition(node: Node, blobs: BlobStore) -> None:
     url = blobs.container_url("out")
     node.run("/bin/true", output_files=(output(url, "../stdout.txt", "x", "taskfailure"),))
     assert not (node.task_dir / "fileuploadout.txt").exists()
@@ -160,7 +162,7 @@ def test_failed_command_outweighs_failed_upload(node: Node, blobs: BlobStore) ->
     assert (outcome.failure.code, outcome.retryable) == ("FailureExitCode", True)
 
 
-def test_upload_is_tried_again_and_then_a_misc_error(node: Node, blobs: BlobStore) -> None:
+def test_upload_is_retried_and_then_a_misc_error(node: Node, blobs: BlobStore) -> None:
     blobs.failures["/account/out/ok"] = [503, -1]
     blobs.failures["/account/out/never"] = [500] * 20
     url = blobs.container_url("out")
@@ -256,14 +258,14 @@ def tree(tmp_path: Path) -> Path:
         ("missing/*", []),
     ],
 )
-def test_patterns(tree: Path, pattern: str, names: list[str]) -> None:
+def test_patterns_select_files(tree: Path, pattern: str, names: list[str]) -> None:
     assert sorted(m.name for m in find_files(pattern, tree / "wd", tree, tree.parent)) == names
 
 
 @pytest.mark.parametrize(
     "pattern", ["../../*", "../../above.txt", "/etc/passwd", "*/../../x", "", "/", "[z-a]"]
 )
-def test_patterns_that_are_refused(tree: Path, pattern: str) -> None:
+def test_invalid_patterns_are_refused(tree: Path, pattern: str) -> None:
     with pytest.raises(PatternError):
         find_files(pattern, tree / "wd", tree, tree.parent)
 
@@ -273,12 +275,12 @@ def test_absolute_pattern_inside_the_task_is_allowed(tree: Path) -> None:
     assert [m.name for m in found] == ["a.gif", "b.gif"]
 
 
-def test_loop_of_links_ends(tree: Path) -> None:
+def test_search_ends_in_a_loop_of_links(tree: Path) -> None:
     (tree / "wd" / "d" / "loop").symlink_to(tree / "wd")
     assert len(find_files("**/*.txt", tree / "wd", tree, tree.parent)) == 2
 
 
-def test_files_behind_links_that_leave_the_node_are_not_found(tree: Path) -> None:
+def test_files_behind_links_leaving_the_node_are_not_found(tree: Path) -> None:
     node, wd = tree, tree / "wd"
     secret = tree.parent / "secret"
     secret.mkdir()
@@ -291,7 +293,7 @@ def test_files_behind_links_that_leave_the_node_are_not_found(tree: Path) -> Non
     assert find_files("*/keys.json", wd, tree, node) == []
 
 
-def test_files_below_are_opened_without_following_a_link(tmp_path: Path) -> None:
+def test_files_are_opened_without_following_links(tmp_path: Path) -> None:
     (tmp_path / "top" / "d").mkdir(parents=True)
     (tmp_path / "top" / "d" / "f").write_text("x")
     (tmp_path / "top" / "link").symlink_to("d")
@@ -317,11 +319,11 @@ def test_files_below_are_opened_without_following_a_link(tmp_path: Path) -> None
         ("a[b", False),
     ],
 )
-def test_wildcards_and_escapes(pattern: str, wild: bool) -> None:
+def test_wildcards_and_escapes_are_matched(pattern: str, wild: bool) -> None:
     assert has_wildcard(pattern) is wild
 
 
-def test_unknown_variables_stay() -> None:
+def test_unknown_variables_are_kept() -> None:
     assert expand_variables("$A/${B}/$C", {"A": "1", "B": "2"}) == "1/2/$C"
 
 
@@ -351,6 +353,6 @@ def test_redacted_url_has_no_query_and_no_password() -> None:
         ({"uploadOptions": {}}, None),
     ],
 )
-def test_validation(change: dict[str, Any], problem: str | None) -> None:
+def test_invalid_output_files_have_a_problem(change: dict[str, Any], problem: str | None) -> None:
     found = output_file_problem({**output("http://h/c?sig=x", "*"), **change})
     assert found is None if problem is None else problem in str(found)

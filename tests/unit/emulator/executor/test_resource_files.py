@@ -85,7 +85,7 @@ def test_container_is_downloaded_page_by_page_with_its_folders(
     assert sum(r.endswith(" list") for r in blobs.requests) == 2
 
 
-def test_prefix_and_folder_of_a_container(node: Node, blobs: BlobStore) -> None:
+def test_prefix_and_file_path_of_a_container_are_respected(node: Node, blobs: BlobStore) -> None:
     run(
         node,
         {
@@ -98,12 +98,12 @@ def test_prefix_and_folder_of_a_container(node: Node, blobs: BlobStore) -> None:
     assert not (node.working_dir / "inputs/data/z.txt").exists()
 
 
-def test_name_of_a_folder_makes_no_file(node: Node, blobs: BlobStore) -> None:
+def test_blob_named_like_a_folder_creates_no_file(node: Node, blobs: BlobStore) -> None:
     blobs.containers["in"]["folder/"] = b""
     assert run(node, {"storageContainerUrl": blobs.container_url("in")}).exit_code == 0
 
 
-def test_downloads_are_bounded(node: Node, blobs: BlobStore) -> None:
+def test_concurrent_downloads_are_limited(node: Node, blobs: BlobStore) -> None:
     blobs.containers["many"] = {f"{n:03}": b"x" for n in range(60)}
     blobs.page_size = 100
     assert run(node, {"storageContainerUrl": blobs.container_url("many")}).exit_code == 0
@@ -118,7 +118,7 @@ def test_downloads_are_bounded(node: Node, blobs: BlobStore) -> None:
         ("in", "a.txt", False, ("UserError", "BlobAccessDenied")),
     ],
 )
-def test_what_the_store_refuses_fails_the_task(
+def test_refused_download_fails_the_task(
     node: Node, blobs: BlobStore, container: str, name: str, sas: bool, expected: tuple[str, str]
 ) -> None:
     url = blobs.blob_url(container, name)
@@ -130,19 +130,19 @@ def test_what_the_store_refuses_fails_the_task(
     assert len(blobs.requests) == 1, "what the request did wrong is not tried again"
 
 
-def test_container_that_does_not_exist_is_not_found(node: Node, blobs: BlobStore) -> None:
+def test_missing_container_is_not_found(node: Node, blobs: BlobStore) -> None:
     _, code, _ = failure_of(node, {"storageContainerUrl": blobs.container_url("nowhere")})
     assert code == "BlobNotFound"
 
 
-def test_trouble_of_the_server_is_tried_again(node: Node, blobs: BlobStore) -> None:
+def test_server_errors_are_retried(node: Node, blobs: BlobStore) -> None:
     blobs.failures["/account/in/a.txt"] = [503, -1, 500]
     assert run(node, {"httpUrl": blobs.blob_url("in", "a.txt"), "filePath": "a"}).exit_code == 0
     assert (node.working_dir / "a").read_bytes() == b"A"
     assert len(blobs.requests) == 4
 
 
-def test_lasting_trouble_of_the_server_is_a_misc_error(node: Node, blobs: BlobStore) -> None:
+def test_persistent_server_error_is_a_misc_error(node: Node, blobs: BlobStore) -> None:
     blobs.failures["/account/in/a.txt"] = [503] * 20
     url = blobs.blob_url("in", "a.txt")
     category, code, details = failure_of(node, {"httpUrl": url, "filePath": "a"})
@@ -151,7 +151,7 @@ def test_lasting_trouble_of_the_server_is_a_misc_error(node: Node, blobs: BlobSt
     assert len(blobs.requests) == blob_client.ATTEMPTS
 
 
-def test_server_that_does_not_answer_is_a_misc_error(node: Node) -> None:
+def test_unreachable_server_is_a_misc_error(node: Node) -> None:
     with serve() as gone:
         url = gone.blob_url("in", "a")
     _, code, details = failure_of(node, {"httpUrl": url, "filePath": "a"})
@@ -159,7 +159,7 @@ def test_server_that_does_not_answer_is_a_misc_error(node: Node) -> None:
     assert "ConnectError" in details["Message"]
 
 
-def test_storage_that_is_started_later_is_awaited(tmp_path: Path) -> None:
+def test_storage_started_later_is_awaited(tmp_path: Path) -> None:
     tries = 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,7 +189,7 @@ def test_storage_that_is_started_later_is_awaited(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"A"
 
 
-def test_storage_on_this_machine_that_is_busy_is_awaited(tmp_path: Path) -> None:
+def test_busy_local_storage_is_awaited(tmp_path: Path) -> None:
     tries, busy = 0, 2 * blob_client.ATTEMPTS
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -212,7 +212,7 @@ def test_storage_on_this_machine_that_is_busy_is_awaited(tmp_path: Path) -> None
     assert tries == busy + 1
 
 
-def test_server_that_is_silent_is_a_timeout(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_is_a_timeout(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_client, "TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/a"
@@ -220,14 +220,14 @@ def test_server_that_is_silent_is_a_timeout(node: Node, monkeypatch: pytest.Monk
     assert (category, code) == ("ServerError", "BlobDownloadTimedOut")
 
 
-def test_listing_that_is_no_xml_is_a_misc_error(node: Node, blobs: BlobStore) -> None:
+def test_invalid_listing_is_a_misc_error(node: Node, blobs: BlobStore) -> None:
     blobs.containers["in"]["page"] = b"<html>"
     url = blobs.blob_url("in", "page")
     _, code, _ = failure_of(node, {"storageContainerUrl": url})
     assert code == "BlobDownloadMiscError"
 
 
-def test_blob_name_that_climbs_is_refused(node: Node, blobs: BlobStore) -> None:
+def test_blob_name_leaving_the_folder_is_refused(node: Node, blobs: BlobStore) -> None:
     blobs.containers["evil"] = {"../../../out.txt": b"!"}
     failure_of(node, {"storageContainerUrl": blobs.container_url("evil")})
     assert not list(node.layout.root.rglob("out.txt"))
@@ -262,7 +262,7 @@ def test_full_disk_is_disk_full(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_disk_that_fills_during_the_download_is_disk_full(
+def test_disk_filled_during_the_download_is_disk_full(
     node: Node, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Path.open
@@ -328,13 +328,15 @@ def test_kill_during_a_download_ends_the_launch(node: Node) -> None:
         ),
     ],
 )
-def test_validation(resource: dict[str, Any], problem: str | None) -> None:
+def test_invalid_resource_files_have_a_problem(
+    resource: dict[str, Any], problem: str | None
+) -> None:
     found = resource_file_problem(resource)
     assert found is None if problem is None else problem in str(found)
 
 
 @pytest.mark.parametrize("inside", ["d", "d/new"])
-def test_link_that_an_earlier_attempt_left_is_not_followed_out(
+def test_link_left_by_an_earlier_attempt_is_not_followed(
     node: Node, blobs: BlobStore, tmp_path: Path, inside: str
 ) -> None:
     (tmp_path / "out").mkdir()

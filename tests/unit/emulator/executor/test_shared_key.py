@@ -27,7 +27,7 @@ BLOB = "http://127.0.0.1:1/acc/c/x"
         ("DELETE", BLOB, {"If-Match": '"0x1"', "x-ms-a": "one"}),
     ],
 )
-def test_signature_is_that_of_the_sdk(method: str, url: str, headers: dict[str, str]) -> None:
+def test_signature_equals_that_of_the_sdk(method: str, url: str, headers: dict[str, str]) -> None:
     signed = signer("acc", KEY)(httpx.Request(method, url, headers=headers))
     same = {k: v for k, v in signed.headers.items() if k.startswith("x-ms-")}
     request: Any = HttpRequest(method, url, headers={**headers, **same})
@@ -36,6 +36,6 @@ def test_signature_is_that_of_the_sdk(method: str, url: str, headers: dict[str, 
     assert signed.headers["Authorization"] == request.headers["Authorization"]
 
 
-def test_key_that_is_no_base64_is_named() -> None:
+def test_invalid_key_is_named() -> None:
     with pytest.raises(BadKeyError):
         signer("acc", "%%%")

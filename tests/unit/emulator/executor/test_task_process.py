@@ -123,9 +123,7 @@ def test_program_without_permission_is_launch_failed_for_users(node: Node) -> No
         ("echo a\0b", "null byte"),
     ],
 )
-def test_what_cannot_be_launched_is_command_launch_failed(
-    node: Node, command: str, why: str
-) -> None:
+def test_failed_launch_is_command_launch_failed(node: Node, command: str, why: str) -> None:
     (node.working_dir / "folder").mkdir(parents=True)
     (node.working_dir / "noformat").write_text("no program")
     (node.working_dir / "noformat").chmod(0o755)
@@ -144,7 +142,7 @@ def test_missing_interpreter_is_named_as_such(node: Node) -> None:
     assert "interpreter" in dict(failure.details)["Message"]
 
 
-def test_illegal_variable_name_is_launch_failed_and_nothing_leaks(node: Node) -> None:
+def test_illegal_variable_name_is_launch_failed_without_a_leak(node: Node) -> None:
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir())) if descriptors.exists() else 0
     outcome = node.run("/bin/true", settings={"A=B": "x"})
@@ -154,7 +152,7 @@ def test_illegal_variable_name_is_launch_failed_and_nothing_leaks(node: Node) ->
         assert len(list(descriptors.iterdir())) <= before
 
 
-def test_task_directory_that_cannot_be_made_is_a_server_error(node: Node) -> None:
+def test_failed_creation_of_a_task_directory_is_a_server_error(node: Node) -> None:
     node.layout.workitems.rmdir()
     node.layout.workitems.write_text("in the way")
     failure = node.run("/bin/true").failure
@@ -172,7 +170,7 @@ def test_wall_clock_limit_ends_the_task_without_retry(node: Node) -> None:
     assert "maxWallClockTime" in outcome.failure.message
 
 
-def test_wall_clock_limit_that_is_not_reached_does_nothing(node: Node) -> None:
+def test_unreached_wall_clock_limit_has_no_effect(node: Node) -> None:
     assert node.run("/bin/true", wall_clock_s=600).failure is None
 
 
@@ -191,7 +189,7 @@ def run_and(
     return in_executor(scenario, kill_grace_s=grace_s)
 
 
-def test_kill_lets_a_process_finish_its_work_on_sigterm(node: Node) -> None:
+def test_kill_gives_a_process_time_after_sigterm(node: Node) -> None:
     script = 'trap "echo saved; exit 7" TERM; echo go > ready; while :; do sleep 0.05; done'
     command = f"/bin/sh -c '{script}'"
     outcome, _ = run_and(node, command, "ready", "kill")
@@ -231,7 +229,7 @@ def test_kill_reaches_a_process_that_left_the_session(
     assert not running(int(pid))
 
 
-def test_kill_now_takes_everything_at_once(node: Node) -> None:
+def test_kill_now_kills_all_processes_at_once(node: Node) -> None:
     command = "/bin/sh -c 'trap \"\" TERM; sleep 600 & echo $! > ready; wait; wait'"
     outcome, pid = run_and(node, command, "ready", "kill_now", grace_s=600)
     assert outcome.exit_code == -9
@@ -249,7 +247,7 @@ def test_kill_of_an_unknown_key_does_nothing(node: Node) -> None:
     assert in_executor(scenario).exit_code == 0
 
 
-def test_what_a_command_leaves_behind_ends_with_it(node: Node) -> None:
+def test_remaining_processes_end_with_the_command(node: Node) -> None:
     outcome = node.run("/bin/sh -c 'sleep 600 & echo $! > child'")
     assert outcome.exit_code == 0
     pid = int((node.working_dir / "child").read_text())
@@ -287,7 +285,7 @@ def test_kill_leftovers_finds_processes_by_node_root(
                 one.wait()
 
 
-def test_many_launches_run_side_by_side(node: Node) -> None:
+def test_many_launches_run_concurrently(node: Node) -> None:
     async def scenario(executor: Executor) -> list[ExecutionOutcome]:
         def launch(number: int) -> LaunchSpec:
             one = node.launch("/bin/sh -c 'exit $AZ_BATCH_NUMBER'")
@@ -307,7 +305,7 @@ def test_many_launches_run_side_by_side(node: Node) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["refused", "missing"])
-def test_without_pidfd_a_thread_waits(
+def test_thread_waits_without_pidfd(
     node: Node, there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_pid: int) -> NoReturn:

@@ -40,7 +40,7 @@ def unpacked(path: Path, target: Path, **limits: int) -> None:
     unpack(path, target, threading.Event(), **limits)
 
 
-def test_files_folders_and_modes_come_out(tmp_path: Path, target: Path) -> None:
+def test_files_folders_and_modes_are_unpacked(tmp_path: Path, target: Path) -> None:
     run = member("bin/run", stat.S_IFREG | 0o755)
     plain = zipfile.ZipInfo("read.me")
     plain.create_system = 0  # of a machine without modes
@@ -51,13 +51,13 @@ def test_files_folders_and_modes_come_out(tmp_path: Path, target: Path) -> None:
     assert (target / "empty").is_dir()
 
 
-def test_modes_never_give_more_than_the_file_system_knows(tmp_path: Path, target: Path) -> None:
+def test_modes_are_limited_to_permission_bits(tmp_path: Path, target: Path) -> None:
     unpacked(archive(tmp_path, (member("run", stat.S_IFREG | 0o6111), b"")), target)
     assert stat.S_IMODE((target / "run").stat().st_mode) == 0o711
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/abs", "..\\x", "C:\\x", "a/../x"])
-def test_names_that_lead_out_are_refused(tmp_path: Path, target: Path, name: str) -> None:
+def test_names_leaving_the_folder_are_refused(tmp_path: Path, target: Path, name: str) -> None:
     with pytest.raises(BrokenArchiveError, match="leads out"):
         unpacked(archive(tmp_path, (name, b"x")), target)
     assert not (target.parent / "x").exists()
@@ -70,7 +70,7 @@ def test_links_and_devices_are_refused(tmp_path: Path, target: Path, kind: int) 
         unpacked(path, target)
 
 
-def test_bomb_is_cut_off(tmp_path: Path, target: Path) -> None:
+def test_zip_bomb_is_stopped(tmp_path: Path, target: Path) -> None:
     path = archive(tmp_path, ("a", bytes(10_000_000)), ("b", bytes(10_000_000)))
     assert path.stat().st_size < 100_000
     with pytest.raises(BrokenArchiveError, match="more bytes"):
@@ -79,7 +79,7 @@ def test_bomb_is_cut_off(tmp_path: Path, target: Path) -> None:
     assert written <= 15_000_000
 
 
-def test_headers_that_lie_about_the_size_do_not_help_a_bomb(tmp_path: Path, target: Path) -> None:
+def test_zip_bomb_with_a_false_size_is_stopped(tmp_path: Path, target: Path) -> None:
     path = archive(tmp_path, ("a", bytes(5_000_000)))
     data = path.read_bytes().replace(struct.pack("<I", 5_000_000), struct.pack("<I", 10))
     path.write_bytes(data)
@@ -89,14 +89,14 @@ def test_headers_that_lie_about_the_size_do_not_help_a_bomb(tmp_path: Path, targ
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x05\x06", b"no zip", bytes(1000)])
-def test_what_is_no_zip_is_broken(tmp_path: Path, target: Path, data: bytes) -> None:
+def test_other_formats_than_zip_are_refused(tmp_path: Path, target: Path, data: bytes) -> None:
     path = tmp_path / "a.zip"
     path.write_bytes(data)
     with pytest.raises(BrokenArchiveError):
         unpacked(path, target)
 
 
-def test_damaged_and_cut_archives_are_broken(tmp_path: Path, target: Path) -> None:
+def test_damaged_and_truncated_archives_are_refused(tmp_path: Path, target: Path) -> None:
     whole = io.BytesIO(archive(tmp_path, ("a", bytes(range(256)) * 100)).read_bytes()).getvalue()
     for broken in (whole[:-30], whole[:60] + b"\xff\xff\xff" + whole[63:]):
         (tmp_path / "b.zip").write_bytes(broken)
@@ -104,14 +104,14 @@ def test_damaged_and_cut_archives_are_broken(tmp_path: Path, target: Path) -> No
             unpacked(tmp_path / "b.zip", target)
 
 
-def test_same_name_twice_is_refused(tmp_path: Path, target: Path) -> None:
+def test_duplicate_name_is_refused(tmp_path: Path, target: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate"):
         path = archive(tmp_path, ("a", b"1"), ("a", b"2"))
     with pytest.raises(OSError, match="exists"):
         unpacked(path, target)
 
 
-def test_it_can_be_given_up(tmp_path: Path, target: Path) -> None:
+def test_unpacking_can_be_cancelled(tmp_path: Path, target: Path) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(BrokenArchiveError, match="given up"):
