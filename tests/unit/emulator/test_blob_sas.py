@@ -72,12 +72,12 @@ def test_signature_of_an_account_is_signed_for_http() -> None:
 
 
 @pytest.mark.parametrize("changed", ["/box/other.txt", "/other/a%20b/c.txt"])
-def test_signature_of_something_else_stays_as_it_is(changed: str) -> None:
+def test_other_signatures_are_unchanged(changed: str) -> None:
     sas = _blob("https", account_key=KEY)
     assert without_protocol(changed, sas, "mine", KEY) == sas
 
 
-def test_query_without_the_limit_stays_as_it_is() -> None:
+def test_query_without_a_protocol_limit_is_unchanged() -> None:
     sas = _blob(None, account_key=KEY)
     assert without_protocol("/box/a%20b/c.txt", sas, "mine", KEY) == sas
     assert without_protocol("/box", "restype=container&comp=list", "mine", KEY) == (

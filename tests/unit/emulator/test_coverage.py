@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 OPENAPI = ROOT.parent / "shared" / "reference" / "openapi"
 
 
-def test_page_is_what_make_schema_writes() -> None:
+def test_coverage_page_is_current() -> None:
     written = (ROOT / "docs" / "emulator-coverage.md").read_text(encoding="utf-8")
     assert written == emulator_coverage.page()
 
@@ -35,13 +35,13 @@ def test_every_operation_of_the_description_has_a_route() -> None:
     assert missing == []
 
 
-def test_the_tables_of_the_readme_are_what_make_schema_writes() -> None:
+def test_tables_of_the_readme_are_current() -> None:
     written = emulator_reference.PAGE.read_text(encoding="utf-8")
     assert written == emulator_reference.page(written)
     assert "| `--account ACCOUNT` | required |" in written
 
 
-def test_every_area_of_notes_concerns_operations_there_are() -> None:
+def test_every_area_of_notes_names_existing_operations() -> None:
     names = [route.operation for route in ROUTES]
     for area in AREAS:
         assert area.notes
@@ -49,7 +49,7 @@ def test_every_area_of_notes_concerns_operations_there_are() -> None:
             assert any(name.startswith(start) for name in names), f"{area.title}: {start}"
 
 
-def test_the_page_says_of_every_property_what_becomes_of_it() -> None:
+def test_page_has_the_status_of_every_property() -> None:
     types = json.loads(emulator_properties.SCHEMA.read_text(encoding="utf-8"))["types"]
     for name, properties in types.items():
         said = emulator_properties.statuses(name, list(properties))
@@ -59,7 +59,7 @@ def test_the_page_says_of_every_property_what_becomes_of_it() -> None:
         emulator_properties.statuses("TaskSchedulingPolicy", ["newer"])
 
 
-def test_the_page_names_no_property_that_there_is_not() -> None:
+def test_page_names_only_existing_properties() -> None:
     types = json.loads(emulator_properties.SCHEMA.read_text(encoding="utf-8"))["types"]
     tables = (emulator_properties.STORED, emulator_properties.REFUSED)
     named = [(name, names) for name, names in emulator_properties.ACTING.items()]

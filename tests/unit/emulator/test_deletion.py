@@ -25,7 +25,7 @@ def dig(folder: Path, levels: int) -> None:
 
 
 @pytest.mark.parametrize("levels", [3, 3000])
-def test_a_folder_of_any_depth_is_deleted(tmp_path: Path, levels: int) -> None:
+def test_folder_of_any_depth_is_deleted(tmp_path: Path, levels: int) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     dig(folder, levels)
@@ -34,7 +34,7 @@ def test_a_folder_of_any_depth_is_deleted(tmp_path: Path, levels: int) -> None:
     remove_tree(folder)
 
 
-def test_a_deep_folder_is_deleted_as_a_file_of_its_task(tmp_path: Path) -> None:
+def test_deep_folder_is_deleted_as_a_file_of_its_task(tmp_path: Path) -> None:
     (tmp_path / "wd").mkdir()
     dig(tmp_path / "wd", 3000)
     node_files.delete(tmp_path, "wd", recursive=True)
@@ -42,7 +42,7 @@ def test_a_deep_folder_is_deleted_as_a_file_of_its_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_share_of_any_depth_is_measured_and_deleted(tmp_path: Path) -> None:
+def test_share_of_any_depth_is_measured_and_deleted(tmp_path: Path) -> None:
     shares = Shares(tmp_path, StorageAccount("account", "a2V5"))
     shares.create(Share("data", 1, 1))
     folder = shares.path("data")
@@ -63,7 +63,7 @@ def test_remains_of_a_deep_share_do_not_block_a_start(tmp_path: Path) -> None:
     assert not trash.exists()
 
 
-def test_folders_without_rights_are_deleted(tmp_path: Path) -> None:
+def test_folders_without_permissions_are_deleted(tmp_path: Path) -> None:
     (tmp_path / "doomed" / "a" / "b").mkdir(parents=True)
     (tmp_path / "doomed" / "a" / "b" / "f").touch()
     (tmp_path / "doomed" / "a" / "b").chmod(0o500)

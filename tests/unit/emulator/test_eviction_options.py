@@ -14,7 +14,7 @@ def options(*words: str) -> list[str]:
     return ["--account", "a", "--key", "YQ==", "--data-dir", "d", *words]
 
 
-def test_evictions_and_quotas_reach_the_limits(tmp_path: Path) -> None:
+def test_options_set_evictions_and_quotas(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("time,evict\n3,1\n")
     words = options(
@@ -37,7 +37,7 @@ def test_evictions_and_quotas_reach_the_limits(tmp_path: Path) -> None:
         ("--pool-quota", "-1", "expected a number from 0"),
     ],
 )
-def test_impossible_values_are_refused_at_the_start(
+def test_invalid_values_are_refused_at_start(
     option: str, value: str, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -91,7 +91,7 @@ def _password(gateway: Gateway) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {text}"}
 
 
-def test_requests_reach_a_service_that_has_closed_its_connection(
+def test_request_is_repeated_on_a_closed_connection(
     client: http.client.HTTPSConnection,
 ) -> None:
     for _ in range(2):
@@ -100,12 +100,12 @@ def test_requests_reach_a_service_that_has_closed_its_connection(
         assert (answer.status, answer.read()) == (200, b"{}")
 
 
-def test_token_of_a_task_is_left_to_the_service(client: http.client.HTTPSConnection) -> None:
+def test_token_of_a_task_is_passed_to_the_service(client: http.client.HTTPSConnection) -> None:
     client.request("GET", "/jobs/j", headers={"Authorization": "Bearer of-a-task"})
     assert client.getresponse().read() == b"Bearer of-a-task"
 
 
-def test_one_continue_answers_a_request_that_expects_it(
+def test_expecting_request_gets_one_continue(
     client: http.client.HTTPSConnection,
 ) -> None:
     client.request("POST", "/jobs", b"{}", {"Expect": "100-continue"})
@@ -113,7 +113,7 @@ def test_one_continue_answers_a_request_that_expects_it(
     assert (answer.status, answer.read()) == (200, b"{}")
 
 
-def test_answer_that_is_cut_is_not_followed_by_another(
+def test_truncated_response_is_followed_by_no_other(
     client: http.client.HTTPSConnection,
 ) -> None:
     client.request("POST", "/cut", b"{}")
@@ -133,7 +133,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_signal_before_the_command_has_started_ends_it(
+def test_signal_before_its_start_ends_the_command(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = subprocess.Popen
@@ -236,7 +236,7 @@ def test_tunnels_of_tasks_use_the_proxy_of_the_emulator(
         "mine.eastus.service.batch.azure.com",
     ],
 )
-def test_unserved_names_of_the_account_are_refused_to_tasks(of_nodes: Gateway, host: str) -> None:
+def test_tasks_are_refused_unserved_names_of_the_account(of_nodes: Gateway, host: str) -> None:
     with pytest.raises(OSError, match="403"):
         _tunnel(of_nodes, host, 443).connect()
 
@@ -244,7 +244,7 @@ def test_unserved_names_of_the_account_are_refused_to_tasks(of_nodes: Gateway, h
 @pytest.mark.parametrize("host", [HOST, "pypi.invalid"])
 @pytest.mark.parametrize("headers", [{}, {"Proxy-Authorization": "Basic bG9jYWw6b3RoZXI="}])
 @pytest.mark.parametrize("for_nodes", [False, True])
-def test_proxy_serves_who_has_its_password_only(
+def test_proxy_requires_its_password(
     gateway: Gateway, of_nodes: Gateway, host: str, headers: dict[str, str], for_nodes: bool
 ) -> None:
     port = (of_nodes if for_nodes else gateway).server_address[1]
@@ -271,7 +271,7 @@ def test_proxy_asks_clients_for_its_password(of_nodes: Gateway) -> None:
 
 
 @pytest.mark.parametrize(("for_nodes", "days"), [(False, 2), (True, 3650)])
-def test_certificates_are_valid_as_long_as_they_are_needed(
+def test_certificates_are_valid_long_enough(
     gateway: Gateway, of_nodes: Gateway, for_nodes: bool, days: int
 ) -> None:
     used = of_nodes if for_nodes else gateway
@@ -295,7 +295,7 @@ def test_certificates_are_valid_as_long_as_they_are_needed(
         ("resource=https://storage.azure.com", "wrong", 401),
     ],
 )
-def test_identity_gives_tokens_for_its_header_only(
+def test_identity_endpoint_requires_its_header(
     gateway: Gateway, query: str, header: str, status: int
 ) -> None:
     secret = gateway.tokens.identity_header if header == "right" else "another"
@@ -310,7 +310,7 @@ def test_identity_gives_tokens_for_its_header_only(
 
 
 @pytest.mark.parametrize("name", ["client_id", "principal_id", "object_id"])
-def test_identity_of_a_node_has_the_id_that_a_program_names(of_nodes: Gateway, name: str) -> None:
+def test_identity_of_a_node_has_the_requested_client_id(of_nodes: Gateway, name: str) -> None:
     client = http.client.HTTPConnection("127.0.0.1", of_nodes.server_address[1], timeout=60)
     headers = {"X-IDENTITY-HEADER": of_nodes.tokens.identity_header}
     query = f"resource=https://storage.azure.com&{name}=of-my-pool"
@@ -338,7 +338,7 @@ _ANY_STORAGE = "https://storage.azure.com"
         (_ANY_STORAGE, HOST, False),
     ],
 )
-def test_tokens_open_the_hosts_of_their_audience_only(
+def test_tokens_are_valid_for_hosts_of_their_audience_only(
     gateway: Gateway, audience: str, host: str, admitted: bool
 ) -> None:
     token = gateway.tokens.issue(audience)
@@ -357,7 +357,7 @@ _ACCOUNT = NamedAccounts("mine", "a2V5", "a2V5")
 _POOL = f"{resource_id('Microsoft.Batch/batchAccounts', _ACCOUNT)}/pools/p"
 
 
-def test_pool_of_resource_manager_is_described_as_the_service_does() -> None:
+def test_pool_of_resource_manager_has_the_format_of_the_service() -> None:
     rule = {"access": "Allow", "priority": 150, "sourceAddressPrefix": "*"}
     machine = {
         "imageReference": {"id": "/subscriptions/s/images/i"},
@@ -500,7 +500,7 @@ _DEEP = b'{"properties": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         "NODE_EXTRA_CA_CERTS",
     ],
 )
-def test_bundle_has_the_authorities_that_variables_name(
+def test_bundle_includes_authorities_named_by_variables(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
 ) -> None:
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", *client_variables.BUNDLES):
@@ -517,7 +517,7 @@ def test_bundle_has_the_authorities_that_variables_name(
     ssl.create_default_context(cadata=bundle.decode())
 
 
-def test_bundle_has_the_authorities_of_certifi_without_those_of_a_system(
+def test_bundle_includes_certifi_without_a_system_bundle(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", *client_variables.BUNDLES):
@@ -530,7 +530,7 @@ def test_bundle_has_the_authorities_of_certifi_without_those_of_a_system(
     assert first.partition(b"-----BEGIN")[2] in client_variables.bundle_of(gateway)
 
 
-def test_proxies_of_the_caller_do_not_count_for_the_command(gateway: Gateway) -> None:
+def test_command_ignores_the_proxies_of_the_caller(gateway: Gateway) -> None:
     inherited = {
         "NO_PROXY": ".windows.net",
         "no_proxy": ".azure.com",

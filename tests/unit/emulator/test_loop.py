@@ -35,7 +35,7 @@ def behind(folder: Path) -> Behind:
     return Behind(account, store, nothing, ManualClock(), nothing, nothing)
 
 
-def test_requests_are_served_while_the_loop_is_behind(tmp_path: Path) -> None:
+def test_requests_are_served_while_the_loop_lags(tmp_path: Path) -> None:
     loop = behind(tmp_path)
 
     async def twenty_turns() -> None:

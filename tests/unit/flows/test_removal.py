@@ -166,7 +166,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Account:
 
 
 @pytest.mark.feature(58)
-def test_removed_run_leaves_neither_blob_nor_task_nor_unused_code(account: Account) -> None:
+def test_removed_run_leaves_no_blob_task_or_unused_code(account: Account) -> None:
     gone, stays = account.add("digits"), account.add("words")
     plan = account.remove(RunSelection(references=(gone,)))
     assert [(run.run_id, run.state, run.blobs) for run in plan.runs] == [(gone, "succeeded", 5)]
@@ -178,14 +178,14 @@ def test_removed_run_leaves_neither_blob_nor_task_nor_unused_code(account: Accou
     assert len(account.of(stays)) == 6
 
 
-def test_code_that_a_submission_may_have_found_stays(account: Account) -> None:
+def test_code_possibly_used_by_a_submission_is_kept(account: Account) -> None:
     gone = account.add("digits")
     account.modified["code/code-of-digits"] = NOW - timedelta(hours=3)
     account.remove(RunSelection(references=(gone,)))
     assert "code/code-of-digits" in account.blobs
 
 
-def test_code_stays_while_a_document_cannot_be_read(account: Account) -> None:
+def test_code_is_kept_while_a_document_is_unreadable(account: Account) -> None:
     gone, broken = account.add("digits"), account.add("words")
     del account.index[index_blob(broken)]
     account.blobs[f"{broken}/run.json"] = b"{"
@@ -202,7 +202,7 @@ def test_code_stays_while_a_document_cannot_be_read(account: Account) -> None:
         RunSelection(states=frozenset({RunState.FAILED})),
     ],
 )
-def test_removal_killed_at_any_request_is_finished_by_the_same_one(
+def test_removal_killed_at_any_request_is_finished_by_repeating_it(
     monkeypatch: pytest.MonkeyPatch, selection: RunSelection
 ) -> None:
     finished = False
@@ -238,7 +238,7 @@ def test_removal_killed_at_any_request_is_finished_by_the_same_one(
     pytest.fail("40 requests for one run")
 
 
-def test_run_that_goes_on_is_refused_with_the_verb_that_ends_it(account: Account) -> None:
+def test_active_run_is_refused_with_the_command_that_ends_it(account: Account) -> None:
     run_id = account.add("digits", status=None, phase="running")
     with pytest.raises(RunnerError) as refused:
         account.remove(RunSelection(references=(run_id,)))
@@ -246,7 +246,7 @@ def test_run_that_goes_on_is_refused_with_the_verb_that_ends_it(account: Account
     assert len(account.of(run_id)) == 5
 
 
-def test_run_whose_task_still_ends_is_kept(account: Account) -> None:
+def test_run_with_an_ending_task_is_kept(account: Account) -> None:
     run_id = account.add("digits", status="cancelled", phase="running")
     plan = plan_removal(CONNECTION, RunSelection(experiment="digits"), NOW)
     assert [(kept.run_id, kept.why) for kept in plan.kept] == [(run_id, "its task has not ended")]
@@ -273,7 +273,7 @@ def test_run_in_the_middle_of_its_submission_is_kept(account: Account) -> None:
     assert plan.kept[0].why == "it was submitted 2 min ago, and may not have its task yet"
 
 
-def test_run_that_others_need_is_kept_and_said_why(account: Account) -> None:
+def test_run_needed_by_others_is_kept_with_the_reason(account: Account) -> None:
     names = ("before", "read", "resumed", "template", "model", "free")
     ids = {name: account.add(name) for name in names}
     waiting = account.add(
@@ -303,9 +303,7 @@ def test_run_that_others_need_is_kept_and_said_why(account: Account) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_run_that_a_submission_needs_since_the_plan_is_kept_whole(
-    account: Account, named: bool
-) -> None:
+def test_run_needed_by_a_new_submission_is_kept_whole(account: Account, named: bool) -> None:
     used, free = account.add("digits"), account.add("words")
     chosen = RunSelection(references=(used, free))
     older = RunSelection(older_than=timedelta(days=30))
@@ -343,7 +341,7 @@ def test_failed_second_check_hides_no_run(
     assert account.listed() == [run_id]
 
 
-def test_model_that_cannot_be_read_keeps_every_run_that_succeeded(account: Account) -> None:
+def test_unreadable_model_keeps_every_succeeded_run(account: Account) -> None:
     good, bad = account.add("digits"), account.add("words", status="failed")
     account.models = [Model("mnist", (ModelVersion("mnist", 3, None, problem="damaged"),))]
     plan = plan_removal(CONNECTION, RunSelection(older_than=timedelta(days=30)), NOW)

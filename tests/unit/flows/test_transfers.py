@@ -37,7 +37,7 @@ def test_linux_has_every_name(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_name_that_a_file_system_does_not_take_is_mapped(tmp_path: Path) -> None:
+def test_name_invalid_on_the_file_system_is_mapped(tmp_path: Path) -> None:
     targets = name_targets(tmp_path, NAMES, OfAnotherSystem(tmp_path))
     found = {name: str(target.relative_to(tmp_path)) for name, target in targets.of.items()}
     assert found["a%x5Cb"] == "a%x5Cb"
@@ -74,7 +74,7 @@ def test_two_stored_paths_of_one_name_have_two_targets(tmp_path: Path) -> None:
         ["x" * 70 + ":", "x" * 70 + "%x3A"],
     ],
 )
-def test_name_that_replaces_another_one_is_no_other_file(tmp_path: Path, names: list[str]) -> None:
+def test_mapped_name_collides_with_no_other_file(tmp_path: Path, names: list[str]) -> None:
     system = OfAnotherSystem(tmp_path)
     targets = name_targets(tmp_path, names, system)
     kept = [target.name for target in targets.of.values()]
@@ -102,7 +102,7 @@ def test_ordinary_names_need_no_file_of_a_trial(tmp_path: Path) -> None:
         *((name, PurePath) for name in ("../secret", "a/b", "..", ".", "")),
     ],
 )
-def test_name_that_is_a_path_is_not_tried(
+def test_name_containing_a_path_is_not_tried(
     tmp_path: Path, name: str, flavour: type[PurePath]
 ) -> None:
     folder = tmp_path / "a" / "b"
@@ -116,7 +116,7 @@ def test_name_that_is_a_path_is_not_tried(
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../x", "link/x"])
-def test_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: str) -> None:
+def test_path_leaving_the_folder_is_refused(tmp_path: Path, path: str) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "link").symlink_to(tmp_path)
     with pytest.raises(ValueError, match="leaves"):

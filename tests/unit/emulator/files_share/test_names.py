@@ -24,7 +24,7 @@ PATHS = st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=12).map("".joi
 
 
 @hypothesis.given(PATHS)
-def test_a_path_is_refused_or_made_of_plain_names(raw: str) -> None:
+def test_path_is_refused_or_consists_of_plain_names(raw: str) -> None:
     try:
         parts = parse_path(raw)
     except BadNameError:
@@ -37,7 +37,7 @@ def test_a_path_is_refused_or_made_of_plain_names(raw: str) -> None:
 
 
 @hypothesis.given(PATHS)
-def test_a_path_that_was_read_reads_the_same_again(raw: str) -> None:
+def test_parsed_path_parses_to_itself(raw: str) -> None:
     try:
         parts = parse_path(raw)
     except BadNameError:
@@ -58,7 +58,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @hypothesis.given(path=PATHS)
-def test_no_path_leads_out_of_its_share(root: Path, path: str) -> None:
+def test_no_path_leaves_its_share(root: Path, path: str) -> None:
     inside = {root.stat().st_ino, (root / "dir").stat().st_ino}
     try:
         with tree.at(root, parse_path(path)) as place:
@@ -71,7 +71,7 @@ def test_no_path_leads_out_of_its_share(root: Path, path: str) -> None:
 
 
 @hypothesis.given(st.text(alphabet="abyz019-_.A", max_size=70))
-def test_a_name_of_a_share_is_one_of_a_plain_folder(name: str) -> None:
+def test_share_name_is_a_plain_folder_name(name: str) -> None:
     try:
         check_share(name)
     except BadNameError:
@@ -84,12 +84,12 @@ def test_a_name_of_a_share_is_one_of_a_plain_folder(name: str) -> None:
 
 
 @hypothesis.given(st.text(max_size=20))
-def test_folding_is_stable_and_forgets_case(name: str) -> None:
+def test_folding_is_idempotent_and_keeps_the_length(name: str) -> None:
     assert folded(folded(name)) == folded(name)
     assert len(folded(name)) == len(name)
 
 
-def test_trailing_dots_go_unless_they_are_wanted() -> None:
+def test_trailing_dots_are_removed_unless_allowed() -> None:
     assert parse_path("a./b..") == ("a", "b")
     assert parse_path("a./b..", allow_trailing_dot=True) == ("a.", "b..")
     with pytest.raises(BadNameError):

@@ -27,7 +27,7 @@ def shares(tmp_path: Path) -> Generator[Shares]:
     found.close()
 
 
-def test_the_folder_of_a_share_is_given_for_the_right_account_and_key(shares: Shares) -> None:
+def test_folder_of_a_share_needs_the_account_and_its_key(shares: Shares) -> None:
     assert shares.create(Share("data", 1, 1))
     folder = shares.folder("account", "data", "a2V5")
     assert folder == shares.root / "data"
@@ -45,7 +45,7 @@ def test_the_folder_of_a_share_is_given_for_the_right_account_and_key(shares: Sh
         ("account", ".trash", "a2V5", NoSuchShareError),
     ],
 )
-def test_nothing_else_gets_a_folder(
+def test_folder_of_a_share_is_refused_for_other_names_and_keys(
     shares: Shares, account: str, share: str, key: str, error: type[Exception]
 ) -> None:
     shares.create(Share("data", 1, 1))
@@ -54,7 +54,7 @@ def test_nothing_else_gets_a_folder(
     assert not key or key not in str(raised.value)
 
 
-def test_a_share_that_is_deleted_takes_its_files_along(shares: Shares) -> None:
+def test_deleting_a_share_deletes_its_files(shares: Shares) -> None:
     shares.create(Share("data", 1, 1))
     (shares.path("data") / "file").write_text("x")
     shares.delete("data")
@@ -64,7 +64,7 @@ def test_a_share_that_is_deleted_takes_its_files_along(shares: Shares) -> None:
     assert list(shares.path("data").iterdir()) == []
 
 
-def test_shares_survive_and_a_folder_made_by_hand_is_one(tmp_path: Path) -> None:
+def test_shares_survive_a_restart_and_include_manual_folders(tmp_path: Path) -> None:
     first = Shares(tmp_path, ACCOUNT)
     first.create(Share("data", 1, 1, quota_gib=7, metadata={"a": "b"}))
     first.close()
@@ -76,13 +76,13 @@ def test_shares_survive_and_a_folder_made_by_hand_is_one(tmp_path: Path) -> None
     second.close()
 
 
-def test_what_is_kept_of_a_file_counts_for_its_inode_only(shares: Shares) -> None:
+def test_metadata_of_a_file_belongs_to_its_inode(shares: Shares) -> None:
     shares.records.put_item("data", "a/b", 5, Item(metadata={"k": "v"}))
     assert shares.records.item("data", "a/b", 5).metadata == {"k": "v"}
     assert shares.records.item("data", "a/b", 6) == Item()
 
 
-def test_what_is_in_a_directory_moves_with_it(shares: Shares) -> None:
+def test_metadata_moves_with_its_directory(shares: Shares) -> None:
     for path in ("a", "a/b", "ab", "a0", "new/stale"):
         shares.records.put_item("data", path, 5, Item(metadata={"was": path}))
     shares.records.move_items("data", "a", "new")
@@ -98,7 +98,7 @@ def test_what_is_in_a_directory_moves_with_it(shares: Shares) -> None:
     }
 
 
-def test_a_share_deleted_meanwhile_leaves_no_folder(shares: Shares, tmp_path: Path) -> None:
+def test_concurrently_deleted_share_leaves_no_folder(shares: Shares, tmp_path: Path) -> None:
     shares.create(Share("data", 1, 1))
     shares.delete("data")
     assert not shares.path("data").exists()

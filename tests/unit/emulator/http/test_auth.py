@@ -80,12 +80,12 @@ def test_requests_signed_by_the_sdk_are_accepted(
     assert accepted(signed(method, url, **headers))
 
 
-def test_delete_that_travels_with_content_length_zero_is_accepted() -> None:
+def test_delete_with_content_length_zero_is_accepted() -> None:
     method, path, query, headers = signed("DELETE", "http://h/jobs/j?api-version=1")
     assert accepted((method, path, query, {**headers, "content-length": "0"}))
 
 
-def test_query_names_may_be_signed_in_lower_case() -> None:
+def test_query_names_can_be_signed_in_lower_case() -> None:
     method, path, _, headers = signed("GET", "http://h/jobs?api-version=1&maxresults=5&timeout=30")
     assert accepted((method, path, "api-version=1&maxResults=5&timeOut=30", headers))
 
@@ -145,7 +145,7 @@ def test_a_date_within_fifteen_minutes_is_accepted(minutes: int) -> None:
     )
 
 
-def test_ocp_date_counts_before_date() -> None:
+def test_ocp_date_takes_precedence_over_date() -> None:
     stale = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
     assert accepted(signed("GET", "http://h/pools", Date=stale))
 
@@ -162,13 +162,13 @@ def test_ocp_date_counts_before_date() -> None:
         ({"authorization": f"SharedKey {ACCOUNT}:\u00e9", "ocp-date": "NOW"}, "not the same"),
     ],
 )
-def test_malformed_credentials_say_what_is_wrong(headers: dict[str, str], why: str) -> None:
+def test_malformed_credentials_are_explained(headers: dict[str, str], why: str) -> None:
     if headers.get("ocp-date") == "NOW":
         headers["ocp-date"] = format_datetime(datetime.now(UTC), usegmt=True)
     with pytest.raises(AuthFault, match=why):
         check(("GET", "/pools", "", headers))
 
 
-def test_a_key_that_is_not_base64_is_a_configuration_error() -> None:
+def test_invalid_key_is_a_configuration_error() -> None:
     with pytest.raises(ValueError, match="base64"):
         check(signed("GET", "http://h/pools"), key="not base64!")

@@ -39,12 +39,14 @@ AFTER = http(CHANGED + timedelta(seconds=1))
         ({"if-unmodified-since": AFTER}, Verdict.PROCEED, Verdict.PROCEED),
     ],
 )
-def test_one_condition(headers: dict[str, str], reading: Verdict, writing: Verdict) -> None:
+def test_single_condition_is_evaluated(
+    headers: dict[str, str], reading: Verdict, writing: Verdict
+) -> None:
     assert check(headers, ETAG, CHANGED, reading=True) is reading
     assert check(headers, ETAG, CHANGED, reading=False) is writing
 
 
-def test_of_a_pair_the_entity_tag_decides() -> None:
+def test_etag_takes_precedence_over_the_date() -> None:
     pair = {"if-none-match": "0x8D999", "if-modified-since": AFTER}
     assert check(pair, ETAG, CHANGED, reading=True) is Verdict.PROCEED
     pair = {"if-match": "0x8D999", "if-unmodified-since": AFTER}

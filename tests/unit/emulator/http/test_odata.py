@@ -45,16 +45,16 @@ def test_filter_of_tasks(text: str, expected: bool) -> None:
     assert parse_filter(text, odata.TASK_FIELDS)(TASK) is expected
 
 
-def test_doubled_quote_stands_for_one() -> None:
+def test_doubled_quote_is_an_escaped_quote() -> None:
     assert parse_filter("id eq 'IT''S'", odata.TASK_FIELDS)(ACTIVE)
 
 
-def test_a_property_that_is_missing_satisfies_no_comparison() -> None:
+def test_missing_property_satisfies_no_comparison() -> None:
     for op in ("eq", "ne", "gt", "ge", "lt", "le"):
         assert not parse_filter(f"executionInfo/exitCode {op} 0", odata.TASK_FIELDS)(ACTIVE)
 
 
-def test_booleans_compare() -> None:
+def test_booleans_are_compared() -> None:
     pool = {"enableAutoScale": False}
     assert parse_filter("enableAutoScale eq false", odata.POOL_FIELDS)(pool)
     assert not parse_filter("enableAutoScale ne false", odata.POOL_FIELDS)(pool)
@@ -85,14 +85,14 @@ def test_booleans_compare() -> None:
         ("state eq '" + "a" * 40_000 + "'", odata.TASK_FIELDS, "longer than"),
     ],
 )
-def test_filter_that_is_refused_says_why(
+def test_invalid_filter_is_explained(
     text: str, fields: dict[str, odata.FieldRule], why: str
 ) -> None:
     with pytest.raises(FilterError, match=why):
         parse_filter(text, fields)
 
 
-def test_any_text_either_parses_or_is_a_filter_error() -> None:
+def test_any_text_is_parsed_or_a_filter_error() -> None:
     pieces = [
         "state", "id", "executionInfo/exitCode", "creationTime", "eq", "ne", "gt", "and", "or",
         "startswith", "(", ")", ",", "'a'", "'it''s'", "0", "-1.5", "true", "DateTime'2026-01-01'",

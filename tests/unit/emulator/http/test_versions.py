@@ -13,7 +13,7 @@ OLD, FIRST_WITH_SLOTS = {"api-version": "2020-03-01.11.0"}, {"api-version": "202
 POOL: dict[str, Any] = {"id": "p", "taskSlotsPerNode": 4, "resourceTags": {"taskSlotsPerNode": "x"}}
 
 
-def test_slots_of_a_pool_are_tasks_per_node_for_old_clients() -> None:
+def test_old_clients_see_task_slots_as_max_tasks_per_node() -> None:
     old = {"id": "p", "maxTasksPerNode": 4, "resourceTags": {"taskSlotsPerNode": "x"}}
     assert call.to_client_names(POOL, OLD) == old
     assert call.to_current_names(old, OLD) == POOL
@@ -29,18 +29,18 @@ def test_settings_of_an_extension_keep_the_names_of_their_author(name: str) -> N
     assert call.to_current_names(pool, OLD) == pool
 
 
-def test_pool_within_a_job_is_translated_too() -> None:
+def test_pool_of_a_job_is_translated() -> None:
     body = {"poolInfo": {"autoPoolSpecification": {"pool": {"maxTasksPerNode": 2}}}}
     inner = call.to_current_names(body, OLD)["poolInfo"]["autoPoolSpecification"]["pool"]
     assert inner == {"taskSlotsPerNode": 2}
 
 
-def test_counts_of_old_clients_are_of_tasks_only() -> None:
+def test_old_clients_get_task_counts_without_slots() -> None:
     both = {"odata.metadata": "m", "taskCounts": {"active": 1}, "taskSlotCounts": {"active": 4}}
     assert call.to_client_names(both, OLD) == {"odata.metadata": "m", "active": 1}
 
 
-def test_old_clients_get_no_slots_of_tasks_and_nodes() -> None:
+def test_old_clients_get_no_slot_properties() -> None:
     assert call.to_client_names({"id": "t", "requiredSlots": 1}, OLD) == {"id": "t"}
     assert call.to_client_names({"id": "n", "runningTaskSlotsCount": 1}, OLD) == {"id": "n"}
 
@@ -51,7 +51,7 @@ def test_selection_accepts_old_names() -> None:
 
 
 @pytest.mark.parametrize("version", ["2020-09-01.12.0", "2024-02-01.19.0", "2025-06-01"])
-def test_newer_clients_have_the_names_of_today(version: str) -> None:
+def test_newer_clients_get_current_names(version: str) -> None:
     query = {"api-version": version, "$select": "maxTasksPerNode"}
     assert call.to_client_names(POOL, query) is POOL
     assert call.to_current_names(POOL, query) is POOL

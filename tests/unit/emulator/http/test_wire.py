@@ -29,7 +29,7 @@ from tests.manual_clock import ManualClock
         '{"new": -Infinity}',
     ],
 )
-def test_body_that_is_no_json_object_is_refused(text: str) -> None:
+def test_body_other_than_a_json_object_is_refused(text: str) -> None:
     with pytest.raises(Fault) as caught:
         bodies.parse(text.encode())
     assert caught.value.status == 400
@@ -48,7 +48,7 @@ def test_durations_are_read(text: str, expected: timedelta | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "15M", "-PT1M", 5, None])
-def test_wrong_durations_are_refused(text: Any) -> None:
+def test_invalid_durations_are_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 
@@ -67,7 +67,7 @@ def test_wrong_durations_are_refused(text: Any) -> None:
         ("2026", "2026-01-01T00:00:00.000000Z"),
     ],
 )
-def test_times_are_read_as_the_service_reads_them(text: str, expected: str) -> None:
+def test_times_are_read_like_the_service(text: str, expected: str) -> None:
     assert time_text(parse_time(text)) == expected
 
 
@@ -100,12 +100,12 @@ def test_times_are_read_as_the_service_reads_them(text: str, expected: str) -> N
         None,
     ],
 )
-def test_times_that_the_service_cannot_read_are_refused(text: Any) -> None:
+def test_invalid_times_are_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="ISO 8601"):
         parse_time(text)
 
 
-def test_times_survive_the_wire() -> None:
+def test_times_survive_writing_and_reading() -> None:
     now = SystemClock().now()
     assert time_of(time_text(now)) == now
     assert time_text(ManualClock().now()) == "2026-01-01T00:00:00.000000Z"
@@ -134,7 +134,7 @@ def walk(query: dict[str, str], count: int) -> list[list[dict[str, Any]]]:
         assert query["api-version"] == "2024-02-01.19.0"
 
 
-def test_pages_cover_everything_once() -> None:
+def test_pages_contain_each_entry_once() -> None:
     pages = walk({"maxresults": "3"}, 7)
     assert [len(page) for page in pages] == [3, 3, 1]
     assert [item["id"] for page in pages for item in page] == [f"k{n:02}" for n in range(7)]
@@ -176,7 +176,7 @@ def test_foreign_skip_tokens_are_refused(token: str) -> None:
     assert caught.value.code == "InvalidQueryParameterValue"
 
 
-def test_file_paths_are_one_segment_or_many() -> None:
+def test_file_paths_have_one_or_more_segments() -> None:
     matcher = Matcher(ROUTES)
     for path in ("wd%2Fa%20b.txt", "wd/a%20b.txt"):
         route, params = matcher.find("GET", f"/jobs/j/tasks/t/files/{path}")
@@ -184,7 +184,7 @@ def test_file_paths_are_one_segment_or_many() -> None:
         assert params["filePath"] == "wd/a b.txt"
 
 
-def test_operations_have_names_of_their_own() -> None:
+def test_operation_names_are_unique() -> None:
     assert len({route.operation for route in ROUTES}) == len(ROUTES)
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
 
@@ -204,20 +204,20 @@ def test_unknown_paths_are_refused(method: str, path: str, code: str) -> None:
     assert caught.value.code == code
 
 
-def test_certificates_are_recognised_as_not_written() -> None:
+def test_certificate_paths_are_matched() -> None:
     path = "/certificates(thumbprintAlgorithm=sha1,thumbprint=ab)"
     assert Matcher(ROUTES).find("DELETE", path)[0].operation == "Certificate_Delete"
 
 
-def test_every_fault_is_an_error_with_a_text() -> None:
+def test_every_fault_has_a_text() -> None:
     assert all(400 <= status <= 503 and text.endswith(".") for status, text in FAULTS.values())
 
 
-def test_etags_look_like_the_services() -> None:
+def test_etags_have_the_format_of_the_service() -> None:
     assert etag_text(0x8DC1234567890AB) == "0x8DC1234567890AB"
 
 
-def test_tasks_inherit_the_language_and_what_is_named() -> None:
+def test_tasks_inherit_lang_and_the_named_variables() -> None:
     environment = {"PATH": "p", "LANG": "l", "HOME": "h", "RUNNER_A": "1", "RUNNER_B": "2"}
     assert inherited_environment(environment, ("RUNNER_A*",)) == {
         "LANG": "l",
@@ -225,7 +225,7 @@ def test_tasks_inherit_the_language_and_what_is_named() -> None:
     }
 
 
-def test_pushed_clock_wakes_waiters() -> None:
+def test_advanced_clock_wakes_waiters() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         wake = asyncio.Event()
@@ -239,7 +239,7 @@ def test_pushed_clock_wakes_waiters() -> None:
     asyncio.run(scenario())
 
 
-def test_system_clock_waits_for_an_event_or_the_time() -> None:
+def test_system_clock_waits_for_an_event_or_a_time() -> None:
     async def scenario() -> None:
         clock = SystemClock()
         wake = asyncio.Event()

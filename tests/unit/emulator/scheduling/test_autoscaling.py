@@ -128,7 +128,7 @@ def test_shrinking_follows_the_option_of_the_formula() -> None:
     assert not pool.nodes
 
 
-def test_failed_evaluation_leaves_the_targets_and_is_shown() -> None:
+def test_failed_evaluation_keeps_the_targets_and_is_shown() -> None:
     world = World()
     pool = scaling(world, "$TargetDedicatedNodes = time().minute < 4 ? 2 : $Nothing.GetSample(1);")
     boot(world)
@@ -142,7 +142,7 @@ def test_failed_evaluation_leaves_the_targets_and_is_shown() -> None:
     assert "autoscale" in {event.kind.rpartition(".")[2] for event in world.account.events.after(0)}
 
 
-def test_formula_may_have_nodes_wait_for_retained_data() -> None:
+def test_formula_can_choose_retained_data() -> None:
     world = World()
     pool = scaling(world, "$TargetDedicatedNodes=1;$NodeDeallocationOption=retaineddata;")
     assert pool.autoscale.run is not None
@@ -168,13 +168,13 @@ def test_same_targets_do_not_resize_again_unless_nodes_are_missing() -> None:
     assert [event.kind for event in enough.account.events.after(before)] == ["pool.autoscale"]
 
 
-def test_huge_targets_are_bounded() -> None:
+def test_huge_targets_are_limited() -> None:
     world = World(dedicated_cores=0)
     pool = scaling(world, "$TargetDedicatedNodes = 1e18; $TargetLowPriorityNodes = 0 - 1e18;")
     assert (pool.dedicated_target, pool.spot_target) == (10_000, 0)
 
 
-def test_enabling_evaluates_and_keeps_the_option() -> None:
+def test_enabling_evaluates_and_stores_the_option() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=4)
     enable(world, pool, autoScaleFormula="$TargetDedicatedNodes=2")
@@ -188,7 +188,7 @@ def test_enabling_evaluates_and_keeps_the_option() -> None:
     pools.resize(world.account, pool, {"targetDedicatedNodes": 3}, world.clock.now())
 
 
-def test_enabling_is_limited_and_wants_something() -> None:
+def test_enabling_needs_a_change_and_is_rate_limited() -> None:
     world = World()
     pool = world.pool()
     for body, code in (
@@ -210,7 +210,7 @@ def test_enabling_is_limited_and_wants_something() -> None:
     assert (pool.autoscale.due - world.clock.now()).total_seconds() == 360
 
 
-def test_a_new_interval_begins_a_new_schedule_and_a_formula_does_not() -> None:
+def test_only_a_new_interval_restarts_the_evaluation_schedule() -> None:
     world = World()
     pool = scaling(world, "x = 1;")
     world.push(100)
@@ -228,7 +228,7 @@ def test_enabling_is_refused_during_a_resize() -> None:
         enable(world, pool, autoScaleFormula="x=1")
 
 
-def test_preview_applies_nothing_and_wants_a_scaling_pool() -> None:
+def test_preview_changes_nothing_and_needs_autoscale() -> None:
     world = World()
     pool = scaling(world, "$TargetDedicatedNodes = 0;")
     run = preview(world, pool, "$TargetDedicatedNodes = 9;")
@@ -266,7 +266,7 @@ def test_metrics_are_those_of_the_pool() -> None:
     assert value(world, pool, "$PendingTasks + 0") == "0"
 
 
-def test_samples_come_every_30_seconds_and_are_seen_15_seconds_later() -> None:
+def test_samples_are_taken_every_30_s_and_visible_15_s_later() -> None:
     world = World()
     pool = scaling(world, "x=1")
     world.push(14)
@@ -310,7 +310,7 @@ def restarted(world: World, store: AccountStore, tmp_path: Path) -> AccountStore
     return again
 
 
-def test_scaling_and_samples_survive_a_restart(tmp_path: Path) -> None:
+def test_autoscale_and_samples_survive_a_restart(tmp_path: Path) -> None:
     world, store = World(), AccountStore(tmp_path)
     pool = scaling(world, "$TargetDedicatedNodes = 1;")
     boot(world)
@@ -332,7 +332,7 @@ def test_scaling_and_samples_survive_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
-def test_samples_of_a_deleted_pool_are_not_those_of_its_namesake(tmp_path: Path) -> None:
+def test_new_pool_has_no_samples_of_a_deleted_one_with_its_id(tmp_path: Path) -> None:
     world, store = World(), AccountStore(tmp_path)
     first = scaling(world, "$TargetDedicatedNodes = 0;")
     world.push(600)
@@ -347,7 +347,7 @@ def test_samples_of_a_deleted_pool_are_not_those_of_its_namesake(tmp_path: Path)
     store.close()
 
 
-def test_samples_on_disk_are_those_of_a_day(tmp_path: Path) -> None:
+def test_samples_on_disk_cover_one_day(tmp_path: Path) -> None:
     world, store = World(), AccountStore(tmp_path)
     scaling(world, "$TargetDedicatedNodes = $TargetDedicatedNodes > 0 ? 0 : 1;", "PT1H")
     for _ in range(60):
@@ -360,7 +360,7 @@ def test_samples_on_disk_are_those_of_a_day(tmp_path: Path) -> None:
     store.close()
 
 
-def test_deleted_pool_is_evaluated_no_more() -> None:
+def test_deleted_pool_is_not_evaluated() -> None:
     world = World()
     pool = scaling(world, "$TargetDedicatedNodes = 1;")
     boot(world)
@@ -371,7 +371,7 @@ def test_deleted_pool_is_evaluated_no_more() -> None:
     assert "pool" not in world.account.pools
 
 
-def test_a_multi_instance_task_that_waits_counts_its_instances() -> None:
+def test_waiting_multi_instance_task_counts_its_instances() -> None:
     world = World()
     pool = scaling(world, "$TargetDedicatedNodes = 0;")
     job = world.job()

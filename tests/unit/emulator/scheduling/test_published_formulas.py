@@ -155,7 +155,7 @@ def test_first_sample_of_the_article_grows_within_five_minutes() -> None:
     assert "pendingTaskSamplePercent=100" in hours.results
 
 
-def test_initial_size_holds_until_samples_say_that_nothing_runs() -> None:
+def test_initial_size_is_kept_until_samples_show_no_tasks() -> None:
     hours = scaled(PUBLISHED["article: initial size"])
     assert hours.targets == (4, 0)
     assert hours.pass_minutes(9) == {(4, 0)}
@@ -193,7 +193,7 @@ def test_preempted_spot_nodes_are_replaced_by_dedicated_ones() -> None:
     assert (3, 22) in hours.pass_minutes(10)
 
 
-def test_window_without_percentage_fails_until_samples_are_there() -> None:
+def test_window_without_percentage_fails_until_samples_exist() -> None:
     hours = scaled(PUBLISHED["article: first"])
     run = hours.pool.autoscale.run or {}
     assert run["error"]["code"] == "InsufficientSampleData"
@@ -210,9 +210,7 @@ def test_window_without_percentage_fails_until_samples_are_there() -> None:
         ("office_hours", (0, 10)),
     ],
 )
-def test_our_formulas_never_fail_on_new_pools_and_follow_the_queue(
-    scenario: str, busy: Targets
-) -> None:
+def test_formulas_of_runner_never_fail_and_follow_the_queue(scenario: str, busy: Targets) -> None:
     given = {"office_hours": {"nodes": 1, "days": ["sat"]}} if scenario == "office_hours" else {}
     pool = PoolConfig.model_validate(
         {

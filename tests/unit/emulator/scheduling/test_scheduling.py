@@ -71,7 +71,7 @@ def test_priority_goes_before_age() -> None:
     assert world.node(pool).used_slots == 1
 
 
-def test_parallel_limit_holds_for_the_job() -> None:
+def test_parallel_limit_applies_to_the_job() -> None:
     world = World()
     world.pool(taskSlotsPerNode=4)
     job = world.job(maxParallelTasks=2)
@@ -82,7 +82,7 @@ def test_parallel_limit_holds_for_the_job() -> None:
     assert (job.tasks.running, job.tasks.succeeded) == (2, 1)
 
 
-def test_tasks_run_in_the_order_in_which_they_came() -> None:
+def test_tasks_run_in_the_order_of_creation() -> None:
     world = World()
     world.pool()
     job = world.job()
@@ -99,7 +99,7 @@ def test_tasks_run_in_the_order_in_which_they_came() -> None:
     assert seen == names
 
 
-def test_retried_task_goes_first_and_its_tries_are_counted() -> None:
+def test_retried_task_runs_first_and_its_retries_are_counted() -> None:
     world = World()
     world.pool()
     job = world.job()
@@ -112,7 +112,7 @@ def test_retried_task_goes_first_and_its_tries_are_counted() -> None:
     assert (first.state, first.result, first.exit_code) == (TaskState.COMPLETED, "failure", 1)
 
 
-def test_endless_retries_go_on() -> None:
+def test_unlimited_retries_continue() -> None:
     world = World()
     world.pool()
     task = world.task(world.job(constraints={"maxTaskRetryCount": -1}), "a")
@@ -121,7 +121,7 @@ def test_endless_retries_go_on() -> None:
     assert (task.state, task.retry_count) == (TaskState.RUNNING, 25)
 
 
-def test_reactivated_task_starts_its_count_over() -> None:
+def test_reactivated_task_resets_its_retry_count() -> None:
     world = World()
     world.pool()
     job = world.job(constraints={"maxTaskRetryCount": 1})
@@ -164,7 +164,7 @@ def test_release_runs_where_preparation_ran_and_then_the_job_completes() -> None
     assert not world.account.jobs
 
 
-def test_job_whose_time_is_over_ends_its_tasks() -> None:
+def test_job_at_its_time_limit_ends_its_tasks() -> None:
     world = World()
     world.pool()
     job = world.job(constraints={"maxWallClockTime": "PT1M"})
@@ -176,7 +176,7 @@ def test_job_whose_time_is_over_ends_its_tasks() -> None:
     assert job.terminate_reason == "MaxWallClockTimeExpiry"
 
 
-def test_deleting_a_task_that_waits_for_preparation_leaves_the_others() -> None:
+def test_deleting_a_task_during_preparation_keeps_the_others() -> None:
     world = World()
     world.pool(taskSlotsPerNode=2)
     job = world.job(jobPreparationTask={"commandLine": "x"})
@@ -188,7 +188,7 @@ def test_deleting_a_task_that_waits_for_preparation_leaves_the_others() -> None:
     assert list(job.live) == ["stays"]
 
 
-def test_completion_leaves_nothing_of_a_task_in_memory() -> None:
+def test_completed_task_leaves_no_state_in_memory() -> None:
     world = World()
     world.pool()
     job = world.job()

@@ -51,7 +51,7 @@ def reopened(store: AccountStore, tmp_path: Path, world: World) -> tuple[Account
     return again, account
 
 
-def test_state_comes_back(tmp_path: Path) -> None:
+def test_state_is_restored(tmp_path: Path) -> None:
     store, world = AccountStore(tmp_path / "data"), World()
     pool = world.pool(taskSlotsPerNode=2, metadata=[{"name": "a", "value": "b"}])
     job = world.job(priority=4, constraints={"maxWallClockTime": "PT1H"})
@@ -79,7 +79,7 @@ def test_state_comes_back(tmp_path: Path) -> None:
     again.close()
 
 
-def test_job_on_its_way_arrives_after_a_restart(tmp_path: Path) -> None:
+def test_terminating_job_completes_after_a_restart(tmp_path: Path) -> None:
     store, world = AccountStore(tmp_path / "data"), World()
     world.pool()
     job = world.job()
@@ -127,7 +127,7 @@ def test_tasks_are_read_in_pages_by_key(store: AccountStore) -> None:
     assert store.tasks.existing(job, ["t00", "t99"]) == {"t00"}
 
 
-def test_commits_are_shared_and_awaited(tmp_path: Path) -> None:
+def test_commits_are_batched_and_awaited(tmp_path: Path) -> None:
     store, world = AccountStore(tmp_path / "data"), World()
 
     async def scenario() -> None:
@@ -148,14 +148,14 @@ def test_second_store_on_the_folder_is_refused(store: AccountStore, tmp_path: Pa
 
 
 @pytest.mark.parametrize("version", [0, FORMAT + 1])
-def test_state_of_another_version_is_refused_by_its_number(tmp_path: Path, version: int) -> None:
+def test_state_of_another_format_version_is_refused(tmp_path: Path, version: int) -> None:
     AccountStore(tmp_path / "data").close()
     change(tmp_path, f"PRAGMA user_version={version}")
     with pytest.raises(StoreFormatError, match=f"format {version}, this emulator reads {FORMAT}"):
         AccountStore(tmp_path / "data")
 
 
-def test_record_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
+def test_unreadable_record_is_an_expected_error(tmp_path: Path) -> None:
     AccountStore(tmp_path / "data").close()
     change(tmp_path, "INSERT INTO pools VALUES ('p', '{}')")
     with pytest.raises(StoreFormatError, match="cannot be read"):
@@ -178,7 +178,7 @@ def test_record_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
         ("startTask", {"commandLine": "x", "resourceFiles": [5]}, None),
     ],
 )
-def test_pool_that_an_older_emulator_accepted_is_repaired_at_the_start(
+def test_pool_accepted_by_an_older_emulator_is_repaired_at_start(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     name: str,
@@ -205,7 +205,7 @@ def test_pool_that_an_older_emulator_accepted_is_repaired_at_the_start(
     again.close()
 
 
-def test_numbers_that_an_older_emulator_kept_as_text_are_numbers_after_the_start(
+def test_numbers_stored_as_text_are_converted_at_start(
     tmp_path: Path,
 ) -> None:
     store, world = AccountStore(tmp_path / "data"), World()
@@ -224,7 +224,7 @@ def test_numbers_that_an_older_emulator_kept_as_text_are_numbers_after_the_start
     again.close()
 
 
-def test_entities_without_what_is_always_read_get_a_default(
+def test_entities_with_invalid_required_fields_get_defaults(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, world = AccountStore(tmp_path / "data"), World()
@@ -254,7 +254,7 @@ def change(tmp_path: Path, statement: str) -> None:
     database.close()
 
 
-def test_records_keep_their_form_while_the_format_keeps_its_number() -> None:
+def test_records_change_only_with_the_format_number() -> None:
     """Whoever changes a record sees this fail: raise FORMAT, then change the fingerprint.
 
     A name that may be absent (`remote_access` of a pool) leaves older state readable, and FORMAT.
@@ -275,7 +275,7 @@ def test_records_keep_their_form_while_the_format_keeps_its_number() -> None:
     assert (FORMAT, digest) == (2, "a72ed8cb6259")
 
 
-def test_text_of_a_task_is_its_record_however_it_came_about() -> None:
+def test_cached_text_of_a_task_equals_its_record() -> None:
     world = World()
     world.pool()
     job = world.job(usesTaskDependencies=True)

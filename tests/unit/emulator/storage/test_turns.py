@@ -72,7 +72,7 @@ def test_job_timeout_in_a_busy_turn_runs_release_tasks(
     assert task.state is TaskState.ACTIVE
 
 
-def test_pools_that_grow_in_one_turn_share_the_quota() -> None:
+def test_pools_growing_in_one_turn_share_the_quota() -> None:
     world = World(dedicated_cores=4)
     for pool_id in ("one", "two"):
         body = {"id": pool_id, "vmSize": "standard_d2s_v3", "targetDedicatedNodes": 2}
@@ -145,7 +145,7 @@ def test_failed_preparation_leaves_tasks_placed_elsewhere() -> None:
     assert len(pool.nodes) == 3
 
 
-def test_tasks_of_a_job_that_is_being_erased_are_not_set_free() -> None:
+def test_tasks_of_a_job_being_erased_are_not_unblocked() -> None:
     world = World()
     job = world.job(usesTaskDependencies=True)
     parent = world.task(job, "parent")
@@ -160,7 +160,7 @@ def test_tasks_of_a_job_that_is_being_erased_are_not_set_free() -> None:
     assert not job.queues
 
 
-def test_job_that_is_being_erased_is_not_written_again() -> None:
+def test_job_being_erased_is_not_written_again() -> None:
     world = World()
     pool = world.pool()
     job = world.job(**RELEASED)
@@ -173,7 +173,7 @@ def test_job_that_is_being_erased_is_not_written_again() -> None:
     assert not world.account.take_journal().jobs
 
 
-def test_node_that_is_gone_is_not_written_again() -> None:
+def test_removed_node_is_not_written_again() -> None:
     world = World()
     pool = world.pool()
     node = world.node(pool)
@@ -226,7 +226,7 @@ def test_ids_are_unique_across_restarts_with_a_seed(tmp_path: Path) -> None:
     assert len(again.nodes) == 4
 
 
-def test_task_that_is_deleted_before_its_process_starts_has_none(
+def test_task_deleted_before_its_start_has_no_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> list[str]:
@@ -294,7 +294,7 @@ async def asked(
     return statuses[0]
 
 
-def test_request_finds_a_task_that_has_just_ended_as_it_is(tmp_path: Path) -> None:
+def test_request_sees_the_current_state_of_an_ended_task(tmp_path: Path) -> None:
     async def main() -> None:
         emulator = opened(tmp_path)
         account, now = emulator.account, emulator.clock.now()

@@ -53,7 +53,7 @@ class _Contended:
         return DIGEST
 
 
-def test_two_who_get_the_same_file_at_once_both_have_it(tmp_path: Path) -> None:
+def test_concurrent_downloads_of_a_file_both_succeed(tmp_path: Path) -> None:
     download = Download(FILE, tmp_path / "copy" / "a.bin", "new")
     begun = Event()
     others: list[Future[int]] = []
@@ -76,7 +76,7 @@ def test_two_who_get_the_same_file_at_once_both_have_it(tmp_path: Path) -> None:
     assert [path.name for path in download.target.parent.iterdir()] == ["a.bin"]
 
 
-def test_file_system_without_locks_is_no_hindrance(tmp_path: Path, monkeypatch: Any) -> None:
+def test_download_works_on_a_file_system_without_locks(tmp_path: Path, monkeypatch: Any) -> None:
     def refuse(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -132,14 +132,14 @@ def test_stored_path_is_preferred_to_the_name_of_an_older_version() -> None:
 
 
 @pytest.mark.parametrize("typed", ["a\\b", "two\nlines", "bad\udcff", "notes."])
-def test_name_that_is_not_there_is_said(typed: str) -> None:
+def test_missing_name_is_reported(typed: str) -> None:
     store = cast("FileStore", _Older("a/b", "notes"))
     with pytest.raises(RunnerError) as refused:
         files_to_remove(store, parse_stored_path(typed, "data"), recursive=True)
     assert refused.value.code == "R-DATA-NONE"
 
 
-def test_file_that_leaves_the_folder_is_named(tmp_path: Path) -> None:
+def test_file_leaving_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "link").symlink_to(tmp_path)
     store = cast("FileStore", _Older("d/link/x"))

@@ -51,9 +51,7 @@ def test_two_files_for_one_name_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["why?", "a:b", "dot."])
-def test_name_that_a_share_refuses_or_changes_is_refused_before_anything_is_sent(
-    tmp_path: Path, name: str
-) -> None:
+def test_name_invalid_on_a_share_is_refused_before_any_upload(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("a")
     plan_put(STORE, [tmp_path], StoredPath("data", "x"), ignore_progress)
     with pytest.raises(RunnerError) as caught:
@@ -75,7 +73,7 @@ class _Overtaken(_Empty):
         return StoredFile(_path, len(self._content), digest, "1", None)
 
 
-def test_who_is_overtaken_by_the_same_content_has_nothing_left_to_send(tmp_path: Path) -> None:
+def test_concurrent_upload_of_the_same_content_is_a_success(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("mine")
     uploads = plan_put(STORE, [tmp_path], StoredPath("data", "x"), ignore_progress)
     put_files(cast("FileStore", _Overtaken(b"mine")), uploads, ignore_progress)
@@ -84,7 +82,7 @@ def test_who_is_overtaken_by_the_same_content_has_nothing_left_to_send(tmp_path:
     assert caught.value.code == "R-DATA-CHANGED"
 
 
-def test_what_is_no_file_is_named_as_left_out(tmp_path: Path) -> None:
+def test_skipped_pipes_and_links_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "sub").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -102,7 +100,7 @@ def test_what_is_no_file_is_named_as_left_out(tmp_path: Path) -> None:
     assert "sub" not in said.replace(str(tmp_path), "")
 
 
-def test_container_that_is_not_there_is_named() -> None:
+def test_missing_container_is_named() -> None:
     class Connected:
         outputs = local_outputs(LocalState(20001, 20002, 1, 1))
 
@@ -128,7 +126,7 @@ def test_container_that_is_not_there_is_named() -> None:
         (["a\0b"], None, "R-DATA-MISSING"),
     ],
 )
-def test_what_is_not_named_is_not_the_current_folder(
+def test_missing_source_is_not_the_current_folder(
     sources: list[str], dest: str | None, code: str
 ) -> None:
     with pytest.raises(RunnerError) as caught:
@@ -147,7 +145,7 @@ def test_what_is_not_named_is_not_the_current_folder(
         (["x", "x/a.txt"], "b", "data:b"),
     ],
 )
-def test_a_single_source_keeps_its_name_in_a_folder(
+def test_single_source_keeps_its_name_in_a_folder(
     sources: list[str],
     dest: str | None,
     place: str,
@@ -160,7 +158,7 @@ def test_a_single_source_keeps_its_name_in_a_folder(
     assert str(sources_and_place(sources, dest, "data")[1]) == place
 
 
-def test_all_of_a_container_is_removed_only_where_it_is_named() -> None:
+def test_container_is_emptied_only_if_it_is_named() -> None:
     outputs = local_outputs(LocalState(20001, 20002, 1, 1))
     connection = cast("Connection", SimpleNamespace(outputs=outputs))
     for path in ("", "/"):

@@ -107,7 +107,7 @@ def test_fallback_is_not_cached(downloader: Downloader) -> None:
     assert downloader.runs == ["fetch", "fetch"]
 
 
-def test_recipes_with_one_name_for_data_have_caches_of_their_own(tmp_path: Path) -> None:
+def test_recipes_with_equal_data_names_have_separate_caches(tmp_path: Path) -> None:
     folders: set[Path] = set()
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -170,7 +170,7 @@ def test_mnist_has_a_downloader_outside_its_code(tmp_path: Path) -> None:
     assert pack_code(recipe).files == 7
 
 
-def test_given_folder_is_the_data_set(tmp_path: Path) -> None:
+def test_given_folder_is_used_as_the_data_set(tmp_path: Path) -> None:
     (tmp_path / "d" / "sub").mkdir(parents=True)
     (tmp_path / "d" / "sub" / "b.csv").write_text("1")
     (tmp_path / "d" / "a.csv").write_text("22")
@@ -194,9 +194,7 @@ def test_unknown_data_set_asks_for_a_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [b"bad\xff", b"new\nline", b"back\\slash", b"a:b"])
-def test_file_whose_name_no_blob_can_have_is_part_of_a_data_set(
-    tmp_path: Path, name: bytes
-) -> None:
+def test_file_name_invalid_for_a_blob_is_part_of_a_data_set(tmp_path: Path, name: bytes) -> None:
     file = tmp_path / os.fsdecode(name)
     file.write_text("x")
     for given in (tmp_path, file):

@@ -80,7 +80,7 @@ def project(
         yield made
 
 
-def test_a_stack_that_can_be_deployed_passes(project: Project):
+def test_deployable_stack_passes(project: Project):
     code, found = project.check()
     assert code == 0, found
     assert {each["state"] for each in found} <= {"ok", "note", "skipped"}
@@ -91,7 +91,7 @@ def test_a_stack_that_can_be_deployed_passes(project: Project):
 
 
 @pytest.mark.feature(2)
-def test_the_table_has_a_row_each_and_the_fixes_below(project: Project):
+def test_table_has_a_row_per_check_and_the_fixes_below(project: Project):
     project.server.state.providers["Microsoft.Batch"] = "NotRegistered"
     assert main(["check"]) == 3
     shown = project.capsys.readouterr()
@@ -142,7 +142,7 @@ def test_a_missing_file_is_named(project: Project):
     ("vm_size", "code"),
     [("Standard_NC6s_v3", "R-MACHINE-RETIRED"), ("Standard_NC4as_T5", "R-MACHINE-UNKNOWN")],
 )
-def test_a_size_that_cannot_be_had_is_refused(project: Project, vm_size: str, code: str):
+def test_unavailable_size_is_refused(project: Project, vm_size: str, code: str):
     project.write({**_POOL, "vm_size": vm_size})
     assert project.only_failure(3)["code"] == code
 
@@ -210,7 +210,7 @@ def test_not_signed_in_is_a_failure_and_the_rest_is_skipped(
     assert {each["detail"] for each in found if each["state"] == "skipped"} == {"not signed in"}
 
 
-def test_a_subscription_that_cannot_be_seen_is_a_failure(project: Project):
+def test_invisible_subscription_is_a_failure(project: Project):
     project.server.refuse(f"/subscriptions/{SUBSCRIPTION}", 404, "SubscriptionNotFound")
     failed = project.only_failure(4)
     assert (failed["check"], failed["code"]) == ("subscription", "R-AZURE-SUBSCRIPTION")
@@ -221,7 +221,7 @@ def test_a_disabled_subscription_is_a_failure(project: Project):
     assert "Disabled" in project.only_failure(4)["detail"]
 
 
-def test_a_contributor_may_not_assign_roles(project: Project):
+def test_contributor_cannot_assign_roles(project: Project):
     project.server.state.permissions = [
         {"actions": ["*"], "notActions": ["Microsoft.Authorization/*/Write"]}
     ]
@@ -237,13 +237,13 @@ def test_a_refused_request_fails_its_own_check_only(project: Project):
     assert {each["code"] for each in failed} == {"R-AZURE-DENIED"}
 
 
-def test_a_provider_that_is_not_registered_is_a_failure(project: Project):
+def test_unregistered_provider_is_a_failure(project: Project):
     project.server.state.providers["Microsoft.Batch"] = "NotRegistered"
     failed = project.only_failure(3)
     assert failed["fix"] == "az provider register --namespace Microsoft.Batch --wait"
 
 
-def test_a_provider_that_is_being_registered_is_a_warning(project: Project):
+def test_provider_being_registered_is_a_warning(project: Project):
     project.server.state.providers["Microsoft.Batch"] = "Registering"
     code, found = project.check()
     assert (code, [each["check"] for each in found if each["state"] == "warning"]) == (
@@ -285,7 +285,7 @@ def test_a_family_without_dedicated_quota_is_a_failure(project: Project):
     assert "StandardNCASv3_T4Family" in failed["detail"]
 
 
-def test_the_familys_quota_is_found_under_any_spelling(project: Project):
+def test_family_quota_is_found_in_any_spelling(project: Project):
     project.write({**_POOL, "max_spot": 0, "max_dedicated": 2})
     families = [{"name": "Standard NCASv3_T4 Family", "coreQuota": 8}]
     project.server.add_batch_account(
@@ -294,7 +294,7 @@ def test_the_familys_quota_is_found_under_any_spelling(project: Project):
     assert project.check()[0] == 0
 
 
-def test_no_room_for_another_account_is_a_failure(project: Project):
+def test_exhausted_account_quota_is_a_failure(project: Project):
     project.server.state.account_quota = 1
     project.server.add_batch_account("other", "another", "eastus")
     assert "1 Batch accounts" in project.only_failure(5)["detail"]
@@ -308,32 +308,32 @@ def test_a_restricted_size_is_a_failure(project: Project):
     assert (failed["check"], failed["code"]) == ("sizes", "R-AZURE-CAPACITY")
 
 
-def test_a_size_that_the_region_lacks_is_a_failure(project: Project):
+def test_size_missing_in_the_region_is_a_failure(project: Project):
     project.server.state.batch_sizes.clear()
     assert project.only_failure(3)["detail"] == f"{T4} is not offered in eastus"
 
 
 @pytest.mark.parametrize(("end", "state"), [("2020-01-01", "failed"), ("2099-01-01", "warning")])
-def test_batchs_own_end_of_a_size_counts(project: Project, end: str, state: str):
+def test_end_of_a_size_in_batch_is_checked(project: Project, end: str, state: str):
     project.server.state.batch_sizes.clear()
     project.server.add_size(T4, "f", "eastus", end_of_life=end)
     _, found = project.check()
     assert [each["state"] for each in found if each["check"] == "sizes"] == [state]
 
 
-def test_a_size_that_is_never_spot_is_a_failure(project: Project):
+def test_size_without_spot_is_a_failure(project: Project):
     project.server.state.batch_sizes[0]["capabilities"][0]["value"] = "False"
     failed = project.only_failure(3)
     assert failed["code"] == "R-MACHINE-SPOT"
 
 
-def test_a_name_of_somebody_else_is_a_failure(project: Project):
+def test_name_used_by_another_account_is_a_failure(project: Project):
     project.write(storage={"account_name": "taken"})
     project.server.state.taken_names.add("taken")
     assert project.only_failure(3)["code"] == "R-NAME-TAKEN"
 
 
-def test_names_of_the_stack_itself_are_right(project: Project):
+def test_names_used_by_the_stack_itself_pass(project: Project):
     project.server.state.taken_names |= {NAMES.storage_account, NAMES.batch_account}
     project.server.add_batch_account(NAMES.resource_group, NAMES.batch_account, "eastus")
     storage = f"Microsoft.Storage/storageAccounts/{NAMES.storage_account}"
@@ -343,15 +343,13 @@ def test_names_of_the_stack_itself_are_right(project: Project):
     assert sum("belongs to the stack" in each["detail"] for each in found) == 2
 
 
-def test_azure_that_cannot_be_reached_is_a_failure(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-):
+def test_unreachable_azure_is_a_failure(project: Project, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ARM_ENDPOINT", "http://127.0.0.1:9")
     failed = project.only_failure(3)
     assert failed["code"] == "R-AZURE-UNREACHABLE"
 
 
-def test_a_wrong_pool_does_not_hide_the_next(project: Project):
+def test_invalid_pool_does_not_hide_the_next(project: Project):
     project.write({**_POOL, "id": "a", "vm_size": "no"}, {**_POOL, "id": "b", "vm_size": "no"})
     assert [each["check"] for each in project.failures(3)] == ["pool a", "pool b"]
 
@@ -361,7 +359,7 @@ def _usage(family: str, used: int, limit: int) -> dict[str, Any]:
     return {"unit": "Count", "currentValue": used, "limit": limit, "name": name}
 
 
-def test_an_image_that_no_quota_lets_anybody_build_is_a_warning(project: Project):
+def test_image_build_without_quota_is_a_warning(project: Project):
     project.write(image={})
     project.server.state.usages = [_usage("Standard NCASv3_T4 Family", 6, 8)]
     code, found = project.check()
@@ -374,7 +372,7 @@ def test_an_image_that_no_quota_lets_anybody_build_is_a_warning(project: Project
     assert any(each["detail"].startswith("image build: 4 of 4 free") for each in found)
 
 
-def test_an_image_that_the_region_has_no_machine_for_is_a_warning(project: Project):
+def test_image_build_without_a_size_in_the_region_is_a_warning(project: Project):
     project.write(image={"build_vm_size": "Standard_NC24ads_A100_v4"})
     code, found = project.check()
     (warning,) = [each for each in found if each["state"] == "warning"]
@@ -382,7 +380,7 @@ def test_an_image_that_the_region_has_no_machine_for_is_a_warning(project: Proje
     assert "Standard_NC24ads_A100_v4 is not offered" in warning["detail"]
 
 
-def test_more_pools_than_the_account_takes_are_refused(project: Project):
+def test_more_pools_than_the_quota_are_refused(project: Project):
     project.write(_POOL, {**_POOL, "id": "more"})
     project.server.add_batch_account(
         NAMES.resource_group, NAMES.batch_account, "eastus", poolQuota=1
@@ -390,7 +388,7 @@ def test_more_pools_than_the_account_takes_are_refused(project: Project):
     assert "has 2 pools, the quota of the account is 1" in project.only_failure(5)["detail"]
 
 
-def test_the_check_finds_the_project_from_a_folder_within(
+def test_check_finds_the_project_from_a_subfolder(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ):
     (project.folder / "Pulumi.yaml").write_text("name: runner\nruntime: python\n")
@@ -399,7 +397,7 @@ def test_the_check_finds_the_project_from_a_folder_within(
     assert project.check()[0] == 0
 
 
-def test_a_total_dedicated_quota_below_one_node_is_a_failure_whatever_the_familys(
+def test_total_dedicated_quota_below_one_node_is_a_failure(
     project: Project,
 ):
     project.write({**_POOL, "max_spot": 0, "max_dedicated": 2})
@@ -427,14 +425,14 @@ def test_a_stack_without_budget_needs_no_cost_management(project: Project):
     assert budget["state"] == "skipped"
 
 
-def test_an_unknown_offer_is_no_failure(project: Project):
+def test_unknown_offer_passes(project: Project):
     project.server.state.quota_id = ""
     code, found = project.check()
     assert code == 0
     assert [each["state"] for each in found if each["check"] == "budget"] == ["skipped"]
 
 
-def test_what_is_probably_not_meant_is_a_warning_of_the_check(project: Project):
+def test_suspicious_setting_is_a_warning(project: Project):
     project.write({**_POOL, "ssh_from": ["0.0.0.0/0"]})
     code, found = project.check()
     assert code == 0
@@ -443,7 +441,7 @@ def test_what_is_probably_not_meant_is_a_warning_of_the_check(project: Project):
 
 
 @pytest.mark.parametrize(("own_image", "failures"), [(True, 1), (False, 0)])
-def test_a_size_without_trusted_launch_cannot_use_the_stacks_image(
+def test_size_without_trusted_launch_cannot_use_the_image(
     project: Project, own_image: bool, failures: int
 ):
     (size,) = [sku for sku in project.server.state.skus if sku["name"] == T4]
@@ -483,7 +481,7 @@ def team(project: Project) -> Project:
 
 
 @pytest.mark.feature(27)
-def test_adopted_accounts_pass_without_rights_in_the_subscription(team: Project):
+def test_adopted_accounts_need_no_rights_in_the_subscription(team: Project):
     asked = f"{SUBSCRIPTION}/providers/microsoft.authorization/permissions"
     team.server.refuse(asked, 403, "Forbidden")
     code, found = team.check()
@@ -493,7 +491,7 @@ def test_adopted_accounts_pass_without_rights_in_the_subscription(team: Project)
     assert "spot: 16 of 64 cores" in quota
 
 
-def test_budget_that_does_not_count_the_nodes_is_told(team: Project):
+def test_budget_without_the_nodes_is_reported(team: Project):
     said = "the budget is for resource group"
     assert not [each for each in team.check()[1] if said in each["detail"]]
     team.write(adopt={"batch_account": _TEAM["batch_account"]})
@@ -519,7 +517,7 @@ def test_missing_adopted_resource_is_named(team: Project, key: str):
         ({"allowedAuthenticationModes": ["SharedKey"]}, "eastus", "allow Microsoft Entra ID"),
     ],
 )
-def test_batch_account_that_runs_cannot_use_is_refused(
+def test_unusable_batch_account_is_refused(
     team: Project, properties: dict[str, Any], location: str, said: str
 ):
     team.server.add_batch_account("team", "teambatch", location, **properties)
@@ -528,9 +526,7 @@ def test_batch_account_that_runs_cannot_use_is_refused(
 
 
 @pytest.mark.parametrize(("owner", "ok"), [("", False), ("other", False), ("dev", True)])
-def test_pool_of_somebody_else_in_an_adopted_account_is_refused(
-    team: Project, owner: str, ok: bool
-):
+def test_foreign_pool_in_an_adopted_account_is_refused(team: Project, owner: str, ok: bool):
     metadata = [{"name": "runner-stack", "value": owner}] if owner else []
     body = {"value": [{"name": "T4", "properties": {"metadata": metadata}}]}
     team.server.handle("GET", "/teambatch/pools", lambda path, _: (200, body, {}))
@@ -549,7 +545,7 @@ def test_pool_of_somebody_else_in_an_adopted_account_is_refused(
         ({"properties": {"publicNetworkAccess": "Disabled"}}, "warning", "firewall"),
     ],
 )
-def test_storage_account_that_does_not_fit_is_told(
+def test_unsuitable_storage_account_is_reported(
     team: Project, changes: dict[str, Any], state: str, said: str
 ):
     team.server.state.resources[_TEAM["storage_account"]] |= changes

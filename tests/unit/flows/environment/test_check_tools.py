@@ -53,7 +53,7 @@ def test_tools_are_named_with_their_version_and_use(install: Install, tmp_path: 
     assert "`runner preview`, `up` and `down`" in checks["pulumi"].detail
 
 
-def test_missing_tools_are_notes_with_a_use_and_a_fix(install: Install, tmp_path: Path) -> None:
+def test_missing_tools_are_notes_with_purpose_and_fix(install: Install, tmp_path: Path) -> None:
     checks = found(tmp_path)
     missing = [each for name, each in checks.items() if name != "pulumi-sdk"]
     assert {each.state for each in missing} == {"note"}
@@ -62,7 +62,7 @@ def test_missing_tools_are_notes_with_a_use_and_a_fix(install: Install, tmp_path
     assert checks["pulumi"].fix == "run `runner preview --yes`, which installs it"
 
 
-def test_engine_without_its_daemon_is_a_note_and_another_counts(
+def test_engine_without_its_daemon_is_a_note_and_another_is_used(
     install: Install, tmp_path: Path
 ) -> None:
     install("podman", complains="cannot reach the socket")
@@ -73,7 +73,7 @@ def test_engine_without_its_daemon_is_a_note_and_another_counts(
     assert found(tmp_path)["containers"].detail.startswith("docker 28.2.2, for")
 
 
-def test_pulumi_that_the_runner_installed_is_found(install: Install, tmp_path: Path) -> None:
+def test_pulumi_installed_by_runner_is_found(install: Install, tmp_path: Path) -> None:
     install("pulumi", "v3.250.1", folder="home/pulumi-cli/bin")
     assert found(tmp_path)["pulumi"].state == "ok"
 

@@ -58,23 +58,21 @@ def test_every_version_is_deleted_once_and_waited_for(
     assert deletes(server) == [f"{DEFINITION}/versions/{name}" for name in names]
 
 
-def test_a_definition_that_is_gone_has_no_versions(
-    server: ArmServer, management: ArmClient
-) -> None:
+def test_missing_definition_has_no_versions(server: ArmServer, management: ArmClient) -> None:
     server.state.resources.clear()
     assert find_versions(management, DEFINITION) == []
     delete_versions(management, DEFINITION, lambda _: None)
     assert deletes(server) == []
 
 
-def test_a_refused_delete_stops_and_says_why(server: ArmServer, management: ArmClient) -> None:
+def test_refused_deletion_stops_with_the_reason(server: ArmServer, management: ArmClient) -> None:
     server.refuse("/versions/1.0.0", 403, "AuthorizationFailed")
     with pytest.raises(RunnerError, match="lacks a permission"):
         delete_versions(management, DEFINITION, lambda _: None)
     assert len(deletes(server)) == 1
 
 
-def test_waiting_ends(
+def test_wait_for_deletion_times_out(
     server: ArmServer, management: ArmClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(images, "_DELETE_TIMEOUT_S", 0)

@@ -149,7 +149,7 @@ def add_pools(server: ArmServer, group: str = GROUP, **used: str) -> None:
 
 
 @pytest.mark.feature(3)
-def test_a_build_is_started_watched_and_ends_with_its_version(
+def test_build_is_started_and_watched_until_its_version(
     server: ArmServer, capsys: pytest.CaptureFixture[str]
 ):
     play(
@@ -171,7 +171,7 @@ def test_a_build_is_started_watched_and_ends_with_its_version(
     assert ended == ["building", "customizing", "validating"]
 
 
-def test_a_build_that_fails_says_why_and_where_its_log_is(
+def test_failed_build_has_the_reason_and_its_log(
     server: ArmServer, capsys: pytest.CaptureFixture[str]
 ):
     play(
@@ -188,12 +188,12 @@ def test_a_build_that_fails_says_why_and_where_its_log_is(
 
 
 @pytest.mark.parametrize("state", ["Canceled", "PartiallySucceeded"])
-def test_a_build_that_is_no_success_is_no_success(server: ArmServer, state: str):
+def test_unsuccessful_build_is_a_failure(server: ArmServer, state: str):
     play(server, run_status("Running"), run_status(state))
     assert main(["image", "build"]) == 1
 
 
-def test_the_outcome_of_the_run_before_is_not_taken_for_this_one(
+def test_outcome_of_an_earlier_build_is_ignored(
     server: ArmServer, capsys: pytest.CaptureFixture[str]
 ):
     old = run_status("Failed", message="the old one", started="t1")
@@ -206,7 +206,7 @@ def test_the_outcome_of_the_run_before_is_not_taken_for_this_one(
 
 
 @pytest.mark.parametrize("run_before", [True, False])
-def test_a_run_that_never_begins_ends_with_an_error(
+def test_build_that_never_starts_is_an_error(
     server: ArmServer,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -223,19 +223,19 @@ def test_a_run_that_never_begins_ends_with_an_error(
     assert "no run started within 15 minutes" in capsys.readouterr().err
 
 
-def test_a_build_that_is_on_is_watched_and_not_started_twice(server: ArmServer):
+def test_running_build_is_watched_and_not_started_again(server: ArmServer):
     server.state.resources[TEMPLATE]["properties"]["lastRunStatus"] = run_status("Running")
     play(server, run_status("Running"), run_status("Succeeded"))
     assert main(["image", "build"]) == 0
     assert posts(server) == []
 
 
-def test_an_internal_error_of_the_service_in_between_ends_nothing(server: ArmServer):
+def test_temporary_service_error_does_not_end_the_watch(server: ArmServer):
     play(server, run_status("Running"), 400, 400, run_status("Running"), run_status("Succeeded"))
     assert main(["image", "build"]) == 0
 
 
-def test_a_service_that_stays_broken_ends_the_watch_and_says_that_the_build_may_go_on(
+def test_persistent_service_error_ends_the_watch_with_a_hint(
     server: ArmServer, capsys: pytest.CaptureFixture[str]
 ):
     play(server, run_status("Running"), 400)
@@ -245,7 +245,7 @@ def test_a_service_that_stays_broken_ends_the_watch_and_says_that_the_build_may_
     assert "InternalOperationError" in shown
 
 
-def test_ctrl_c_leaves_the_build_running_and_says_how_to_look_again(
+def test_ctrl_c_keeps_the_build_running_and_prints_how_to_watch(
     server: ArmServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     play(server, run_status("Running", "Building"))
@@ -267,7 +267,7 @@ def test_no_wait_starts_and_returns(server: ArmServer, capsys: pytest.CaptureFix
     assert posts(server) == [f"{TEMPLATE}/run"]
 
 
-def test_a_success_that_left_no_version_is_an_error(
+def test_success_without_a_version_is_an_error(
     server: ArmServer, capsys: pytest.CaptureFixture[str]
 ):
     play(server, run_status("Running"), run_status("Succeeded"), version=None)
@@ -275,7 +275,7 @@ def test_a_success_that_left_no_version_is_an_error(
     assert "succeeded without a version" in capsys.readouterr().err
 
 
-def test_the_newest_template_of_this_definition_is_run(server: ArmServer):
+def test_newest_template_of_the_definition_is_run(server: ArmServer):
     other = DEFINITION.replace("runner-gpu", "other")
     add_template(server, TEMPLATE.replace("-dev-1", "-dev-0"), created="2026-10-01")
     add_template(server, TEMPLATE.replace("-dev-1", "-x"), definition=other, created="2026-12-01")
@@ -309,7 +309,7 @@ def no_quota(server: ArmServer) -> None:
         (no_quota, "R-AZURE-QUOTA", 5),
     ],
 )
-def test_what_cannot_be_built_is_one_error_with_its_fix(
+def test_impossible_build_is_one_error_with_a_fix(
     server: ArmServer,
     capsys: pytest.CaptureFixture[str],
     break_it: Callable[[ArmServer], None],
@@ -323,7 +323,7 @@ def test_what_cannot_be_built_is_one_error_with_its_fix(
     assert "fix: " in shown
 
 
-def test_versions_are_listed_newest_first_with_the_pools_that_boot_them(
+def test_versions_are_listed_newest_first_with_their_pools(
     server: ArmServer, capsys: pytest.CaptureFixture[str]
 ):
     for name in ("1.0.2", "1.0.10", "1.0.9"):
@@ -358,9 +358,7 @@ def test_pools_of_an_adopted_account_are_found_in_its_group(
     assert row["pools"] == ["t4 (latest)"]
 
 
-def test_the_table_shows_the_same_on_one_line_each(
-    server: ArmServer, capsys: pytest.CaptureFixture[str]
-):
+def test_table_has_one_line_per_version(server: ArmServer, capsys: pytest.CaptureFixture[str]):
     add_version(server, "1.0.2")
     add_pools(server, t4=DEFINITION)
     assert main(["image", "ls", "-o", "tsv"]) == 0
@@ -369,7 +367,9 @@ def test_the_table_shows_the_same_on_one_line_each(
     assert row.split("\t")[:4] == ["1.0.2", "2026-11-20", "Succeeded", "West Europe, North Europe"]
 
 
-def test_no_version_says_how_to_make_one(server: ArmServer, capsys: pytest.CaptureFixture[str]):
+def test_missing_versions_name_the_build_command(
+    server: ArmServer, capsys: pytest.CaptureFixture[str]
+):
     add_pools(server)
     assert main(["image", "ls"]) == 0
     shown = capsys.readouterr()

@@ -103,7 +103,7 @@ def config(folder: Path, stack: str = "dev") -> dict[str, object]:
 
 
 @pytest.mark.feature(27)
-def test_enter_to_every_question_makes_files_that_preview_accepts(
+def test_default_answers_create_a_valid_project(
     folder: Path, az: Callable[..., None], ask: Ask, capsys: Capture
 ) -> None:
     az(_ACCOUNTS)
@@ -120,7 +120,7 @@ def test_enter_to_every_question_makes_files_that_preview_accepts(
     assert pool["nodes"] == "0 to 4 spot"
 
 
-def test_invalid_answers_are_asked_for_again_with_the_reason(
+def test_invalid_answer_repeats_the_question_with_the_reason(
     folder: Path, az: Callable[..., None], ask: Ask
 ) -> None:
     az(_ACCOUNTS)
@@ -194,7 +194,7 @@ def test_enter_adopts_nothing_where_accounts_exist(
     assert "runner:adopt" not in config(folder)
 
 
-def test_unknown_account_is_named_with_those_there_are(
+def test_unknown_account_is_named_with_the_known_ones(
     folder: Path, az: Callable[..., None], capsys: Capture
 ) -> None:
     az(_ACCOUNTS, there=True)
@@ -306,7 +306,7 @@ def test_folder_of_another_pulumi_project_is_refused(folder: Path, capsys: Captu
     assert [path.name for path in folder.iterdir()] == ["Pulumi.yaml"]
 
 
-def test_files_that_cannot_be_written_leave_nothing_behind(
+def test_failed_write_leaves_no_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def full(self: Path, text: str, **_: object) -> None:

@@ -29,7 +29,7 @@ SAMPLE = re.compile(rf"^[a-zA-Z_:][\w:]*(\{{{_LABEL}(,{_LABEL})*\}})? [-+.\deE]+
 
 
 @given(st.dictionaries(st.sampled_from(["pool", "state"]), st.text()), st.floats(-1e12, 1e12))
-def test_every_sample_is_a_line_of_the_format(labels: dict[str, str], value: float) -> None:
+def test_every_sample_has_the_exposition_format(labels: dict[str, str], value: float) -> None:
     text = render_metrics([Gauge("runner_x", "Help.", [(labels, value)])])
     first, second, sample, rest = text.split("\n")
     assert (first, second, rest) == ("# HELP runner_x Help.", "# TYPE runner_x gauge", "")
@@ -55,7 +55,7 @@ def test_costs_and_states_are_metrics_and_unknown_prices_are_not(records: Record
 
 
 @pytest.mark.feature(57)
-def test_prometheus_reads_the_endpoint_also_while_the_services_are_down() -> None:
+def test_endpoint_answers_prometheus_while_services_are_down() -> None:
     answers = [[Gauge("runner_pool_nodes", "Nodes.", [({"pool": "t4"}, 2.0)])], None]
 
     def load() -> list[Gauge]:
@@ -85,7 +85,7 @@ def test_prometheus_reads_the_endpoint_also_while_the_services_are_down() -> Non
     assert "runner_pool_nodes" not in down
 
 
-def test_scrapes_within_the_interval_ask_the_services_once() -> None:
+def test_scrapes_within_the_interval_query_the_services_once() -> None:
     asked: list[int] = []
 
     def load() -> list[Gauge]:

@@ -47,7 +47,7 @@ def keep_outputs(home: Path, **changes: Any) -> None:
     (home / "stacks/dev.json").write_text(json.dumps({**plain_stack().exports, **changes}))
 
 
-def test_down_of_a_stack_never_deployed_says_so_without_the_engine(
+def test_down_of_an_undeployed_stack_needs_no_engine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["down"]) == 0
@@ -57,7 +57,7 @@ def test_down_of_a_stack_never_deployed_says_so_without_the_engine(
 
 
 @pytest.mark.parametrize("state", ["runner/dev.json", "runner/dev.json.gz", "dev.json"])
-def test_a_state_in_the_folder_is_found_wherever_pulumi_keeps_it(home: Path, state: str) -> None:
+def test_state_in_the_folder_is_found_in_any_backend(home: Path, state: str) -> None:
     folder = home / "pulumi"
     assert has_stack(folder.as_uri(), "dev") is False
     file = folder / ".pulumi/stacks" / state
@@ -68,11 +68,11 @@ def test_a_state_in_the_folder_is_found_wherever_pulumi_keeps_it(home: Path, sta
 
 
 @pytest.mark.parametrize("backend", [None, "https://api.pulumi.com", "azblob://state"])
-def test_what_is_not_in_a_folder_is_not_known(backend: str | None) -> None:
+def test_state_outside_a_folder_is_unknown(backend: str | None) -> None:
     assert has_stack(backend, "dev") is None
 
 
-def test_down_asks_the_engine_where_there_is_a_state(
+def test_down_starts_the_engine_if_there_is_a_state(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = home / "pulumi/.pulumi/stacks/runner/dev.json"
@@ -82,7 +82,7 @@ def test_down_asks_the_engine_where_there_is_a_state(
     assert "R-PULUMI-MISSING" in capsys.readouterr().err
 
 
-def test_image_registry_prints_the_host_alone(
+def test_image_registry_prints_only_the_host(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep_outputs(home, registry_server="ours.azurecr.io")
@@ -107,7 +107,7 @@ def test_a_stack_without_registry_is_an_error_with_its_fix(
 @pytest.mark.parametrize(
     ("words", "hint"), [([], True), (["--target", "local"], False), (["-o", "json"], False)]
 )
-def test_pools_of_this_machine_in_a_stacks_folder_hint_at_the_stacks(
+def test_pool_ls_of_local_in_a_stack_folder_hints_at_the_stack(
     words: Sequence[str],
     hint: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,7 +121,7 @@ def test_pools_of_this_machine_in_a_stacks_folder_hint_at_the_stacks(
     assert ("runner pool ls --target azure" in capsys.readouterr().err) is hint
 
 
-def test_elsewhere_there_is_no_hint(
+def test_pool_ls_has_no_hint_outside_a_stack_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def no_pools(_: object) -> list[object]:
@@ -133,7 +133,7 @@ def test_elsewhere_there_is_no_hint(
     assert "--target azure" not in capsys.readouterr().err
 
 
-def test_a_stack_that_changed_after_it_was_shown_is_not_deployed(home: Path) -> None:
+def test_stack_changed_after_its_preview_is_not_deployed(home: Path) -> None:
     file = Path("Pulumi.dev.yaml")
     where = {"ARM_LOCATION": "eastus", "ARM_SUBSCRIPTION_ID": SUBSCRIPTION}
     script = Path("setup.sh")
@@ -154,7 +154,7 @@ def test_a_stack_that_changed_after_it_was_shown_is_not_deployed(home: Path) -> 
         refuse_changed(shown, settings, env=where, now=NOW)
 
 
-def test_costs_show_what_pools_keep_while_idle(home: Path) -> None:
+def test_costs_include_idle_nodes_of_pools(home: Path) -> None:
     known, unknown = "Standard_NC4as_T4_v3", "Standard_NC64as_T4_v3"
     pools = {
         "idle": f"vm_size: {known}",

@@ -57,7 +57,7 @@ def look(home: Path, monkeypatch: pytest.MonkeyPatch, state: Mapping[str, Any], 
     return deploy.find_remains(settings, environment, {}, progress, ask=True)
 
 
-def test_the_account_of_the_state_is_asked_whatever_is_kept_here(
+def test_account_in_the_state_is_queried_first(
     asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exports = plain_stack().exports
@@ -67,7 +67,7 @@ def test_the_account_of_the_state_is_asked_whatever_is_kept_here(
     assert remains.schedules == list(_SCHEDULES.values())
 
 
-def test_what_is_kept_here_is_asked_where_the_state_has_no_outputs(
+def test_stored_outputs_are_used_if_the_state_has_none(
     asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exports = plain_stack().exports
@@ -86,7 +86,7 @@ def test_only_the_pools_of_the_stack_count_in_an_adopted_account(
     assert (remains.active, remains.schedules) == (["run-1"], ["nightly"])
 
 
-def test_state_without_pools_asks_no_account(
+def test_state_without_pools_queries_no_account(
     asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = automation.Deployed("azure-native:storage:BlobContainer", "runs", "/x", protect=True)

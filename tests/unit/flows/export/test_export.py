@@ -22,27 +22,27 @@ def point(name: str, step: int | None, value: float, attempt: int = 1) -> Metric
     return MetricPoint("2026-11-21T15:00:00+00:00", attempt, step, name, value)
 
 
-def test_steps_that_a_later_attempt_went_over_again_are_its_alone() -> None:
+def test_repeated_steps_are_those_of_the_later_attempt() -> None:
     first = [point("loss", step, step, 1) for step in (1, 2, 3, 4)]
     second = [point("loss", step, -step, 2) for step in (3, 4, 5)]
     shown = [(each.step, each.value) for each in final_points([*first, *second])]
     assert shown == [(1, 1), (2, 2), (3, -3), (4, -4), (5, -5)]
 
 
-def test_values_without_step_are_counted_and_repeated_steps_of_one_attempt_stay() -> None:
+def test_values_without_steps_are_numbered_within_an_attempt() -> None:
     points = [point("a", None, 1), point("b", None, 2), point("a", None, 3), point("c", 7, 4)]
     shown = [(p.name, p.step, p.value) for p in final_points([*points, point("c", 7, 5)])]
     assert shown == [("a", 1, 1), ("b", 1, 2), ("a", 2, 3), ("c", 7, 4), ("c", 7, 5)]
 
 
-def test_time_is_seconds_of_the_epoch_also_where_a_zone_or_the_time_is_missing() -> None:
+def test_time_is_in_epoch_seconds_even_without_a_zone() -> None:
     times = ("1970-01-01T01:00:00+01:00", "1970-01-01T00:00:07", "nonsense")
     counter = StepCounter()
     found = [counter.point(MetricPoint(time, 1, 1, "x", 0.0)).time_s for time in times]
     assert found == [0.0, 7.0, 0.0]
 
 
-def test_lineage_is_flat_text_without_what_is_unknown() -> None:
+def test_lineage_is_flat_text_without_unknown_values() -> None:
     document = {
         "format": 1,
         "run_id": "r-1",
@@ -76,7 +76,7 @@ def test_lineage_is_flat_text_without_what_is_unknown() -> None:
     assert json.loads(found["inputs"])["x"]["url"] == "https://a.blob/c/f"
 
 
-def test_event_file_grows_by_its_new_bytes_and_begins_anew_where_it_shrank(tmp_path: Path) -> None:
+def test_event_file_is_appended_or_restarted_if_it_shrank(tmp_path: Path) -> None:
     target, asked = tmp_path / "a" / "file", []
 
     def read(data: bytes) -> None:
@@ -92,7 +92,7 @@ def test_event_file_grows_by_its_new_bytes_and_begins_anew_where_it_shrank(tmp_p
     assert asked == [(0, 3), (3, 7), (7, 7), (0, 3)]
 
 
-def test_addresses_and_names_are_as_mlflow_takes_them(
+def test_urls_and_names_are_valid_in_mlflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -119,7 +119,7 @@ def test_numbers_too_large_for_an_event_file_become_infinite() -> None:
     assert [_single(value) for value in (1e300, -1e300, 0.5)] == [float("inf"), -float("inf"), 0.5]
 
 
-def test_package_that_is_there_but_broken_is_told_from_one_that_is_missing(
+def test_broken_and_missing_packages_have_different_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_extra.py").write_text("import no_such_thing_inside")

@@ -96,7 +96,7 @@ def collector() -> Generator[Collector]:
 
 
 @pytest.mark.feature(57)
-def test_events_arrive_as_log_records_with_their_time_and_run(
+def test_events_are_sent_as_log_records_with_time_and_run(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret")
@@ -126,7 +126,7 @@ def test_events_arrive_as_log_records_with_their_time_and_run(
     assert collector.headers[0]["api-key"] == "secret"
 
 
-def test_endpoint_that_refuses_or_is_down_is_an_error_with_its_reason(
+def test_refusing_or_stopped_endpoint_is_an_error_with_the_reason(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
@@ -164,7 +164,7 @@ def test_endpoint_is_that_of_the_option_or_the_environment(
     assert caught.value.code == "R-OTLP-URI"
 
 
-def test_each_event_is_sent_once_and_again_only_if_it_was_refused() -> None:
+def test_events_are_sent_again_only_if_refused() -> None:
     runs = [RunEvents(run_spec(), EVENTS[:1], False), RunEvents(run_spec(2), EVENTS[:1], False)]
     sent: list[tuple[str, int]] = []
     asked: list[frozenset[str]] = []

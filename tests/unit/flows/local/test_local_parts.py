@@ -80,7 +80,7 @@ def server(tmp_path: Path) -> Generator[tuple[ServiceLaunch, ProcessRecord, int]
         psutil.Process(record.pid).wait()
 
 
-def test_started_process_is_in_a_session_of_its_own_and_found_again(
+def test_started_process_has_its_own_session_and_is_found_again(
     server: tuple[ServiceLaunch, ProcessRecord, int],
 ) -> None:
     launch, record, _ = server
@@ -105,7 +105,7 @@ def test_process_is_found_by_its_marker_when_the_clock_was_set(
     assert find_process(ProcessRecord(record.pid, record.created - 3600), launch.marker) is not None
 
 
-def test_stopped_process_is_gone_also_as_a_zombie(
+def test_zombie_counts_as_a_stopped_process(
     server: tuple[ServiceLaunch, ProcessRecord, int],
 ) -> None:
     launch, record, port = server
@@ -134,7 +134,7 @@ def test_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert find_process(record, "x") is None
 
 
-def test_owner_of_a_port_is_named_and_an_orphan_of_ours_adopted(
+def test_owner_of_a_port_is_named_and_our_orphan_is_adopted(
     server: tuple[ServiceLaunch, ProcessRecord, int],
 ) -> None:
     launch, record, port = server
@@ -146,14 +146,14 @@ def test_owner_of_a_port_is_named_and_an_orphan_of_ours_adopted(
     assert find_orphan(port, "another home") is None
 
 
-def test_chosen_ports_are_outside_those_of_agents_and_of_outgoing_connections() -> None:
+def test_chosen_ports_avoid_agent_and_ephemeral_ports() -> None:
     first = choose_port()
     second = choose_port((first,))
     assert first != second
     assert all(FIRST_PORT + PORTS <= port < 32_768 for port in (first, second))
 
 
-def test_keys_are_random_private_and_kept(paths: HomePaths, tmp_path: Path) -> None:
+def test_keys_are_random_private_and_stored(paths: HomePaths, tmp_path: Path) -> None:
     keys = ensure_keys(paths)
     assert ensure_keys(paths) == keys
     assert keys != ensure_keys(HomePaths(tmp_path / "other"))
@@ -162,7 +162,7 @@ def test_keys_are_random_private_and_kept(paths: HomePaths, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_folders_are_closed_to_others_whatever_the_umask(tmp_path: Path, exists: bool) -> None:
+def test_folders_are_private_under_any_umask(tmp_path: Path, exists: bool) -> None:
     paths = HomePaths(tmp_path / "new" / "home")
     before = os.umask(0)
     try:
@@ -192,7 +192,7 @@ def test_state_survives_and_damage_is_named(paths: HomePaths) -> None:
         assert caught.value.code == "R-LOCAL-STATE"
 
 
-def test_what_was_chosen_before_is_kept_and_what_is_asked_for_wins() -> None:
+def test_stored_sizes_are_kept_unless_options_are_given() -> None:
     before = LocalState(25001, 25002, nodes=3, slots=2, files_port=choose_port((25001, 25002)))
     assert wanted_state(before, None, None, None, None) == before
     changed = wanted_state(before, 0, 4, 25003, None)
@@ -200,7 +200,7 @@ def test_what_was_chosen_before_is_kept_and_what_is_asked_for_wins() -> None:
     assert (changed.batch_port, changed.blob_port) == (25003, 25002)
 
 
-def test_azure_names_are_kept_until_they_are_switched_off(paths: HomePaths) -> None:
+def test_azure_names_are_kept_until_disabled(paths: HomePaths) -> None:
     before = LocalState(25001, 25002, nodes=1, slots=1, files_port=3, azure_names=True)
     kept = wanted_state(before, None, None, None, None)
     off = wanted_state(before, None, None, None, None, azure_names=False)
@@ -211,7 +211,7 @@ def test_azure_names_are_kept_until_they_are_switched_off(paths: HomePaths) -> N
     assert ["--azure-names" in launch.arguments for launch in words] == [True, False]
 
 
-def test_a_state_from_before_there_were_files_gets_a_port_for_them() -> None:
+def test_state_without_a_files_port_gets_one() -> None:
     before = LocalState(25001, 25002, nodes=3, slots=2)
     wanted = wanted_state(before, None, None, None, None)
     assert wanted.files_port not in (0, 25001, 25002)
@@ -241,7 +241,7 @@ def test_sizes_and_ports_out_of_range_are_refused(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"batch": 5, "storage": "x"}'])
-def test_damaged_keys_are_no_bug_of_ours(paths: HomePaths, text: str) -> None:
+def test_damaged_keys_are_an_expected_error(paths: HomePaths, text: str) -> None:
     paths.local.mkdir(parents=True)
     paths.keys.write_text(text)
     with pytest.raises(RunnerError) as caught:
@@ -291,7 +291,7 @@ def test_start_task_links_a_cache_that_outlives_the_node(paths: HomePaths, tmp_p
     assert os.access(shared / "runner" / "bin" / "uv", os.X_OK)
 
 
-def test_lock_is_held_by_one_and_freed_for_the_next(tmp_path: Path) -> None:
+def test_lock_is_exclusive_and_released(tmp_path: Path) -> None:
     order: list[str] = []
     held, waited = threading.Event(), threading.Event()
 
@@ -343,7 +343,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[azurite.Nod
     return box
 
 
-def test_azurite_is_installed_once_by_two_at_once(
+def test_concurrent_installations_of_azurite_run_once(
     paths: HomePaths, tmp_path: Path, runtime: list[azurite.NodejsRuntime]
 ) -> None:
     assert runtime
@@ -360,7 +360,7 @@ def test_azurite_is_installed_once_by_two_at_once(
     assert (tmp_path / "count").read_text() == "once\n"
 
 
-def test_failed_installation_leaves_nothing_and_says_why(
+def test_failed_installation_leaves_no_files_and_is_explained(
     paths: HomePaths, tmp_path: Path, runtime: list[azurite.NodejsRuntime]
 ) -> None:
     good = runtime[0]
@@ -389,7 +389,7 @@ def test_lock_file_of_azurite_pins_hashes_and_holds_no_address() -> None:
     assert f'"azurite": "{azurite.VERSION}"' in (folder / "package.json").read_text()
 
 
-def test_old_node_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_node_js_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, answer in (("node", "18.20.0 /usr/bin/node"), ("npm", "")):
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{answer}'\n")
         (tmp_path / name).chmod(0o755)
@@ -424,7 +424,7 @@ def test_silent_port_does_not_answer() -> None:
         assert not service_answers("blob", state, timeout_s=0.1)
 
 
-def test_service_that_dies_while_starting_shows_the_end_of_its_log(tmp_path: Path) -> None:
+def test_service_that_fails_to_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("of an earlier start\n")
     start = services.log_size(log)
@@ -452,7 +452,7 @@ def test_start_on_a_full_disk_names_it_and_starts_nothing(
     assert not (tmp_path / "home" / "local").exists()
 
 
-def test_service_that_does_not_answer_on_a_full_disk_is_not_awaited(
+def test_service_on_a_full_disk_is_not_awaited(
     server: tuple[ServiceLaunch, ProcessRecord, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch, record, _ = server
@@ -463,7 +463,7 @@ def test_service_that_does_not_answer_on_a_full_disk_is_not_awaited(
 
 
 @pytest.mark.parametrize("chosen", [True, False])
-def test_start_is_repeated_with_another_port_if_a_chosen_one_was_taken_meanwhile(
+def test_start_is_repeated_with_another_port_if_one_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: bool
 ) -> None:
     settings = load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(tmp_path / "home")})

@@ -42,7 +42,7 @@ def pruned(settings: Settings, *, everything: bool = False) -> int:
     return plan.size_bytes
 
 
-def test_other_versions_and_old_logs_go_and_the_used_ones_stay(settings: Settings) -> None:
+def test_prune_deletes_unused_versions_and_old_logs(settings: Settings) -> None:
     paths = HomePaths(settings.home)
     kept = [
         write(paths.azurite(azurite.VERSION) / "main.js"),
@@ -59,7 +59,7 @@ def test_other_versions_and_old_logs_go_and_the_used_ones_stay(settings: Setting
     assert not any(path.exists() for path in (abandoned, *gone))
 
 
-def test_all_deletes_packages_and_data_but_no_folder_that_nodes_link_to(
+def test_prune_all_keeps_folders_linked_by_nodes(
     settings: Settings,
 ) -> None:
     paths = HomePaths(settings.home)
@@ -78,7 +78,7 @@ def test_all_deletes_packages_and_data_but_no_folder_that_nodes_link_to(
     assert node.exists()
 
 
-def test_packages_stay_while_a_task_has_not_ended(
+def test_packages_are_kept_while_a_task_is_active(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = write(HomePaths(settings.home).cache / "uv" / "wheel")
@@ -93,7 +93,7 @@ def test_packages_stay_while_a_task_has_not_ended(
     assert wheel.exists()
 
 
-def test_folder_with_the_only_copy_of_a_file_is_kept_and_named(
+def test_folder_with_a_unique_file_is_kept_and_named(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = {
@@ -133,7 +133,7 @@ def test_folder_with_the_only_copy_of_a_file_is_kept_and_named(
     )
 
 
-def test_cache_that_other_homes_share_stays(settings: Settings, tmp_path: Path) -> None:
+def test_shared_cache_is_kept(settings: Settings, tmp_path: Path) -> None:
     wheel = write(tmp_path / "shared" / "uv" / "wheel")
     settings.home.mkdir(parents=True, exist_ok=True)
     HomePaths(settings.home).cache.symlink_to(tmp_path / "shared")

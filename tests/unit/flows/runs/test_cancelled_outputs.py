@@ -33,7 +33,7 @@ def test_cancelled_run_has_the_files_of_its_last_attempt(attempt: int, folder: s
 
 
 @pytest.mark.parametrize("listed", [None, b"{", b'[{"path": "../x"}]', b"[]"])
-def test_cancelled_run_without_a_whole_list_has_no_outputs(listed: bytes | None) -> None:
+def test_cancelled_run_without_a_complete_list_has_no_outputs(listed: bytes | None) -> None:
     result = load(1, listed)
     assert (result.outputs, result.partial) == ((), False)
 

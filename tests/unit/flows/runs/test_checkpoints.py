@@ -31,7 +31,7 @@ def manifest(number: int, size: int, **changes: Any) -> bytes:
     return json.dumps({**said, **changes}).encode()
 
 
-def test_checkpoint_that_nothing_can_go_on_from_is_told_with_its_reason() -> None:
+def test_unusable_checkpoint_is_listed_with_the_reason() -> None:
     blobs = {
         "r/checkpoints/files/1/1": b"whole",
         "r/checkpoints/files/1/2": b"sho",

@@ -139,7 +139,7 @@ def test_rows_are_recipes_experiments_or_pools(records: Records) -> None:
     }
 
 
-def test_one_run_pays_its_share_of_a_node_with_others(records: Records) -> None:
+def test_run_pays_its_share_of_a_shared_node(records: Records) -> None:
     alone = records.add(1)
     before = records.report(run_id=alone).total.total_micro
     records.add(1, experiment="other")
@@ -155,7 +155,7 @@ def test_one_run_pays_its_share_of_a_node_with_others(records: Records) -> None:
     assert abs(2 * shared - before) <= 1
 
 
-def test_a_node_that_exists_is_idle_until_now(records: Records) -> None:
+def test_existing_node_is_idle_until_now(records: Records) -> None:
     records.add(1)
     node = NodeView("tvm-1", "idle", True, 0, 1, None, None, None)
     records.nodes = [node]
@@ -165,13 +165,13 @@ def test_a_node_that_exists_is_idle_until_now(records: Records) -> None:
     assert records.report().total.ms["idle"] == 0
 
 
-def test_runs_that_were_submitted_before_are_not_counted(records: Records) -> None:
+def test_runs_submitted_before_the_period_are_not_counted(records: Records) -> None:
     records.add(1)
     assert len(records.report(since=NOW - timedelta(days=1)).rows) == 1
     assert not records.report(since=NOW + timedelta(hours=1)).rows
 
 
-def test_a_price_that_is_not_in_the_table_is_unknown(records: Records) -> None:
+def test_price_missing_in_the_table_is_unknown(records: Records) -> None:
     records.add(1)
     report = records.report(region="nowhere")
     assert report.total.total_micro is None
@@ -180,13 +180,13 @@ def test_a_price_that_is_not_in_the_table_is_unknown(records: Records) -> None:
     assert records.report(region="nowhere", spot_usd=2.0).total.total_micro == 1_200_000
 
 
-def test_nodes_on_this_machine_are_free_unless_a_price_is_named(records: Records) -> None:
+def test_local_nodes_are_free_unless_a_price_is_given(records: Records) -> None:
     records.add(1)
     report = records.report(region=None)
     assert (report.is_free, report.total.total_micro) == (True, 0)
 
 
-def test_a_run_whose_documents_cannot_be_read_is_a_gap(records: Records) -> None:
+def test_unreadable_run_is_a_gap(records: Records) -> None:
     run_id = records.add(1, indexed=False)
     records.blobs[f"{run_id}/run.json"] = b'{"format": 99}'
     report = records.report()

@@ -56,7 +56,7 @@ def test_summary_counts_states_and_groups_causes() -> None:
     assert cats.durations_s == {"total": 80, "median": 11, "longest": 30}
 
 
-def test_best_run_succeeded_and_measured_a_number() -> None:
+def test_best_run_has_succeeded_with_a_finite_metric() -> None:
     cats = Experiment("cats", ROWS)
     assert cats.main_metric == "acc"
     best, smallest = cats.best("acc"), cats.best("loss")

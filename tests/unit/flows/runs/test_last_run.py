@@ -45,7 +45,7 @@ def run_of(run_id: str, created: str) -> bytes:
     return json.dumps({**RUN, "run_id": run_id, "created": created}).encode()
 
 
-def test_the_later_of_one_second_is_the_last_whatever_its_name(
+def test_last_run_is_the_later_one_within_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = {
@@ -57,7 +57,7 @@ def test_the_later_of_one_second_is_the_last_whatever_its_name(
     assert last_of(monkeypatch, documents) == "again-20261121-143005-aaaa"
 
 
-def test_a_damaged_run_of_that_second_does_not_stand_before_a_whole_one(
+def test_damaged_run_of_the_same_second_is_not_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = "again-20261121-143005-aaaa"
@@ -65,7 +65,7 @@ def test_a_damaged_run_of_that_second_does_not_stand_before_a_whole_one(
     assert last_of(monkeypatch, documents) == whole
 
 
-def test_the_last_group_is_told_by_its_document_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_group_is_chosen_by_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
     class Groups:
         def list(self, _: str) -> list[Any]:
             return [SimpleNamespace(name=name) for name in documents]

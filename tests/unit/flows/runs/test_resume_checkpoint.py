@@ -42,7 +42,7 @@ def record(**changes: object) -> RunSpec:
     return parse_run(json.dumps({**RAW, **changes}).encode(), RUN)
 
 
-def test_newest_or_the_one_that_is_named(service: FakeBlobs, runs: BlobContainer) -> None:
+def test_newest_or_named_checkpoint_is_chosen(service: FakeBlobs, runs: BlobContainer) -> None:
     for number in (1, 2, 10):
         commit(service, RUN, number)
     commit(service, RUN, 11, claims=99)
@@ -54,7 +54,7 @@ def test_newest_or_the_one_that_is_named(service: FakeBlobs, runs: BlobContainer
         assert find_checkpoint(runs, record(), wanted) is None
 
 
-def test_number_is_one_of_the_run_itself(service: FakeBlobs, runs: BlobContainer) -> None:
+def test_number_must_be_a_checkpoint_of_the_run(service: FakeBlobs, runs: BlobContainer) -> None:
     commit(service, "before", 4)
     resumed = record(resume_from={"run_id": "before", "checkpoint": 4})
     found = find_checkpoint(runs, resumed)

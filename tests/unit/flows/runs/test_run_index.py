@@ -57,7 +57,7 @@ def result_of(run_id: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_entry_says_all_that_a_row_shows() -> None:
+def test_entry_contains_all_columns_of_a_row() -> None:
     entry = index_metadata(run_of("a"), result_of("a", message="m" * 1000))
     record = parse_run(entry["run"].encode(), "a")
     full = parse_run(json.dumps(run_of("a")).encode(), "a")
@@ -70,7 +70,7 @@ def test_entry_says_all_that_a_row_shows() -> None:
 
 
 @given(st.dictionaries(st.text(), st.text() | st.floats() | st.none(), max_size=5))
-def test_entry_is_a_header_that_no_signature_folds(params: dict[str, Any]) -> None:
+def test_entry_is_a_valid_header_value(params: dict[str, Any]) -> None:
     text = index_metadata(run_of("a", params=params), None)["run"]
     assert text.isascii()
     assert text.isprintable()
@@ -78,7 +78,7 @@ def test_entry_is_a_header_that_no_signature_folds(params: dict[str, Any]) -> No
     assert repr(json.loads(text)["params"]) == repr(params)
 
 
-def test_what_has_no_room_is_left_out_and_then_asked_of_the_run() -> None:
+def test_oversized_parts_of_an_entry_are_omitted() -> None:
     many = {f"metric{n}": 0.123456789 for n in range(500)}
     assert set(index_metadata(run_of("a"), result_of("a", metrics=many))) == {"run"}
     assert not index_metadata(run_of("a", params=many), result_of("a"))
@@ -178,9 +178,7 @@ def test_list_is_the_same_with_and_without_an_index(connection: Connection, stor
     assert list(map(repr, map(shown, indexed))) == list(map(repr, map(shown, plain)))
 
 
-def test_entry_of_a_newer_or_broken_kind_is_not_believed(
-    connection: Connection, store: Store
-) -> None:
+def test_newer_or_damaged_entry_is_ignored(connection: Connection, store: Store) -> None:
     for number in range(COUNT):
         store.add(number, indexed=True, over=True)
     newer = store.add(70, indexed=True, over=True, format=99)
@@ -202,9 +200,7 @@ def test_entry_of_a_deleted_run_shows_no_run(connection: Connection, store: Stor
     assert gone not in {row.run_id for row in rows_of(connection)}
 
 
-def test_runs_that_wait_are_known_from_their_job_alone(
-    connection: Connection, store: Store
-) -> None:
+def test_waiting_runs_are_listed_from_their_job(connection: Connection, store: Store) -> None:
     ids = [store.add(number, indexed=True, over=False) for number in range(COUNT)]
     store.tasks = {run_id: TaskView("active") for run_id in ids[1:]}
     rows = {row.run_id: row for row in rows_of(connection)}
@@ -217,7 +213,7 @@ def test_runs_that_wait_are_known_from_their_job_alone(
     assert reasons == {"pool local does not exist"}
 
 
-def test_result_that_the_index_missed_is_found_when_the_task_is_gone(
+def test_result_missing_in_the_index_is_read_without_a_task(
     connection: Connection, store: Store
 ) -> None:
     for number in range(COUNT):
@@ -244,7 +240,7 @@ def test_filters_are_by_experiment_state_and_time(connection: Connection, store:
     assert len(found.rows) == 3
 
 
-def test_experiment_is_found_as_it_was_typed() -> None:
+def test_experiment_is_found_as_typed() -> None:
     body = json.dumps(run_of("mnist-20261121-143005-k3f9", experiment="my-cats")).encode()
     record = parse_run(body, "mnist-20261121-143005-k3f9")
     row = RunRow(record.run_id, record, None, None)
@@ -285,7 +281,7 @@ def test_goal_of_the_recipe_decides_which_run_is_best(connection: Connection, st
     assert [row.metrics["acc"] for row in rank(records, MetricOrder("acc"))] == [0, 1, 2]
 
 
-def test_unknown_metric_names_near_ones(connection: Connection, store: Store) -> None:
+def test_unknown_metric_names_similar_ones(connection: Connection, store: Store) -> None:
     assert ranked(connection, "anything") == []
     store.add(1, indexed=True, over=True, metrics={"test_accuracy": 1, "loss": 1})
     with pytest.raises(RunnerError) as caught:

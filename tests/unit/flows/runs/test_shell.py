@@ -42,7 +42,7 @@ def place(work_dir: Path, container: str | None = None) -> shell.RunLocation:
     return shell.RunLocation("mnist-1", task, str(work_dir), datetime.now(UTC) + timedelta(hours=1))
 
 
-def test_shell_gets_every_value_as_it_was_and_no_secret(work_dir: Path) -> None:
+def test_shell_gets_every_variable_unchanged_except_secrets(work_dir: Path) -> None:
     show = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
     argv = shell_command(str(work_dir), [sys.executable, "-c", show], None)
     done = subprocess.run(argv, env={}, capture_output=True, text=True, check=True)
@@ -57,21 +57,21 @@ def test_shell_gets_every_value_as_it_was_and_no_secret(work_dir: Path) -> None:
     assert (work_dir / "logs" / "environment.sh").stat().st_mode & 0o777 == 0o600
 
 
-def test_run_goes_on_where_the_file_for_shells_cannot_be_written(
+def test_run_continues_without_a_file_for_shells(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_shell_file(tmp_path / "gone", {"A": "1"})
     assert "cannot write the environment for a shell" in caplog.text
 
 
-def test_before_the_command_begins_the_shell_is_in_the_task_folder(tmp_path: Path) -> None:
+def test_shell_starts_in_the_task_folder_before_the_command(tmp_path: Path) -> None:
     done = subprocess.run(
         shell_command(str(tmp_path), ["pwd"], None), capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(tmp_path)
 
 
-def test_folder_that_is_gone_is_an_error_and_runs_nothing(tmp_path: Path) -> None:
+def test_missing_folder_is_an_error_without_a_command(tmp_path: Path) -> None:
     _, *argv = shell_command(str(tmp_path / "gone"), ["echo", "ran"], None)
     done = subprocess.run(
         ["/bin/sh", *argv], env={"PATH": ""}, capture_output=True, text=True, check=False
@@ -118,7 +118,7 @@ def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
     assert shell.ssh_failed(login, 255)
 
 
-def test_ports_are_forwarded_over_ssh_and_a_taken_one_ends_the_login(
+def test_ports_are_forwarded_and_a_used_one_ends_the_login(
     work_dir: Path, tmp_path: Path, fake_ssh: Path
 ) -> None:
     key = make_key(tmp_path / "home", datetime.now(UTC) + timedelta(hours=1))
@@ -133,7 +133,7 @@ def test_ports_are_forwarded_over_ssh_and_a_taken_one_ends_the_login(
 
 
 @pytest.mark.parametrize("text", ["", "x", "8888:", "0", "70000", "1:2:3", "-1"])
-def test_forward_that_is_no_port_is_refused(text: str) -> None:
+def test_invalid_forward_is_refused(text: str) -> None:
     with pytest.raises(RunnerError) as caught:
         shell.parse_forward(text)
     assert caught.value.code == "R-REACH-FORWARD"
@@ -172,7 +172,7 @@ def test_container_of_a_task_is_entered_with_its_id(
     assert code == 0 or "c0ffee" in done.stderr
 
 
-def test_keys_are_for_the_owner_only_and_go_when_they_expire(tmp_path: Path) -> None:
+def test_keys_are_private_and_deleted_after_their_expiry(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     first, second = (make_key(tmp_path, now + timedelta(hours=hours)) for hours in (1, 3))
     assert first.user != second.user
@@ -184,7 +184,7 @@ def test_keys_are_for_the_owner_only_and_go_when_they_expire(tmp_path: Path) -> 
     assert (first.folder.exists(), second.folder.exists()) == (False, True)
 
 
-def test_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_unwritable_home_is_reported(tmp_path: Path) -> None:
     (tmp_path / "ssh").write_text("a file")
     with pytest.raises(RunnerError) as caught:
         make_key(tmp_path, datetime.now(UTC))
@@ -194,7 +194,7 @@ def test_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "here"), [("127.0.0.1", True), ("::1", True), ("20.1.2.3", False), ("a.b", False)]
 )
-def test_only_a_loopback_address_is_this_machine(host: str, here: bool, work_dir: Path) -> None:
+def test_only_loopback_addresses_are_local(host: str, here: bool, work_dir: Path) -> None:
     address = Address(host, 22)
     key = make_key(work_dir, datetime.now(UTC))
     login = shell._login(key, address, place(work_dir), ["true"], terminal=False)

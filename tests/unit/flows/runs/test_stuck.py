@@ -74,7 +74,7 @@ STUCK: Mapping[str, tuple[PoolView | None, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("code", STUCK)
-def test_run_is_stuck_on_a_pool_that_can_give_no_node(code: str) -> None:
+def test_run_is_stuck_on_a_pool_without_possible_nodes(code: str) -> None:
     pool, states = STUCK[code]
     assert found(pool, *states) == (code, True)
 
@@ -98,11 +98,11 @@ def test_every_stuck_run_has_a_next_step() -> None:
         (replace(POOL, allocation="resizing", autoscale=scale()), ()),
     ],
 )
-def test_pool_that_boots_or_grows_is_no_cause(pool: PoolView, states: tuple[str, ...]) -> None:
+def test_booting_or_growing_pool_is_no_cause(pool: PoolView, states: tuple[str, ...]) -> None:
     assert found(pool, *states) is None
 
 
-def test_pool_that_boots_for_longer_than_half_an_hour_is_named() -> None:
+def test_pool_booting_for_over_half_an_hour_is_named() -> None:
     long_ago = NOW - timedelta(minutes=31)
     assert found(WANTS_TWO, "waitingforstarttask", since=long_ago) == ("BootTooLong", True)
     assert found(WANTS_TWO, "waitingforstarttask", since=NOW - timedelta(minutes=29)) is None
@@ -151,14 +151,14 @@ def test_pool_at_zero_says_when_its_formula_is_evaluated_next() -> None:
     assert not cause.stuck
 
 
-def test_formula_that_has_seen_the_task_and_asks_for_no_node_is_named() -> None:
+def test_formula_with_zero_target_for_a_seen_task_is_named() -> None:
     early = replace(POOL, autoscale=scale())
     assert found(early) == ("NextEvaluation", False)
     waited = replace(NEED, since=NOW - timedelta(minutes=7))
     assert found(early, need=waited) == ("FormulaGivesNone", True)
 
 
-def test_formula_of_a_new_pool_may_lack_samples_once() -> None:
+def test_formula_of_a_new_pool_can_lack_samples_once() -> None:
     error = PoolProblem("InsufficientSampleData", "wanted 70%")
     pool = replace(POOL, autoscale=scale(error=error))
     assert found(pool) == ("NextEvaluation", False)
@@ -198,7 +198,7 @@ def test_evidence_has_exit_code_log_and_charge() -> None:
         "/* = 3; */ $TargetDedicatedNodes = 0.5;",
     ],
 )
-def test_formula_of_constants_that_gives_no_node_is_found(formula: str) -> None:
+def test_constant_formula_without_nodes_is_named(formula: str) -> None:
     assert gives_no_node(formula)
 
 
@@ -215,7 +215,7 @@ def test_formula_of_constants_that_gives_no_node_is_found(formula: str) -> None:
         "",
     ],
 )
-def test_formula_that_may_give_a_node_is_not_accused(formula: str) -> None:
+def test_formula_that_can_give_a_node_is_not_named(formula: str) -> None:
     assert not gives_no_node(formula)
 
 
@@ -248,7 +248,7 @@ BAD = worked("job", False, False, False, False)
         (worked("job", *[False] * 4, seconds=90), worked("job", *[True] * 9), False, False),
     ],
 )
-def test_node_that_fails_what_succeeds_elsewhere_is_found(
+def test_node_failing_tasks_that_succeed_elsewhere_is_named(
     mine: tuple[NodeTask, ...], others: tuple[NodeTask, ...], named: bool, certain: bool
 ) -> None:
     first, second = nodes("idle", "idle")

@@ -45,7 +45,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "body", [b"{", b"[]", b"{}", b"\xff", DEEP, b'{"cron": 1, "timezone": []}']
 )
-def test_schedule_that_cannot_be_read_is_listed_with_the_others(
+def test_unreadable_schedule_is_listed_with_the_others(
     store: dict[str, bytes], body: bytes
 ) -> None:
     store[f"{SCHEDULES_FOLDER}bad/schedule.json"] = body
@@ -57,7 +57,7 @@ def test_schedule_that_cannot_be_read_is_listed_with_the_others(
     assert [manage.firings(cast("Any", None), each) for each in found] == [[], []]
 
 
-def test_firing_that_cannot_be_read_is_left_out(store: dict[str, bytes]) -> None:
+def test_unreadable_firing_is_omitted(store: dict[str, bytes]) -> None:
     firing = {"created": "2026-11-23", "job_id": "j", "run_id": "r"}
     folder = f"{SCHEDULES_FOLDER}good/i1/firings"
     store |= {f"{folder}/1": json.dumps(firing).encode(), f"{folder}/2": b"{", f"{folder}/3": DEEP}
@@ -66,7 +66,7 @@ def test_firing_that_cannot_be_read_is_left_out(store: dict[str, bytes]) -> None
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", DEEP])
-def test_template_that_cannot_be_read_is_named(store: dict[str, bytes], body: bytes) -> None:
+def test_unreadable_template_is_named(store: dict[str, bytes], body: bytes) -> None:
     [good] = manage.list_schedules(cast("Any", None))
     with pytest.raises(RunnerError) as caught:
         trigger._template(cast("BlobContainer", Blobs({"t": body})), good, "t")

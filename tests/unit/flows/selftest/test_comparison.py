@@ -36,7 +36,7 @@ def test_shape_has_the_types_of_all_paths_and_no_values() -> None:
     }
 
 
-def test_shape_tells_the_values_of_an_error_apart_by_their_keys() -> None:
+def test_shape_identifies_error_values_by_key() -> None:
     values = [{"key": "Reason", "value": "x"}, {"key": "PropertyName", "value": "y"}]
     assert set(shape_of(values)) >= {"[](Reason).value", "[](PropertyName).value"}
 
@@ -60,11 +60,11 @@ def test_other_values_of_the_same_types_are_equal() -> None:
         (answer(outcome="timed out: x"), answer({}), "timed out: x, the emulator 200"),
     ],
 )  # fmt: skip
-def test_difference_names_both_answers(target: Answer, emulator: Answer, expected: str) -> None:
+def test_difference_names_both_responses(target: Answer, emulator: Answer, expected: str) -> None:
     assert differences(target, emulator) == (expected,)
 
 
-def test_report_has_the_bodies_of_different_answers_only(tmp_path: Path) -> None:
+def test_report_has_only_the_bodies_of_different_responses(tmp_path: Path) -> None:
     equal, other = answer({"id": "hidden"}), answer({"id": "shown", "|": 1})
     found = SelftestReport("azure", 1.5)
     found.steps = compare([equal, other], [equal, equal])

@@ -49,7 +49,7 @@ def test_bound_is_the_dedicated_price_for_the_longest_time(project: Path) -> Non
     assert own.usd_per_hour == 0.526
 
 
-def test_stack_has_one_spot_node_in_the_region_of_the_users_stack(project: Path) -> None:
+def test_selftest_stack_has_one_spot_node_in_the_same_region(project: Path) -> None:
     own = plan(project, location="westus2")
     config = load_stack_config(own.folder / "Pulumi.selftest.yaml", environment={})
     [pool] = config.pools
@@ -67,13 +67,13 @@ def test_bound_above_the_allowed_cost_is_refused(project: Path) -> None:
     assert plan(project, max_usd=bound + 0.01).usd_at_most == bound
 
 
-def test_unknown_price_is_refused_since_nothing_bounds_the_cost(project: Path) -> None:
+def test_unknown_price_is_refused_as_unbounded_cost(project: Path) -> None:
     with pytest.raises(RunnerError, match="unknown") as refused:
         plan(project, location="westeurope")
     assert refused.value.fix == "runner skus --refresh --region westeurope"
 
 
-def test_stack_of_a_person_with_that_name_is_never_touched(project: Path) -> None:
+def test_existing_stack_with_the_selftest_name_is_refused(project: Path) -> None:
     (project / "Pulumi.selftest.yaml").write_text("config: {}\n")
     with pytest.raises(RunnerError, match="stack 'selftest' of yours"):
         plan(project)

@@ -58,7 +58,7 @@ def test_automatic_hooks_are_written_for_python_3_8() -> None:
         assert "removesuffix" not in text
 
 
-def test_agent_and_hooks_import_nothing_that_python_3_10_lacks() -> None:
+def test_agent_and_hooks_import_only_modules_of_python_3_10() -> None:
     newer = {"datetime.UTC", "enum.StrEnum", "enum.verify", "contextlib.chdir", "http.HTTPMethod"}
     newer |= {f"typing.{name}" for name in ("Self", "Never", "assert_never", "override")}
     newer |= {"tomllib", "hashlib.file_digest", "itertools.batched", "asyncio.TaskGroup"}
@@ -75,7 +75,7 @@ def test_agent_and_hooks_import_nothing_that_python_3_10_lacks() -> None:
     assert not found & newer
 
 
-def test_agent_starts_alone_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_agent_starts_alone_and_names_missing_variables(tmp_path: Path) -> None:
     path = tmp_path / "runner-agent.pyz"
     path.write_bytes(build_agent())
     done = subprocess.run(
@@ -92,7 +92,7 @@ def test_agent_starts_alone_and_says_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_agent_starts_with_a_python_that_does_not_know_the_byte_code(
+def test_agent_starts_on_a_python_with_other_byte_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_archive, "MAGIC_NUMBER", b"\x00\x00\r\n")

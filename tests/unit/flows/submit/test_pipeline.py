@@ -44,12 +44,12 @@ def test_plan_is_never_changed() -> None:
 
 
 @pytest.mark.slow
-def test_each_kind_of_plan_is_made_in_one_place() -> None:
+def test_each_kind_of_plan_is_created_in_one_place() -> None:
     made = Counter(name for name, _ in calls("."))
     assert (made["plan_run"], made["plan_again"]) == (1, 1)
 
 
-def test_preview_without_services_lists_what_was_not_asked(tmp_path: Path) -> None:
+def test_preview_without_services_lists_skipped_checks(tmp_path: Path) -> None:
     recipe = load_text(
         tmp_path / "a", "after: [some-run]\ninputs: {cat: 'blob:data/cats', w: 'https://x.org/w'}\n"
     )
@@ -131,7 +131,7 @@ def _azure(tmp_path: Path, **changes: Any) -> Target:
 
 
 @pytest.mark.feature(53)
-def test_capped_run_has_a_job_of_its_own_with_limits(tmp_path: Path) -> None:
+def test_capped_run_has_its_own_job_with_limits(tmp_path: Path) -> None:
     checked = check_run(load_text(tmp_path / "a", "max_cost: 5\nretries: 2\n"), TrainOptions())
     plan = plan_submission(checked, _azure(tmp_path), ignore_progress)
     assert plan.cost is not None
@@ -195,14 +195,14 @@ def test_cap_of_some_tasks_is_refused(tmp_path: Path) -> None:
         plan_submission(checked, _azure(tmp_path), ignore_progress)
 
 
-def test_run_that_waits_cannot_have_a_cap_in_a_job_of_others() -> None:
+def test_run_with_after_cannot_have_a_cap() -> None:
     with pytest.raises(RunnerError) as caught:
         refuse_waiting(Placement(pool(), "cats_t4", depends_on=("cats-1",)))
     assert caught.value.code == "R-AFTER-JOB"
     assert "cost cap" in caught.value.why
 
 
-def test_cap_on_free_nodes_says_that_it_limits_nothing(tmp_path: Path) -> None:
+def test_cap_on_free_nodes_causes_a_warning(tmp_path: Path) -> None:
     free = replace(outputs().pools[0], vm_size="local")
     local = Target(settings(), outputs(free), None, preview=True)
     for text, noted in (("max_cost: 5\n", True), ("{}", False)):
