@@ -273,7 +273,10 @@ def _show(out: Output, found: LocalStatus) -> None:
     columns = ("service", "state", "pid", "endpoint", "log")
     out.rows(rows, columns, empty="the local services are not set up: runner local up")
     if rows and out.as_text:
-        out.note(f"pool local: {found.nodes} spot nodes of {found.slots} task slots", style="dim")
+        nodes = "1 spot node" if found.nodes == 1 else f"{found.nodes} spot nodes"
+        slots = "1 task slot" if found.slots == 1 else f"{found.slots} task slots"
+        each = "" if found.nodes == 1 else " each"
+        out.note(f"pool local: {nodes} with {slots}{each}", style="dim")
         if found.isolation:
             user = "your user" if found.isolation == "environment" else found.isolation
             out.note(f"tasks run as {user}", style="dim")
