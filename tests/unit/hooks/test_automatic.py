@@ -108,7 +108,7 @@ def places(run: Run, tmp_path: Path, *words: str, **more: Any) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_next_attempt_finds_the_folders_of_the_same_trainings(run: Run, tmp_path: Path) -> None:
+def test_next_attempt_resumes_the_folders_of_equal_trainings(run: Run, tmp_path: Path) -> None:
     first = places(run, tmp_path)
     assert [line.split()[-1] for line in first] == ["False"] * 3
     assert len({line.rsplit(None, 1)[0] for line in first}) == 3
@@ -116,7 +116,7 @@ def test_next_attempt_finds_the_folders_of_the_same_trainings(run: Run, tmp_path
     assert again == [line.replace("False", "True") for line in first]
 
 
-def test_other_training_never_gets_the_folder_of_another(run: Run, tmp_path: Path) -> None:
+def test_different_trainings_never_share_a_folder(run: Run, tmp_path: Path) -> None:
     first = places(run, tmp_path, "--fold", "1")
     second = places(run, tmp_path, "--fold", "1")  # in the same attempt
     third = places(run, tmp_path, "--fold", "2")
@@ -178,14 +178,14 @@ def test_ranks_save_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("claim", ["", "no number", "9" * 40])
-def test_claim_that_tells_no_process_counts_as_held(run: Run, tmp_path: Path, claim: str) -> None:
+def test_claim_without_a_process_counts_as_held(run: Run, tmp_path: Path, claim: str) -> None:
     places(run, tmp_path)
     (path,) = (tmp_path / "checkpoints").glob("automatic/*/claim-*")
     path.write_text(claim)
     assert places(run, tmp_path) == ["None"] * 3
 
 
-def test_program_that_replaces_itself_is_no_second_process(run: Run, tmp_path: Path) -> None:
+def test_exec_of_another_program_is_no_second_process(run: Run, tmp_path: Path) -> None:
     code = (
         "import os, sys\nfrom _runner_hooks.automatic import place\n"
         "print(place.process_folder() is not None, flush=True)\n"
@@ -221,7 +221,7 @@ def test_run_resumed_with_other_arguments_gets_the_folder(run: Run, tmp_path: Pa
     assert "True" not in " ".join(places(run, tmp_path, "--epochs", "5", run_id="run-2", attempt=3))
 
 
-def test_folders_of_a_node_in_arguments_do_not_matter(run: Run, tmp_path: Path) -> None:
+def test_node_folders_in_arguments_are_ignored(run: Run, tmp_path: Path) -> None:
     first = places(run, tmp_path, "--data=/mnt/node-1/data", RUNNER_DATA_DIR="/mnt/node-1/data")
     elsewhere = {"attempt": 2, "RUNNER_DATA_DIR": "/mnt/node-2/data"}
     again = places(run, tmp_path, "--data=/mnt/node-2/data", **elsewhere)
@@ -251,7 +251,7 @@ def test_sitecustomize_of_the_environment_still_runs(run: Run, tmp_path: Path) -
     assert (done.stdout.split(), done.stderr) == (["sitecustomize", path, path], "")
 
 
-def test_script_without_a_framework_imports_nothing_of_ours(run: Run) -> None:
+def test_script_without_a_framework_imports_no_adapters(run: Run) -> None:
     code = "import sys; print(sorted(name for name in sys.modules if '_runner_hooks' in name))"
     loaded = ["_runner_hooks", "_runner_hooks.automatic"]
     loaded.append(f"{loaded[1]}.imports")
@@ -268,7 +268,7 @@ def test_script_without_a_framework_imports_nothing_of_ours(run: Run) -> None:
         ),
     ],
 )
-def test_loader_that_cannot_be_changed_still_imports(run: Run, tmp_path: Path, loader: str) -> None:
+def test_unchangeable_loader_still_imports(run: Run, tmp_path: Path, loader: str) -> None:
     packages = stand_in(tmp_path, "keras.src.models.model", "class Model: name = 'theirs'")
     code = (
         "import sys, warnings\nfrom importlib.machinery import SourceFileLoader as M, PathFinder\n"
@@ -286,7 +286,7 @@ def test_loader_that_cannot_be_changed_still_imports(run: Run, tmp_path: Path, l
     assert (done.stdout, done.stderr) == ("theirs\n", "")
 
 
-def test_folder_without_a_loader_is_imported_as_without_us(run: Run, tmp_path: Path) -> None:
+def test_namespace_package_is_imported_unchanged(run: Run, tmp_path: Path) -> None:
     (tmp_path / "packages" / "transformers" / "trainer").mkdir(parents=True)
     code = "import transformers.trainer as found; print(list(found.__path__)[0][-7:])"
     done = run(code, PYTHONPATH=str(tmp_path / "packages"))
@@ -302,7 +302,7 @@ def test_folder_without_a_loader_is_imported_as_without_us(run: Run, tmp_path: P
         ("keras.engine.training", "keras2"),
     ],
 )
-def test_error_of_an_adapter_is_one_line_and_the_training_goes_on(
+def test_error_of_an_adapter_is_one_line_and_training_continues(
     run: Run, tmp_path: Path, module: str, adapter: str
 ) -> None:
     """Another framework by that name: it has no callbacks."""
@@ -321,7 +321,7 @@ def test_error_of_an_adapter_is_one_line_and_the_training_goes_on(
     assert f"runner: automatic checkpoints of {adapter} are off" in done.stderr
 
 
-def test_error_of_the_framework_stays_the_scripts(run: Run, tmp_path: Path) -> None:
+def test_error_of_the_framework_reaches_the_script(run: Run, tmp_path: Path) -> None:
     packages = stand_in(
         tmp_path, "keras.src.models.model", "class Model:\n    def fit(self, x): raise KeyError(x)"
     )

@@ -42,7 +42,7 @@ def trained_alike(python: str, program: str, folder: Path) -> dict[str, bool]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_keras_goes_on_to_the_bit_wherever_it_was_stopped(tmp_path: Path) -> None:
+def test_keras_resumes_bit_exactly_from_any_step(tmp_path: Path) -> None:
     python = keras_python()
     if python is None:
         pytest.skip("no environment with Keras yet: the end-to-end tests make it")
@@ -51,7 +51,7 @@ def test_keras_goes_on_to_the_bit_wherever_it_was_stopped(tmp_path: Path) -> Non
     assert len(alike) == 12
 
 
-def test_keras_on_tensorflow_goes_on_to_the_bit_wherever_it_was_stopped(
+def test_keras_on_tensorflow_resumes_bit_exactly_from_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TensorFlow has no metrics before the first batch of an epoch that is resumed."""
@@ -64,7 +64,7 @@ def test_keras_on_tensorflow_goes_on_to_the_bit_wherever_it_was_stopped(
     assert len(alike) == 12
 
 
-def test_pytorch_goes_on_to_the_bit_wherever_it_was_stopped(tmp_path: Path) -> None:
+def test_pytorch_resumes_bit_exactly_from_any_step(tmp_path: Path) -> None:
     python = torch_python()
     if python is None:
         pytest.skip("PyTorch is not installed here; $TORCH_PYTHON may name an interpreter with it")
@@ -116,7 +116,7 @@ def ends(
 
 
 @pytest.mark.feature(33)
-def test_plain_fit_of_keras_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_plain_fit_of_keras_resumes_bit_exactly(tmp_path: Path) -> None:
     python = keras_python()
     if python is None:
         pytest.skip("no environment with Keras yet: the end-to-end tests make it")
@@ -131,7 +131,7 @@ def test_plain_fit_of_keras_resumes_to_the_bit(tmp_path: Path) -> None:
     [("keras2_fit.py", "KERAS2_PYTHON"), ("chainer_trainer.py", "CHAINER_PYTHON")],
 )
 @pytest.mark.feature(33)
-def test_plain_trainings_of_old_frameworks_resume_to_the_bit(
+def test_plain_trainings_of_old_frameworks_resume_bit_exactly(
     tmp_path: Path, program: str, variable: str
 ) -> None:
     python = os.environ.get(variable)
@@ -142,7 +142,7 @@ def test_plain_trainings_of_old_frameworks_resume_to_the_bit(
     assert stopped[-1] == calm[-1]
 
 
-def test_chainer_with_snapshots_of_its_own_resumes_too(tmp_path: Path) -> None:
+def test_chainer_with_its_own_snapshots_resumes(tmp_path: Path) -> None:
     python = os.environ.get("CHAINER_PYTHON")
     if python is None:
         pytest.skip("$CHAINER_PYTHON may name an interpreter with Chainer")
@@ -152,7 +152,7 @@ def test_chainer_with_snapshots_of_its_own_resumes_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["transformers_trainer.py", "lightning_trainer.py"])
-def test_plain_trainers_resume_to_the_bit(tmp_path: Path, program: str) -> None:
+def test_plain_trainers_resume_bit_exactly(tmp_path: Path, program: str) -> None:
     python = torch_python()
     if python is None:
         pytest.skip("PyTorch is not installed here; $TORCH_PYTHON may name an interpreter with it")
@@ -171,7 +171,7 @@ def test_plain_trainers_resume_to_the_bit(tmp_path: Path, program: str) -> None:
     ],
 )
 @pytest.mark.feature(33)
-def test_trainings_on_two_processes_resume_to_the_bit(
+def test_trainings_on_two_processes_resume_bit_exactly(
     tmp_path: Path, program: str, launcher: str, number: str
 ) -> None:
     python = torch_python()

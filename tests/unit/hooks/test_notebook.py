@@ -19,11 +19,11 @@ def shown(text: str) -> dict[str, Any]:
     return {"msg_type": "display_data", "content": {"data": {"text/html": text}}}
 
 
-def test_agent_knows_the_words_of_the_driver() -> None:
+def test_agent_and_driver_use_the_same_messages() -> None:
     assert notebook.STOPPED == NOTEBOOK_STOPPED
 
 
-def test_output_beyond_the_limit_is_cut_with_one_note() -> None:
+def test_output_beyond_the_limit_is_truncated_with_one_note() -> None:
     limit = OutputLimit(cell_bytes=MIB)
     messages = [printed("x" * (MIB - 10)), printed("y" * 100 * MIB), printed("z")]
     assert [limit_message(each, limit, "run-1") for each in messages] == [True, True, False]
@@ -35,7 +35,7 @@ def test_output_beyond_the_limit_is_cut_with_one_note() -> None:
     assert limit_message(printed("next cell"), limit, "run-1")
 
 
-def test_picture_beyond_the_limit_is_replaced_by_the_note() -> None:
+def test_image_beyond_the_limit_is_replaced_by_the_note() -> None:
     limit = OutputLimit(cell_bytes=MIB)
     picture = shown("x" * 2 * MIB)
     assert limit_message(picture, limit, "run-1")
@@ -75,7 +75,7 @@ def test_failure_names_cell_line_and_error() -> None:
     assert said == "cell In [3] of nb.ipynb failed at line 3, `f()`: ValueError: bad"
 
 
-def test_failure_of_the_syntax_names_its_line() -> None:
+def test_syntax_error_names_its_line() -> None:
     traceback = ["  Cell In[1], line 2\n    y = = 1\n        ^\nSyntaxError: invalid syntax\n"]
     said = describe_failure(
         "nb.ipynb", 1, "x = 1\ny = = 1", "SyntaxError: invalid syntax", traceback
@@ -85,7 +85,7 @@ def test_failure_of_the_syntax_names_its_line() -> None:
     )
 
 
-def test_save_that_takes_long_is_put_off(monkeypatch: Any) -> None:
+def test_slow_saves_are_made_less_often(monkeypatch: Any) -> None:
     now, saves = [100.0], list[float]()
     monkeypatch.setattr(notebook.time, "monotonic", lambda: now[0])
 

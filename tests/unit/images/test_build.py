@@ -78,7 +78,7 @@ def shop(bare: Workshop) -> Workshop:
     return bare
 
 
-def test_the_script_is_clean() -> None:
+def test_script_passes_shellcheck() -> None:
     shellcheck = Path(sys.executable).with_name("shellcheck")
     done = subprocess.run(
         [str(shellcheck), str(IMAGES / "build.sh")],
@@ -90,7 +90,7 @@ def test_the_script_is_clean() -> None:
     assert done.returncode == 0
 
 
-def test_one_image_is_built_from_its_folder_and_its_base(shop: Workshop) -> None:
+def test_image_is_built_from_its_folder_and_base(shop: Workshop) -> None:
     (name,) = shop.ok("cntk")
     (call,) = shop.calls("build")
     assert name.startswith("runner/cntk:")
@@ -108,7 +108,7 @@ def test_all_builds_each_framework_once(shop: Workshop) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_run_builds_nothing(shop: Workshop) -> None:
+def test_second_run_builds_nothing(shop: Workshop) -> None:
     first = shop.ok("all")
     assert shop.ok("all") == first
     assert len(shop.calls("build")) == len(FRAMEWORKS)
@@ -126,7 +126,7 @@ def test_a_second_run_builds_nothing(shop: Workshop) -> None:
         ("README.md", set()),
     ],
 )
-def test_a_tag_changes_with_what_is_in_the_image_and_only_with_it(
+def test_tag_changes_only_with_the_contents_of_the_image(
     bare: Workshop, file: str, renewed: set[str]
 ) -> None:
     before = bare.ok("--tag", "all")
@@ -136,7 +136,7 @@ def test_a_tag_changes_with_what_is_in_the_image_and_only_with_it(
     assert {name.split("/")[1].split(":")[0] for name in set(after) - set(before)} == renewed
 
 
-def test_caches_of_python_do_not_change_a_tag(bare: Workshop) -> None:
+def test_python_caches_do_not_change_a_tag(bare: Workshop) -> None:
     before = bare.ok("--tag", "all")
     cache = bare.folder / "cntk" / "__pycache__"
     cache.mkdir()
@@ -144,7 +144,7 @@ def test_caches_of_python_do_not_change_a_tag(bare: Workshop) -> None:
     assert bare.ok("--tag", "all") == before
 
 
-def test_a_failing_build_stops_with_the_images_name(shop: Workshop) -> None:
+def test_failed_build_names_the_image(shop: Workshop) -> None:
     shop.break_("build")
     done = shop.run("cntk", "pytorch")
     assert done.returncode == 1
@@ -154,7 +154,7 @@ def test_a_failing_build_stops_with_the_images_name(shop: Workshop) -> None:
     assert len(shop.calls("build")) == 1
 
 
-def test_podman_is_used_where_docker_does_not_answer(bare: Workshop) -> None:
+def test_podman_is_used_if_docker_does_not_answer(bare: Workshop) -> None:
     bare.install("podman")
     bare.ok("cntk", RUNNER_IMAGES_BUILD_FLAGS="--isolation=chroot --network=host")
     (call,) = bare.calls("build")
@@ -167,7 +167,7 @@ def test_the_engine_can_be_chosen(shop: Workshop) -> None:
     assert {call[0] for call in shop.calls()} == {"podman"}
 
 
-def test_no_engine_is_said_with_what_to_do(bare: Workshop) -> None:
+def test_missing_engine_is_reported(bare: Workshop) -> None:
     done = bare.run("cntk")
     assert done.returncode == 3
     assert "no container engine answers (tried: docker podman)" in done.stderr
@@ -191,7 +191,7 @@ def test_pinning_writes_the_digests_and_builds_use_them(shop: Workshop) -> None:
     assert f"BASE=docker.io/library/ubuntu:16.04@{DIGEST}" in call
 
 
-def test_a_base_that_is_gone_is_named(shop: Workshop) -> None:
+def test_missing_base_is_named(shop: Workshop) -> None:
     shop.break_("pull")
     done = shop.run("--pin", "cntk")
     assert done.returncode == 1
@@ -199,7 +199,7 @@ def test_a_base_that_is_gone_is_named(shop: Workshop) -> None:
     assert (shop.folder / "versions.env").read_text() == (IMAGES / "versions.env").read_text()
 
 
-def test_a_push_signs_in_with_a_token_that_no_argument_shows(shop: Workshop) -> None:
+def test_push_signs_in_with_a_token_not_shown_in_arguments(shop: Workshop) -> None:
     (name,) = pinned(shop).ok("--push", ACR, "cntk")
     assert name.startswith(f"{ACR}/runner/cntk:")
     assert [call[1:] for call in shop.calls("push")] == [["push", name]]
@@ -218,7 +218,7 @@ def test_a_push_signs_in_with_a_token_that_no_argument_shows(shop: Workshop) -> 
 @pytest.mark.parametrize(
     "words", [("--push", "cntk"), ("cntk", "--push"), ("--push", "--force", "cntk")]
 )
-def test_a_push_without_a_host_goes_to_the_registry_of_the_stack(
+def test_push_without_a_host_uses_the_registry_of_the_stack(
     shop: Workshop, words: tuple[str, ...]
 ) -> None:
     shop.install("runner")
@@ -228,14 +228,14 @@ def test_a_push_without_a_host_goes_to_the_registry_of_the_stack(
     assert [call[1:] for call in shop.calls("push")] == [["push", name]]
 
 
-def test_the_stack_can_be_named(shop: Workshop) -> None:
+def test_stack_can_be_given_by_name(shop: Workshop) -> None:
     shop.install("runner")
     pinned(shop).ok("--push", "--stack", "prod", "cntk")
     (call,) = shop.calls("image", "registry")
     assert call[3:] == ["--stack", "prod"]
 
 
-def test_a_stack_without_registry_stops_the_push_before_anything_is_built(shop: Workshop) -> None:
+def test_push_to_a_stack_without_registry_is_refused_before_builds(shop: Workshop) -> None:
     shop.install("runner")
     shop.break_("runner-image")
     done = pinned(shop).run("--push", "cntk")
@@ -245,26 +245,26 @@ def test_a_stack_without_registry_stops_the_push_before_anything_is_built(shop: 
     assert shop.calls("build") == []
 
 
-def test_without_runner_the_registry_has_to_be_named(shop: Workshop) -> None:
+def test_push_without_runner_needs_a_registry(shop: Workshop) -> None:
     done = pinned(shop).run("--push", "cntk")
     assert done.returncode == 3
     assert "name the registry: --push NAME.azurecr.io" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_second_push_finds_the_tag_and_does_nothing(shop: Workshop) -> None:
+def test_second_push_finds_the_tag_and_does_nothing(shop: Workshop) -> None:
     (name,) = pinned(shop).ok("--push", ACR, "cntk")
     assert shop.ok("--push", ACR, "cntk") == [name]
     assert len(shop.calls("build")) == len(shop.calls("push")) == 1
 
 
-def test_what_is_built_is_pushed_without_a_second_build(shop: Workshop) -> None:
+def test_built_image_is_pushed_without_a_second_build(shop: Workshop) -> None:
     pinned(shop).ok("cntk")
     shop.ok("--push", ACR, "cntk")
     assert len(shop.calls("build")) == len(shop.calls("push")) == 1
 
 
-def test_another_registry_is_used_as_the_engine_is_signed_in(shop: Workshop) -> None:
+def test_other_registry_uses_the_sign_in_of_the_engine(shop: Workshop) -> None:
     pinned(shop).ok("--push", "localhost:5000", "cntk")
     pinned(shop).ok("--push", ACR, "--no-login", "cntk")
     assert shop.calls("login") == []
@@ -279,7 +279,7 @@ def test_another_registry_is_used_as_the_engine_is_signed_in(shop: Workshop) -> 
         ("push", "could not be pushed", 1),
     ],
 )
-def test_what_stops_a_push_is_said_with_its_fix(
+def test_failed_push_is_reported_with_a_fix(
     shop: Workshop, broken: str, problem: str, code: int
 ) -> None:
     pinned(shop)
@@ -290,7 +290,7 @@ def test_what_stops_a_push_is_said_with_its_fix(
     assert "fix: " in done.stderr
 
 
-def test_a_base_without_digest_is_not_pushed(shop: Workshop) -> None:
+def test_image_on_a_base_without_digest_is_not_pushed(shop: Workshop) -> None:
     text = (shop.folder / "versions.env").read_text().splitlines()
     lines = ["CNTK_DIGEST=" if line.startswith("CNTK_DIGEST") else line for line in text]
     (shop.folder / "versions.env").write_text("\n".join(lines) + "\n")
@@ -314,7 +314,7 @@ def test_a_base_without_digest_is_not_pushed(shop: Workshop) -> None:
         (("--fast", "all"), "there is no option --fast"),
     ],
 )
-def test_a_wrong_call_is_refused_before_anything_runs(
+def test_invalid_call_is_refused_before_any_build(
     shop: Workshop, args: tuple[str, ...], problem: str
 ) -> None:
     done = shop.run(*args)
@@ -331,7 +331,7 @@ def podman_builds() -> bool:
 
 
 @pytest.mark.slow
-def test_podman_really_builds_and_skips_an_image_from_nothing(tmp_path: Path) -> None:
+def test_podman_builds_and_then_skips_an_image_from_scratch(tmp_path: Path) -> None:
     busybox = shutil.which("busybox")
     if busybox is None or not podman_builds():
         pytest.skip("needs podman, root and a static busybox")

@@ -58,7 +58,7 @@ def test_every_python_package_has_a_version_and_a_hash(framework: str) -> None:
 
 
 @EACH
-def test_what_is_copied_exists_and_nothing_is_fetched(framework: str) -> None:
+def test_copied_files_exist_and_nothing_is_downloaded(framework: str) -> None:
     steps = instructions(framework)
     assert not [step for step in steps if step.word == "ADD"]
     copies = [step.text.split() for step in steps if step.word == "COPY"]
@@ -79,14 +79,14 @@ def test_the_last_step_runs_the_smoke_test_as_an_ordinary_user(framework: str) -
 
 
 @EACH
-def test_any_user_of_a_node_finds_a_home_and_the_gpu(framework: str) -> None:
+def test_every_node_user_has_a_home_and_the_gpu(framework: str) -> None:
     said = " ".join(step.text for step in instructions(framework) if step.word == "ENV")
     assert "HOME=/tmp" in said
     assert "NVIDIA_VISIBLE_DEVICES=all" in said
     assert re.search(r'NVIDIA_REQUIRE_CUDA="cuda>=\d+\.\d"', said)
 
 
-def test_each_framework_has_its_base_and_no_other_is_named() -> None:
+def test_each_framework_has_exactly_one_base() -> None:
     names = {framework.upper().replace("-", "_") for framework in FRAMEWORKS}
     assert set(versions()) == {f"{n}_{part}" for n in names for part in ("BASE", "DIGEST")}
     for name, value in versions().items():
@@ -117,7 +117,7 @@ def test_the_keras_image_has_the_packages_of_the_mnist_recipe() -> None:
         ("chainer/smoke_test.py", (3, 8)),
     ],
 )
-def test_what_runs_on_an_old_python_has_its_syntax(file: str, version: tuple[int, int]) -> None:
+def test_scripts_for_an_old_python_have_its_syntax(file: str, version: tuple[int, int]) -> None:
     source = (IMAGES / file).read_text(encoding="utf-8")
     tree = ast.parse(source, feature_version=version)
     strings = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]

@@ -34,7 +34,7 @@ def smoke() -> ModuleType:
     return module
 
 
-def test_a_training_that_learns_and_comes_back_passes_and_says_where_it_ran(
+def test_learning_and_resuming_training_passes_and_names_its_device(
     smoke: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RUNNER_REQUIRE_GPU", raising=False)
@@ -63,7 +63,7 @@ def test_a_training_that_learns_and_comes_back_passes_and_says_where_it_ran(
         ({"reload_difference": float("nan")}, "reload: predictions"),
     ],
 )
-def test_what_is_broken_fails_with_its_part(
+def test_broken_part_fails_by_name(
     smoke: ModuleType, capsys: pytest.CaptureFixture[str], changed: dict[str, Any], problem: str
 ) -> None:
     assert smoke.run(lambda folder: {**GOOD, **changed}) == 1
@@ -73,7 +73,7 @@ def test_what_is_broken_fails_with_its_part(
 @pytest.mark.parametrize(
     ("value", "gpu", "code"), [("1", False, 1), ("1", True, 0), ("0", False, 0), ("", False, 0)]
 )
-def test_a_gpu_is_required_only_where_the_environment_says_so(
+def test_gpu_is_required_only_if_the_environment_says_so(
     smoke: ModuleType,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -87,7 +87,7 @@ def test_a_gpu_is_required_only_where_the_environment_says_so(
 
 
 @pytest.mark.slow
-def test_the_keras_smoke_test_trains_here() -> None:
+def test_keras_smoke_test_trains() -> None:
     python = keras_python()
     if python is None:
         pytest.skip("no environment with Keras yet: the end-to-end tests make it")
@@ -107,7 +107,7 @@ def test_the_keras_smoke_test_trains_here() -> None:
     assert said["gpu"] is False
 
 
-def test_data_is_the_same_each_time_and_every_class_is_in_it(smoke: ModuleType) -> None:
+def test_generated_data_is_reproducible_and_has_every_class(smoke: ModuleType) -> None:
     pytest.importorskip("numpy")
     (points, labels), (again, _) = smoke.data(), smoke.data()
     assert points.shape == (smoke.COUNT, smoke.FEATURES)

@@ -303,14 +303,14 @@ def violations(kind: str, inputs: Mapping[str, Any]) -> list[Violation]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", GOOD)
-def test_a_right_resource_has_no_violation(kind: str) -> None:
+def test_valid_resource_has_no_violation(kind: str) -> None:
     assert violations(kind, GOOD[kind]) == []
 
 
 @pytest.mark.parametrize(
     "seed", SCHEMA_DEFECTS + SEMANTIC_DEFECTS, ids=lambda s: f"{s[0]}-{s[1]}-{s[3]}"
 )
-def test_a_seeded_defect_is_found_where_it_is_and_nothing_else(seed: _Seed) -> None:
+def test_seeded_defect_is_the_only_violation_found(seed: _Seed) -> None:
     kind, path, value, expected, named = seed
 
     found = violations(kind, changed(GOOD[kind], path, value))
@@ -322,7 +322,7 @@ def test_a_seeded_defect_is_found_where_it_is_and_nothing_else(seed: _Seed) -> N
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_every_required_input_is_missed_when_it_is_gone(kind: str) -> None:
+def test_every_missing_required_input_is_found(kind: str) -> None:
     resource = args_class(f"azure-native:{kind}")
     assert resource is not None
     empty = {v.path for v in violations(kind, {}) if v.kind == "missing"}
@@ -334,23 +334,23 @@ def test_every_required_input_is_missed_when_it_is_gone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_every_input_misspelt_is_found(kind: str) -> None:
+def test_every_misspelt_input_is_found(kind: str) -> None:
     for key in GOOD[kind]:
         inputs = {f"{k}x" if k == key else k: v for k, v in GOOD[kind].items()}
         assert "unknown-key" in {v.kind for v in violations(kind, inputs)}, key
 
 
-def test_a_type_that_the_sdk_does_not_have_is_found() -> None:
+def test_unknown_type_is_found() -> None:
     assert [v.kind for v in violations("batch:Poool", POOL)] == ["unknown-type"]
     assert [v.kind for v in violations("batsh:Pool", POOL)] == ["unknown-type"]
 
 
-def test_other_providers_resources_pass() -> None:
+def test_resources_of_other_providers_pass() -> None:
     assert validate("random:index:RandomId", "x", {"anything": 1}) == []
     assert validate("runner:infra:GpuPool", "x", {}) == []
 
 
-def test_a_secret_is_looked_into() -> None:
+def test_contents_of_secrets_are_checked() -> None:
     start = {**POOL["startTask"], "commandLine": 5}
     secret = {**_SECRET, "value": start}
 
@@ -361,16 +361,16 @@ def test_a_secret_is_looked_into() -> None:
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_what_only_the_deployment_knows_is_right_everywhere(kind: str) -> None:
+def test_unknown_values_are_valid_for_every_input(kind: str) -> None:
     for key in GOOD[kind]:
         assert violations(kind, {**GOOD[kind], key: rpc.UNKNOWN}) == []
 
 
-def test_numbers_arrive_as_floats() -> None:
+def test_floats_are_valid_for_integers() -> None:
     assert violations("batch:Pool", {**POOL, "taskSlotsPerNode": 2.0}) == []
 
 
-def test_a_violation_says_path_reason_and_what_was_meant() -> None:
+def test_violation_has_path_reason_and_suggestion() -> None:
     (found,) = violations("batch:Pool", changed(POOL, "startTask.comandLine", "x"))
 
     assert str(found) == (
@@ -379,7 +379,7 @@ def test_a_violation_says_path_reason_and_what_was_meant() -> None:
     )
 
 
-def test_a_wrong_discriminator_lists_the_right_ones() -> None:
+def test_invalid_discriminator_lists_the_valid_ones() -> None:
     (found,) = violations(_TEMPLATE, changed(TEMPLATE, "customize[0].type", "shell"))
 
     assert "'Shell'" in found.message or "Shell" in found.message

@@ -73,7 +73,7 @@ def needs(found: Recording, resource: Registered) -> set[str]:
 
 
 @both
-def test_every_resource_is_what_azure_native_takes(stack: object) -> None:
+def test_every_resource_is_valid_for_azure_native(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
     judged = 0
     for resource in found.resources:
@@ -83,7 +83,7 @@ def test_every_resource_is_what_azure_native_takes(stack: object) -> None:
 
 
 @both
-def test_exports_are_the_contract_that_runner_reads(stack: object) -> None:
+def test_exports_have_the_format_that_runner_reads(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
     assert set(found.exports) == {field.name for field in dataclasses.fields(StackOutputs)}
     outputs = parse_stack_outputs(json.dumps(found.exports))
@@ -112,21 +112,21 @@ def test_outputs_describe_the_pools() -> None:
     assert by_id["cpu"].gpus == 0
 
 
-def test_outputs_that_pulumi_leaves_out_are_none() -> None:
+def test_outputs_omitted_by_pulumi_are_none() -> None:
     exports = {key: value for key, value in plain_stack().exports.items() if value is not None}
     outputs = parse_stack_outputs(json.dumps(exports))
     assert (outputs.file_share, outputs.image_definition, outputs.registry_server) == (None,) * 3
 
 
 @both
-def test_only_what_holds_data_is_protected(stack: object) -> None:
+def test_only_data_resources_are_protected(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
     protected = {resource.kind for resource in found.resources if resource.protect}
     assert protected == _PROTECTED & {resource.kind for resource in found.resources}
 
 
 @both
-def test_every_resource_belongs_to_a_component_but_the_group(stack: object) -> None:
+def test_every_resource_except_the_group_belongs_to_a_component(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
     parents = {r.name: r.parent.split("::")[2].rpartition("$")[2] for r in found.resources}
     assert parents.pop("group") == "pulumi:pulumi:Stack"
@@ -134,7 +134,7 @@ def test_every_resource_belongs_to_a_component_but_the_group(stack: object) -> N
 
 
 @both
-def test_everything_that_can_carry_tags_does(stack: object) -> None:
+def test_every_taggable_resource_has_tags(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
     for resource in found.resources:
         if resource.kind in _UNTAGGED:
@@ -178,7 +178,7 @@ def test_batch_account_waits_for_the_role_on_its_storage(stack: object) -> None:
     assert storage["authenticationMode"] == "BatchAccountManagedIdentity"
 
 
-def test_pools_wait_for_everything_their_nodes_touch() -> None:
+def test_pools_depend_on_all_resources_of_their_nodes() -> None:
     found = full_stack()
     pools = found.of("batch:Pool")
     assert {pool.inputs["poolName"] for pool in pools} >= {"t4", "fallback"}
@@ -190,7 +190,7 @@ def test_pools_wait_for_everything_their_nodes_touch() -> None:
 
 
 @both
-def test_nodes_may_read_application_packages_and_no_other_container(stack: object) -> None:
+def test_nodes_can_read_application_packages_and_no_other_container(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
     (role,) = [
         r for r in found.of("authorization:RoleAssignment") if r.name == "nodes-read-packages"
@@ -227,7 +227,7 @@ def test_storage_without_network_admits_every_network_explicitly() -> None:
         ({"storage_from": []}, "198.18.0.9", []),
     ],
 )
-def test_storage_with_network_admits_the_subnet_and_who_deploys(
+def test_storage_with_network_admits_subnet_and_deployer(
     given: dict[str, Any], address: str | None, admitted: list[str]
 ) -> None:
     config = config_of("net", network=given)
@@ -240,7 +240,7 @@ def test_storage_with_network_admits_the_subnet_and_who_deploys(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("told", ["all", ["0.0.0.0/0"]])
-def test_storage_with_network_admits_all_if_told_so(told: object) -> None:
+def test_storage_with_network_admits_all_if_configured(told: object) -> None:
     rules = rules_of(config_of("net", network={"storage_from": told}))
     assert (rules["defaultAction"], rules["ipRules"]) == ("Allow", [])
 
@@ -259,7 +259,7 @@ def test_storage_with_network_admits_all_if_told_so(told: object) -> None:
         ({"operators": [_GROUP]}, None, []),
     ],
 )
-def test_people_whom_the_storage_account_may_not_admit_are_warned_of(
+def test_users_outside_the_storage_network_cause_a_warning(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], address: str | None, says: list[str]
 ) -> None:
     warned: list[str] = []
@@ -281,7 +281,7 @@ def test_people_whom_the_storage_account_may_not_admit_are_warned_of(
         ({"appidacr": "2"}, "ServicePrincipal"),
     ],
 )
-def test_deployer_is_what_the_token_says_whatever_the_settings(
+def test_deployer_is_read_from_the_token_despite_settings(
     monkeypatch: pytest.MonkeyPatch, claims: dict[str, str], kind: str
 ) -> None:
     monkeypatch.setenv("ARM_CLIENT_ID", "set by somebody")
@@ -297,7 +297,7 @@ def test_deployer_is_what_the_token_says_whatever_the_settings(
         ("ARM_USE_OIDC", "ServicePrincipal"),
     ],
 )
-def test_settings_tell_the_kind_of_deployer_if_the_token_does_not(
+def test_settings_define_the_deployer_if_the_token_does_not(
     monkeypatch: pytest.MonkeyPatch, variable: str | None, kind: str
 ) -> None:
     for name in ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC"):
@@ -311,7 +311,7 @@ def test_settings_tell_the_kind_of_deployer_if_the_token_does_not(
     ("told", "address"),
     [("8.8.4.4", "8.8.4.4"), ("10.0.0.7", None), ("2001:4860::1", None), (None, None)],
 )
-def test_address_of_the_deployer_is_public_and_of_version_4(
+def test_address_of_the_deployer_is_public_ipv4(
     monkeypatch: pytest.MonkeyPatch, told: str | None, address: str | None
 ) -> None:
     token = cloud.token_of({"idtyp": "user", "ipaddr": told})
@@ -336,7 +336,7 @@ def signed_in_with(monkeypatch: pytest.MonkeyPatch, token: str) -> Deployer:
     return seen[0]
 
 
-def test_stack_without_budget_declares_none_and_says_so_in_a_tag() -> None:
+def test_stack_without_budget_has_a_tag() -> None:
     found = deploy(config_of("free", budget=None))
     assert not found.of("consumption:Budget")
     assert found.one("resources:ResourceGroup").inputs["tags"]["runner-budget"] == "off"
@@ -344,7 +344,7 @@ def test_stack_without_budget_declares_none_and_says_so_in_a_tag() -> None:
 
 
 @both
-def test_nodes_may_write_runs_and_models_and_only_read_data(stack: object) -> None:
+def test_nodes_can_write_runs_and_models_but_only_read_data(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
     (nodes,) = [
         r for r in found.of("managedidentity:UserAssignedIdentity") if r.name == "identity-nodes"
@@ -359,7 +359,7 @@ def test_nodes_may_write_runs_and_models_and_only_read_data(stack: object) -> No
     assert granted == {("runs", writes), ("models", writes), ("data", reads)}
 
 
-def test_nodes_may_add_tasks_only_where_the_stack_says_so() -> None:
+def test_nodes_can_add_tasks_only_if_configured() -> None:
     def granted(found: Recording) -> list[tuple[str, str]]:
         return [
             (r.inputs["scope"].rsplit("/", 2)[1], r.inputs["roleDefinitionId"].rsplit("/", 1)[1])
@@ -374,7 +374,7 @@ def test_nodes_may_add_tasks_only_where_the_stack_says_so() -> None:
 
 
 @pytest.mark.feature(22)
-def test_whoever_deploys_and_the_operators_may_submit_each_once() -> None:
+def test_deployer_and_operators_get_each_role_once() -> None:
     given = [
         (r.inputs["principalId"], r.inputs["principalType"])
         for r in full_stack().of("authorization:RoleAssignment")
@@ -384,7 +384,7 @@ def test_whoever_deploys_and_the_operators_may_submit_each_once() -> None:
     assert sorted(given) == sorted([(cloud.DEPLOYER, "User"), (group, "Group")])
 
 
-def test_operators_reach_the_share_only_where_there_is_one() -> None:
+def test_operators_get_share_access_only_with_a_share() -> None:
     def kinds(found: Recording) -> set[str]:
         names = [r.name for r in found.of("authorization:RoleAssignment")]
         return {name.rpartition("-")[2] for name in names if name.startswith("operator-")}
@@ -394,36 +394,36 @@ def test_operators_reach_the_share_only_where_there_is_one() -> None:
 
 
 @both
-def test_role_assignments_have_names_of_their_own(stack: object) -> None:
+def test_role_assignments_have_unique_names(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
     names = [r.inputs["roleAssignmentName"] for r in found.of("authorization:RoleAssignment")]
     assert len(set(names)) == len(names) > 4
 
 
 @pytest.mark.slow
-def test_two_stacks_of_one_subscription_share_no_name() -> None:
+def test_stacks_of_one_subscription_share_no_name() -> None:
     one, other = deploy(config_of("dev")), deploy(config_of("prod"))
     for kind in ("resources:ResourceGroup", "storage:StorageAccount", "batch:BatchAccount"):
         assert one.one(kind).inputs != other.one(kind).inputs
 
 
-def test_the_same_stack_declares_the_same_inputs_again() -> None:
+def test_equal_stacks_declare_equal_inputs() -> None:
     def by_name(found: Recording) -> dict[str, object]:
         return {resource.name: resource.inputs for resource in found.resources}
 
     assert by_name(deploy(config_of())) == by_name(plain_stack())
 
 
-def test_preview_declares_what_a_deployment_does() -> None:
+def test_preview_declares_the_inputs_of_a_deployment() -> None:
     names = {resource.name for resource in deploy(config_of(), preview=True).resources}
     assert names == {resource.name for resource in plain_stack().resources}
 
 
-def test_pool_is_replaced_before_a_new_one_takes_its_name() -> None:
+def test_pool_is_deleted_before_its_replacement() -> None:
     assert all(pool.delete_before_replace for pool in full_stack().of("batch:Pool"))
 
 
-def test_budget_begins_this_month_and_later_months_change_nothing() -> None:
+def test_budget_starts_this_month_and_does_not_change_later() -> None:
     budget = plain_stack().one("consumption:Budget")
     assert budget.inputs["timePeriod"] == {"startDate": "2026-11-01T00:00:00Z"}
     assert budget.ignore_changes == ("timePeriod",)
@@ -449,7 +449,7 @@ def test_alerts_watch_the_batch_account() -> None:
 
 
 @pytest.mark.slow
-def test_runners_own_tasks_are_welcome_unless_a_pool_is_for_containers() -> None:
+def test_pool_allows_plain_tasks_unless_it_is_for_containers() -> None:
     pools = [T4, {**T4, "id": "boxes", "containers": True}]
     made = {p.inputs["poolName"]: p for p in deploy(config_of("x", pools=pools)).of("batch:Pool")}
     assert "containerConfiguration" not in machine_of(made["t4"])
@@ -459,7 +459,7 @@ def test_runners_own_tasks_are_welcome_unless_a_pool_is_for_containers() -> None
     assert caught.value.code == "R-POOL-CONTAINERS"
 
 
-def test_a_task_may_span_the_nodes_of_a_pool_that_reach_one_another() -> None:
+def test_pool_with_inter_node_communication_exports_its_nodes() -> None:
     both = {"scenario": "spot_first_with_dedicated_fallback", "max_dedicated": 2}
     pools = [
         T4,
@@ -490,7 +490,7 @@ def machine_of(pool: Registered) -> Any:
     return pool.inputs["deploymentConfiguration"]["virtualMachineConfiguration"]
 
 
-def test_budget_without_addresses_tells_the_owners_through_a_group() -> None:
+def test_budget_without_addresses_notifies_owners() -> None:
     budget = plain_stack().one("consumption:Budget").inputs
     (owners,) = [g for g in plain_stack().of("monitor:ActionGroup") if "budget" in g.name]
     assert owners.inputs["armRoleReceivers"]
@@ -504,7 +504,7 @@ def test_budget_without_addresses_tells_the_owners_through_a_group() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("containers", "warnings"), [(("data",), 0), (("data", "models"), 1)])
-def test_second_container_on_ubuntu_24_is_warned_of(
+def test_second_container_mount_on_ubuntu_24_causes_a_warning(
     monkeypatch: pytest.MonkeyPatch, containers: tuple[str, ...], warnings: int
 ) -> None:
     said: list[str] = []
@@ -516,7 +516,7 @@ def test_second_container_on_ubuntu_24_is_warned_of(
     assert all("issues/190" in text and "2204" in text for text in said)
 
 
-def test_section_that_is_null_in_the_file_is_off_in_plain_pulumi(tmp_path: Path) -> None:
+def test_null_section_is_disabled_in_plain_pulumi(tmp_path: Path) -> None:
     """The engine hands `null` over as an empty text."""
     reset_options(project="runner", stack="dev")
     pulumi.runtime.set_all_config(
@@ -536,7 +536,7 @@ def test_section_that_is_null_in_the_file_is_off_in_plain_pulumi(tmp_path: Path)
 
 
 @pytest.mark.parametrize("through", ["engine", "environment"])
-def test_a_key_that_nobody_knows_is_an_error_in_plain_pulumi_too(
+def test_unknown_key_is_an_error_in_plain_pulumi(
     through: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = {
@@ -556,7 +556,7 @@ def test_a_key_that_nobody_knows_is_an_error_in_plain_pulumi_too(
         pulumi.runtime.set_all_config({})
 
 
-def test_adopted_accounts_are_read_and_only_added_to() -> None:
+def test_adopted_accounts_are_only_read_and_extended() -> None:
     stack = deploy(config_of(adopt=ADOPTED))
     kinds = {found.kind for found in stack.resources}
     assert not kinds & {
@@ -594,7 +594,7 @@ def test_roles_on_adopted_storage_are_for_the_containers_of_the_stack() -> None:
 
 
 @pytest.mark.parametrize("key", ADOPTED)
-def test_each_account_is_adopted_by_itself(key: str) -> None:
+def test_accounts_are_adopted_independently(key: str) -> None:
     own = {
         "resource_group": "resources:ResourceGroup",
         "batch_account": "batch:BatchAccount",

@@ -15,13 +15,13 @@ def _group(location: str) -> dict[str, Any]:
     return {"name": group.name}
 
 
-def test_a_right_resource_is_recorded() -> None:
+def test_valid_resource_is_recorded() -> None:
     assert (
         record(lambda: _group("westeurope")).one("resources:ResourceGroup").inputs["location"]
         == "westeurope"
     )
 
 
-def test_a_defect_fails_the_run_with_its_path() -> None:
+def test_defect_fails_the_program_with_its_path() -> None:
     with pytest.raises(Exception, match="group: location: 'westeurop' is no region"):
         record(lambda: _group("westeurop"))

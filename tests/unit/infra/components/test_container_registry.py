@@ -43,7 +43,7 @@ def found() -> Recording:
     return record(lambda: declare(OPERATORS))
 
 
-def test_it_is_basic_and_lets_nobody_in_without_an_identity(found: Recording) -> None:
+def test_registry_is_basic_and_needs_an_identity(found: Recording) -> None:
     registry = found.one("containerregistry:Registry")
     assert registry.inputs["sku"] == {"name": "Basic"}
     assert registry.inputs["adminUserEnabled"] is False
@@ -53,14 +53,14 @@ def test_it_is_basic_and_lets_nobody_in_without_an_identity(found: Recording) ->
     assert registry.inputs["tags"] == {"app": "runner", "stack": "dev"}
 
 
-def test_its_name_is_one_that_azure_takes(found: Recording) -> None:
+def test_registry_name_is_valid_in_azure(found: Recording) -> None:
     name = found.one("containerregistry:Registry").inputs["registryName"]
     assert name.isalnum()
     assert 5 <= len(name) <= 50
     assert found.exports == {"server": f"{name}.azurecr.io"}
 
 
-def test_pools_pull_and_operators_push_here_and_nowhere_else(found: Recording) -> None:
+def test_pools_can_pull_and_operators_push_in_this_registry_only(found: Recording) -> None:
     given = {
         (role.inputs["principalId"], role.inputs["roleDefinitionId"].rsplit("/", 1)[1])
         for role in found.of("authorization:RoleAssignment")
@@ -71,7 +71,7 @@ def test_pools_pull_and_operators_push_here_and_nowhere_else(found: Recording) -
     assert {r.inputs["scope"] for r in found.of("authorization:RoleAssignment")} == {scope}
 
 
-def test_the_pools_identity_is_said_to_be_a_service_principal(found: Recording) -> None:
+def test_identity_of_pools_is_declared_as_a_service_principal(found: Recording) -> None:
     """Without it an assignment right after the identity's creation fails (PrincipalNotFound)."""
     kinds = {
         role.inputs["principalId"]: role.inputs.get("principalType")
@@ -81,14 +81,14 @@ def test_the_pools_identity_is_said_to_be_a_service_principal(found: Recording) 
     assert [kinds[operator.principal_id] for operator in OPERATORS] == ["User", "Group"]
 
 
-def test_everything_belongs_to_the_component(found: Recording) -> None:
+def test_all_resources_belong_to_the_component(found: Recording) -> None:
     (component,) = found.components
     assert component.type == "runner:infra:Registry"
     assert len(found.resources) == 4
     assert {resource.parent for resource in found.resources} == {component.urn}
 
 
-def test_assignments_have_names_that_a_second_deployment_finds(found: Recording) -> None:
+def test_role_assignment_names_are_stable(found: Recording) -> None:
     def names(run: Recording) -> set[str]:
         return {r.inputs["roleAssignmentName"] for r in run.of("authorization:RoleAssignment")}
 
@@ -96,6 +96,6 @@ def test_assignments_have_names_that_a_second_deployment_finds(found: Recording)
     assert names(record(lambda: declare(OPERATORS))) == names(found)
 
 
-def test_a_stack_without_further_operators_has_no_pusher() -> None:
+def test_stack_without_operators_has_no_push_role() -> None:
     found = record(lambda: declare(()))
     assert len(found.of("authorization:RoleAssignment")) == 1

@@ -23,7 +23,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.mark.slow
-def test_shellcheck_has_nothing_to_say():
+def test_scripts_pass_shellcheck():
     found = shutil.which("shellcheck", path=str(ROOT / ".venv" / "bin")) or shutil.which(
         "shellcheck"
     )
@@ -35,7 +35,7 @@ def test_shellcheck_has_nothing_to_say():
 
 
 @pytest.mark.slow
-def test_all_steps_run_in_order_and_make_the_image(machine: Machine):
+def test_all_steps_run_in_order_and_create_the_image(machine: Machine):
     done = machine.run("provision.sh")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.findall(r"^== (\w+)$", done.stdout, re.MULTILINE) == list(STEPS)
@@ -49,7 +49,7 @@ def test_all_steps_run_in_order_and_make_the_image(machine: Machine):
 
 
 @pytest.mark.slow
-def test_driver_and_kernel_are_held_and_nothing_upgrades_by_itself(machine: Machine):
+def test_driver_and_kernel_are_held_without_automatic_upgrades(machine: Machine):
     machine.run("provision.sh")
     assert {f"linux-image-{KERNEL}", f"linux-modules-{KERNEL}", "linux-azure"} <= machine.held()
     assert {p for p in machine.packages() if "nvidia" in p} <= machine.held()
@@ -74,7 +74,7 @@ def test_a_second_run_changes_nothing(machine: Machine):
 
 
 @pytest.mark.slow
-def test_what_somebody_changed_is_put_right(machine: Machine):
+def test_manual_changes_are_reverted(machine: Machine):
     machine.run("provision.sh")
     tree = {path: text.split()[-1] for path, text in machine.tree().items()}
     (machine.root / "etc/docker/daemon.json").write_text("{}")
@@ -106,9 +106,7 @@ FAILURES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "call"), FAILURES)
-def test_a_failing_step_stops_with_its_name_and_the_next_run_finishes_it(
-    machine: Machine, step: str, call: str
-):
+def test_failed_step_is_named_and_finished_by_the_next_run(machine: Machine, step: str, call: str):
     done = machine.run("provision.sh", step, "kernel", STUB_FAIL=call)
     assert done.returncode == 1
     assert re.findall(r"^== (\w+)$", done.stdout, re.MULTILINE) == [step]
@@ -125,7 +123,7 @@ def test_a_failing_step_stops_with_its_name_and_the_next_run_finishes_it(
     assert changes(machine.calls()) == []
 
 
-def test_a_step_that_ends_without_a_failing_command_still_gives_its_name(machine: Machine):
+def test_step_without_a_failed_command_is_still_named(machine: Machine):
     file = machine.scripts / "versions.env"
     file.write_text(file.read_text().replace("CUDNN_VERSION=", "NOT_CUDNN_VERSION="))
     done = machine.run("provision.sh", "cudnn")
@@ -133,7 +131,7 @@ def test_a_step_that_ends_without_a_failing_command_still_gives_its_name(machine
     assert "error[R-IMAGE-STEP]: step cudnn failed" in done.stderr
 
 
-def test_a_key_of_somebody_else_is_refused_before_it_is_trusted(machine: Machine):
+def test_unexpected_key_is_refused_before_it_is_trusted(machine: Machine):
     wrong = "0" * 40
     for keys in (wrong, f"EB693B3035CD5710E231E123A4B469963BF863CC\n{wrong}", ""):
         (machine.stub / "keys" / "3bf863cc.pub").write_text(f"{keys}\n" if keys else "")
@@ -145,7 +143,7 @@ def test_a_key_of_somebody_else_is_refused_before_it_is_trusted(machine: Machine
 
 
 @pytest.mark.slow
-def test_a_key_that_was_exchanged_on_the_disk_is_fetched_again(machine: Machine):
+def test_key_replaced_on_disk_is_downloaded_again(machine: Machine):
     machine.run("provision.sh")
     key = machine.root / "usr/share/keyrings/runner-cuda.gpg"
     key.write_text("0" * 40 + "\n")
@@ -154,7 +152,7 @@ def test_a_key_that_was_exchanged_on_the_disk_is_fetched_again(machine: Machine)
 
 
 @pytest.mark.skipif(shutil.which("gpg") is None, reason="there is no gpg here")
-def test_the_real_gpg_names_the_primary_key_only(tmp_path: Path):
+def test_gpg_lists_only_the_primary_key(tmp_path: Path):
     home = tmp_path / "gnupg"
     home.mkdir(mode=0o700)
     gpg = ["gpg", "--batch", "--homedir", str(home)]
@@ -183,21 +181,21 @@ def test_the_real_gpg_names_the_primary_key_only(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_apt_that_installs_another_version_than_asked_is_found_out(machine: Machine):
+def test_wrong_version_installed_by_apt_is_detected(machine: Machine):
     done = machine.run("provision.sh", STUB_LIES="blobfuse2")
     assert done.returncode == 1
     assert "step blobfuse failed" in done.stderr
     assert "blobfuse2=" in done.stderr
 
 
-def test_another_kernel_than_azures_is_refused(machine: Machine):
+def test_kernel_other_than_that_of_azure_is_refused(machine: Machine):
     done = machine.run("provision.sh", STUB_KERNEL="6.8.0-100-generic")
     assert done.returncode == 1
     assert "step kernel failed" in done.stderr
     assert "6.8.0-100-generic" in done.stderr
 
 
-def test_a_step_that_does_not_exist_is_named_with_those_that_do(machine: Machine):
+def test_unknown_step_is_named_with_the_known_ones(machine: Machine):
     done = machine.run("provision.sh", "cudda")
     assert done.returncode == 2
     assert "there is no step cudda" in done.stderr
@@ -206,7 +204,7 @@ def test_a_step_that_does_not_exist_is_named_with_those_that_do(machine: Machine
 
 
 @pytest.mark.slow
-def test_nvidias_repository_may_not_bring_a_driver(machine: Machine):
+def test_repository_of_nvidia_cannot_install_a_driver(machine: Machine):
     machine.run("provision.sh")
     text = (machine.root / "etc/apt/preferences.d/runner-cuda").read_text()
     everything, some = text.strip().split("\n\n")
@@ -224,7 +222,7 @@ def test_nothing_is_piped_from_the_network_into_a_shell():
             assert "http:" not in code
 
 
-def test_versions_are_said_in_one_file_only():
+def test_versions_are_defined_in_one_file():
     exact = [v for k, v in versions().items() if k.endswith("_VERSION")]
     assert len(exact) >= 6
     for script in SCRIPTS:
@@ -232,7 +230,7 @@ def test_versions_are_said_in_one_file_only():
         assert [v for v in exact if v in text] == [], script.name
 
 
-def test_uv_is_the_one_that_the_lock_pins():
+def test_uv_version_is_that_of_the_lock():
     lock = (ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")
     block = re.search(r"^uv==[^\n]*\\\n(?: +--hash[^\n]*\n)+", lock, re.MULTILINE)
     assert block, "requirements/dev.lock pins uv"

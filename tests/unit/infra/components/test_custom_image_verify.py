@@ -48,7 +48,7 @@ def outcomes(text: str) -> dict[str, str]:
     return {check: outcome for outcome, check in found}
 
 
-def test_a_whole_machine_passes_every_check_and_is_left_as_it_was(machine: Machine):
+def test_complete_machine_passes_every_check_unchanged(machine: Machine):
     before = machine.tree()
     done = machine.run("verify.sh")
     assert (done.returncode, done.stderr) == (0, "")
@@ -108,7 +108,7 @@ def test_one_defect_does_not_hide_the_others(machine: Machine, tmp_path: Path):
     assert set(outcomes(done.stdout)) == set(CHECKS)
 
 
-def test_upgrades_that_were_turned_on_again_fail(machine: Machine):
+def test_enabled_upgrades_fail(machine: Machine):
     unit = machine.stub / "units" / "unattended-upgrades.service"
     unit.write_text("enabled\n")
     done = machine.run("verify.sh", "holds")
@@ -117,21 +117,21 @@ def test_upgrades_that_were_turned_on_again_fail(machine: Machine):
     assert "unattended upgrades are on" in done.stdout
 
 
-def test_a_machine_that_was_never_provisioned_fails_nearly_everything(tmp_path: Path):
+def test_unprovisioned_machine_fails_nearly_every_check(tmp_path: Path):
     bare = Machine(tmp_path)
     done = bare.run("verify.sh", "cudnn", "holds", "health")
     assert done.returncode == 1
     assert set(outcomes(done.stdout).values()) == {"FAILED"}
 
 
-def test_a_check_that_does_not_exist_fails_rather_than_passes(machine: Machine):
+def test_unknown_check_fails(machine: Machine):
     done = machine.run("verify.sh", "drivr")
     assert done.returncode == 1
     assert "there is no such check" in done.stdout
     assert machine.run("verify.sh", "--list").stdout.split() == list(CHECKS)
 
 
-def test_the_container_is_made_of_this_machines_shell_and_asks_no_registry(machine: Machine):
+def test_verification_container_is_built_locally_without_a_registry(machine: Machine):
     assert machine.run("verify.sh", "container").returncode == 0
     calls = machine.calls()
     assert not [call for call in calls if call.startswith("docker pull")]
@@ -158,7 +158,7 @@ HEALTHY = {"NODE_HEALTH_DISK_GIB": "0"}
         ({"STUB_DMESG": "NVRM: Xid (PCI:0001:00:00): 13, a fault of a program"}, "ok   xid"),
     ],
 )
-def test_a_healthy_node_is_healthy(tmp_path: Path, given: dict[str, str], says: str):
+def test_healthy_node_passes_the_health_check(tmp_path: Path, given: dict[str, str], says: str):
     done = Machine(tmp_path).run("health.sh", **{**HEALTHY, **given})
     assert (done.returncode, done.stderr) == (0, "")
     assert says in done.stdout
@@ -179,13 +179,13 @@ def test_a_healthy_node_is_healthy(tmp_path: Path, given: dict[str, str], says: 
         ({"AZ_BATCH_NODE_ROOT_DIR": "/no/such/folder"}, "bad  disk"),
     ],
 )
-def test_an_unhealthy_node_says_why(tmp_path: Path, given: dict[str, str], says: str):
+def test_unhealthy_node_names_the_reason(tmp_path: Path, given: dict[str, str], says: str):
     done = Machine(tmp_path).run("health.sh", **{**HEALTHY, **given})
     assert done.returncode == 1
     assert says in done.stdout
 
 
-def test_the_health_check_of_the_image_is_this_one(machine: Machine):
+def test_image_contains_this_health_check(machine: Machine):
     installed = machine.root / "opt/runner/bin/node-health"
     assert installed.read_bytes() == (machine.scripts / "health.sh").read_bytes()
     assert installed.stat().st_mode & 0o111

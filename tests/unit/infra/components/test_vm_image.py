@@ -73,7 +73,7 @@ def template(recording: Recording) -> dict[str, Any]:
     return recording.one("virtualmachineimages:VirtualMachineImageTemplate").inputs
 
 
-def test_everything_stands_below_the_component(stack: Recording):
+def test_all_resources_belong_to_the_component(stack: Recording):
     (component,) = stack.components
     assert component.type == "runner:infra:ImageFactory"
     assert len(stack.resources) == 5
@@ -82,13 +82,13 @@ def test_everything_stands_below_the_component(stack: Recording):
     assert [r.inputs["tags"] for r in tagged] == [TAGS] * 4
 
 
-def test_the_installed_sdk_knows_every_key_type_and_value(stack: Recording):
+def test_installed_sdk_accepts_every_key_type_and_value(stack: Recording):
     found = {r.kind: validate(r.type, r.name, r.inputs) for r in stack.resources}
     assert len(found) == 5
     assert [violation for each in found.values() for violation in each] == []
 
 
-def test_the_definition_is_what_batch_and_trusted_launch_need(stack: Recording):
+def test_definition_meets_the_needs_of_batch_and_trusted_launch(stack: Recording):
     inputs = stack.one("compute:GalleryImage").inputs
     assert (inputs["osType"], inputs["osState"]) == ("Linux", "Generalized")
     assert (inputs["hyperVGeneration"], inputs["architecture"]) == ("V2", "x64")
@@ -99,7 +99,7 @@ def test_the_definition_is_what_batch_and_trusted_launch_need(stack: Recording):
     assert stack.exports["pinned"] == f"{stack.exports['definition']}/versions/1.0.3"
 
 
-def test_the_one_identity_may_publish_to_this_gallery_and_nothing_else(stack: Recording):
+def test_identity_can_only_publish_to_this_gallery(stack: Recording):
     identity = stack.exports["identity"]
     assert template(stack)["identity"] == {
         "type": "UserAssigned",
@@ -112,7 +112,7 @@ def test_the_one_identity_may_publish_to_this_gallery_and_nothing_else(stack: Re
     assert role.urn in made.dependencies, "a build before the role is there fails at its end"
 
 
-def test_the_template_builds_the_pinned_image_on_a_gpu_and_only_when_told(stack: Recording):
+def test_template_builds_the_pinned_image_on_a_gpu_only_on_demand(stack: Recording):
     inputs = template(stack)
     assert inputs["source"] == {
         "type": "PlatformImage",
@@ -131,7 +131,7 @@ def test_the_template_builds_the_pinned_image_on_a_gpu_and_only_when_told(stack:
     assert 0 < inputs["buildTimeoutInMinutes"] <= 960
 
 
-def test_nothing_is_distributed_that_was_not_verified(stack: Recording):
+def test_only_verified_images_are_distributed(stack: Recording):
     validate = template(stack)["validate"]
     assert validate["continueDistributeOnFailure"] is False
     assert validate["sourceValidationOnly"] is False
@@ -139,7 +139,7 @@ def test_nothing_is_distributed_that_was_not_verified(stack: Recording):
     assert check["inline"] == ["sudo /opt/runner/image/verify.sh"]
 
 
-def test_versions_count_up_and_go_to_each_region_once(stack: Recording):
+def test_versions_increase_and_are_replicated_once_per_region(stack: Recording):
     (distributed,) = template(stack)["distribute"]
     assert distributed["galleryImageId"] == stack.exports["definition"]
     assert distributed["versioning"] == {"scheme": "Latest", "major": 1}
@@ -155,7 +155,7 @@ def test_the_steps_of_provision_are_the_customizers_in_order(stack: Recording, t
     assert customizers[3]["inline"] == [f"sudo /opt/runner/image/provision.sh {listed[2]}"]
 
 
-def test_the_template_is_small_and_has_no_words_that_packer_would_read(stack: Recording):
+def test_template_is_small_and_free_of_packer_syntax(stack: Recording):
     lines = [line for c in template(stack)["customize"] for line in c["inline"]]
     assert sum(map(len, lines)) < 128 * 1024
     assert not [line for line in lines if "{{" in line or "${" in line]
@@ -163,7 +163,7 @@ def test_the_template_is_small_and_has_no_words_that_packer_would_read(stack: Re
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum here")
-def test_what_is_delivered_is_the_folder(tmp_path: Path):
+def test_delivered_files_equal_the_folder(tmp_path: Path):
     target = tmp_path / "image"
     done = deliver(load_files(), target)
     assert (done.returncode, done.stderr) == (0, "")
@@ -181,7 +181,7 @@ def test_what_is_delivered_is_the_folder(tmp_path: Path):
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum here")
-def test_a_file_that_arrives_damaged_ends_the_build(tmp_path: Path):
+def test_damaged_file_fails_the_build(tmp_path: Path):
     text = "\n".join(delivery((ImageFile("a", b"x" * 30), ImageFile("b", b"y")), str(tmp_path)))
     broken = text.replace("eHh4", "eHh5", 1)
     assert broken != text
@@ -225,12 +225,12 @@ def test_the_same_stack_has_the_same_template(stack: Recording):
     ],
     ids=["size", "regions", "tags", "location"],
 )
-def test_whatever_changes_in_the_template_makes_another_one(change: dict[str, Any]):
+def test_every_change_of_an_input_changes_the_template(change: dict[str, Any]):
     assert declared(**change).exports["template"] != declared().exports["template"]
 
 
 @pytest.mark.parametrize("file", ["versions.env", "verify.sh", "steps/30-driver.sh"])
-def test_a_change_of_any_script_makes_another_template(file: str, monkeypatch: pytest.MonkeyPatch):
+def test_change_of_any_script_changes_the_template(file: str, monkeypatch: pytest.MonkeyPatch):
     before = declared().exports["template"]
     known = load_files()
     changed = tuple(replace(f, content=f.content + b"\n") if f.path == file else f for f in known)
@@ -239,7 +239,7 @@ def test_a_change_of_any_script_makes_another_template(file: str, monkeypatch: p
     assert declared().exports["template"] != before
 
 
-def test_a_readme_changes_no_template(tmp_path: Path):
+def test_readme_does_not_change_the_template(tmp_path: Path):
     folder = tmp_path / "custom_image"
     shutil.copytree(image_source.FOLDER, folder)
     before = image_source.scripts_hash(folder)
@@ -249,14 +249,14 @@ def test_a_readme_changes_no_template(tmp_path: Path):
     assert image_source.scripts_hash(folder) != before
 
 
-def test_versions_are_read_as_bash_reads_them():
+def test_versions_are_parsed_like_in_bash():
     bash = image_machine.versions()
     assert {name: bash[name] for name in load_versions()} == load_versions()
     assert len(load_versions()) >= 20
 
 
 @pytest.mark.parametrize("line", ["A=$HOME", "A=b c", "A b", "A='b'", 'A="$(rm)"', "=b", "A=b;c"])
-def test_a_value_that_bash_would_read_otherwise_is_refused(tmp_path: Path, line: str):
+def test_value_with_bash_syntax_is_refused(tmp_path: Path, line: str):
     (tmp_path / "versions.env").write_text(f"GOOD=1\n{line}\n")
     with pytest.raises(RunnerError) as caught:
         load_versions(tmp_path)
@@ -264,12 +264,12 @@ def test_a_value_that_bash_would_read_otherwise_is_refused(tmp_path: Path, line:
     assert "versions.env:2" in caught.value.why
 
 
-def test_a_folder_without_its_scripts_is_one_error(tmp_path: Path):
+def test_folder_without_scripts_is_one_error(tmp_path: Path):
     with pytest.raises(RunnerError) as caught:
         load_files(tmp_path)
     assert caught.value.code == "R-IMAGE-SOURCE"
 
 
-def test_a_step_that_is_added_becomes_a_customizer():
+def test_added_step_becomes_a_customizer():
     files = (*load_files(), ImageFile("steps/95-extra.sh", b""))
     assert [step.name for step in template_steps(files)][-1] == "extra"

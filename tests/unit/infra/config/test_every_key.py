@@ -139,14 +139,14 @@ def models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from models(part)
 
 
-def test_every_key_has_a_row_here() -> None:
+def test_every_key_has_a_row_in_this_test() -> None:
     # A pool's id is its name; `shared_keys` refuses stacks and declares nothing.
     others = {"PoolConfig.id", "StorageConfig.shared_keys"}
     assert {*_STACKS, *_POOLS, *others} == set(keys(StackConfig))
 
 
 @pytest.mark.slow
-def test_each_key_of_a_stack_changes_what_is_declared() -> None:
+def test_each_key_of_a_stack_changes_the_declaration() -> None:
     plain = declared()
     assert declared() == plain
     idle = [
@@ -158,7 +158,7 @@ def test_each_key_of_a_stack_changes_what_is_declared() -> None:
 
 
 @pytest.mark.slow
-def test_each_key_of_a_pool_changes_what_the_service_is_told() -> None:
+def test_each_key_of_a_pool_changes_its_inputs() -> None:
     made = pools()
     assert made["plain-1"] == made["plain-2"], "without a changed key nothing differs"
     assert not [key for key in _POOLS if made[f"before-{name(key)}"] == made[f"after-{name(key)}"]]

@@ -26,7 +26,7 @@ STACKS = [
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_every_stack_has_names_that_azure_takes(stack: str) -> None:
+def test_names_of_every_stack_are_valid_in_azure(stack: str) -> None:
     names = Names(stack, SUBSCRIPTION)
     assert re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?", names.slug)
     assert "--" not in names.slug
@@ -43,5 +43,5 @@ def test_no_two_stacks_share_a_name(one: str, other: str) -> None:
     assert first.storage_account != second.storage_account
 
 
-def test_plain_name_stands_as_it_is() -> None:
+def test_plain_name_is_unchanged() -> None:
     assert Names("dev", SUBSCRIPTION).resource_group == "rg-runner-dev"

@@ -236,7 +236,7 @@ def test_missing_region_or_subscription_names_key_and_variable(
         ({"network": {"storage_from": "al"}}, "network.storage_from", "'all'"),
     ],
 )
-def test_wrong_value_names_its_field(
+def test_invalid_value_names_its_field(
     load: _Load, values: dict[str, Any], field: str, says: str
 ) -> None:
     err = failure(load, **values)
@@ -255,13 +255,13 @@ def test_error_names_the_line(tmp_path: Path) -> None:
     assert "did you mean 'max_spot'" in caught.value.fix
 
 
-def test_missing_file_is_said_so(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match="cannot read") as caught:
         load_stack_config(tmp_path / "Pulumi.prod.yaml", environment=_AZURE)
     assert caught.value.code == "R-STACK-CONFIG-READ"
 
 
-def test_pool_may_give_a_stacks_tag_another_value(load: _Load) -> None:
+def test_pool_can_override_a_tag_of_the_stack(load: _Load) -> None:
     config = load(tags={"team": "vision"}, pools=[pool(tags={"team": "audio"})])
     assert config.pools[0].tags == {"team": "audio"}
 
@@ -270,7 +270,7 @@ def test_pool_may_give_a_stacks_tag_another_value(load: _Load) -> None:
     ("content", "says"),
     [("echo hello\n", "does not start with #!"), ("#!/bin/sh\n" + "#" * 32768, "may have 32 KiB")],
 )
-def test_a_script_that_no_node_could_run_is_refused(
+def test_invalid_start_script_is_refused(
     load: _Load, tmp_path: Path, content: str, says: str
 ) -> None:
     (tmp_path / "setup.sh").write_text(content)
@@ -280,13 +280,13 @@ def test_a_script_that_no_node_could_run_is_refused(
     assert err.fix
 
 
-def test_a_script_is_found_beside_the_stacks_file(load: _Load, tmp_path: Path) -> None:
+def test_start_script_is_relative_to_the_file_of_the_stack(load: _Load, tmp_path: Path) -> None:
     (tmp_path / "setup.sh").write_text("#!/bin/sh\n")
     config = load(pools=[pool(start_script="setup.sh"), pool(id="plain")])
     assert [each.start_script for each in config.pools] == [str(tmp_path / "setup.sh"), None]
 
 
-def test_a_key_that_is_no_text_and_an_empty_list_are_errors_in_our_words(tmp_path: Path) -> None:
+def test_non_text_key_and_empty_list_are_explained(tmp_path: Path) -> None:
     file = tmp_path / "Pulumi.odd.yaml"
     file.write_text("config:\n  1: 2\n  runner:pools:\n")
     environment = {
@@ -322,7 +322,7 @@ def test_a_key_that_is_no_text_and_an_empty_list_are_errors_in_our_words(tmp_pat
         ({"environment": {**_AZURE, "ARM_SUBSCRIPTION_ID": "x"}}, "an id of Azure", "0000-"),
     ],
 )
-def test_wrong_form_is_told_in_words_with_an_example_and_no_pattern(
+def test_invalid_format_is_explained_with_an_example(
     load: _Load, values: dict[str, Any], says: str, fix: str
 ) -> None:
     err = failure(load, **values)
@@ -379,7 +379,7 @@ def test_misspelt_key_is_an_error_with_the_nearest_key(
     assert fix in err.fix
 
 
-def test_key_of_another_provider_is_left_alone(tmp_path: Path) -> None:
+def test_key_of_another_provider_is_ignored(tmp_path: Path) -> None:
     file = written(tmp_path, f"config:\n{_POOLS}  aws:region: eu-west-1\n  azuread:tenantId: x\n")
     assert load_stack_config(file, environment=_AZURE).pools
 
@@ -412,7 +412,7 @@ def test_optional_section_without_content_is_off(tmp_path: Path, section: str, v
 
 
 @pytest.mark.parametrize("pools", ["", _POOLS, "  runner:pools: []\n", "  runner:pool: 1\n"])
-def test_missing_region_has_its_code_whatever_else_is_wrong(tmp_path: Path, pools: str) -> None:
+def test_missing_region_has_its_code_despite_other_problems(tmp_path: Path, pools: str) -> None:
     err = refused(written(tmp_path, f"config:\n{pools}" if pools else "config: {}\n"), {})
     assert (err.code, err.exit_code) == ("R-STACK-CONFIG-MISSING", ExitCode.PREFLIGHT)
     assert "((" not in f"{err}"
@@ -427,7 +427,7 @@ def test_missing_region_has_its_code_whatever_else_is_wrong(tmp_path: Path, pool
         ("al", "write a list: [203.0.113.0/24]"),
     ],
 )
-def test_storage_range_that_is_no_list_is_not_opened_to_all(
+def test_invalid_storage_range_does_not_allow_all_networks(
     load: _Load, value: str, fix: str
 ) -> None:
     assert failure(load, network={"storage_from": value}).fix == fix
@@ -478,7 +478,7 @@ def test_all_wrong_lines_are_in_one_error(tmp_path: Path) -> None:
     assert "did you mean 'max_spot'" in err.why
 
 
-def test_section_that_is_wrong_raises_no_false_alarm_about_its_pools(tmp_path: Path) -> None:
+def test_invalid_section_causes_no_false_problems_of_pools(tmp_path: Path) -> None:
     file = written(
         tmp_path,
         "config:\n"
@@ -503,7 +503,7 @@ _ODD: tuple[object, ...] = (
 
 
 @pytest.mark.slow
-def test_no_error_has_words_of_the_validation_library(tmp_path: Path) -> None:
+def test_errors_are_free_of_pydantic_terms(tmp_path: Path) -> None:
     sections: dict[str, Any] = {
         **{name: {} for name in _SECTIONS},
         "operators": [{"id": "x"}],
@@ -571,9 +571,7 @@ def told(load: _Load, **values: Any) -> list[str]:
         ({"environment": {**_AZURE, "ARM_LOCATION": "eastus9"}}, "unknown region 'eastus9'"),
     ],
 )
-def test_what_is_probably_not_meant_is_a_warning(
-    load: _Load, values: dict[str, Any], says: str
-) -> None:
+def test_suspicious_setting_is_a_warning(load: _Load, values: dict[str, Any], says: str) -> None:
     (only,) = told(load, **values)
     assert says in only
 
@@ -587,5 +585,5 @@ def test_what_is_probably_not_meant_is_a_warning(
         {"budget": None},
     ],
 )
-def test_what_is_usual_raises_no_warning(load: _Load, values: dict[str, Any]) -> None:
+def test_usual_settings_cause_no_warning(load: _Load, values: dict[str, Any]) -> None:
     assert told(load, **values) == []

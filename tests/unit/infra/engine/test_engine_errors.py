@@ -51,11 +51,11 @@ def test_a_single_line_of_the_engine_is_the_reason(home: Path) -> None:
     assert err.why == "the state is somewhere else"
 
 
-def test_a_line_that_is_not_called_an_error_is_the_reason_too(home: Path) -> None:
+def test_line_without_an_error_prefix_is_the_reason(home: Path) -> None:
     assert refused(home, "no space left on device").why == "no space left on device"
 
 
-def test_a_state_that_is_half_written_is_read_again() -> None:
+def test_partially_written_state_is_read_again() -> None:
     half = "error: failed to load checkpoint: EOF"
     said = iter([half, half, "error: no stack named dev"])
 
@@ -67,7 +67,7 @@ def test_a_state_that_is_half_written_is_read_again() -> None:
     assert list(said) == []
 
 
-def test_a_state_that_stays_half_written_has_the_one_before_beside_it(
+def test_persistently_damaged_state_names_its_backup(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unfinished, "_PAUSES_S", (0, 0))
@@ -76,7 +76,7 @@ def test_a_state_that_stays_half_written_has_the_one_before_beside_it(
     assert ".json.bak" in (err.fix or "")
 
 
-def test_another_passphrase_is_told_with_what_to_do(home: Path) -> None:
+def test_wrong_passphrase_is_reported_with_a_fix(home: Path) -> None:
     err = refused(
         home, "error: could not create secrets manager for new stack: incorrect passphrase"
     )
@@ -85,14 +85,14 @@ def test_another_passphrase_is_told_with_what_to_do(home: Path) -> None:
     assert "PULUMI_CONFIG_PASSPHRASE" in (err.fix or "")
 
 
-def test_a_passphrase_of_the_environment_is_the_one_that_counts(home: Path) -> None:
+def test_passphrase_of_the_environment_takes_precedence(home: Path) -> None:
     own = automation.state_settings(home, {})
     assert Path(own["PULUMI_CONFIG_PASSPHRASE_FILE"]).is_file()
     given = automation.state_settings(home, {"PULUMI_CONFIG_PASSPHRASE": "mine"})
     assert given == {"PULUMI_BACKEND_URL": own["PULUMI_BACKEND_URL"]}
 
 
-def test_what_holds_data_is_not_made_anew_and_the_error_names_it(home: Path) -> None:
+def test_replacement_of_a_data_resource_is_refused_by_name(home: Path) -> None:
     urn = "urn:pulumi:dev::runner::runner:infra:DataStore$azure-native:storage"
     said = f'error: unable to replace resource "{urn}:StorageAccount::storage" as part of replacing'
     err = refused(

@@ -20,7 +20,7 @@ def ctrl_c_is_heard() -> Generator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_work_that_ends_well_after_ctrl_c_has_its_result() -> None:
+def test_work_that_succeeds_after_ctrl_c_returns_its_result() -> None:
     told = threading.Event()
 
     def work() -> str:
@@ -31,7 +31,7 @@ def test_work_that_ends_well_after_ctrl_c_has_its_result() -> None:
     assert wait_out(work, told.set) == "made"
 
 
-def test_work_that_stops_for_ctrl_c_is_an_interrupt_and_no_failure() -> None:
+def test_work_stopped_by_ctrl_c_is_an_interrupt() -> None:
     told = threading.Event()
 
     def work() -> None:
@@ -43,7 +43,7 @@ def test_work_that_stops_for_ctrl_c_is_an_interrupt_and_no_failure() -> None:
         wait_out(work, told.set)
 
 
-def test_a_second_ctrl_c_is_not_waited_for() -> None:
+def test_second_ctrl_c_stops_at_once() -> None:
     told, end = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -57,7 +57,7 @@ def test_a_second_ctrl_c_is_not_waited_for() -> None:
     end.set()
 
 
-def test_a_failure_without_ctrl_c_stays_what_it_is() -> None:
+def test_failure_without_ctrl_c_is_unchanged() -> None:
     def work() -> None:
         raise RuntimeError("no")
 

@@ -31,7 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_lists_what_the_program_declares(capsys: pytest.CaptureFixture[str]) -> None:
+def test_preview_lists_the_declared_resources(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preview", "--offline", "-o", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     kinds = sorted(row["type"] for row in shown["resources"])
@@ -45,7 +45,7 @@ def test_lists_what_the_program_declares(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.slow
-def test_says_what_each_pool_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_preview_shows_the_cost_of_each_pool(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preview", "--offline", "-o", "json"]) == 0
     (pool,) = json.loads(capsys.readouterr().out)["pools"]
     assert pool["idle_usd_per_hour"] == "0"
@@ -53,7 +53,7 @@ def test_says_what_each_pool_costs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_price_that_nobody_knows_is_unknown_and_warned_of(
+def test_unknown_price_is_shown_with_a_warning(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = project / "Pulumi.dev.yaml"
@@ -65,7 +65,7 @@ def test_price_that_nobody_knows_is_unknown_and_warned_of(
 
 
 @pytest.mark.slow
-def test_spot_price_that_nobody_knows_is_below_the_dedicated_one(
+def test_unknown_spot_price_is_bounded_by_the_dedicated_one(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = project / "Pulumi.dev.yaml"
@@ -99,7 +99,7 @@ def test_warning_of_an_unknown_price_names_the_region(
     assert "run `runner skus --refresh --region antarcticanorth`" in capsys.readouterr().err
 
 
-def test_spend_cap_counts_with_the_prices_that_were_refreshed(
+def test_spend_cap_uses_refreshed_prices(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The shipped table has no such region: only the refreshed one can decide this pool."""
@@ -126,7 +126,7 @@ def test_spend_cap_counts_with_the_prices_that_were_refreshed(
         ("max_spot: 4", "max_spot: 0", "R-STACK-CONFIG-FIELD", "Pulumi.dev.yaml:"),
     ],
 )
-def test_impossible_pool_is_one_error_before_anything_is_declared(
+def test_invalid_pool_is_one_error_before_any_declaration(
     project: Path,
     capsys: pytest.CaptureFixture[str],
     before: str,
@@ -150,7 +150,7 @@ def test_missing_region_of_a_real_preview_names_the_setting(
     assert "set ARM_LOCATION" in capsys.readouterr().err
 
 
-def test_folder_without_the_project_is_said_so(
+def test_folder_without_a_project_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

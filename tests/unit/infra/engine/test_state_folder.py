@@ -28,7 +28,7 @@ def dead_pid() -> int:
     return done.pid
 
 
-def test_the_lock_of_an_engine_that_is_gone_is_removed(tmp_path: Path) -> None:
+def test_lock_of_a_dead_engine_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "a home"
     path = lock(folder, dead_pid())
     release_dead(folder.as_uri(), "dev")
@@ -36,7 +36,7 @@ def test_the_lock_of_an_engine_that_is_gone_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="zombies are seen in /proc")
-def test_an_engine_that_is_a_zombie_is_gone(tmp_path: Path) -> None:
+def test_zombie_engine_counts_as_dead(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     path = lock(tmp_path, process.pid)
@@ -45,7 +45,7 @@ def test_an_engine_that_is_a_zombie_is_gone(tmp_path: Path) -> None:
     process.wait()
 
 
-def test_a_lock_that_is_held_stays(tmp_path: Path) -> None:
+def test_held_lock_is_kept(tmp_path: Path) -> None:
     engine = tmp_path / "pulumi"
     engine.symlink_to("/bin/sleep")
     process = subprocess.Popen([engine, "60"])
@@ -58,7 +58,7 @@ def test_a_lock_that_is_held_stays(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_locks_of_other_machines_stacks_and_backends_stay(tmp_path: Path) -> None:
+def test_locks_of_other_machines_stacks_and_backends_are_kept(tmp_path: Path) -> None:
     elsewhere = lock(tmp_path / "one", dead_pid(), host="another-machine")
     other = lock(tmp_path / "two", dead_pid(), stack="prod")
     release_dead((tmp_path / "one").as_uri(), "dev")
@@ -69,7 +69,7 @@ def test_locks_of_other_machines_stacks_and_backends_stay(tmp_path: Path) -> Non
     assert other.exists()
 
 
-def test_a_stack_in_the_home_folder_is_found_and_one_below_a_relative_path_is_pulumis_to_find(
+def test_stack_in_the_home_folder_is_found_but_not_in_a_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -14,13 +14,13 @@ from tests.unit.infra.stacks import full_stack
 
 
 @pytest.mark.parametrize("kind", sorted(GOOD))
-def test_an_id_is_the_one_that_azure_gives(kind: str) -> None:
+def test_computed_id_equals_that_of_azure(kind: str) -> None:
     token = f"azure-native:{kind}"
     assert arm_id(token, GOOD[kind], cloud.SUBSCRIPTION) == cloud.arm_id(token, GOOD[kind])
 
 
 @pytest.mark.slow
-def test_everything_that_a_stack_declares_has_an_id() -> None:
+def test_every_declared_resource_has_an_id() -> None:
     declared = full_stack().resources
     assert declared
     for found in declared:
@@ -28,7 +28,7 @@ def test_everything_that_a_stack_declares_has_an_id() -> None:
         assert arm_id(found.type, found.inputs, cloud.SUBSCRIPTION) == expected
 
 
-def test_what_is_no_resource_of_azure_has_none() -> None:
+def test_other_resources_have_no_azure_id() -> None:
     assert arm_id("runner:infra:GpuPool", {}, cloud.SUBSCRIPTION) is None
     assert arm_id("azure-native:batch:Pool", {"poolName": "t4"}, cloud.SUBSCRIPTION) is None
 
@@ -51,7 +51,7 @@ class _Stack:
         self.refreshed = target
 
 
-def test_a_replacement_that_was_cut_in_half_keeps_its_place_before_what_depends_on_it() -> None:
+def test_interrupted_replacement_stays_before_its_dependents() -> None:
     group = {
         "urn": "urn:group",
         "type": "azure-native:resources:ResourceGroup",
@@ -81,7 +81,7 @@ def test_a_replacement_that_was_cut_in_half_keeps_its_place_before_what_depends_
     assert stack.refreshed == ["urn:rules", "urn:fresh"]
 
 
-def test_what_is_still_there_or_still_to_be_deleted_stays_in_the_state() -> None:
+def test_existing_and_condemned_resources_stay_in_the_state() -> None:
     kind = "azure-native:network:NetworkSecurityGroup"
     inputs = {"resourceGroupName": "g", "networkSecurityGroupName": "n"}
     old = {"urn": "urn:kept", "type": kind, "id": "/subscriptions/s/old"}

@@ -61,7 +61,7 @@ def test_pool_is_at_zero_minutes_after_its_last_task(slots: int, lost: int) -> N
         assert not part[-1].spot
 
 
-def test_pool_stays_up_between_trials_that_follow_each_other() -> None:
+def test_pool_keeps_its_nodes_between_consecutive_trials() -> None:
     day = Day(formula(max_spot=1), _MIDNIGHT)
     moments = day.run(6, {at(1 + n / 4): [11] for n in range(12)})
     while_busy = [m.spot for m in moments if at(1.2) < m.at < last(moments, "pending")]
@@ -69,7 +69,7 @@ def test_pool_stays_up_between_trials_that_follow_each_other() -> None:
     assert day.done == 12
 
 
-def test_dedicated_nodes_come_after_the_wait_and_go_when_spot_returns() -> None:
+def test_dedicated_nodes_replace_spot_after_the_wait_until_it_returns() -> None:
     def capacity(now: datetime) -> int:
         return 0 if at(3) <= now < at(5) else 1000
 
@@ -86,7 +86,7 @@ def test_dedicated_nodes_come_after_the_wait_and_go_when_spot_returns() -> None:
     assert last(moments, "spot") - last(moments, "pending") <= _IDLE_AT_MOST
 
 
-def test_dedicated_nodes_stand_in_for_spot_capacity_that_never_was() -> None:
+def test_dedicated_nodes_replace_spot_capacity_never_available() -> None:
     day = Day(formula(**_FALLBACK), _MIDNIGHT, capacity=lambda _: 1)
     moments = day.run(12, {at(1): [20] * 12})
     assert day.done == 12
@@ -97,7 +97,7 @@ def test_dedicated_nodes_stand_in_for_spot_capacity_that_never_was() -> None:
     assert not moments[-1].dedicated
 
 
-def test_no_dedicated_node_is_ever_paid_for_while_spot_is_up() -> None:
+def test_no_dedicated_node_is_requested_while_spot_is_available() -> None:
     day = Day(formula(**_FALLBACK), _MIDNIGHT)
     moments = day.run(24, {at(1): [30] * 60, at(18): [5] * 3})
     assert day.done == 63
@@ -105,7 +105,7 @@ def test_no_dedicated_node_is_ever_paid_for_while_spot_is_up() -> None:
 
 
 @pytest.mark.slow
-def test_office_hours_keep_their_nodes_and_nothing_else_does() -> None:
+def test_nodes_without_tasks_are_kept_only_in_office_hours() -> None:
     hours = {"start": "08:00", "end": "18:00", "utc_offset_hours": 1, "nodes": 2}
     text = formula(scenario="office_hours", office_hours=hours)
     day = Day(text, _MIDNIGHT)
@@ -122,7 +122,7 @@ def test_office_hours_keep_their_nodes_and_nothing_else_does() -> None:
     assert max(m.spot for m in moments) == 4
 
 
-def test_pool_of_the_emulator_itself_comes_for_a_task_and_goes_to_zero() -> None:
+def test_pool_of_the_emulator_grows_for_a_task_and_returns_to_zero() -> None:
     world = World(boot_s=60)
     pool = scaling(world, formula(slots=2), taskSlotsPerNode=2)
     task = world.task(world.job(), "train")

@@ -117,7 +117,7 @@ def promise(*drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], C
 
 @pytest.mark.slow
 @promise(_pasts, st.integers(1, 9), st.integers(1, 5), _targets, _dialects)
-def test_scale_to_zero_is_what_the_samples_say(
+def test_pool_scales_to_zero_by_its_samples(
     past: list[Sample], cap: int, slots: int, target: int, dialect: Dialect
 ) -> None:
     done = scaled(pool(max_spot=cap, slots=slots), past, targets=(target, 0), dialect=dialect)
@@ -131,7 +131,7 @@ def test_scale_to_zero_is_what_the_samples_say(
 
 
 @promise(_pasts, st.integers(1, 9), st.integers(1, 64), st.booleans(), _targets)
-def test_pending_work_gets_a_node_and_never_more_than_the_cap(
+def test_pending_tasks_get_nodes_up_to_the_cap(
     past: list[Sample], cap: int, slots: int, dedicated: bool, target: int
 ) -> None:
     kinds = {"max_spot": 0, "max_dedicated": cap} if dedicated else {"max_spot": cap}
@@ -146,7 +146,7 @@ def test_pending_work_gets_a_node_and_never_more_than_the_cap(
 
 @pytest.mark.slow
 @promise(_pasts, st.sampled_from([1, 2]), _targets, _dialects)
-def test_idle_pool_goes_to_zero_whatever_it_had_before(
+def test_idle_pool_returns_to_zero_from_any_size(
     past: list[Sample], slots: int, target: int, dialect: Dialect
 ) -> None:
     fallback = pool(
@@ -159,7 +159,7 @@ def test_idle_pool_goes_to_zero_whatever_it_had_before(
 
 
 @promise(_pasts, st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), _targets, _dialects)
-def test_fallback_pays_for_dedicated_nodes_only_where_spot_failed_all_the_time(
+def test_fallback_uses_dedicated_nodes_only_after_lasting_spot_failure(
     past: list[Sample], spot: int, dedicated: int, slots: int, target: int, dialect: Dialect
 ) -> None:
     fallback = pool(
@@ -218,7 +218,7 @@ def test_nodes_never_cost_more_per_hour_than_the_spend_cap(
     st.integers(-12, 14),
     st.integers(0, 14 * 24 * 60),
 )
-def test_office_hours_keep_their_nodes_in_them_and_only_in_them(
+def test_office_hours_keep_nodes_only_in_their_hours(
     past: list[Sample], days: set[int], opens: int, length: int, offset: int, minute: int
 ) -> None:
     names = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -246,7 +246,7 @@ def test_office_hours_keep_their_nodes_in_them_and_only_in_them(
 
 @pytest.mark.slow
 @promise(_pasts, _targets, st.integers(-90, 90))
-def test_nothing_is_wanted_from_the_end_date_on(
+def test_no_node_is_requested_from_the_end_date_on(
     past: list[Sample], target: int, minutes: int
 ) -> None:
     fallback = pool(

@@ -58,9 +58,7 @@ def caps(prices: PriceTable, **values: Any) -> NodeCaps:
     ],
 )
 @pytest.mark.parametrize("end", [None, datetime(2027, 1, 31, tzinfo=UTC)])
-def test_every_scenario_gives_a_short_formula_that_works(
-    given: PoolConfig, end: datetime | None
-) -> None:
+def test_every_scenario_has_a_short_valid_formula(given: PoolConfig, end: datetime | None) -> None:
     text = formula_text(given, NodeCaps(given.max_spot, given.max_dedicated), end=end)
     assert text is not None
     check_formula(text, "a pool")
@@ -132,7 +130,7 @@ def test_own_formula_keeps_its_text_before_the_caps() -> None:
         ("$TargetLowPriorityNodes = 1; $targetDedicatedNodes = 9;", "$TargetDedicatedNodes"),
     ],
 )
-def test_own_formula_without_room_for_the_caps_is_refused(text: str, says: str) -> None:
+def test_own_formula_too_long_for_the_caps_is_refused(text: str, says: str) -> None:
     with pytest.raises(RunnerError) as caught:
         own(text, NodeCaps(2, 1))
     assert caught.value.code == "R-POOL-FORMULA"
@@ -163,15 +161,13 @@ def test_spend_cap_limits_an_own_formula_too() -> None:
         ),
     ],
 )
-def test_idle_nodes_are_those_that_a_pool_keeps_without_tasks(
-    given: PoolConfig, idle: NodeCaps
-) -> None:
+def test_idle_nodes_are_those_kept_without_tasks(given: PoolConfig, idle: NodeCaps) -> None:
     most = NodeCaps(given.max_spot, given.max_dedicated)
     assert idle_nodes(given, most, formula_text(given, most)) == idle
 
 
 @pytest.mark.parametrize("given", [pool(scenario="fixed"), pool(scenario="formula", formula="x=1")])
-def test_end_date_is_refused_where_it_would_not_hold(given: PoolConfig) -> None:
+def test_end_date_is_refused_without_a_formula_to_enforce_it(given: PoolConfig) -> None:
     with pytest.raises(RunnerError) as caught:
         formula_text(given, NodeCaps(4, 0), end=datetime(2027, 1, 1, tzinfo=UTC))
     assert caught.value.code == "R-POOL-END"
@@ -184,7 +180,7 @@ def test_end_date_of_another_zone_is_written_in_utc() -> None:
     assert 'time("2027-01-30T23:00:00Z") ? 0 : 4' in text
 
 
-def test_spend_cap_lowers_the_maximum_to_what_it_buys() -> None:
+def test_spend_cap_lowers_the_maximum_number_of_nodes() -> None:
     assert caps(table(spot=0.1), spend_cap_usd_per_hour=0.3, max_spot=9) == NodeCaps(3, 0)
     assert caps(table(spot=0.1), spend_cap_usd_per_hour=0.39, max_spot=9) == NodeCaps(3, 0)
     assert caps(table(spot=0.1), spend_cap_usd_per_hour=50, max_spot=9) == NodeCaps(9, 0)
@@ -194,7 +190,7 @@ def test_spend_cap_bounds_an_unknown_spot_price_by_the_dedicated_one() -> None:
     assert caps(table(dedicated=0.5), spend_cap_usd_per_hour=1.2, max_spot=9) == NodeCaps(2, 0)
 
 
-def test_without_a_spend_cap_no_price_is_needed() -> None:
+def test_no_price_is_needed_without_a_spend_cap() -> None:
     assert caps(table(), max_spot=3) == NodeCaps(3, 0)
 
 
@@ -233,7 +229,7 @@ def test_spend_cap_covers_spot_and_dedicated_nodes_together() -> None:
         ),
     ],
 )
-def test_cap_that_cannot_hold_is_an_error_with_its_fix(
+def test_impossible_cap_is_an_error_with_a_fix(
     prices: PriceTable, values: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(RunnerError) as caught:
@@ -273,7 +269,7 @@ def test_cap_that_cannot_hold_is_an_error_with_its_fix(
         ("", "Line 1, Col 1"),
     ],
 )
-def test_formula_that_cannot_work_is_refused_with_its_place(text: str, says: str) -> None:
+def test_invalid_formula_is_refused_with_its_position(text: str, says: str) -> None:
     with pytest.raises(RunnerError) as caught:
         check_formula(text, "pool 'own'")
     assert caught.value.code == "R-POOL-FORMULA"
@@ -281,7 +277,7 @@ def test_formula_that_cannot_work_is_refused_with_its_place(text: str, says: str
     assert says in caught.value.why
 
 
-def test_window_longer_than_a_day_is_no_error_and_the_rest_of_the_formula_still_is() -> None:
+def test_window_longer_than_a_day_hides_no_other_error() -> None:
     text = "$TargetDedicatedNodes = max($PendingTasks.GetSample(TimeInterval_Week, 50));"
     check_formula(text, "a pool")
     with pytest.raises(RunnerError, match="invalid autoscale formula"):

@@ -130,7 +130,7 @@ def test_node_with_its_gpu_and_uv_is_ready(node: Node) -> None:
         (f"echo {_T4!r}; echo 'WARNING: infoROM is corrupted'", 2, "1 of 2 GPUs answer"),
     ],
 )
-def test_node_without_its_gpus_fails_and_says_why_and_what_to_do(
+def test_node_without_its_gpus_fails_with_reason_and_fix(
     node: Node, stub: str | None, gpus: int, says: str
 ) -> None:
     if stub is None:
@@ -145,7 +145,7 @@ def test_node_without_its_gpus_fails_and_says_why_and_what_to_do(
     assert not node.home.exists()
 
 
-def test_driver_that_comes_up_late_is_waited_for(node: Node) -> None:
+def test_late_driver_is_awaited(node: Node) -> None:
     late = f"[[ -e {node.folder}/up ]] || {{ touch {node.folder}/up; exit 9; }}; echo {_T4!r}"
     node.has("nvidia-smi", late)
     done = node.run(start_task(pool(), 1), {"RUNNER_GPU_WAIT": "30"})
@@ -153,12 +153,12 @@ def test_driver_that_comes_up_late_is_waited_for(node: Node) -> None:
     assert len(node.calls("nvidia-smi")) == 2
 
 
-def test_node_of_a_size_without_gpus_is_not_asked_for_one(node: Node) -> None:
+def test_size_without_gpus_needs_no_driver(node: Node) -> None:
     (node.folder / "bin" / "nvidia-smi").unlink()
     assert node.run(start_task(pool(vm_size="Standard_D2s_v3"), 0)).returncode == 0
 
 
-def test_setup_that_got_lost_fails_the_node(node: Node) -> None:
+def test_missing_setup_script_fails_the_node(node: Node) -> None:
     start = start_task(pool(), 1)
     assert node.run(start, {"RUNNER_NODE_SETUP": ""}).returncode != 0
     assert node.run(start, {"RUNNER_NODE_SETUP": "!"}).returncode != 0
@@ -185,7 +185,7 @@ def bare(node: Node) -> Node:
     return node
 
 
-def test_node_without_uv_gets_the_pinned_one_where_the_agent_looks(bare: Node) -> None:
+def test_pinned_uv_is_installed_where_the_agent_finds_it(bare: Node) -> None:
     done = bare.run(start_task(pool(), 1))
     assert done.returncode == 0, done.stderr
     assert "uv 0.13.8 is installed" in done.stdout
@@ -209,7 +209,7 @@ def test_second_boot_changes_nothing(bare: Node) -> None:
     assert sum("pip install" in call for call in bare.calls("python3")) == 1
 
 
-def test_second_boot_runs_and_touches_nothing_that_a_task_could_write(bare: Node) -> None:
+def test_second_boot_uses_no_file_writable_by_tasks(bare: Node) -> None:
     start = start_task(pool(preload=("mnist",)), 1)
     assert bare.run(start).returncode == 0
     elsewhere = bare.folder / "elsewhere"
@@ -232,13 +232,13 @@ def test_second_boot_runs_and_touches_nothing_that_a_task_could_write(bare: Node
     assert list(elsewhere.iterdir()) == []
 
 
-def test_second_try_of_a_start_task_that_failed_begins_anew(bare: Node) -> None:
+def test_retried_start_task_starts_over(bare: Node) -> None:
     (bare.home / "cache" / "half").mkdir(parents=True)
     assert bare.run(start_task(pool(), 1)).returncode == 0
     assert not (bare.home / "cache" / "half").exists()
 
 
-def test_node_without_network_fails_after_some_tries(bare: Node) -> None:
+def test_node_without_network_fails_after_retries(bare: Node) -> None:
     (bare.folder / "offline").touch()
     done = bare.run(start_task(pool(), 1))
     assert done.returncode == 1
@@ -248,7 +248,7 @@ def test_node_without_network_fails_after_some_tries(bare: Node) -> None:
     assert bare.run(start_task(pool(), 1)).returncode == 0
 
 
-def test_another_pin_replaces_the_uv_of_the_last_boot(bare: Node) -> None:
+def test_changed_pin_replaces_uv(bare: Node) -> None:
     start = start_task(pool(), 1)
     assert bare.run(start).returncode == 0
     newer = base64.b64encode(b"uv==9.9.9 --hash=sha256:00\n").decode()
@@ -269,7 +269,7 @@ def test_preloaded_recipe_is_installed_into_the_agents_cache(node: Node) -> None
     assert not (node.home / "preloading").exists()
 
 
-def test_preloading_takes_the_python_that_the_agent_will_take(node: Node) -> None:
+def test_preloading_uses_the_python_of_the_agent(node: Node) -> None:
     start = start_task(pool(preload=("mnist",)), 0)
     assert node.run(start).returncode == 0
     assert f"--python {node.folder}/bin/python3" in node.calls("uv")[1]
@@ -279,7 +279,7 @@ def test_preloading_takes_the_python_that_the_agent_will_take(node: Node) -> Non
     assert f"--python {NEWER_PYTHON}" in node.calls("uv")[-2]
 
 
-def test_recipe_that_cannot_be_preloaded_is_said_and_leaves_a_node(node: Node) -> None:
+def test_failed_preload_is_reported_and_keeps_the_node(node: Node) -> None:
     node.has("uv", 'echo "uv 0.0"; [[ $1 != pip ]]')
     done = node.run(start_task(pool(preload=("mnist",)), 0))
     assert done.returncode == 0
@@ -296,7 +296,7 @@ def test_gpu_packages_are_only_for_nodes_with_gpus() -> None:
     assert files(0) == ["requirements.txt"]
 
 
-def test_unknown_recipe_is_an_error_with_near_names() -> None:
+def test_unknown_recipe_is_an_error_with_similar_names() -> None:
     with pytest.raises(RunnerError) as caught:
         start_task(pool(preload=("mnits",)), 1)
     assert caught.value.code == "R-POOL-PRELOAD"
@@ -312,13 +312,11 @@ def test_unknown_recipe_is_an_error_with_near_names() -> None:
         ({"vm_size": "Standard_NV12ads_A10_v5", "image": ImageChoice(source="gallery")}, "60"),
     ],
 )
-def test_driver_that_an_extension_installs_is_given_its_time(
-    values: dict[str, Any], seconds: str
-) -> None:
+def test_driver_installed_by_an_extension_is_awaited(values: dict[str, Any], seconds: str) -> None:
     assert dict(start_task(pool(**values), 1).environment)["RUNNER_GPU_WAIT"] == seconds
 
 
-def test_start_task_is_the_one_that_was_reviewed() -> None:
+def test_start_task_equals_the_golden_one() -> None:
     """A change of it is a change of every pool, and should be one that somebody saw."""
     start = start_task(pool(preload=("mnist",)), 1)
     lines = [start.command_line]
@@ -337,7 +335,7 @@ def _shown(encoded: str) -> str:
 
 
 @pytest.mark.slow
-def test_pinned_uv_is_really_installed_by_its_hashes(node: Node) -> None:
+def test_pinned_uv_is_installed_by_its_hashes(node: Node) -> None:
     """Downloads uv, 20 MB, as a marketplace node does."""
     (node.folder / "bin" / "uv").unlink()
     node.has("python3", f'exec {sys.executable} "$@"')
@@ -357,7 +355,7 @@ def test_pinned_uv_is_really_installed_by_its_hashes(node: Node) -> None:
     assert "error[R-NODE-UV]" in refused.stderr
 
 
-def test_script_is_clean() -> None:
+def test_setup_script_passes_shellcheck() -> None:
     shellcheck = Path(sys.executable).with_name("shellcheck")
     done = subprocess.run(
         [str(shellcheck), "infra/planning/node_setup.sh"],
@@ -370,7 +368,7 @@ def test_script_is_clean() -> None:
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_mounts_let_the_tasks_user_in(read_only: bool) -> None:
+def test_mounts_are_accessible_to_the_task_user(read_only: bool) -> None:
     options = blobfuse_options(read_only=read_only)
     assert "-o allow_other" in options
     assert ("-o ro" in options) == read_only
@@ -384,7 +382,7 @@ def own(tmp_path: Path, text: str) -> StartTask:
     return start_task(pool(start_script=str(file)), 1)
 
 
-def test_the_pools_own_script_runs_last_and_at_every_boot(node: Node, tmp_path: Path) -> None:
+def test_start_script_of_a_pool_runs_last_at_every_boot(node: Node, tmp_path: Path) -> None:
     start = own(tmp_path, 'echo "mine: $AZ_BATCH_NODE_SHARED_DIR ${RUNNER_START_SCRIPT:-gone}"')
     for _ in range(2):
         done = node.run(start)
@@ -394,9 +392,7 @@ def test_the_pools_own_script_runs_last_and_at_every_boot(node: Node, tmp_path: 
         assert lines[-1].endswith("ready")
 
 
-def test_a_failing_script_of_the_pool_fails_the_start_task_with_its_code(
-    node: Node, tmp_path: Path
-) -> None:
+def test_failed_start_script_fails_the_start_task_with_its_code(node: Node, tmp_path: Path) -> None:
     done = node.run(own(tmp_path, "echo broken >&2; exit 7"))
     assert done.returncode == 1
     assert "broken" in done.stderr
@@ -405,5 +401,5 @@ def test_a_failing_script_of_the_pool_fails_the_start_task_with_its_code(
     assert not done.stdout.endswith("ready\n")
 
 
-def test_without_a_script_the_start_task_is_what_it_was() -> None:
+def test_start_task_without_a_script_is_unchanged() -> None:
     assert "RUNNER_START_SCRIPT" not in dict(start_task(pool(), 1).environment)

@@ -47,9 +47,7 @@ def plan(**values: Any) -> None:
         ({"image": {"build_vm_size": "Standard_NC6"}}, "R-MACHINE-RETIRED", ""),
     ],
 )
-def test_what_cannot_be_is_one_error_with_its_fix(
-    values: dict[str, Any], code: str, says: str
-) -> None:
+def test_invalid_pool_is_one_error_with_a_fix(values: dict[str, Any], code: str, says: str) -> None:
     with pytest.raises(RunnerError) as caught:
         plan(**values)
     assert caught.value.code == code
@@ -57,7 +55,7 @@ def test_what_cannot_be_is_one_error_with_its_fix(
     assert caught.value.fix
 
 
-def test_as_many_slots_as_batch_takes_are_right() -> None:
+def test_highest_number_of_slots_is_accepted() -> None:
     config = config_of(pools=[{**T4, "slots": 16}])
     (found,) = plan_pools(config, load_price_table(None), date(2026, 11, 21))
     assert found.pool.slots == 16
@@ -72,7 +70,7 @@ def test_problems_of_all_pools_are_in_one_error() -> None:
     assert "'a10' cannot set image.sku" in caught.value.why
 
 
-def test_a_v100_has_an_image_of_its_own_and_fabric_sizes_the_marketplaces() -> None:
+def test_v100_and_fabric_sizes_have_their_own_images() -> None:
     v100 = {**T4, "vm_size": "Standard_ND40rs_v2", "image": {"sku": "2204-v100"}}
     config = config_of(pools=[v100, FABRIC])
     found = plan_pools(config, load_price_table(None), date(2026, 11, 21))

@@ -68,7 +68,7 @@ RESOURCE_RULES = [
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_no_rule_says_anything_of_a_right_resource(kind: str) -> None:
+def test_valid_resource_violates_no_rule(kind: str) -> None:
     assert [text for rule in RESOURCE_RULES for text in found(rule, kind, GOOD[kind])] == []
 
 
@@ -108,18 +108,18 @@ def test_account_keys_need_a_share() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in GOOD if kind not in rules.UNTAGGABLE])
-def test_what_can_be_tagged_must_be(kind: str) -> None:
+def test_taggable_resources_must_have_tags(kind: str) -> None:
     assert found(rules.tagged, kind, {**GOOD[kind], "tags": {}}) == ["it has no tags"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", GOOD)
-def test_untaggable_is_what_has_no_tags_in_the_sdk(kind: str) -> None:
+def test_untaggable_resources_have_no_tags_in_the_sdk(kind: str) -> None:
     resource = args_class(f"azure-native:{kind}")
     assert hasattr(resource, "tags") == (kind not in rules.UNTAGGABLE)
 
 
-def test_a_budget_with_notifications_goes_with_pools() -> None:
+def test_pools_need_a_budget_with_notifications() -> None:
     assert in_stack(rules.budget_present, "batch:Pool")
     assert not in_stack(rules.budget_present, "batch:Pool", "consumption:Budget")
     quiet = {"consumption_Budget": {"notifications": {}}}
@@ -127,7 +127,7 @@ def test_a_budget_with_notifications_goes_with_pools() -> None:
     assert not in_stack(rules.budget_present, "storage:StorageAccount")
 
 
-def test_a_stack_tagged_as_without_budget_needs_none() -> None:
+def test_stack_tagged_without_budget_needs_none() -> None:
     tagged = {"resources_ResourceGroup": {"tags": {"runner-budget": "off"}}}
     assert not in_stack(rules.budget_present, "batch:Pool", "resources:ResourceGroup", **tagged)
     assert in_stack(rules.budget_present, "batch:Pool", "resources:ResourceGroup")
@@ -141,7 +141,7 @@ def _pool(formula: str, scenario: str | None = None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("formula", [FORMULA, _SIMPLE, _HALVING], ids=["full", "simple", "halving"])
-def test_a_formula_that_comes_to_zero_is_right(formula: str) -> None:
+def test_formula_that_scales_to_zero_passes(formula: str) -> None:
     assert found(rules.pools_scale_to_zero, "batch:Pool", _pool(formula)) == []
 
 
@@ -161,20 +161,20 @@ def test_a_formula_that_keeps_idle_nodes_is_refused(formula: str) -> None:
     assert "nodes when idle" in text
 
 
-def test_a_formula_with_a_mistake_is_refused_with_its_place() -> None:
+def test_invalid_formula_is_refused_with_its_position() -> None:
     (text,) = found(rules.pools_scale_to_zero, "batch:Pool", _pool("$TargetDedicatedNodes="))
     assert "its formula is invalid" in text
     assert "line 1" in text.lower()
 
 
-def test_a_formula_that_fails_only_when_evaluated_is_refused() -> None:
+def test_formula_with_an_evaluation_error_is_refused() -> None:
     vector = "$TargetDedicatedNodes = $PendingTasks.GetSample(1) > 0 ? 1 : 0;"
     (text,) = found(rules.pools_scale_to_zero, "batch:Pool", _pool(vector))
     assert "fails when evaluated" in text
     assert "doubleVec" in text
 
 
-def test_a_formula_is_proved_after_real_demand() -> None:
+def test_formula_is_checked_after_simulated_demand() -> None:
     busy = evaluate_idle(
         "$TargetDedicatedNodes = max($PendingTasks.GetSample(260)) > 0 ? 3 : 0;", SUNDAY
     )
@@ -182,14 +182,14 @@ def test_a_formula_is_proved_after_real_demand() -> None:
 
 
 @pytest.mark.slow
-def test_office_hours_keep_nodes_only_when_the_pool_says_so() -> None:
+def test_office_hours_need_pool_metadata() -> None:
     assert found(rules.pools_scale_to_zero, "batch:Pool", _pool(_OFFICE))
     assert not found(rules.pools_scale_to_zero, "batch:Pool", _pool(_OFFICE, "office_hours"))
     always = _pool("$TargetDedicatedNodes=1;", "office_hours")
     assert found(rules.pools_scale_to_zero, "batch:Pool", always)
 
 
-def test_a_fixed_pool_says_that_it_is_meant() -> None:
+def test_fixed_pool_needs_pool_metadata() -> None:
     fixed = changed(POOL, "scaleSettings", {"fixedScale": {"targetLowPriorityNodes": 2.0}})
     empty = changed(POOL, "scaleSettings", {"fixedScale": {"targetLowPriorityNodes": 0}})
     meant = {**fixed, "metadata": [{"name": "runner-scenario", "value": "fixed"}]}
@@ -212,13 +212,13 @@ def test_a_fixed_pool_says_that_it_is_meant() -> None:
         ),
     ],
 )
-def test_what_is_retired_is_refused(path: str, value: str, said: str) -> None:
+def test_retired_images_and_sizes_are_refused(path: str, value: str, said: str) -> None:
     texts = found(rules.nothing_retired(TODAY), "batch:Pool", changed(POOL, path, value))
     assert len(texts) == 1
     assert said in texts[0]
 
 
-def test_an_agent_is_retired_from_its_day_on() -> None:
+def test_node_agent_is_retired_from_its_day_on() -> None:
     pool = changed(POOL, f"{_MACHINE}.nodeAgentSkuId", "batch.node.ubuntu 22.04")
     assert not found(rules.nothing_retired(TODAY), "batch:Pool", pool)
     assert found(rules.nothing_retired(date(2027, 6, 30)), "batch:Pool", pool)
@@ -253,12 +253,12 @@ def _said(stack: Recording) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", [plain_stack, full_stack])
-def test_the_policies_accept_what_the_program_declares(stack: Callable[[], Recording]) -> None:
+def test_policies_accept_the_declared_program(stack: Callable[[], Recording]) -> None:
     assert _said(stack()) == []
 
 
 @pytest.mark.slow
-def test_the_policies_accept_the_projects_own_stack_and_office_hours() -> None:
+def test_policies_accept_the_stack_of_the_project_and_office_hours() -> None:
     azure = {"ARM_LOCATION": "westeurope", "ARM_SUBSCRIPTION_ID": cloud.SUBSCRIPTION}
     dev = load_stack_config(Path("Pulumi.dev.yaml"), environment=azure)
     assert _said(deploy(dev)) == []
