@@ -194,6 +194,7 @@ def plan_run(
     """Return the plan of a run; `warnings` are those of the choice of its pool."""
     if request.rehearsal is not None:
         _check_rehearsal(settings.target, placement.pool)
+    expect = _expected(recipe, request, inputs.data)
     return RunPlan(
         run_id=identity.run_id,
         experiment=experiment_name(recipe, request.experiment),
@@ -204,7 +205,7 @@ def plan_run(
         job_id=placement.job_id,
         command=(*recipe.command, *to_arguments(request.params), *request.script_args),
         params=dict(request.params),
-        recipe=replace(recipe, expect=_expected(recipe, request, inputs.data)),
+        recipe=recipe if expect == recipe.expect else replace(recipe, expect=expect),
         inputs=inputs,
         after=placement.after,
         depends_on=placement.depends_on,

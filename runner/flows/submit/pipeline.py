@@ -392,7 +392,8 @@ def _read_group(
             group=None if scheduled and submission.is_single else group.group_id,
         )
         identity = RunIdentity(group.runs[name], group.created)
-        inputs = replace(inputs, named=named)
+        if named != inputs.named:
+            inputs = replace(inputs, named=named)
         drafts[name] = _Draft(run, identity, choice, files, inputs, placement)
     return group, drafts
 
@@ -407,12 +408,15 @@ def _look_up_all(
         }
     name, first = next(iter(drafts.items()))
     found = _look_up(first, name, group, target, lookups)
+
+    def with_inputs(draft: _Draft) -> _Draft:
+        inputs = found.inputs
+        if draft.run.resolved:
+            inputs = replace(inputs, named={**inputs.named, **draft.run.resolved})
+        return replace(draft, inputs=inputs, placement=found.placement)
+
     return {
-        name: replace(
-            draft,
-            inputs=replace(found.inputs, named={**found.inputs.named, **draft.run.resolved}),
-            placement=found.placement,
-        )
+        name: with_inputs(draft)
         if name in group.trials
         else _look_up(draft, name, group, target, lookups)
         for name, draft in drafts.items()
@@ -487,6 +491,8 @@ def _fetch(draft: _Draft, target: Target, memo: Memo, on_progress: OnProgress) -
     files, inputs = fetch_files(
         draft.run, draft.files, draft.inputs, target.settings, memo, on_progress
     )
+    if files is draft.files and inputs is draft.inputs:
+        return draft
     return replace(draft, files=files, inputs=inputs)
 
 

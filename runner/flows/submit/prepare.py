@@ -97,7 +97,10 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
             f"--data {options.data}: no such file or folder",
             fix="use the folder that contains the files of the data set",
         )
-    inputs = override_inputs(recipe.inputs, options.inputs, Path.cwd())
+    cwd = Path.cwd() if options.inputs else Path()
+    inputs = override_inputs(recipe.inputs, options.inputs, cwd)
+    if inputs != recipe.inputs:
+        recipe = replace(recipe, inputs=inputs)
     values = read_secrets(recipe.secrets, os.environ)
     notebook = notebook_of(recipe.command)
     if notebook is not None:
@@ -106,7 +109,6 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
     request = RunRequest(params, options.script_args, options.experiment, options.rehearsal)
     arguments = (*recipe.command, *to_arguments(params), *options.script_args)
     refuse_in_the_open(values, [*arguments, *recipe.env.values()])
-    recipe = replace(recipe, inputs=inputs)
     _refuse_unknown_variables(recipe, arguments, has_data=options.data is not None)
     return CheckedRun(recipe, request, values, options.data, options.insisted)
 
@@ -231,10 +233,12 @@ def fetch_files(
         **inputs.named,
         **{one.name: one.document for one in fetched if one.dataset is not None},
     }
-    return (
-        replace(files, dataset=dataset, inputs=tuple(fetched)),
-        replace(inputs, data=_data_ref(dataset), named=named),
-    )
+    data, own = _data_ref(dataset), tuple(fetched)
+    if dataset is not files.dataset or own != files.inputs:
+        files = replace(files, dataset=dataset, inputs=own)
+    if data != inputs.data or named != inputs.named:
+        inputs = replace(inputs, data=data, named=named)
+    return files, inputs
 
 
 def _read_dataset(

@@ -264,7 +264,8 @@ def _options(
     """Return the options of a trial; the node knows the paths of the blobs of `read`."""
     inputs = tuple(f"{name}=blob:{trial[name]}" for name in read)
     trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
-    options = replace(options, inputs=(*options.inputs, *inputs))
+    if inputs:
+        options = replace(options, inputs=(*options.inputs, *inputs))
     if not recipe.params and notebook_of(recipe.command) is None:
         return replace(options, script_args=(*to_arguments(trial), *options.script_args))
     swept = (f"{name}={value}" for name, value in trial.items())
