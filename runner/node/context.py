@@ -37,6 +37,8 @@ class AgentContext:
     heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
     losses: list[int] = field(default_factory=list[int])  # attempts that ended by a lost node
     trial: str = ""  # RUNNER_TRIAL
+    # What this agent wrote and nobody else changes, by blob: it is not read back.
+    own: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import http.client
 import os
 import socket
 import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from runner.node.inputs.stage import InputAccess
 from runner.node.script.redaction import Redactor
 from runner.node.storage.auth import Credential, ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.http import TRANSIENT_STATUS, RedirectPolicy, Transport
+from runner.node.storage.http import TRANSIENT_STATUS, Transport
 from runner.node.storage.limits import RetryBudget, read_all
 from runner.protocol.encoding import parse_json
 from runner.protocol.task import (
@@ -124,9 +123,13 @@ def _resource(name: str, url: str) -> str:
 
 
 def _get(url: str, headers: Mapping[str, str]) -> str:
-    request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - see _resource
+    from urllib.request import Request, build_opener  # noqa: PLC0415  few runs need it
+
+    from runner.node.storage.redirects import RedirectPolicy  # noqa: PLC0415
+
+    request = Request(url, headers=dict(headers))  # noqa: S310 - see _resource
     # The token is for this vault alone.
-    opener = urllib.request.build_opener(RedirectPolicy(lambda _: False))
+    opener = build_opener(RedirectPolicy(lambda _: False))
     with opener.open(request, timeout=TIMEOUT_S) as response:
         return str(parse_json(read_all(response))["value"])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from runner.protocol.encoding import parse_json
@@ -177,6 +176,8 @@ def levels(after: Edges) -> tuple[tuple[str, ...], ...]:
     Raises:
         CyclicError: Tasks depend on each other.
     """
+    from graphlib import CycleError, TopologicalSorter  # noqa: PLC0415  agents need it rarely
+
     sorter = TopologicalSorter({name: tuple(after[name]) for name in after})
     try:
         sorter.prepare()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -293,6 +292,8 @@ def _median(own: _Curve, others: Sequence[_Curve]) -> str | None:
     reached = [values for each in others if (values := _at(each, step))]
     if len(reached) < LEAST_OTHERS:
         return None
+    import statistics  # noqa: PLC0415  it imports much, and the rule of most sweeps is another one
+
     median = statistics.median(statistics.fmean(values) for values in reached)
     best = max(value for _, value in own)
     if best >= median:

@@ -17,7 +17,7 @@ from runner.protocol.results import AttemptEnd, parse_attempt_end, parse_attempt
 from runner.protocol.run_spec import DAMAGED
 
 USAGE_VERSION = 1
-_MOST_ATTEMPTS = 10_000
+MOST_ATTEMPTS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the agent runs on 3.10
 
 Read = Callable[[str], "bytes | None"]
@@ -125,7 +125,7 @@ def load_usage(
     nodes: int,
     status: str = "",
     ended: str | datetime | None = None,
-    attempts: int = _MOST_ATTEMPTS,
+    attempts: int = MOST_ATTEMPTS,
 ) -> tuple[AttemptUsage, ...]:
     """Return the attempts of a run by number and rank.
 
@@ -139,7 +139,7 @@ def load_usage(
     """
     paths = RunPaths(run_id)
     found: list[_Records] = []
-    while len(found) < min(attempts, _MOST_ATTEMPTS):
+    while len(found) < min(attempts, MOST_ATTEMPTS):
         number = len(found) + 1
         content = read(paths.attempt_start(number))
         if content is None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation, boot_id
@@ -38,7 +38,6 @@ from runner.node.distributed.launchers import (
     plan_launch,
     write_launch_files,
 )
-from runner.node.distributed.node_group import NodeGroup
 from runner.node.distributed.remote_launch import LaunchRequests
 from runner.node.environment.image_env import ImageEnvironment
 from runner.node.environment.virtual_env import EnvironmentBuilder
@@ -103,6 +102,9 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.results import LeftOut, OutputFile
 from runner.protocol.run_spec import MPI_LAUNCHERS, RunSpec, expand_variables
 from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, NOTEBOOK_STOPPED, WORKER_LOG
+
+if TYPE_CHECKING:
+    from runner.node.distributed.node_group import NodeGroup
 
 logger = logging.getLogger(__name__)
 

@@ -73,11 +73,12 @@ class AttemptCheckpoints:
         self._pid = 0
         self._found = FolderListing()  # before the script wrote anything
         self.restored: RestoredCheckpoint | None = None
+        self.has_none = False  # the run is new, so that none need be looked for
 
     def restore(self) -> dict[str, str]:
         """Restore the newest checkpoint. Return the variables that this adds for the script."""
         spec = self._spec
-        if spec.checkpoints is None and spec.resume_from is None:
+        if (spec.checkpoints is None or self.has_none) and spec.resume_from is None:
             return {}
         self.restored = self._resume().restore(self._number, spec.resume_from)
         with suppress(TooManyFilesError):  # an older agent's: told when the script runs

@@ -9,32 +9,35 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.node.agent.attempt import LOCK_FILE, Attempt, FinishedScript, read_tail
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
-from runner.node.agent.model_registration import register_model
 from runner.node.agent.outcome import (
     AttemptOutcome,
     blocked_by,
     commit_blocked,
     commit_unstarted,
 )
-from runner.node.agent.records import claim_attempt, find_log_offsets, recorded_exit_code
+from runner.node.agent.records import (
+    NO_LOGS,
+    claim_attempt,
+    find_log_offsets,
+    recorded_exit_code,
+)
 from runner.node.agent.scheduled_run import with_run_id
-from runner.node.agent.sweep_trial import cancelled_by_sweep, open_trial, write_trial_run
+from runner.node.agent.sweep_trial import (
+    cancelled_by_sweep,
+    is_decided,
+    open_trial,
+    write_trial_run,
+)
 from runner.node.cluster import load_heartbeat_config, load_hosts
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
-from runner.node.distributed.node_group import (
-    NodeGroup,
-    add_node_name,
-    close_node_group,
-    open_node_group,
-)
-from runner.node.distributed.rendezvous import RejoinOutcome, wait_for_rejoin
 from runner.node.environment.virtual_env import write_environment
 from runner.node.failures import (
     EvictedError,
@@ -61,7 +64,7 @@ from runner.node.settings import (
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget
 from runner.node.termination import Termination, watch_evictions
-from runner.protocol.encoding import now_text
+from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec, RunSpecError, parse_run_spec
@@ -72,6 +75,9 @@ from runner.protocol.task import (
     SCHEDULE_TASKS_VARIABLE,
     TRIAL_VARIABLE,
 )
+
+if TYPE_CHECKING:
+    from runner.node.distributed.node_group import NodeGroup
 
 
 def start() -> None:
@@ -119,8 +125,7 @@ def main() -> int:
         with _only_agent_of(node.work_dir, termination):
             code = run_task(agent, script_environment(environment))
             if code == 0:
-                models = load_models(environment, retry_budget)
-                register_model(access.runs, models, agent.blobs, redactor)
+                _register_model(agent, environment)
         return code
     except SettingsError as err:
         logger.error("%s", err)
@@ -136,6 +141,17 @@ def main() -> int:
         # A bug of ours: the trace goes to the task's stdout; threads must not keep the process.
         logger.exception("the agent failed")
         return FAILED_EXIT_CODE
+
+
+def _register_model(agent: AgentContext, environment: Mapping[str, str]) -> None:
+    """Register the model of the run that succeeded, if it asks for that."""
+    run = agent.own.get(agent.blobs.run)
+    if run is not None and not parse_json(run).get("model"):
+        return
+    from runner.node.agent.model_registration import register_model  # noqa: PLC0415  most need not
+
+    models = load_models(environment, agent.retry_budget)
+    register_model(agent.runs, models, agent.blobs, agent.redactor)
 
 
 @contextmanager
@@ -177,6 +193,11 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
         logger.info("run %s is over already, exit code %d", agent.node.run_id, recorded)
         return recorded
     body = write_trial_run(agent.runs, agent.blobs, agent.trial)
+    is_new = body is not None  # no agent has written anything of the run yet
+    if body is not None and is_decided(body):
+        agent.own[agent.blobs.run] = body
+    else:  # an earlier attempt of this agent may have known it
+        agent.own.pop(agent.blobs.run, None)
     body = body or agent.runs.get(agent.blobs.run)
     if body is None:
         logger.error("there is no %s: nothing says what to run", agent.blobs.run)
@@ -192,19 +213,25 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
     if not agent.secrets.in_vaults:  # else they are not known yet, and must not be in the log
         ship_left_logs(agent.runs, agent.blobs, agent.node.work_dir, agent.redactor)
     started = now_text()
-    offsets = find_log_offsets(agent.runs, agent.blobs)
-    number = claim_attempt(agent.runs, agent.blobs, agent.node, offsets)
+    offsets = dict(NO_LOGS) if is_new else find_log_offsets(agent.runs, agent.blobs)
+    number = claim_attempt(agent.runs, agent.blobs, agent.node, offsets, agent.own)
     logger.info("run %s, attempt %d", agent.node.run_id, number)
     try:
         spec = parse_run_spec(body)
     except RunSpecError as err:
         failure = StageFailedError("code", "RunSpecInvalid", str(err))
         return AttemptOutcome(agent, number, started).failed(failure, retries=0)
-    return _run_attempt(agent, spec, number, started, inherited)
+    return _run_attempt(agent, spec, number, started, inherited, is_new=is_new)
 
 
 def _run_attempt(
-    agent: AgentContext, spec: RunSpec, number: int, started: str, inherited: Mapping[str, str]
+    agent: AgentContext,
+    spec: RunSpec,
+    number: int,
+    started: str,
+    inherited: Mapping[str, str],
+    *,
+    is_new: bool,
 ) -> int | None:
     finished = FinishedScript(agent.node.work_dir, spec)
     try:
@@ -217,6 +244,7 @@ def _run_attempt(
     streams, events = _streams(agent, spec, number, dirs)
     finished.use(streams.metrics)
     checkpoints = _checkpoints(agent, spec, number, dirs, streams, events)
+    checkpoints.has_none = is_new
     outcome = AttemptOutcome(agent, number, started, streams, events, checkpoints)
     attempt = Attempt(
         agent.node, spec, number, dirs, events=events, retry_budget=agent.retry_budget,
@@ -230,28 +258,58 @@ def _run_attempt(
         streams.metrics.observe = attempt.trial.observe
     others: NodeGroup | None = None
     try:
-        others = open_node_group(agent, spec, number, events)
+        others = _open_node_group(agent, spec, number, events)
         outputs = _stages(agent, attempt, inherited, others)
     except TerminatedError:
-        close_node_group(others, urgent=True, own=attempt.names_of_outputs())
+        _close(others, urgent=True, own=attempt.names_of_outputs())
         return outcome.terminated(events.current, attempt)
     except EvictedError:
-        close_node_group(others, again=True, own=attempt.names_of_outputs())
+        _close(others, again=True, own=attempt.names_of_outputs())
         outcome.terminated(events.current, attempt)
         return _wait_for_eviction(agent, outcome)
     except NodeLostError as err:
-        close_node_group(others, again=True, own=attempt.names_of_outputs())
+        _close(others, again=True, own=attempt.names_of_outputs())
         return _after_loss(agent, outcome, attempt, err, spec.retries)
     except StageFailedError as err:
         failed = others is not None and outcome.is_final(spec.retries)
-        close_node_group(others, failed=failed, own=attempt.names_of_outputs())
-        add_node_name(others, agent.node.node, err)
+        _close(others, failed=failed, own=attempt.names_of_outputs())
+        _add_node_name(others, agent.node.node, err)
         _log_failure(err, finished)
         if err.step == "command" and (tail := read_tail(dirs.stderr)):
             logger.error("the end of the script's stderr:\n%s", tail)
         return outcome.failed(err, spec.retries, attempt)
-    close_node_group(others)
+    _close(others)
     return outcome.succeeded(attempt, outputs, spec.expect)
+
+
+def _open_node_group(
+    agent: AgentContext, spec: RunSpec, number: int, events: EventLog
+) -> NodeGroup | None:
+    """Open the node group of a run over several nodes. Raise StageFailedError."""
+    if agent.hosts is None and spec.nodes == 1:
+        return None
+    from runner.node.distributed.node_group import open_node_group  # noqa: PLC0415
+
+    return open_node_group(agent, spec, number, events)
+
+
+def _close(
+    others: NodeGroup | None,
+    *,
+    again: bool = False,
+    urgent: bool = False,
+    failed: bool = False,
+    own: Iterable[str] = (),
+) -> None:
+    """Close the node group, if there is one."""
+    if others is not None:
+        others.close(again=again, urgent=urgent, failed=failed, own=own)
+
+
+def _add_node_name(others: NodeGroup | None, node: str, err: StageFailedError) -> None:
+    """Add the name of the primary to the message if its own script failed."""
+    if others is not None and not err.rank and err.step == "command" and err.code != "NodeLost":
+        err.message = f"rank 0 on node {node}: {err.message}"
 
 
 def _streams(
@@ -289,6 +347,11 @@ def _after_loss(
     agent: AgentContext, outcome: AttemptOutcome, attempt: Attempt, err: NodeLostError, retries: int
 ) -> int | None:
     """Record a lost node, which fails the run only if neither task nor node returns."""
+    from runner.node.distributed.rendezvous import (  # noqa: PLC0415  of several nodes
+        RejoinOutcome,
+        wait_for_rejoin,
+    )
+
     outcome.lost(err)
     came = wait_for_rejoin(agent, attempt.events)
     if came is RejoinOutcome.TIMEOUT:

@@ -263,7 +263,8 @@ class AttemptOutcome:
                 checkpoint=self._checkpoint_summary(),
                 node_ends=self._node_ends(),
             )
-            write_end(agent.runs, agent.blobs, end)
+            name = agent.blobs.attempt_end(self._number)
+            agent.own[name] = write_end(agent.runs, agent.blobs, end)
         except StorageRequestError as err:
             # The run's outcome counts more than this attempt's.
             logger.warning("could not say why the attempt ended: %s", err)
@@ -287,6 +288,9 @@ class AttemptOutcome:
         early: str | None = None,
     ) -> int:
         agent = self._agent
+        written = self._events.content if self._events else None
+        if written is not None:
+            agent.own[agent.blobs.attempt_events(self._number)] = written
         first = commit_attempt(
             agent.runs,
             agent.blobs,
@@ -299,6 +303,7 @@ class AttemptOutcome:
             checkpoint=self._checkpoint_summary(),
             left_out=left_out,
             early=early,
+            own=agent.own,
         )
         if not first:
             logger.info("the run's outcome was decided before this attempt ended")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -30,9 +30,10 @@ from runner.protocol.results import (
 )
 from runner.protocol.run_spec import DAMAGED, PoolStay
 from runner.protocol.sweeps import STOPPED_EARLY
-from runner.protocol.usage import load_usage, usage_to_json
+from runner.protocol.usage import MOST_ATTEMPTS, load_usage, usage_to_json
 
 _UPTIME = Path("/proc/uptime")
+NO_LOGS: Mapping[str, int] = {"stdout": 0, "stderr": 0}  # the sizes of logs before the first agent
 
 
 def describe_start(
@@ -106,13 +107,23 @@ def find_log_offsets(runs: ContainerClient, blobs: RunPaths) -> dict[str, int]:
 
 
 def claim_attempt(
-    runs: ContainerClient, blobs: RunPaths, node: NodeSettings, log_offsets: dict[str, int]
+    runs: ContainerClient,
+    blobs: RunPaths,
+    node: NodeSettings,
+    log_offsets: Mapping[str, int],
+    own: dict[str, bytes] | None = None,
 ) -> int:
-    """Claim the next free attempt number and return it; numbers start from 1."""
+    """Claim the next free attempt number and return it; numbers start from 1.
+
+    The record of the attempt is added to `own`.
+    """
     number = 1
     while True:
         start = describe_start(node, number, log_offsets)
-        if runs.create(blobs.attempt_start(number), json.dumps(start.to_json()).encode()):
+        content = json.dumps(start.to_json()).encode()
+        if runs.create(blobs.attempt_start(number), content):
+            if own is not None:
+                own[blobs.attempt_start(number)] = content
             return number
         number = max([number, *_taken_numbers(runs, blobs)]) + 1
 
@@ -124,9 +135,14 @@ def failures_before(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int
     )
 
 
-def write_end(runs: ContainerClient, blobs: RunPaths, end: AttemptEnd) -> None:
-    """Write why the attempt ended: succeeded, failed, terminated or, by another node, lost."""
-    runs.put(blobs.attempt_end(end.attempt), json.dumps(end.to_json()).encode())
+def write_end(runs: ContainerClient, blobs: RunPaths, end: AttemptEnd) -> bytes:
+    """Write why the attempt ended: succeeded, failed, terminated or, by another node, lost.
+
+    Return the document.
+    """
+    content = json.dumps(end.to_json()).encode()
+    runs.put(blobs.attempt_end(end.attempt), content)
+    return content
 
 
 def _read_end(runs: ContainerClient, blobs: RunPaths, number: int) -> dict[str, Any]:
@@ -174,10 +190,12 @@ def commit_attempt(  # noqa: PLR0913 - one argument per thing the format names
     checkpoint: Mapping[str, Any] | None = None,
     left_out: Sequence[LeftOut] = (),
     early: str | None = None,
+    own: Mapping[str, bytes] | None = None,
 ) -> bool:
     """Write the outcome of a run whose last attempt ended; see `commit_result`.
 
-    `early` is why the sweep stopped a trial, which succeeds with what it has.
+    `early` is why the sweep stopped a trial, which succeeds with what it has. `own` are documents
+    that need not be read, by blob.
     """
     result = RunResult(
         status="failed" if failure else "succeeded",
@@ -198,15 +216,20 @@ def commit_attempt(  # noqa: PLR0913 - one argument per thing the format names
         partial=(failure is not None or early is not None) and bool(outputs),
         left_out=tuple(left_out),
     )
-    return commit_result(runs, blobs, result)
+    return commit_result(runs, blobs, result, own)
 
 
-def commit_result(runs: ContainerClient, blobs: RunPaths, result: RunResult) -> bool:
+def commit_result(
+    runs: ContainerClient,
+    blobs: RunPaths,
+    result: RunResult,
+    own: Mapping[str, bytes] | None = None,
+) -> bool:
     """Write result.json and the run's entry in the index. Return False if an outcome existed."""
     document = result.to_json(blobs.run_id)
     first = runs.create(blobs.result, json.dumps(document, indent=2).encode())
     if first:
-        _write_index(runs, blobs, document)
+        _write_index(runs, blobs, document, own or {})
     return first
 
 
@@ -215,6 +238,8 @@ def _count_evicted(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int 
 
     Those that a move to another pool ended do not count.
     """
+    if attempt == 1:
+        return 0
     try:
         batch: Mapping[str, Any] = parse_json(runs.get(blobs.run) or b"{}").get("batch") or {}
         stays = map(PoolStay.from_json, batch.get("moved_from") or ())
@@ -225,27 +250,45 @@ def _count_evicted(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int 
         return None
 
 
-def _write_index(runs: ContainerClient, blobs: RunPaths, result: Mapping[str, Any]) -> None:
+def _write_index(
+    runs: ContainerClient,
+    blobs: RunPaths,
+    result: Mapping[str, Any],
+    own: Mapping[str, bytes],
+) -> None:
     """Update the run's entry in the index. The outcome is valid without it."""
+
+    def read(name: str) -> bytes | None:
+        return own[name] if name in own else runs.get(name)
+
     try:
-        run: dict[str, Any] = parse_json(runs.get(blobs.run) or b"{}")
-        metadata = index_metadata(run, result, _usage(runs, blobs, run, result))
+        run: dict[str, Any] = parse_json(read(blobs.run) or b"{}")
+        metadata = index_metadata(run, result, _usage(read, blobs, run, result))
         runs.put_metadata(index_blob(result["run_id"]), metadata)
     except (StorageRequestError, ValueError, AttributeError, TypeError) as err:
         logger.warning("the run's entry in the index could not be written: %s", err)
 
 
 def _usage(
-    runs: ContainerClient, blobs: RunPaths, run: Mapping[str, Any], result: Mapping[str, Any]
+    read: Callable[[str], bytes | None],
+    blobs: RunPaths,
+    run: Mapping[str, Any],
+    result: Mapping[str, Any],
 ) -> dict[str, Any] | None:
     """Return what the attempts used, or None if that cannot be read: it is a copy, too."""
     try:
         resources: Mapping[str, Any] = run.get("resources") or {}
         nodes = int(resources.get("nodes") or 1)
         status, ended = result["status"], result["ended"]
-        return usage_to_json(
-            load_usage(runs.get, blobs.run_id, nodes=nodes, status=status, ended=ended)
+        found = load_usage(
+            read,
+            blobs.run_id,
+            nodes=nodes,
+            status=status,
+            ended=ended,
+            attempts=result["attempt"] or MOST_ATTEMPTS,
         )
+        return usage_to_json(found)
     except (StorageRequestError, *DAMAGED) as err:
         logger.warning("what the attempts used is not in the index: %s", err)
         return None

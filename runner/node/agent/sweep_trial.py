@@ -87,6 +87,14 @@ def write_trial_run(runs: ContainerClient, blobs: RunPaths, setting: str) -> byt
     return body
 
 
+def is_decided(run_body: bytes) -> bool:
+    """Return True if no sampler will change the parameters of the trial of this run.json."""
+    try:
+        return TrialSpec.from_json(parse_json(run_body)["trial"]).decided
+    except DAMAGED:
+        return False
+
+
 def cancelled_by_sweep(runs: ContainerClient, run_body: bytes) -> str | None:
     """Return why the trial of this run.json does not start, or None if it does."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import logging
 import os
@@ -233,6 +232,8 @@ def _in_parallel(
     work: Callable[[Any], None], items: Iterable[Any], on_requests: OnRequests = ignore_requests
 ) -> None:
     """Stop at the first failure and raise it."""
+    import concurrent.futures  # noqa: PLC0415  many runs have no checkpoint
+
     pool = concurrent.futures.ThreadPoolExecutor(
         THREADS, thread_name_prefix="checkpoint", initializer=lower_priority
     )

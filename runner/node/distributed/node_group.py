@@ -565,27 +565,3 @@ def open_node_group(
         node_group.on_notice = agent.notices.report_remote
     node_group.open()
     return node_group
-
-
-def close_node_group(
-    node_group: NodeGroup | None,
-    *,
-    again: bool = False,
-    urgent: bool = False,
-    failed: bool = False,
-    own: Iterable[str] = (),
-) -> None:
-    """Close the node group, if there is one."""
-    if node_group is not None:
-        node_group.close(again=again, urgent=urgent, failed=failed, own=own)
-
-
-def add_node_name(node_group: NodeGroup | None, node: str, err: StageFailedError) -> None:
-    """Add the name of the primary to the message if its own script failed."""
-    if (
-        node_group is not None
-        and not err.rank
-        and err.step == COMMAND_STAGE
-        and err.code != "NodeLost"
-    ):
-        err.message = f"rank 0 on node {node}: {err.message}"

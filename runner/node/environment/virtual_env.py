@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import re
 import shutil
 import sys
@@ -217,12 +216,23 @@ def write_environment(
         logger.warning("cannot write environment.json: %s", err)
 
 
+def _libc() -> list[str]:
+    """Return name and version of the C library, as `platform.libc_ver`, which takes longer."""
+    with suppress(AttributeError, ValueError, OSError):  # not glibc
+        found = (os.confstr("CS_GNU_LIBC_VERSION") or "").split(maxsplit=1)
+        if len(found) == 2:
+            return found
+    import platform  # noqa: PLC0415
+
+    return list(platform.libc_ver())
+
+
 def describe_environment(environment: Path) -> dict[str, Any]:
     """Return the content of environment.json: the environment's packages, and this machine."""
     return {
         "python": _python(environment),
         "platform": sysconfig.get_platform(),
-        "libc": " ".join(platform.libc_ver()),
+        "libc": " ".join(_libc()),
         "cpu": _field(_CPU_INFO, "model name"),
         "cpus": len(os.sched_getaffinity(0)),
         "gpus": [_field(file, "Model") for file in sorted(_NVIDIA.glob("gpus/*/information"))],
@@ -257,7 +267,7 @@ def _python(environment: Path) -> str:
         name, _, value = line.partition("=")
         if name.strip() in ("version_info", "version"):
             return value.strip()
-    return platform.python_version() if environment == Path(sys.prefix) else ""
+    return sys.version.split()[0] if environment == Path(sys.prefix) else ""
 
 
 def _field(file: Path, name: str) -> str:
@@ -436,6 +446,6 @@ def _environment_hash(
         "code": code_sha256 if requirements and requirements.local else None,
         "python": str(interpreter.resolve()),
         "version": sys.version if python is None else python,
-        "platform": [sysconfig.get_platform(), *platform.libc_ver()],
+        "platform": [sysconfig.get_platform(), *_libc()],
     }
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]

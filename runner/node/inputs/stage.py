@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import ipaddress
 import json
 import re
 import shutil
 import ssl
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,7 +20,7 @@ from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import DataCache, DownloadSource
 from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.http import TRANSIENT_STATUS, RedirectPolicy, StorageRequestError
+from runner.node.storage.http import TRANSIENT_STATUS, StorageRequestError
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import TRIALS_INPUT, LaterRun, group_blob
@@ -306,7 +304,11 @@ class UrlSource:
         self._url = url
         self._retry_budget = retry_budget
         self._hashed = hashed  # the hash detects a mixture of two versions
-        self._opener = urllib.request.build_opener(RedirectPolicy(self._may_follow))
+        from urllib.request import build_opener  # noqa: PLC0415  few runs have such an input
+
+        from runner.node.storage.redirects import RedirectPolicy  # noqa: PLC0415
+
+        self._opener = build_opener(RedirectPolicy(self._may_follow))
         self._failing_since: float | None = None
         self.etag: str | None = None
         check_url(url, url)
@@ -336,7 +338,9 @@ class UrlSource:
             OSError, HTTPException: a temporary failure.
         """
         del name
-        request = urllib.request.Request(self._url)  # noqa: S310 - checked by check_url
+        from urllib.request import Request  # noqa: PLC0415
+
+        request = Request(self._url)  # noqa: S310 - checked by check_url
         request.add_header("Accept-Encoding", "identity")
         if first_byte and (etag or self._hashed):
             request.add_header("Range", f"bytes={first_byte}-")
@@ -404,6 +408,8 @@ def _is_loopback(url: str) -> bool:
         return False
     if parts.hostname == "localhost":
         return True
+    import ipaddress  # noqa: PLC0415
+
     try:
         return ipaddress.ip_address(parts.hostname or "").is_loopback
     except ValueError:

@@ -9,7 +9,6 @@ import functools
 import json
 import logging
 import os
-import platform
 import re
 import stat
 import subprocess
@@ -366,7 +365,7 @@ class MetricPatterns:
             pattern = self._patterns.pop(name)
             self.warn(
                 f"metrics.patterns.{name} is switched off: {pattern!r} is not a valid expression "
-                f"in the node's Python {platform.python_version()}: {why}"
+                f"in the node's Python {sys.version.split()[0]}: {why}"
             )
         for name in answer["stopped"]:
             pattern = self._patterns.pop(name)

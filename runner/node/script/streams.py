@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 # More frequent progress is of no use to a reader, and costs blocks.
 PROGRESS_EVERY_S = 0.25
 UNCHANGED_EVERY_S = 15.0
+MAX_KEPT_EVENTS = 200
 
 # The progress callback of a stage: (message, done, total, unit).
 Report = Callable[..., None]
@@ -61,6 +62,7 @@ class EventLog:
         self._on_stage = on_stage
         self._last_progress = 0.0
         self._summary = ""
+        self._written: list[bytes] | None = []
         self.current = "code"
         self.stages_s: dict[str, float] = {}
 
@@ -104,6 +106,11 @@ class EventLog:
         """Set the message of the end of the present stage."""
         self._summary = text
 
+    @property
+    def content(self) -> bytes | None:
+        """The events of the attempt, or None if there were too many to keep."""
+        return None if self._written is None else b"\n".join(self._written)
+
     def clean(self, text: str) -> str:
         """Return the text without secrets."""
         return self._redactor.text(text)
@@ -128,7 +135,12 @@ class EventLog:
         self, stage: str, state: StageState, message: str, more: dict[str, Any] | None = None
     ) -> None:
         event = StageEvent(0, now_text(), stage, state, self.clean(message))
-        self._queue.put(json.dumps({**event.to_json(), **(more or {})}).encode())
+        line = json.dumps({**event.to_json(), **(more or {})}).encode()
+        self._queue.put(line)
+        if self._written is not None:
+            self._written.append(line)
+            if len(self._written) > MAX_KEPT_EVENTS:
+                self._written = None
 
 
 _ATTEMPT_FILE = ".attempt"  # in the folder of the logs: the number of the attempt

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 import logging
 import os
+import pkgutil
 import re
 import shlex
 import shutil
@@ -109,6 +109,7 @@ START_FOLDER = "at-start"  # not the name of a module
 PRIVATE_PACKAGE = "_runner_hooks"
 WRITTEN_PATHS = "written-paths"
 STACKS = "stacks.txt"
+_RUNNER = Path(__file__).parents[2]
 STACKS_SIGNAL = 61  # a real-time signal of Linux that nobody uses
 # Python imports it when it starts. The one that it would have found without us comes after it.
 _SITECUSTOMIZE = """\
@@ -170,8 +171,7 @@ def _write_start(work_dir: Path, *, automatic: bool, recorded: bool, stacks: boo
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)
     stacks_file(work_dir).unlink(missing_ok=True)
-    source = importlib.resources.files("runner").joinpath("hooks", "written_paths.py")
-    (folder / "runner_written_paths.py").write_bytes(source.read_bytes())
+    (folder / "runner_written_paths.py").write_bytes(_hook("written_paths.py"))
     ignored = [str(work_dir), os.path.realpath(work_dir)]
     if automatic:
         _write_private_hooks(folder / PRIVATE_PACKAGE)
@@ -200,13 +200,11 @@ def written_paths(work_dir: Path) -> Path:
 
 def _write_private_hooks(package: Path) -> None:
     """Write all hooks under a name that no package of the script has."""
-    sources = importlib.resources.files("runner").joinpath("hooks")
-    for below, source in (("", sources), ("automatic", sources.joinpath("automatic"))):
+    for below in ("", "automatic/"):
         (package / below).mkdir(parents=True, exist_ok=True)
-        for module in source.iterdir():
-            if module.name.endswith(".py"):
-                text = module.read_bytes().replace(b"runner.hooks", PRIVATE_PACKAGE.encode())
-                (package / below / module.name).write_bytes(text)
+        for name in _hook_files(below):
+            text = _hook(name).replace(b"runner.hooks", PRIVATE_PACKAGE.encode())
+            (package / name).write_bytes(text)
     (package / "__init__.py").write_bytes(b"")  # it would import more than a start needs
 
 
@@ -214,11 +212,28 @@ def _write_hooks(folder: Path) -> Path:
     package = folder / "runner"
     (package / "hooks").mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text("", encoding="utf-8")
-    sources = importlib.resources.files("runner").joinpath("hooks")
-    for source in sources.iterdir():
-        if source.name.endswith(".py"):
-            (package / "hooks" / source.name).write_bytes(source.read_bytes())
+    for name in _hook_files(""):
+        (package / "hooks" / name).write_bytes(_hook(name))
     return folder
+
+
+def _hook_files(below: str) -> list[str]:
+    """Return the modules of `runner.hooks` in a folder, as paths in that package.
+
+    The importer of the agent's archive has its directory already; importlib.resources reads it
+    again for each module, which took longer than everything else before the script.
+    """
+    folder = f"{_RUNNER}/hooks/{below}".rstrip("/")
+    modules = [each.name for each in pkgutil.iter_modules([folder]) if not each.ispkg]
+    return [f"{below}{name}.py" for name in ("__init__", *modules)]
+
+
+def _hook(name: str) -> bytes:
+    """Return the source of a module of `runner.hooks`."""
+    found = pkgutil.get_data("runner", f"hooks/{name}")
+    if found is None:
+        raise FileNotFoundError(name)
+    return found
 
 
 @dataclass(frozen=True)

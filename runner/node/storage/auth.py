@@ -9,7 +9,6 @@ import os
 import threading
 import time
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -121,11 +120,14 @@ class ManagedIdentityCredential:
         query = {"api-version": self._version, "resource": self._resource}
         if self._client_id:
             query["client_id"] = self._client_id
-        request = urllib.request.Request(  # noqa: S310 - the metadata service only speaks http
+        # Tasks with a SAS do not need it.
+        from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
+
+        request = Request(  # noqa: S310 - the metadata service only speaks http
             f"{self._url}?{urllib.parse.urlencode(query)}", headers=self._headers
         )
         # The metadata service must never be reached through a proxy.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = build_opener(ProxyHandler({}))
         try:
             with opener.open(request, timeout=10) as response:
                 answer = parse_json(read_all(response))

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import mimetypes
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -138,6 +136,8 @@ class ContainerClient:
     def _put_staged(
         self, name: str, first: bytes, source: BinaryIO, on_bytes: OnBytes
     ) -> tuple[int, str]:
+        from concurrent.futures import Future, ThreadPoolExecutor  # noqa: PLC0415  large files only
+
         size, digest, block = 0, hashlib.sha256(), first
         listed: list[int] = []
         hole: int | None = None  # the block of zeros
@@ -210,8 +210,8 @@ class ContainerClient:
         if answer.status != 404:
             _expect(answer, "DELETE", name)
 
-    def create_append(self, name: str) -> bool:
-        """Create an empty append blob. Return False if it exists."""
+    def create_append(self, name: str) -> BlobProperties | None:
+        """Create an empty append blob and return its properties, or None if it exists."""
         headers = {
             "x-ms-blob-type": "AppendBlob",
             "x-ms-blob-content-type": content_type(name),
@@ -219,9 +219,9 @@ class ContainerClient:
         }
         answer = self.transport.send("PUT", name, headers=headers)
         if answer.status in (409, 412):
-            return False
-        _expect(answer, "PUT", name)
-        return True
+            return None
+        etag = _expect(answer, "PUT", name).headers.get("etag", "")
+        return BlobProperties(0, 0, etag)
 
     def append(self, name: str, data: bytes, to: BlobProperties) -> Appended:
         """Append one block to a blob, provided that it still has this size and this ETag."""
@@ -299,8 +299,13 @@ class ContainerClient:
 
 def content_type(name: str) -> str:
     """Return the content type by the suffix of the name."""
-    known = CONTENT_TYPES.get(Path(name).suffix)
-    return known or mimetypes.guess_type(quote(name))[0] or "application/octet-stream"
+    suffix = Path(name).suffix
+    known = CONTENT_TYPES.get(suffix)
+    if known is None and suffix:
+        import mimetypes  # noqa: PLC0415  it reads the tables of the system
+
+        known = mimetypes.guess_type(quote(name))[0]
+    return known or "application/octet-stream"
 
 
 def _block_id(number: int) -> str:
@@ -357,8 +362,7 @@ class AppendBlob:
 
     def open(self) -> None:
         """Create the blob, or continue at its end if it exists."""
-        self._container.create_append(self.name)
-        self._blob = self._find()
+        self._blob = self._container.create_append(self.name) or self._find()
 
     @property
     def position(self) -> int:
@@ -402,7 +406,8 @@ class AppendBlob:
 
     def check(self) -> None:
         """Raise BlobShrankError if the blob is shorter than what was written."""
-        self._raise_if_shorter(self._find())
+        if self._blob.size_bytes:
+            self._raise_if_shorter(self._find())
 
     def _raise_if_shorter(self, found: BlobProperties) -> None:
         lost = self._blob.size_bytes - found.size_bytes

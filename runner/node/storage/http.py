@@ -9,10 +9,8 @@ import logging
 import threading
 import time
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import IO
 from xml.etree import ElementTree
 
 from runner.node.storage.auth import AUTH_STATUSES, AuthErrors, Credential
@@ -280,6 +278,8 @@ class Transport:
 
 def _proxy_for(host: str) -> urllib.parse.SplitResult | None:
     """Return the URL of the proxy for a host, or None."""
+    import urllib.request  # noqa: PLC0415  loopback needs no proxy
+
     proxy = urllib.request.getproxies().get("https", "")
     return None if not proxy or urllib.request.proxy_bypass(host) else _parse_proxy(proxy)
 
@@ -313,24 +313,3 @@ def _is_truncated(method: str, response: http.client.HTTPResponse) -> bool:
 
 def _lowered(response: http.client.HTTPResponse) -> dict[str, str]:
     return {key.lower(): value for key, value in response.getheaders()}
-
-
-class RedirectPolicy(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect only if `may_follow` allows its address; else returns the redirect."""
-
-    def __init__(self, may_follow: Callable[[str], bool]) -> None:
-        self._may_follow = may_follow
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        """Return the request to the new address, or None if it is not allowed."""
-        if not self._may_follow(newurl):
-            return None
-        return super().redirect_request(req, fp, code, msg, headers, newurl)

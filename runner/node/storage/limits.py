@@ -6,7 +6,6 @@ block its reader for ever. A thread closes connections that are past their deadl
 
 from __future__ import annotations
 
-import concurrent.futures
 import http.client
 import random
 import socket
@@ -195,6 +194,8 @@ def run_watched(
         threads: the number of threads.
         name: the prefix of the threads' names.
     """
+    import concurrent.futures  # noqa: PLC0415  many runs transfer no file
+
     pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
     try:
         waiting = {pool.submit(work, item) for item in items}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -27,7 +28,10 @@ from runner.node.storage.limits import RetryBudget
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec, parse_run_spec
 from runner.protocol.sweeps import StopRule, TrialReport, TrialSpec
+from runner.protocol.usage import load_usage, parse_usage
 from runner.protocol.waiting_trials import template_blob, trial_setting
+from tests.unit.node.agent_task import RUN as TASK_RUN
+from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs
 
 GROUP = "net-20261124-120000-aaaa"
@@ -224,3 +228,29 @@ def test_declared_parameters_without_a_value_get_their_default() -> None:
         *("t.py", "--epochs", "3", "--opt", "adam", "--momentum", "0.9", "--quiet"),
     )  # fmt: skip
     assert TrialSpec.from_json(found.trial or {}).decided
+
+
+@pytest.mark.slow  # the packed agent runs
+def test_new_trial_reads_none_of_its_own_records(task: Task) -> None:
+    group = "train-20261124-120000-aaaa"
+    trial = TrialSpec("1", 1, {"lr": 0.1}).to_json()
+    task.submit("print('loss=0.5')\n", trial=trial, group=group, checkpoints={})
+    blobs = RunPaths(TASK_RUN)
+    task.service.put(template_blob(group), bytes(task.service.blobs.pop(blobs.run).data))
+    task.settings = {"RUNNER_TRIAL": trial_setting(group, {"run_id": TASK_RUN})}
+    assert task.run() == 0, task.output
+    read = [
+        urlsplit(path).path.partition(blobs.root)[2]
+        for method, path, _ in task.service.requests
+        if method in ("GET", "HEAD") and f"/{blobs.root}" in urlsplit(path).path
+    ]
+    # What was appended is compared with its size: a storage that restarted may have lost it.
+    appended = ["logs/stdout.txt", "metrics.jsonl", "attempts/1/events.jsonl"]
+    assert read == ["result.json", *appended]
+    stored = {name: bytes(blob.data) for name, blob in task.service.blobs.items()}
+    ended = json.loads(stored[blobs.result])["ended"]
+    usage = load_usage(stored.get, TASK_RUN, nodes=1, status="succeeded", ended=ended)
+    index = task.service.blobs[f"index/{TASK_RUN}"].metadata
+    assert parse_usage(index["attempts"]) == usage
+    assert usage[0].command is not None
+    assert usage[0].seen is not None

@@ -308,6 +308,7 @@ def test_upload_of_an_evicted_attempt_ends_before_its_node(container: ContainerC
         notices=SimpleNamespace(notice=NodeEviction("1", time.monotonic() + 1000)),
         retry_budget=RetryBudget(),
         nodes_token="",
+        own={},
     )
     attempt: Any = SimpleNamespace(export_partial=export_partial, remove_temp=lambda: None)
     AttemptOutcome(agent, 1, "").terminated("command", attempt)
