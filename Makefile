@@ -42,8 +42,9 @@ test-all: $(INFRA_READY) ## everything, the slow suites too; `tools/framework_en
 
 proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two hours
 	PROOF_PARTS=4 PROOF_ROUNDS=43 PROOF_EVICTIONS=50 PROOF_STORAGE_KILLS=100 PROOF_KILLS=100 \
-	  PROOF_EMULATOR_KILLS=200 \
-	  $(PYTEST) tests/proof tests/e2e/test_resume_proof.py tests/contract/test_kills.py $(ARGS)
+	  PROOF_EMULATOR_KILLS=200 PROOF_EXAMPLES=2000 \
+	  $(PYTEST) tests/proof tests/e2e/test_resume_proof.py tests/contract/test_kills.py \
+	  tests/unit/infra/planning/test_autoscale_properties.py $(ARGS)
 
 lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
 	$(BIN)/ruff check .

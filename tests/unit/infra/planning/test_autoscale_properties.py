@@ -8,6 +8,7 @@ a quick one 100 of each promise.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -96,16 +97,19 @@ def scaled(
     return done
 
 
+EXAMPLES = int(os.environ.get("PROOF_EXAMPLES", "500"))
+
+
 def newest(past: list[Sample], count: int) -> list[Sample]:
     """What is there of the last samples before now; the last two are not to be seen yet."""
     return [sample for sample in past[-(count - 1) :] if sample.there]
 
 
 def promise(*drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The test holds for everything drawn: 100 examples of it, or 2,000 where slow tests run."""
+    """The test holds for everything drawn: 100 examples, and more where slow tests run."""
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
-        @pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=pytest.mark.slow)])
+        @pytest.mark.parametrize("examples", [100, pytest.param(EXAMPLES, marks=pytest.mark.slow)])
         def run(examples: int) -> None:
             many = settings(max_examples=examples, deadline=None, derandomize=True, database=None)
             many(given(*drawn)(check))()
