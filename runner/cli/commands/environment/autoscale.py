@@ -153,6 +153,7 @@ def apply(
         str | None,
         typer.Option(
             "--interval",
+            metavar="TIME",
             help="Time between two evaluations, at least 5m.",
             show_default="unchanged",
         ),
@@ -252,11 +253,19 @@ SlotsOption = Annotated[
 IntervalOption = Annotated[
     str | None,
     typer.Option(
-        "--interval", help="Time between two evaluations, at least 5m.", show_default="15m"
+        "--interval",
+        metavar="TIME",
+        help="Time between two evaluations, at least 5m.",
+        show_default="15m",
     ),
 ]
 BootOption = Annotated[
-    str, typer.Option("--boot", help="Time until a new node takes tasks, including its start task.")
+    str,
+    typer.Option(
+        "--boot",
+        metavar="TIME",
+        help="Time until a new node takes tasks, including its start task.",
+    ),
 ]
 
 
@@ -323,7 +332,10 @@ DurationOption = Annotated[
     ),
 ]
 OverOption = Annotated[
-    str, typer.Option("--over", help="Period in which the tasks arrive at random times.")
+    str,
+    typer.Option(
+        "--over", metavar="TIME", help="Period in which the tasks arrive at random times."
+    ),
 ]
 TaskSlotsOption = Annotated[
     int, typer.Option("--task-slots", min=1, max=256, help="Slots that a task needs.")
@@ -337,21 +349,32 @@ WorkloadOption = Annotated[
     ),
 ]
 SetupOption = Annotated[
-    str, typer.Option("--setup", help="Time that each attempt of a task takes before its work.")
+    str,
+    typer.Option(
+        "--setup", metavar="TIME", help="Time that each attempt of a task takes before its work."
+    ),
 ]
 CheckpointOption = Annotated[
     str | None,
     typer.Option(
-        "--checkpoint", help="Time between two checkpoints.", show_default="no checkpoints"
+        "--checkpoint",
+        metavar="TIME",
+        help="Time between two checkpoints.",
+        show_default="no checkpoints",
     ),
 ]
 MtbfOption = Annotated[
     str | None,
     typer.Option(
-        "--mtbf", help="Mean time until a spot node is evicted.", show_default="no evictions"
+        "--mtbf",
+        metavar="TIME",
+        help="Mean time until a spot node is evicted.",
+        show_default="no evictions",
     ),
 ]
-AwayOption = Annotated[str, typer.Option("--away", help="Mean time until an evicted node returns.")]
+AwayOption = Annotated[
+    str, typer.Option("--away", metavar="TIME", help="Mean time until an evicted node returns.")
+]
 TraceOption = Annotated[
     Path | None,
     typer.Option(

@@ -49,6 +49,7 @@ def whatif(
         str | None,
         typer.Option(
             "--deadline",
+            metavar="TIME",
             help="Time in which all tasks have to end.",
             show_default="twice the time of dedicated nodes",
         ),
@@ -64,7 +65,7 @@ def whatif(
     slots: pools.SlotsOption = None,
     interval: Annotated[
         str,
-        typer.Option("--interval", help="Time between two decisions, at least 5m."),
+        typer.Option("--interval", metavar="TIME", help="Time between two decisions, at least 5m."),
     ] = "5m",
     boot: pools.BootOption = "4m",
     setup: pools.SetupOption = "0s",
@@ -72,7 +73,10 @@ def whatif(
     save: Annotated[
         str | None,
         typer.Option(
-            "--save", help="Time for which a checkpoint stops a task.", show_default="that of --run"
+            "--save",
+            metavar="TIME",
+            help="Time for which a checkpoint stops a task.",
+            show_default="that of --run",
         ),
     ] = None,
     mtbf: pools.MtbfOption = None,

@@ -47,6 +47,7 @@ def show(
         str | None,
         typer.Option(
             "--metric",
+            metavar="METRIC",
             help="Metric that decides which run is best.",
             show_default="the primary metric of the newest run",
         ),

@@ -47,7 +47,10 @@ def create(
     every: Annotated[
         str | None,
         typer.Option(
-            "--every", help="Interval: 6h, 1d, 90m; instead of --cron.", show_default=False
+            "--every",
+            metavar="TIME",
+            help="Interval: 6h, 1d, 90m; instead of --cron.",
+            show_default=False,
         ),
     ] = None,
     timezone: Annotated[

@@ -24,7 +24,11 @@ def submit(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", "-s", metavar="TASK.NAME=VALUE", help="Set a parameter.", show_default=False
+            "--set",
+            "-s",
+            metavar="TASK.NAME=VALUE",
+            help="Parameter of a task; can be repeated.",
+            show_default=False,
         ),
     ] = None,
     pool: options.PoolOption = None,

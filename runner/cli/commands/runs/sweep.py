@@ -37,6 +37,7 @@ MetricOption = Annotated[
     str | None,
     typer.Option(
         "--metric",
+        metavar="METRIC",
         help="Metric that decides which trial is best.",
         show_default="the primary metric of the recipe",
     ),
