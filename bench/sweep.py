@@ -1,4 +1,4 @@
-"""Sweeps: submission, leaderboard and overhead of trials; TPE against random search.
+"""Sweeps: submission, leaderboard and overhead of trials; evictions; TPE against random search.
 
 Optuna must be installed beside the runner (`pip install optuna`): it is the sampler, and the peer
 that drives the same trials as local subprocesses.
@@ -15,9 +15,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -32,14 +35,17 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.recipe import load_recipe
 from runner.core.recipe.sweep import SweepFile
 from runner.core.settings import load_settings
+from runner.flows.local.evict import evict
 from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.pipeline import SubmissionPlan, open_and_plan
 from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_group import submit_group
 from runner.flows.submit.sweep import check_sweep
 from runner.hooks.sampler import choose
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import RunResult
+from runner.protocol.run_spec import CheckpointRule
 from runner.protocol.sweeps import Point, StopRule, TrialReport, stop_reason, with_point
 
 TRIALS = 1000
@@ -61,6 +67,7 @@ def measure() -> Iterator[Ratio]:
         with local_services(nodes=1, slots=SLOTS) as env:
             yield _overhead(env, folder)
             yield from _thousand(env, folder)
+    yield _evictions()
     yield from _searches()
     yield from _stopping()
 
@@ -175,6 +182,143 @@ def _finish(connection: Connection, documents: Mapping[str, Mapping[str, Any]]) 
         index_run(container, run, result)
 
     in_parallel(finish, documents)
+
+
+# Evictions: the trials that finish within a number of epochs, in which the uninterrupted sweep
+# finishes LONG_TRIALS and has done half of one more on each worker.
+LONG_TRIALS = 20
+EPOCHS = 50  # of a trial
+EPOCHS_PER_EVICTION = 40
+EPOCH_S = 0.1
+PEER_EPOCH_S = 0.02  # only epochs count
+WORKERS = 4
+BUDGET = LONG_TRIALS * EPOCHS + WORKERS * EPOCHS // 2
+EVICTION_SEED = 16
+EPOCH_SCRIPT = """
+import argparse, os, pathlib, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--n", type=int)
+n = parser.parse_args().n
+folder = os.environ.get("RUNNER_CHECKPOINT_DIR")
+state = pathlib.Path(folder, "epoch.txt") if folder else None
+begun = int(state.read_text()) if state and state.exists() else 0
+worker = os.environ.get("AZ_BATCH_NODE_ID", os.getpid())
+journal = os.open({journal!r}, os.O_WRONLY | os.O_APPEND)
+for epoch in range(begun + 1, {epochs} + 1):
+    time.sleep({epoch_s})
+    os.write(journal, f"{{n}} {{epoch}} {{worker}}\\n".encode())
+    if state:
+        state.with_suffix(".new").write_text(str(epoch))
+        state.with_suffix(".new").replace(state)
+print(f"loss: {{1 / epoch}}")
+"""
+
+
+@dataclass
+class _Journal:
+    """The epochs that a sweep has worked, in order: trial, epoch, and the worker."""
+
+    path: Path
+    epoch_s: float
+    evictions: int = 0
+    chance: random.Random = field(default_factory=lambda: random.Random(EVICTION_SEED))
+
+    def script(self) -> str:
+        """Return the script of the trials, which writes to the journal."""
+        self.path.touch()
+        self.path.chmod(0o666)
+        return EPOCH_SCRIPT.format(journal=str(self.path), epochs=EPOCHS, epoch_s=self.epoch_s)
+
+    def lines(self) -> list[tuple[int, int, str]]:
+        """Return the epochs within the budget."""
+        words = map(str.split, self.path.read_text().splitlines()[:BUDGET])
+        return [(int(n), int(epoch), worker) for n, epoch, worker in words]
+
+    def evict_until_spent(self, evict_worker: Callable[[str], bool]) -> int:
+        """Evict a worker every 40 epochs, until the budget is spent. Return the finished trials."""
+        due = self.chance.expovariate(1 / EPOCHS_PER_EVICTION)
+        while len(lines := self.lines()) < BUDGET:
+            if len(lines) >= due:
+                workers = sorted({worker for _, _, worker in lines[-2 * WORKERS :]})
+                if evict_worker(self.chance.choice(workers)):
+                    self.evictions += 1
+                    due += self.chance.expovariate(1 / EPOCHS_PER_EVICTION)
+            time.sleep(self.epoch_s / 5)
+        return sum(epoch == EPOCHS for _, epoch, _ in lines)
+
+
+def _evictions() -> Ratio:
+    """Resumed trials, against those that Optuna asks for again because they were lost."""
+    with tempfile.TemporaryDirectory() as name:
+        ours = _resumed(Path(name))
+        peer, _ = _asked_again(Path(name))
+    finished = (
+        f"of {LONG_TRIALS} trials, finished with an eviction per {EPOCHS_PER_EVICTION} epochs"
+    )
+    return Ratio(
+        finished, "", ours, "Optuna, lost and asked again", peer,
+        ">= 90 % of all", ours >= 0.9 * LONG_TRIALS,
+    )  # fmt: skip
+
+
+def _resumed(folder: Path) -> int:
+    """Return how many trials of a sweep finish although nodes go without notice."""
+    recipe = folder / "evicted"
+    recipe.mkdir()
+    journal = _Journal(folder / "ours", EPOCH_S)
+    (recipe / "train.py").write_text(journal.script())
+    loaded = load_recipe(str(recipe), cwd=folder)
+    often = CheckpointRule(interval_s=EPOCH_S, keep=3, max_bytes=1000)  # epochs are short, too
+    space = SweepFile.model_validate({"params": {"n": {"range": [1, 2 * LONG_TRIALS]}}})
+    checked = check_sweep(replace(loaded, checkpoints=often), space, TrainOptions())
+    with local_services(nodes=WORKERS, slots=1) as env:
+        settings = load_settings({"target": "local"}, cwd=folder, env=env)
+
+        def evict_node(node: str) -> bool:
+            with suppress(RunnerError):  # it is away
+                evict(settings, node=node, notice_s=0, away_s=0)
+                return True
+            return False
+
+        connection, plan = open_and_plan(checked, settings, ignore_progress, print)
+        submit_group(connection, plan, ignore_progress)
+        return journal.evict_until_spent(evict_node)
+
+
+def _asked_again(folder: Path) -> tuple[int, int]:
+    """Return how many trials finish if a killed one is lost, and the number of kills."""
+    optuna: Any = importlib.import_module("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    journal = _Journal(folder / "peer", PEER_EPOCH_S)
+    (folder / "peer.py").write_text(journal.script())
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            trial = study.ask()
+            words = [sys.executable, str(folder / "peer.py"), "--n", str(trial.number)]
+            process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+            running[str(process.pid)] = process
+            if process.wait():
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                study.tell(trial, 0.5)
+
+    def kill(worker: str) -> bool:
+        alive = running[worker].poll() is None
+        running[worker].kill()
+        return alive
+
+    workers = [threading.Thread(target=work) for _ in range(WORKERS)]
+    for worker in workers:
+        worker.start()
+    finished = journal.evict_until_spent(kill)
+    over.set()
+    for worker in workers:
+        worker.join()
+    return finished, journal.evictions
 
 
 def _dimension(name: str, low: float, high: float) -> dict[str, Any]:

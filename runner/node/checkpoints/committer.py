@@ -50,6 +50,9 @@ INCOMPLETE_WAIT_S = KEPT_OPEN_S
 # Each file is a request and a line of every manifest: above this number, warn once.
 MANY_FILES = 10_000
 PROGRESS_EVERY_S = 10.0
+# The first checkpoint of an attempt is committed after this time, and the interval then doubles
+# until it is that of the rule: an eviction costs a young attempt little, too.
+FIRST_INTERVAL_S = 5.0
 
 
 class CheckpointCommitter(threading.Thread):
@@ -106,16 +109,17 @@ class CheckpointCommitter(threading.Thread):
     def run(self) -> None:
         """Thread body: commit at the interval while the script runs, and a final time if asked."""
         lower_priority()
-        wait_s = self._rule.interval_s
+        wait_s = interval_s = min(FIRST_INTERVAL_S, self._rule.interval_s)
         while not self._ending.is_set():
             self._wake.wait(wait_s)
             self._wake.clear()
             if not self._ending.is_set():
                 started = time.monotonic()
                 failed = not self._try_commit()
-                wait_s = commit_pause_s(
-                    self._rule.interval_s, time.monotonic() - started, failed=failed
-                )
+                if failed or self.committed:  # not while the script has saved nothing
+                    interval_s = min(2 * interval_s, self._rule.interval_s)
+                took_s = time.monotonic() - started
+                wait_s = commit_pause_s(interval_s, took_s, failed=failed)
         if self._final:
             self._try_commit()
 

@@ -48,11 +48,11 @@ class Script:
         )
         self.thread = self.another()
 
-    def another(self) -> CheckpointCommitter:
+    def another(self, interval_s: float = 0.05) -> CheckpointCommitter:
         return CheckpointCommitter(
             Snapshotter(self.folder, self.folder.with_name("snapshots")),
             CheckpointStore(self.container, RunPaths("r-1"), 1, 3),
-            CheckpointRule(interval_s=0.05, keep=3, max_bytes=1000),
+            CheckpointRule(interval_s=interval_s, keep=3, max_bytes=1000),
             EventLog(self.lines),
             step=lambda: 7,
             script_runs=lambda: self.runs,
@@ -100,6 +100,18 @@ def test_files_written_before_the_thread_started_are_committed(
     until(lambda: late.committed)
     late.finish(final=False)
     assert "r-1/checkpoints/1/manifest.json" in service.blobs
+
+
+def test_young_attempt_commits_long_before_the_interval_ends(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "FIRST_INTERVAL_S", 0.01)
+    patient = script.another(interval_s=3600)
+    patient.start()
+    for count, text in enumerate("abc", start=1):
+        script.write(text)
+        until(lambda count=count: patient.committed == count)
+    patient.finish(final=False)
 
 
 @pytest.mark.slow
