@@ -212,6 +212,9 @@ class WaitCause:
         return {**asdict(self), "evidence": list(self.evidence), "since": since}
 
 
+JOB_DISABLED = "JobDisabled"  # code of the cause: the job of the run is paused, or is being moved
+
+
 @dataclass(frozen=True, slots=True)
 class RunStatus:
     """The state of a run; `reason` is one sentence or empty."""
@@ -229,7 +232,9 @@ class RunStatus:
 
     @property
     def label(self) -> str:
-        """The state for people: `queued, stuck` is not a state of its own."""
+        """The state for people: `paused` and `queued, stuck` are not states of their own."""
+        if self.cause is not None and self.cause.code == JOB_DISABLED:
+            return "paused"
         return f"{self.state.value}, stuck" if self.stuck else self.state.value
 
 
@@ -260,14 +265,20 @@ def decide_status(
     return RunStatus(RunState.RUNNING, "" if stage == "command" else stage, task.node)
 
 
-def count_evicted(began: int, ends: Iterable[AttemptEnd], *, waiting: bool) -> int:
-    """Return how many of the ended attempts were lost or terminated instead of failing.
+def count_evicted(
+    began: int, ends: Iterable[AttemptEnd], *, waiting: bool, nodes: int = 1, requeues: int = 0
+) -> int:
+    """Return how many of the ended attempts were lost with their node instead of failing.
 
     All started attempts have ended while the run waits for a node; else the last one still runs.
+    An attempt that somebody had requeued, as by a pause, was not evicted. Of a run on several
+    nodes, only Batch knows how often that was: `requeues`.
     """
     over = began if waiting else began - 1
-    failed = {end.attempt for end in ends if end.why == "failed" and end.attempt <= over}
-    return max(over - len(failed), 0)
+    ended = [end for end in ends if end.attempt <= over]
+    failed = sum(end.why == "failed" for end in ended)
+    requeued = sum(end.was_requeued for end in ended) if nodes == 1 else 0
+    return max(over - failed - max(requeued, requeues), 0)
 
 
 def _why_waiting(task: TaskView, attempts: int) -> str:

@@ -100,7 +100,7 @@ class RunResult:
         attempt: The last one, 0 if none started.
         output: Folder of the outputs below the run's, with the closing slash.
         rank: Node that failed.
-        evicted: Earlier attempts that were lost or terminated; None if unknown.
+        evicted: Earlier attempts that were lost with their node; None if unknown.
         checkpoint: Summary of the checkpoints of the attempt.
         partial: The outputs are those of a script that did not succeed.
         left_out: Files that the script wrote and that were not kept.
@@ -228,6 +228,14 @@ class AttemptEnd:
     message: str | None = None
     checkpoint: Mapping[str, Any] | None = None
     node_ends: str = ""
+
+    @property
+    def was_requeued(self) -> bool:
+        """True if Batch was asked to end the attempt, as by a pause: its node was not to go.
+
+        Of a run on one node: the notice of another node is not recorded here.
+        """
+        return self.why == "terminated" and not self.node_ends
 
     def to_json(self) -> dict[str, Any]:
         """Return end.json."""

@@ -115,6 +115,25 @@ class WaitingTrials:
         new = {run_id: (now.isoformat(), why) for run_id in run_ids if run_id in self.trials}
         return replace(self, cancelled={**new, **self.cancelled})
 
+    def job_of(self, run_id: str) -> str:
+        """Return the job that has the task of a trial."""
+        batch: Mapping[str, Any] = (self.document(run_id) or {}).get("batch") or {}
+        return str(batch.get("job_id") or "")
+
+    def requeue(self, run_ids: Iterable[str], changes: Mapping[str, Any]) -> WaitingTrials:
+        """Return the document with these trials waiting again, also if they were cancelled.
+
+        `changes` of run.json are the same for all of them: the job, and a newer agent.
+        """
+        place: Mapping[str, Any] = changes.get("batch") or {}
+        moved: dict[str, Mapping[str, Any]] = {}
+        for run_id in run_ids:
+            own = self.trials[run_id]
+            before: Mapping[str, Any] = own.get("batch") or {}
+            moved[run_id] = {**own, **changes, "batch": {**before, **place}}
+        cancelled = {run_id: one for run_id, one in self.cancelled.items() if run_id not in moved}
+        return replace(self, trials={**self.trials, **moved}, cancelled=cancelled)
+
     def without(self, run_ids: Iterable[str]) -> WaitingTrials:
         """Return the document without these trials."""
         gone = frozenset(run_ids)

@@ -167,3 +167,28 @@ def test_merge_task_reads_all_results_after_failed_files_were_repeated(
     assert cli.ok("logs", document["merge"]["run_id"]) == "3 files, total 6\n"
     runs = {row["run_id"] for row in cli.json("ps", "-a", "-e", "counted")}
     assert len(runs) == 6  # three trials and the merge task, and one of each again
+
+
+@pytest.mark.feature(41)
+def test_trials_that_a_drain_or_a_pause_terminated_are_resumed_afterwards(
+    cli: Cli, script: Write
+) -> None:
+    started = cli.json("sweep", "start", script(SCRIPT), "-p", "lr=0.7,0.8", "--detach")
+    sweep = started["sweep"]
+    for stop, proceed in (
+        (("pool", "drain", "local"), ("pool", "enable", "local")),
+        (("sweep", "pause", sweep), ("sweep", "unpause", sweep)),
+    ):
+        until(lambda: states(cli, sweep).get("running") == 2)
+        cli.ok(*stop, "--running", "terminate")
+        until(lambda: states(cli, sweep) == {"failed": 2})
+        refused = cli.run("sweep", "resume", sweep, "--detach")
+        assert "R-JOB-DISABLED" in refused.stderr
+        assert " ".join(proceed) in refused.stderr
+        assert states(cli, sweep) == {"failed": 2}
+        cli.ok(*proceed)
+        assert len(cli.json("sweep", "resume", sweep, "--detach")["resumed"]) == 2
+    cli.ok("sweep", "move", sweep, "--to", OTHER)
+    until(lambda: states(cli, sweep) == {"succeeded": 2})
+    trials = cli.json("sweep", "show", sweep)["trials"]
+    assert {(trial["attempts"], trial["evicted"]) for trial in trials} == {(4, 0)}

@@ -266,7 +266,8 @@ def test_cancel_decides_once_and_remembers_the_evictions(
     for number, why in ((1, "lost"), (2, "failed"), (3, "terminated")):
         runs.create(paths.attempt_start(number), {"attempt": number})
         if why != "lost":
-            runs.create(f"{paths.attempt(number)}end.json", {"attempt": number, "why": why})
+            end = {"attempt": number, "why": why, "node_ends": "2026-11-24T12:00:00Z"}
+            runs.create(f"{paths.attempt(number)}end.json", end)
     record = submit_run(connection, waiting, ignore_progress)
     until(lambda: "begun" in "".join(read_log(connection, record, "stdout")))
     assert cancel_run(connection, record).changed is True

@@ -339,6 +339,17 @@ def list_failed_preparations(connection: Connection, job_id: str) -> tuple[Faile
     return tuple(sorted(found, key=lambda each: each.ended or datetime.max.replace(tzinfo=UTC)))
 
 
+def read_max_parallel(connection: Connection, job_id: str) -> int | None:
+    """Return how many tasks of a job run at the same time, or None: as many as the pool can."""
+    with service_errors(f"reading job {job_id}"):
+        try:
+            job = connection.batch_client().get_job(job_id, select=["id", "maxParallelTasks"])
+        except ResourceNotFoundError:
+            return None
+    most = job.max_parallel_tasks
+    return most if most is not None and most > 0 else None
+
+
 def has_ended(connection: Connection, job_id: str) -> bool:
     """Return True if the job has ended: its tasks that wait for a node never start."""
     with service_errors(f"reading job {job_id}"):

@@ -121,6 +121,7 @@ class GroupDisplay:
         self._by_name = task_namer(group)
         self._printed: dict[str, str] = {}
         self._clock = clock
+        self._stuck = ""
         self._counted = ("", clock())
 
     def show(self, view: GroupView) -> None:
@@ -138,6 +139,16 @@ class GroupDisplay:
                 self._printed[name] = text
         if not few:
             self._count(view)
+            self._report_stuck(view)
+
+    def _report_stuck(self, view: GroupView) -> None:
+        """Print why tasks wait until somebody acts, once."""
+        waiting = [row.status for row in view.rows.values() if row.status and row.status.stuck]
+        cause = waiting[0].cause if waiting else None
+        text = f"stuck: {cause.message}   fix: {cause.fix}" if cause else ""
+        if text and text != self._stuck:
+            self._out.note(text)
+        self._stuck = text
 
     def _count(self, view: GroupView) -> None:
         text, total = count_states(view), len(self._group.runs)
@@ -165,5 +176,7 @@ def _ended_badly(row: RunRow) -> bool:
 def _text(row: RunRow) -> str:
     if row.status is None:
         return f"unreadable: {row.problem}"
-    state, reason = row.status.label, row.status.reason
+    state, reason, fix = row.status.label, row.status.reason, row.status.fix
+    if row.status.stuck and fix:
+        reason = f"{reason}   fix: {fix}"
     return f"{state}: {reason}" if reason else state

@@ -56,7 +56,9 @@ def cancel_run(
     began = attempts[-1].attempt if attempts else 0
     ends = load_attempt_ends(container, record.run_id) if began else ()
     waiting = task is not None and task.phase == "active"
-    outcome = _result(attempts, count_evicted(began, ends, waiting=waiting), why)
+    requeues = task.requeues if task else 0
+    evicted = count_evicted(began, ends, waiting=waiting, nodes=record.nodes, requeues=requeues)
+    outcome = _result(attempts, evicted, why)
     document = outcome.to_json(record.run_id)
     if record.trial and not began:  # the node that would write it may never come
         container.create(RunPaths(record.run_id).run, record.to_json())

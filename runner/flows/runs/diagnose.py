@@ -37,7 +37,7 @@ from runner.core.diagnosis import (
     explain_silence,
     explain_task_end,
 )
-from runner.core.states import RunState, TaskView, WaitCause
+from runner.core.states import JOB_DISABLED, RunState, TaskView, WaitCause
 from runner.flows.runs.attempts import list_checkpoints
 from runner.flows.runs.documents import (
     find_run,
@@ -152,7 +152,7 @@ def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datet
 def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
     record, cause = view.record, view.status.cause
     job = find_job_view(connection, record.job_id)
-    if cause is not None and cause.code == "JobDisabled":
+    if cause is not None and cause.code == JOB_DISABLED:
         found = (Evidence(f"job {record.job_id}", cause.message, job.since if job else None),)
         return replace(
             blank, cause=cause.code, message=cause.message, evidence=found, fix=cause.fix,
@@ -515,7 +515,7 @@ def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
         if job.note is not None:
             enable, message = job.note.command, job.note.describe(job.id)
         return replace(
-            blank, cause="JobDisabled", message=message,
+            blank, cause=JOB_DISABLED, message=message,
             evidence=(Evidence(source, job.state, job.since),), fix=enable, command=enable,
         )  # fmt: skip
     if (prepared := _failed_preparation(connection, job)) is not None:

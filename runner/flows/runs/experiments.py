@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
 from runner.core.pricing.ledger import EVICTED, MICRO, Spent
-from runner.core.states import RunState
+from runner.core.states import RunState, WaitCause
 from runner.core.sweep_plots import PlottedTrial, draw_sweep, sweep_html
 from runner.flows.runs.costs import CostQuery, report_costs
 from runner.flows.runs.documents import runs_container
@@ -92,7 +92,9 @@ class Leaderboard(Experiment):
     @cached_property
     def names(self) -> Mapping[str, str]:
         """The names of the trials by run ID."""
-        return {run_id: name for name, run_id in self.sweep.trial_runs.items()}
+        newest = self.sweep.trial_runs.items()
+        earlier = ((name, run) for name, runs in self.sweep.earlier.items() for run in runs)
+        return {run_id: name for name, run_id in (*earlier, *newest)}
 
     def params(self, row: RunRow) -> dict[str, Any]:
         """Return the parameters of a trial; those of a sampler are decided when it starts."""
@@ -101,16 +103,28 @@ class Leaderboard(Experiment):
         return dict(drawn if decided is None else decided.get("params") or drawn)
 
     def state(self, row: RunRow) -> str:
-        """Return the state of a trial: that of its run, or `stopped early`."""
+        """Return the state of a trial: that of its run, `paused` or `stopped early`."""
         if row.result is not None and row.result.code == STOPPED_EARLY:
             return "stopped early"
-        return row.status.state.value if row.status else "unreadable"
+        if row.status is None:
+            return "unreadable"
+        return "paused" if row.status.label == "paused" else row.status.state.value
+
+    @property
+    def cause(self) -> WaitCause | None:
+        """Why its queued trials wait until somebody acts, most of them if there are several."""
+        causes = (row.status.cause for row in self.rows if row.status and row.status.stuck)
+        counts = Counter((each.code, each.message, each.fix) for each in causes if each)
+        if not counts:
+            return None
+        code, message, fix = counts.most_common(1)[0][0]
+        return WaitCause(code, message, fix)
 
     @property
     def trial_states(self) -> dict[str, int]:
         """The number of trials in each state."""
         counts = Counter(self.state(row) for row in self.rows)
-        known = [*(state.value for state in RunState), "stopped early", "unreadable"]
+        known = ["paused", *(state.value for state in RunState), "stopped early", "unreadable"]
         return {state: counts[state] for state in known if counts[state]}
 
 
@@ -138,24 +152,16 @@ def load_leaderboard(
     Raises:
         RunnerError: R-METRIC-UNKNOWN, no trial has this metric.
     """
-    runs = sweep.trial_runs
-    place = {run_id: number for number, run_id in enumerate(runs.values())}
-    before = {
-        run_id: runs[name] for name, ids in sweep.earlier.items() if name in runs for run_id in ids
-    }
+    chains = [(*sweep.earlier.get(name, ()), run_id) for name, run_id in sweep.trial_runs.items()]
     merge_id = sweep.runs.get(MERGE_TASK, "")
-    ids = [*place, *before, *filter(None, [merge_id])]
-    found = list_runs(connection, limit=None, ids=ids).rows
-    merge = next((row for row in found if row.run_id == merge_id), None)
-    newest = [row for row in found if row.run_id in place]
+    ids = [*(run_id for chain in chains for run_id in chain), *filter(None, [merge_id])]
+    found = {row.run_id: row for row in list_runs(connection, limit=None, ids=ids).rows}
+    merge = found.get(merge_id)
+    # The newest run of a trial may not exist: it was claimed, and then refused. A trial that was
+    # resumed has the attempts of all of its runs.
+    there = [[found[run_id] for run_id in chain if run_id in found] for chain in chains]
+    newest = [reduce(_with_attempts, each[-2::-1], each[-1]) for each in there if each]
     rows = in_parallel(lambda row: with_metrics(connection, row), newest)
-    rows = sorted(rows, key=lambda row: place[row.run_id])
-    for row in found:  # a trial that was resumed has the attempts of all of its runs
-        if row.run_id in before:
-            rows = [
-                _with_attempts(each, row) if each.run_id == before[row.run_id] else each
-                for each in rows
-            ]
     metric = metric or _compared(rows)
     if metric is not None:
         rows = rank(rows, MetricOrder(metric))

@@ -204,8 +204,12 @@ def _cancel_sweep(
     before = list_runs(connection, limit=None, ids=[*started & names.keys()]).rows
     over = {row.run_id: row for row in before if row.status and row.status.state.final}
     changed = _cancel_waiting(container, sweep.group_id, started)
-    terminate_job(connection, sweep.job_id)
     waiting = WaitingRuns(container)
+    trials = waiting.sweep(sweep.group_id)
+    unstarted = (run_id for run_id in (trials.trials if trials else ()) if run_id not in started)
+    job_ids = {trials.job_of(run_id) for run_id in unstarted} if trials else set[str]()
+    for job_id in sorted(job_ids | {sweep.job_id}):  # those of resumed trials, too
+        terminate_job(connection, job_id)
     done = {
         run_id: Cancelled(RunState.CANCELLED, changed=run_id in changed)
         for run_id in names

@@ -6,16 +6,18 @@ unfinished runs Batch is asked.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import pairwise
+from itertools import islice, pairwise
 from posixpath import commonprefix
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.storage.blobs import in_parallel
+from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.states import RunState, RunStatus
 from runner.flows.runs.documents import (
     IndexEntry,
@@ -26,9 +28,11 @@ from runner.flows.runs.documents import (
 )
 from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.protocol.errors import RunnerError
+from runner.protocol.groups import GROUPS_FOLDER
 from runner.protocol.paths import RunPaths, newest_first, slug, submission_time
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec, parse_run
+from runner.protocol.waiting_trials import sweep_of
 
 if TYPE_CHECKING:
     from runner.flows.runs.stuck import PoolReader
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 _INDEX_FROM = 40  # rows, which are read by the index however many runs there are
 _ENTRIES_PER_ROW = 12  # of a page: with fewer runs, the index is read for it
 _PAGE = 20
+_MOST_INDEXED = 2000  # runs; with more, a list of sweeps does not read the index for their trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,34 @@ class RunFilter:
 EVERY_RUN = RunFilter()
 
 
+@dataclass(slots=True)
+class SweepLine:
+    """A sweep as one entry of the list: its runs, of which `rows` were read.
+
+    The run of a trial that `was_resumed` has an ID that does not name the sweep.
+    """
+
+    group_id: str
+    run_ids: list[str]
+    rows: list[RunRow] = field(default_factory=list[RunRow])
+    was_resumed: bool = False
+
+    @property
+    def states(self) -> dict[str, int]:
+        """The number of its runs by label, in the order of a run's life."""
+        counts = Counter(row.status.label if row.status else "unreadable" for row in self.rows)
+        order = [*(state.value for state in RunState), *sorted(counts)]
+        return dict(sorted(counts.items(), key=lambda item: order.index(item[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedHistory:
+    """Runs, and sweeps as one entry each; `older` entries are not listed."""
+
+    lines: tuple[RunRow | SweepLine, ...]
+    older: int
+
+
 def _arguments(command: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word, following in pairwise((*command, "--")):
@@ -161,6 +194,89 @@ def list_runs(
                 break
         page = max(2 * page, _PAGE)  # few match: fewer, larger steps
     return RunHistory(tuple(rows), len(ids) - position)
+
+
+def list_grouped(
+    connection: Connection, *, limit: int | None, only: RunFilter = EVERY_RUN
+) -> GroupedHistory:
+    """Return the newest runs that match, the trials of a sweep as one entry; at most `limit`.
+
+    With many runs in storage, the trials of a large sweep are read only to filter them.
+    """
+    container = runs_container(connection)
+    ids = list_run_ids(container)
+    if only.since is not None:
+        ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
+    is_small = limit is not None and len(ids) <= _ENTRIES_PER_ROW * limit
+    listing = _Listing(connection, "", index_from=1 if is_small else _INDEX_FROM)
+    most_read = _INDEX_FROM - 1 if only == EVERY_RUN and len(ids) > _MOST_INDEXED else len(ids)
+    entries = _collapse(container, ids)
+    lines: dict[str, RunRow | SweepLine] = {}
+    position, page = 0, limit or len(entries) or 1
+    while position < len(entries) and (limit is None or len(lines) < limit):
+        names = [*islice(entries, position, position + page)]
+        read = [each for name in names if len(entries[name]) <= most_read for each in entries[name]]
+        rows = dict(zip(read, listing.rows(read), strict=True))
+        for name in names:
+            position += 1
+            _add_entry(lines, name, entries[name], rows, only)
+            if len(lines) == limit:
+                break
+        page = max(2 * page, _PAGE)
+    for line in lines.values():
+        if isinstance(line, SweepLine) and line.was_resumed:
+            _take_newest(connection, line, listing, only)
+    return GroupedHistory(tuple(lines.values()), len(entries) - position)
+
+
+def _take_newest(
+    connection: Connection, line: SweepLine, listing: _Listing, only: RunFilter
+) -> None:
+    """Let the entry of a sweep have the newest run of each trial, as the sweep itself counts."""
+    from runner.flows.runs.groups import find_group  # noqa: PLC0415  it imports this module
+
+    with suppress(RunnerError):  # the document of the sweep was deleted
+        line.run_ids = list(find_group(connection, line.group_id).trial_runs.values())
+        rows = listing.rows(line.run_ids)
+        line.rows = [row for row in rows if row and only.accepts(row)]
+
+
+def _collapse(container: BlobContainer, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the runs of each entry of a list by its name: the ID of a run, or of a sweep."""
+    sweeps = {run_id: group_id for run_id in ids if (group_id := sweep_of(run_id))}
+    blobs = container.list(GROUPS_FOLDER) if sweeps else ()
+    groups = {blob.name.removeprefix(GROUPS_FOLDER).removesuffix(".json") for blob in blobs}
+    found: dict[str, list[str]] = {}
+    for run_id in ids:
+        group_id = sweeps.get(run_id, "")
+        found.setdefault(group_id if group_id in groups else run_id, []).append(run_id)
+    return found
+
+
+def _add_entry(
+    lines: dict[str, RunRow | SweepLine],
+    name: str,
+    run_ids: Sequence[str],
+    rows: Mapping[str, RunRow | None],
+    only: RunFilter,
+) -> None:
+    """Add an entry of the list; the run of a resumed trial belongs to the entry of its sweep."""
+    for run_id in run_ids:
+        row = rows.get(run_id)
+        group_id = None if name == run_id else name
+        if run_id in rows:
+            if row is None or not only.accepts(row):
+                continue
+            if row.record is not None and row.record.trial:
+                group_id = group_id or row.record.group
+            if group_id is None:
+                lines[run_id] = row
+                continue
+        line = lines.setdefault(group_id or name, SweepLine(group_id or name, []))
+        if isinstance(line, SweepLine):
+            line.run_ids.append(run_id)
+            line.rows += [row] if row else []
+            line.was_resumed |= name == run_id
 
 
 def _not_before(run_id: str, since: datetime) -> bool:

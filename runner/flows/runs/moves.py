@@ -91,8 +91,13 @@ class JobChange:
         }
 
 
-def find_jobs(connection: Connection, reference: str) -> tuple[str, list[JobRuns]]:
+def find_jobs(
+    connection: Connection, reference: str, *, paused: bool = False
+) -> tuple[str, list[JobRuns]]:
     """Return the name and the open jobs of a sweep, a group or an experiment.
+
+    With `paused`, a paused job is one of them although all of its runs have ended: runs that the
+    pause terminated are started again in it.
 
     Raises:
         RunnerError: nothing has this name, or R-JOB-ENDED, all of its runs have ended.
@@ -109,11 +114,13 @@ def find_jobs(connection: Connection, reference: str) -> tuple[str, list[JobRuns
     else:
         name = group.group_id
         look = f"runner sweep resume {name}" if group.trials else f"runner ps --group {name}"
-        rows = list_runs(connection, limit=None, ids=list(group.runs.values())).rows
+        # A resumed trial may have no run yet: it was claimed, and refused by the paused job.
+        earlier = (run_id for runs in group.earlier.values() for run_id in runs)
+        rows = list_runs(connection, limit=None, ids=[*group.runs.values(), *earlier]).rows
     job_ids = dict.fromkeys(row.record.job_id for row in rows if row.record and not row.result)
     jobs = (read_job(connection, job_id) for job_id in job_ids)
     found = [load_job_runs(connection, job) for job in jobs if job is not None and not job.closed]
-    found = [each for each in found if each.records]
+    found = [each for each in found if each.records or (paused and each.job.note is not None)]
     if not found:
         raise RunnerError(
             "R-JOB-ENDED",
@@ -304,7 +311,7 @@ class _Mover:
         return note_job(self.connection, job, None)
 
     def _wait(self, job: JobSnapshot) -> None:
-        _report_wait(self.connection, job, self.on_progress)
+        _report_wait(self.connection, job, self.on_progress, "move")
         time.sleep(_POLL_S)
 
     def _record(self, runs: JobRuns) -> None:
@@ -345,11 +352,13 @@ class _Mover:
         )
 
 
-def _report_wait(connection: Connection, job: JobSnapshot, on_progress: OnProgress) -> None:
+def _report_wait(
+    connection: Connection, job: JobSnapshot, on_progress: OnProgress, stage: str
+) -> None:
     tasks = list_tasks(connection, job.id).values()
     active = sum(task.phase in ("preparing", "running") for task in tasks)
     text = f"{job.id}: {active} tasks still run" if active else job.id
-    on_progress(Progress("move", "progress", text))
+    on_progress(Progress(stage, "progress", text))
 
 
 def _record_group(connection: Connection, group_id: str, pool: str) -> None:
@@ -409,7 +418,7 @@ def pause_jobs(
             elif step is JobStep.DISABLE:
                 is_asked = disable_job(connection, job, running)
             else:
-                _report_wait(connection, job, on_progress)
+                _report_wait(connection, job, on_progress, "pause")
                 time.sleep(_POLL_S)
             changed = True
 
@@ -543,5 +552,6 @@ def end_drain(connection: Connection, pool_id: str) -> tuple[list[JobChange], li
     note = JobNote("drain", _Pools(connection).get(pool_id).view.id)
     nodes = [node.id for node in list_pool_nodes(connection, note.name) if node.state == "offline"]
     in_parallel(lambda node: set_scheduling(connection, note.name, node, enabled=True), nodes)
-    jobs = [each for each in jobs_in_pool(connection, note.name, note) if each.job.note == note]
+    open_jobs = [job for job in list_open_jobs(connection) if job.note == note and not job.closed]
+    jobs = in_parallel(lambda job: load_job_runs(connection, job), open_jobs)
     return continue_jobs(connection, jobs), nodes

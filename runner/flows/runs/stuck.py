@@ -30,7 +30,7 @@ from runner.azure.batch.pools import (
 )
 from runner.azure.storage.blobs import in_parallel
 from runner.core.job_moves import JobSnapshot
-from runner.core.states import WAITING, RunState, RunStatus, TaskView, WaitCause
+from runner.core.states import JOB_DISABLED, WAITING, RunState, RunStatus, TaskView, WaitCause
 from runner.core.units import format_duration
 from runner.flows.runs.documents import load_result, runs_container
 from runner.protocol.errors import RunnerError
@@ -194,9 +194,9 @@ def explain_queue_reason(
 
 def _explain_disabled(connection: Connection, job: JobSnapshot) -> WaitCause:
     if job.note is not None:
-        return WaitCause("JobDisabled", job.note.describe(job.id), job.note.command)
+        return WaitCause(JOB_DISABLED, job.note.describe(job.id), job.note.command)
     fix = connection.for_this_account(f"az batch job enable --job-id {job.id}")
-    return WaitCause("JobDisabled", f"its job {job.id} is disabled", fix)
+    return WaitCause(JOB_DISABLED, f"its job {job.id} is disabled", fix)
 
 
 def _await_others(connection: Connection, record: RunSpec) -> tuple[str, datetime | None]:

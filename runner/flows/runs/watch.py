@@ -164,7 +164,9 @@ def _live_row(connection: Connection, view: RunView) -> RunRow:
     if result is None and (attempts > 1 or (attempts and waiting)):
         ends = load_attempt_ends(runs_container(connection), record.run_id)
         requeues = view.task.requeues if view.task else 0  # by a move or a pause
-        evicted = max(count_evicted(attempts, ends, waiting=waiting) - requeues, 0)
+        evicted = count_evicted(
+            attempts, ends, waiting=waiting, nodes=record.nodes, requeues=requeues
+        )
     status = replace(view.status, fix="") if view.status.state.final else view.status
     return RunRow(record.run_id, record, status, result, attempts=attempts, evicted=evicted)
 

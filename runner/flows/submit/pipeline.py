@@ -531,7 +531,7 @@ class RepeatRequest:
 
     A triggered run is named after the schedule, has the agent of the template, and no origin.
     A trial of a sweep stays in its `group`, in the job of it or the next one of that name, and has
-    the `identity` that was claimed for it.
+    the `identity` that was claimed for it. A new job runs `max_parallel` tasks at the same time.
     """
 
     record: RunSpec
@@ -540,6 +540,7 @@ class RepeatRequest:
     schedule_id: str | None = None
     group: RunGroup | None = None
     identity: RunIdentity | None = None
+    max_parallel: int | None = None
 
 
 def plan_repetition(
@@ -588,6 +589,7 @@ def plan_repetition(
         limit_s = min(record.timeout_s or cost.cap.script_s, cost.cap.script_s)
         record = replace(record, timeout_s=limit_s)
     job = find_job(connection, placement, record.priority)
+    job = replace(job, max_parallel=request.max_parallel)
     if placement.job_limit_s is not None:
         job = replace(job, limit=timedelta(seconds=placement.job_limit_s))
 

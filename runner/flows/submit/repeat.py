@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +11,8 @@ from functools import partial
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import add_tasks, close_when_done, create_job, read_max_parallel
+from runner.azure.batch.translate import to_trial_tasks
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.planning.plan import RunIdentity
@@ -25,7 +28,7 @@ from runner.flows.runs.watch import load_view
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import after_again
 from runner.flows.submit.pipeline import RepeatRequest, plan_repetition
-from runner.flows.submit.submit_run import submit_run
+from runner.flows.submit.submit_run import submit_run, upload_runs
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, LaterRun, RunGroup
@@ -33,6 +36,7 @@ from runner.protocol.names import blob_name
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
 from runner.protocol.sweeps import TrialReport, reports_folder
+from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
 
 _TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
 _FAILED = frozenset({RunState.FAILED, RunState.LOST})
@@ -263,13 +267,17 @@ def resume_trials(
     ]
     on_progress(Progress("resume", "start"))
     _await_reports(runs_container(connection), sweep, frozenset(ended))
-    done: dict[str, TrialAgain] = {}
+    most = read_max_parallel(connection, sweep.job_id)
     waiting = WaitingRuns(runs_container(connection))
+    done: dict[str, TrialAgain] = {}
+    unstarted = [name for name in ended if waiting.unstarted(sweep.runs[name])]
+    if any(row.record and row.record.max_cost_micros for row in rows.values()):
+        unstarted = []  # each trial has a job of its own
 
     def resume(name: str) -> None:
         try:
             done[name] = _resume_trial(
-                connection, sweep, name, pool, waiting, from_start=from_start
+                connection, sweep, name, pool, waiting, from_start=from_start, most=most
             )
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
@@ -277,7 +285,9 @@ def resume_trials(
             done[name] = err
         on_progress(Progress("resume", "progress", "", len(done), len(ended), "trials"))
 
-    in_parallel(resume, ended)
+    in_parallel(resume, [name for name in ended if name not in unstarted])  # they go first
+    if unstarted:
+        done |= _requeue_unstarted(connection, sweep, unstarted, waiting, pool, most)
     if MERGE_TASK in sweep.runs and _merges_again(rows.get(sweep.runs[MERGE_TASK]), done):
         try:
             done[MERGE_TASK] = _merge_again(connection, sweep, pool)
@@ -288,6 +298,68 @@ def resume_trials(
         ended.append(MERGE_TASK)
     on_progress(Progress("resume", "end", "", len(done), len(ended), "tasks"))
     return {name: done[name] for name in ended}
+
+
+def _requeue_unstarted(
+    connection: Connection,
+    sweep: RunGroup,
+    names: Iterable[str],
+    waiting: WaitingRuns,
+    pool: str | None,
+    most: int | None,
+) -> dict[str, TrialAgain]:
+    """Add the tasks of trials again that no node has started.
+
+    They keep their runs: the document of the sweep gets their new job, once for all of them. A
+    trial whose entry another client changes at the same time is left to that client.
+    """
+    container, trials = runs_container(connection), waiting.sweep(sweep.group_id)
+    own = {sweep.runs[name]: name for name in names}
+    if trials is None:
+        return {}
+    first = _to_spec(trials, next(iter(own)))
+    identity = RunIdentity(first.run_id, first.created)
+    asked = Repetition("retry")
+    request = RepeatRequest(first, asked, pool, group=sweep, identity=identity, max_parallel=most)
+    checks = [(f"code and data of {sweep.group_id}", partial(check_parts, record=first))]
+    with whole_record(first):
+        plan = plan_repetition(connection, request, checks)
+    upload_runs(connection, plan, ignore_progress)
+    job, planned = plan.job, plan.run
+    if not job.exists:
+        create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel)
+    document = planned.plan.to_spec().to_json()
+    place = {key: value for key, value in document["batch"].items() if key != "task_id"}
+    changes = {"batch": place, "agent": document["agent"]}
+    queued, changed = trials, list[str]()
+
+    def change(content: bytes) -> bytes:
+        nonlocal queued, changed
+        now = WaitingTrials.parse(content)
+        if now is None:
+            return content
+        changed = [
+            run_id
+            for run_id in own
+            if now.trials.get(run_id) == trials.trials[run_id]
+            and (run_id in now.cancelled) == (run_id in trials.cancelled)
+        ]
+        queued = now.requeue(changed, changes)
+        return queued.to_bytes()
+
+    container.update(waiting_blob(sweep.group_id), change)
+    mine = replace(queued, trials={run_id: queued.trials[run_id] for run_id in changed})
+    tasks = to_trial_tasks(planned.plan, connection, planned.secrets, mine)
+    add_tasks(connection.batch_client(), job.job_id, tasks)
+    close_when_done(connection, job.job_id)
+    return {
+        name: _to_spec(mine, run_id) if run_id in mine.trials else None
+        for run_id, name in own.items()
+    }
+
+
+def _to_spec(trials: WaitingTrials, run_id: str) -> RunSpec:
+    return parse_run(json.dumps(trials.document(run_id)).encode(), run_id)
 
 
 def _merges_again(row: RunRow | None, trials: Mapping[str, TrialAgain]) -> bool:
@@ -333,6 +405,7 @@ def _resume_trial(
     waiting: WaitingRuns,
     *,
     from_start: bool,
+    most: int | None,
 ) -> RunSpec | None:
     container = runs_container(connection)
     runs = [*sweep.earlier.get(name, ()), sweep.runs[name]]
@@ -353,7 +426,7 @@ def _resume_trial(
     before = ResumeFrom(checkpoint[0], checkpoint[1].number) if checkpoint else None
     asked = Repetition("resume" if before else "retry", resume_from=before)
     identity = RunIdentity(claim.run_id, claim.created)
-    request = RepeatRequest(record, asked, pool, group=sweep, identity=identity)
+    request = RepeatRequest(record, asked, pool, group=sweep, identity=identity, max_parallel=most)
     return submit_again(connection, request, ignore_progress)
 
 

@@ -234,17 +234,24 @@ def commit_result(
 
 
 def _count_evicted(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int | None:
-    """Return how many earlier attempts were lost or terminated, or None if storage fails.
+    """Return how many earlier attempts were lost with their node, or None if storage fails.
 
-    Those that a move to another pool ended do not count.
+    Those that a move to another pool, a pause or another request ended do not count.
     """
     if attempt == 1:
         return 0
     try:
-        batch: Mapping[str, Any] = parse_json(runs.get(blobs.run) or b"{}").get("batch") or {}
-        stays = map(PoolStay.from_json, batch.get("moved_from") or ())
-        moved = {stay.requeued for stay in stays if 0 < stay.requeued < attempt}
-        return max(attempt - 1 - failures_before(runs, blobs, attempt) - len(moved), 0)
+        run: Mapping[str, Any] = parse_json(runs.get(blobs.run) or b"{}")
+        batch: Mapping[str, Any] = run.get("batch") or {}
+        resources: Mapping[str, Any] = run.get("resources") or {}
+        moved = {stay.requeued for stay in map(PoolStay.from_json, batch.get("moved_from") or ())}
+        is_single = int(resources.get("nodes") or 1) == 1
+        evicted = 0
+        for number in set(range(1, attempt)) - moved:
+            end = _read_end(runs, blobs, number)
+            was_asked = is_single and end.get("why") == "terminated" and not end.get("node_ends")
+            evicted += end.get("why") != "failed" and not was_asked
+        return evicted
     except (StorageRequestError, *DAMAGED) as err:
         logger.warning("how earlier attempts ended is not known: %s", err)
         return None

@@ -8,7 +8,7 @@ import pytest
 
 from runner.cli.ui.groups import FEW_TASKS, GroupDisplay, count_states
 from runner.cli.ui.output import Output
-from runner.core.states import RunState, RunStatus
+from runner.core.states import RunState, RunStatus, WaitCause
 from runner.flows.runs.groups import GroupView
 from runner.flows.runs.history import RunRow
 from runner.protocol.groups import RunGroup
@@ -51,6 +51,17 @@ def test_small_group_prints_each_change_in_file_order(capsys: Capture) -> None:
         "t0  failed: exit code 1",
         "t1  cancelled: blocked by t0, which failed",
     ]
+
+
+def test_groups_of_any_size_name_once_what_their_tasks_are_stuck_on(capsys: Capture) -> None:
+    cause = WaitCause("PoolMissing", "pool gone does not exist", "runner sweep move cats --to POOL")
+    stuck = RunStatus(RunState.QUEUED, cause.message, fix=cause.fix, cause=cause)
+    for count in (1, FEW_TASKS + 1):
+        of = group(count)
+        waiting = view(of, dict.fromkeys(of.runs, stuck), RunState.QUEUED)
+        lines = [line for line in shown(of, capsys, waiting, waiting) if cause.message in line]
+        assert len(lines) == 1
+        assert lines[0].endswith(f"fix: {cause.fix}")
 
 
 def test_large_group_prints_counts_and_failures(capsys: Capture) -> None:

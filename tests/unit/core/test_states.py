@@ -94,5 +94,14 @@ def test_ended_attempts_that_did_not_fail_count_as_evicted(
     began: int, failed: list[int], waiting: bool, evicted: int
 ) -> None:
     ends = [AttemptEnd(n, "", "failed", 1, "command") for n in failed]
-    ends.append(AttemptEnd(2, "", "terminated", None, "command"))
+    ends.append(AttemptEnd(2, "", "terminated", None, "command", node_ends="2026-11-24T12:00:00Z"))
     assert count_evicted(began, ends, waiting=waiting) == evicted
+
+
+@pytest.mark.parametrize(("nodes", "requeues", "evicted"), [(1, 0, 1), (1, 2, 0), (2, 1, 1)])
+def test_attempts_that_a_pause_ended_were_not_evicted(
+    nodes: int, requeues: int, evicted: int
+) -> None:
+    ends = [AttemptEnd(2, "", "terminated", None, "command")]  # the first one has no record
+    counted = count_evicted(2, ends, waiting=True, nodes=nodes, requeues=requeues)
+    assert counted == evicted

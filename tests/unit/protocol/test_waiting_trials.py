@@ -72,6 +72,19 @@ def test_cancelled_trial_has_an_outcome_and_keeps_the_first_one() -> None:
     assert (left.document(TWO) or {})["run_id"] == TWO
 
 
+def test_cancelled_trial_that_is_requeued_waits_in_another_job() -> None:
+    common = {**run(ONE, {"lr": 0.1}), "batch": {"job_id": "old", "pool": "t4", "task_id": ONE}}
+    trials = {ONE: {}, TWO: {"run_id": TWO, "batch": {"task_id": TWO}}}
+    stopped = WaitingTrials(GROUP, common, trials).cancel([ONE, TWO], NOW, "enough")
+    found = stopped.requeue([TWO], {"batch": {"job_id": "new"}, "agent": {"sha256": "a"}})
+    assert (found.job_of(ONE), found.job_of(TWO)) == ("old", "new")
+    assert found.result(ONE) is not None
+    assert found.result(TWO) is None
+    document = found.document(TWO) or {}
+    assert document["batch"] == {"job_id": "new", "pool": "t4", "task_id": TWO}
+    assert document["agent"] == {"sha256": "a"}
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": 99}', b'{"format": 1, "trials": 3}'])
 def test_damaged_document_has_no_trials(content: bytes) -> None:
     assert WaitingTrials.parse(content) is None

@@ -20,7 +20,8 @@ from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.flows.runs.history import RunHistory, RunRow
+    from runner.core.states import RunStatus
+    from runner.flows.runs.history import GroupedHistory, RunHistory, RunRow, SweepLine
 
 _TEXT_COLUMNS = (
     "run", "recipe", "experiment", "status", "attempt", "pool", "age", "duration", "metric",
@@ -34,6 +35,7 @@ _MORE_KEYS = ("cause", "ended", "metrics", "params", "origin", "group")  # of -o
 _SPARE = ("recipe", "pool", "experiment", "duration", "attempt", "age", "metric")
 _WATCH_S = 2.0
 _REASON_WIDTH = 60
+_FAILED = ("failed", "lost")  # values of RunState, which is imported late
 _CLEAR = "\x1b[H\x1b[2J"
 
 AllOption = Annotated[bool, typer.Option("--all", "-a", help="List every run.")]
@@ -91,6 +93,9 @@ ParamOption = Annotated[
         show_default=False,
     ),
 ]
+TrialsOption = Annotated[
+    bool, typer.Option("--trials", help="List each trial of a sweep instead of one line for all.")
+]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every two seconds.")]
 
 
@@ -106,11 +111,20 @@ def ps(
     sort: SortOption = None,
     reverse: ReverseOption = False,
     param: ParamOption = None,
+    trials: TrialsOption = False,
     watch: WatchOption = False,
 ) -> None:
-    """List runs, newest first, or sorted by a metric."""
+    """List runs, newest first, or sorted by a metric. A sweep is one line.
+
+    With --trials, --group, --status, --param or --sort, its trials are listed one by one.
+    """
     from runner.core.states import parse_states
-    from runner.flows.runs.history import EVERY_RUN, RunFilter, list_runs
+    from runner.flows.runs.history import (
+        EVERY_RUN,
+        RunFilter,
+        list_grouped,
+        list_runs,
+    )
 
     out = call.out
     only = RunFilter(experiment, parse_states(status or ()), _moment(since))
@@ -126,7 +140,12 @@ def ps(
     most = None if all_ or ids else limit
     names = [name for text in param or () for name in text.split(",") if name]
 
-    def read() -> RunHistory:
+    is_grouped = out.as_text and not (trials or ids or status or sort or names)
+
+    def read() -> RunHistory | GroupedHistory:
+        if is_grouped:
+            grouped = list_grouped(connection, limit=most, only=only)
+            return dataclasses.replace(grouped, lines=grouped.lines[::-1]) if reverse else grouped
         if sort is None:
             found = list_runs(connection, limit=most, only=only, ids=ids)
             return dataclasses.replace(found, rows=found.rows[::-1]) if reverse else found
@@ -201,7 +220,11 @@ def _moment(since: str | None) -> datetime | None:
     return None if since is None else parse_since(since, datetime.now(UTC))
 
 
-def _watch(out: Output, read: Callable[[], RunHistory], show: Callable[[RunHistory], None]) -> None:
+def _watch(
+    out: Output,
+    read: Callable[[], RunHistory | GroupedHistory],
+    show: Callable[[RunHistory | GroupedHistory], None],
+) -> None:
     """Print the table every two seconds until Ctrl-C, which exits with 0."""
     try:
         while True:
@@ -215,13 +238,23 @@ def _watch(out: Output, read: Callable[[], RunHistory], show: Callable[[RunHisto
         raise typer.Exit(0) from None
 
 
-def _show(out: Output, history: RunHistory, *, extra: _Extra, is_filtered: bool) -> None:
+def _show(
+    out: Output, history: RunHistory | GroupedHistory, *, extra: _Extra, is_filtered: bool
+) -> None:
+    from runner.flows.runs.history import RunHistory, SweepLine
+
     as_text = out.as_text
-    extra.check(history.rows)
-    rows = [
-        {**(_text_row(row) if as_text else _row(row)), **extra.values(row, as_text=as_text)}
-        for row in history.rows
-    ]
+    if isinstance(history, RunHistory):
+        extra.check(history.rows)
+        rows = [
+            {**(_text_row(row) if as_text else _row(row)), **extra.values(row, as_text=as_text)}
+            for row in history.rows
+        ]
+    else:
+        rows = [
+            _sweep_row(line) if isinstance(line, SweepLine) else _text_row(line)
+            for line in history.lines
+        ]
     names = filled(rows)
     if extra.metric is not None:
         names = tuple(name for name in names if name != "metric")
@@ -231,6 +264,10 @@ def _show(out: Output, history: RunHistory, *, extra: _Extra, is_filtered: bool)
     out.rows(rows, columns, empty=empty, spare=spare)
     if history.older and as_text:
         out.note(f"{history.older} {'more' if extra.metric else 'older'} runs: runner ps -a")
+    if not isinstance(history, RunHistory) and any(
+        isinstance(line, SweepLine) for line in history.lines
+    ):
+        out.note("each trial of the sweeps: runner ps --trials, or runner sweep show SWEEP")
 
 
 def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -276,7 +313,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
         "run": row.run_id,
         "recipe": record.recipe if record else "",
         "experiment": record.experiment if record and record.experiment != record.recipe else "",
-        "status": state if ended or not reason else f"{state}: {_short(reason)}",
+        "status": state if ended or not reason else f"{state}: {_short(_waits(status) or reason)}",
         "attempt": f"{row.attempts} ({row.evicted} evicted)" if row.evicted else row.attempts or "",
         "pool": record.pool if record else "",
         "age": format_age(datetime.now(UTC) - record.created) if record else "",
@@ -284,6 +321,46 @@ def _text_row(row: RunRow) -> dict[str, Any]:
         "metric": "" if name is None else f"{name} {format_metric(row.metrics[name])}",
         "error": _short(reason) if ended else "",
     }
+
+
+def _sweep_row(line: SweepLine) -> dict[str, Any]:
+    from runner.core.units import format_age
+    from runner.flows.runs.ranking import MetricOrder, rank
+    from runner.protocol.metrics import format_metric
+
+    records = [row.record for row in line.rows if row.record]
+    states = ", ".join(f"{count} {state}" for state, count in line.states.items())
+    attempts, evicted = (
+        sum(getattr(row, name) or 0 for row in line.rows) for name in ("attempts", "evicted")
+    )
+    causes = (row.status.cause for row in line.rows if row.status and row.status.stuck)
+    stuck = next((f": {cause.message}" for cause in causes if cause), "")
+    found: dict[str, Any] = {
+        "run": line.group_id,
+        "status": f"{states}{_short(stuck)}" if states else f"{len(line.run_ids)} trials",
+        "attempt": f"{attempts} ({evicted} evicted)" if evicted else "",
+    }
+    if records:
+        age = datetime.now(UTC) - min(record.created for record in records)
+        own = records[0].experiment
+        found |= {
+            "recipe": records[0].recipe,
+            "experiment": own if own != records[0].recipe else "",
+            "pool": ", ".join(sorted({record.pool for record in records})),
+            "age": format_age(age),
+        }
+    name = next((row.main_metric for row in line.rows if row.main_metric), None)
+    if name is not None:
+        best = rank(line.rows, MetricOrder(name))[0]
+        found["metric"] = f"{name} {format_metric(best.metrics[name])}"
+    failed = (row.status.reason for row in line.rows if row.status and row.status.state in _FAILED)
+    found["error"] = _short(next(failed, ""))
+    return found
+
+
+def _waits(status: RunStatus | None) -> str:
+    """Return the command that ends a pause, which says all; empty without one."""
+    return status.cause.fix if status and status.cause and status.label == "paused" else ""
 
 
 def _short(reason: str) -> str:

@@ -387,6 +387,8 @@ def resume(
         if run is not None and not isinstance(run, RunnerError)
     }
     out.note(f"{len(resumed)} trials resumed, {len(errors)} refused")
+    if not done:
+        out.note(f"none has failed, was cancelled or lost: runner sweep show {group.group_id}")
     if errors and not resumed:
         raise next(iter(errors.values()))
     if detach or not resumed:
@@ -477,7 +479,7 @@ def unpause(call: Invocation, experiment: JobsArgument) -> None:
 
     out = call.out
     connection = call.connect()
-    name, jobs = find_jobs(connection, experiment)
+    name, jobs = find_jobs(connection, experiment, paused=True)
     done = continue_jobs(connection, jobs)
     if not out.as_text:
         out.record({"name": name, "jobs": [each.to_json() for each in done]})
@@ -530,6 +532,7 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
                 "sweep": board.sweep.group_id,
                 "metric": board.metric,
                 "states": board.trial_states,
+                "cause": board.cause.to_json() if board.cause else None,
                 "trials": documents,
                 **({"merge": _merge_document(merge)} if merge else {}),
             }
@@ -549,6 +552,8 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
     columns = (*own[:2], *names.values(), *own[2:])
     out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
     out.note(", ".join(f"{count} {state}" for state, count in board.trial_states.items()))
+    if (cause := board.cause) is not None:
+        out.note(f"stuck: {cause.message}   to continue: {cause.fix}")
     if merge is not None:
         found = _merge_document(merge)
         reason = f": {found['reason']}" if found["reason"] else ""

@@ -12,19 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.storage.blobs import BlobContainer
+from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.core.job_moves import JobSnapshot
 from runner.core.states import RunState, TaskView
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history, stuck, watch
-from runner.flows.runs.history import RunFilter, RunRow, list_runs
+from runner.flows.runs.history import (
+    RunFilter,
+    RunRow,
+    SweepLine,
+    list_grouped,
+    list_runs,
+)
 from runner.flows.runs.ranking import MetricOrder, list_ranked, rank
 from runner.flows.runs.stuck import PoolFacts
 from runner.protocol.errors import RunnerError
+from runner.protocol.groups import GROUPS_FOLDER, LaterRun, RunGroup, group_blob
 from runner.protocol.results import LIMIT_BYTES, index_blob, index_metadata, parse_result
 from runner.protocol.run_spec import parse_run
 
 COUNT = 60
+_NO_RUNS = ("groups/", "sweeps/")
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
@@ -140,7 +148,8 @@ class Store:
         return PoolFacts(pool_id, None, ())
 
     def _ids(self) -> list[str]:
-        return sorted({name.split("/")[0] for name in self.documents}, reverse=True)
+        runs = {name.split("/")[0] for name in self.documents if not name.startswith(_NO_RUNS)}
+        return sorted(runs, reverse=True)
 
 
 @pytest.fixture
@@ -160,6 +169,59 @@ def test_many_runs_are_listed_without_reading_one(connection: Connection, store:
     assert {row.status.state for row in rows if row.status} == {RunState.SUCCEEDED}
     assert {(row.attempts, row.evicted) for row in rows} == {(3, 1)}
     assert not store.read
+
+
+def add_sweep(store: Store, trials: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Add a sweep whose first trial was resumed as another run, and one run beside it."""
+    group_id = "mnist-20261120-130000-abcd"
+    names = [f"mnist-{n:04d}-20261120-130000-abcd" for n in range(trials)]
+    for run_id in (*names, "mnist-0000-20261120-140000-efgh"):
+        run = run_of(run_id, group=group_id, trial={"name": run_id[6:10], "number": 1})
+        result = result_of(run_id)
+        store.documents[f"{run_id}/run.json"] = json.dumps(run).encode()
+        store.documents[f"{run_id}/result.json"] = json.dumps(result).encode()
+        store.index[index_blob(run_id)] = index_metadata(run, result)
+    store.add(1, indexed=True, over=True)
+    groups = [BlobInfo(group_blob(group_id), 1)]
+    later = LaterRun("0000", 2, "mnist-0000-20261120-140000-efgh", NOW)
+    store.documents[later.blob(group_id)] = json.dumps(later.to_json()).encode()
+    sweep = RunGroup(
+        group_id, "mnist", NOW, "job", "local", {run_id[6:10]: run_id for run_id in names},
+        {run_id[6:10]: () for run_id in names}, trials={run_id[6:10]: {} for run_id in names},
+    )  # fmt: skip
+    store.documents[group_blob(group_id)] = json.dumps(sweep.to_json()).encode()
+    found = {
+        GROUPS_FOLDER: groups,
+        LaterRun.folder(group_id): [BlobInfo(later.blob(group_id), 1)],
+    }
+    monkeypatch.setattr(BlobContainer, "list", lambda _, prefix: iter(found.get(prefix, ())))
+    return group_id
+
+
+def test_sweep_is_one_entry_of_the_list_with_its_resumed_trials(
+    connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_id = add_sweep(store, COUNT, monkeypatch)
+    run, sweep = list_grouped(connection, limit=20).lines
+    assert isinstance(sweep, SweepLine)
+    assert (sweep.group_id, len(sweep.run_ids)) == (group_id, COUNT)
+    assert sweep.states == {"succeeded": COUNT}
+    assert "mnist-0000-20261120-140000-efgh" in sweep.run_ids
+    assert isinstance(run, RunRow)
+    assert not list_grouped(connection, limit=20, only=RunFilter("others")).lines
+
+
+def test_trials_of_a_large_sweep_among_many_runs_are_counted_and_not_read(
+    connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_sweep(store, COUNT, monkeypatch)
+    del store.documents["mnist-0000-20261120-140000-efgh/run.json"]
+    del store.documents["mnist-0000-20261120-140000-efgh/result.json"]
+    monkeypatch.setattr(history, "_MOST_INDEXED", COUNT)
+    sweep = list_grouped(connection, limit=20).lines[1]
+    assert isinstance(sweep, SweepLine)
+    assert (len(sweep.run_ids), len(sweep.rows)) == (COUNT, 0)
+    assert len(store.read) <= 4
 
 
 def test_list_is_the_same_with_and_without_an_index(connection: Connection, store: Store) -> None:
