@@ -28,7 +28,7 @@ OUTPUTS = StackOutputs(
 )
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_written_outputs_are_read_back() -> None:
     assert parse_stack_outputs(OUTPUTS.to_json()) == OUTPUTS
 
 
@@ -42,7 +42,7 @@ def test_what_is_written_is_read_back() -> None:
         ({"pools": [{"id": "t4"}]}, r"pools\[0\]\.vm_size"),
     ],
 )
-def test_a_wrong_field_is_named(change: dict[str, Any], named: str) -> None:
+def test_invalid_field_is_named(change: dict[str, Any], named: str) -> None:
     document = {**json.loads(OUTPUTS.to_json()), **change}
     with pytest.raises(ContractError, match=named):
         parse_stack_outputs(json.dumps(document))
@@ -56,7 +56,7 @@ def test_export_of_another_version_is_read() -> None:
     assert parse_stack_outputs(json.dumps(document)) == OUTPUTS
 
 
-def test_a_number_is_no_flag_and_a_flag_is_no_number() -> None:
+def test_numbers_and_booleans_are_distinguished() -> None:
     document = json.loads(OUTPUTS.to_json())
     document["pools"][0]["gpus"] = True
     with pytest.raises(ContractError, match="gpus"):
@@ -64,6 +64,6 @@ def test_a_number_is_no_flag_and_a_flag_is_no_number() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{"])
-def test_what_is_no_object_is_refused(text: str) -> None:
+def test_document_other_than_an_object_is_refused(text: str) -> None:
     with pytest.raises(ContractError):
         parse_stack_outputs(text)

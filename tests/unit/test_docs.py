@@ -23,11 +23,11 @@ def commands_in(page: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line.startswith("runner ")]
 
 
-def test_cli_reference_is_what_make_schema_writes() -> None:
+def test_cli_reference_is_current() -> None:
     assert cli_reference.TARGET.read_text(encoding="utf-8") == cli_reference.reference()
 
 
-def test_the_pages_show_commands() -> None:
+def test_pages_show_commands() -> None:
     assert len(commands_in("README.md")) > 8
 
 
@@ -42,7 +42,7 @@ def test_commands_of_the_pages_parse() -> None:
     assert_none(refused, "commands that `runner` does not understand")
 
 
-def test_the_page_about_python_says_of_every_verb_what_it_is_there() -> None:
+def test_python_page_has_a_row_for_every_verb() -> None:
     """A name of the table is one that `runner` has; a verb without any has its reason."""
     page = (ROOT / "docs/guides/python.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE))
@@ -64,7 +64,7 @@ def _anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
 
 
-def test_links_between_pages_lead_to_files_and_headings() -> None:
+def test_links_between_pages_have_existing_targets() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     texts = {page.resolve(): page.read_text(encoding="utf-8") for page in pages}
     dead: list[str] = []
@@ -88,7 +88,7 @@ def test_make_help_lists_every_target() -> None:
     assert set(phony.group(1).split()) == described
 
 
-def test_the_set_up_script_is_sound_shell() -> None:
+def test_setup_script_passes_shellcheck() -> None:
     for script in ("tools/setup.sh", ".ci/run"):
         done = subprocess.run(["bash", "-n", str(ROOT / script)], capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
@@ -117,7 +117,7 @@ UNTESTED = re.compile(
 )
 
 
-def test_every_client_that_a_readme_names_has_a_test() -> None:
+def test_every_client_named_in_a_readme_has_a_test() -> None:
     pages = ("README.md", "batch_emulator/README.md")
     text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     assert_none(UNTESTED.findall(text), "clients without a test")

@@ -37,12 +37,12 @@ def marked() -> dict[int, set[str]]:
     return found
 
 
-def test_every_row_is_there_once() -> None:
+def test_every_row_exists_once() -> None:
     numbers = [int(found[1]) for found in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
     assert numbers == list(range(1, ROWS + 1))
 
 
-def test_a_row_is_shown_by_the_tests_that_name_it_or_says_why_it_waits() -> None:
+def test_row_names_its_tests_or_the_reason_for_waiting() -> None:
     texts, shown, marks = rows(), shown_by(), marked()
     wrong = [
         f"row {row}: the page names {sorted(named)}, the marks {sorted(marks.get(row, set()))}"

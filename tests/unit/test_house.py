@@ -59,7 +59,7 @@ def test_no_file_names_a_package_registry() -> None:
     assert_none(guilty, "files that name a package registry")
 
 
-def test_every_error_says_what_to_do_next() -> None:
+def test_every_error_has_a_fix() -> None:
     silent = [
         f"{shown(path)}:{node.lineno}"
         for path in sources(*product(), *TOOLS)
@@ -79,7 +79,7 @@ def _asserts(node: ast.AST) -> bool:
     return isinstance(node, ast.Assert)
 
 
-def test_every_test_says_what_it_asserts() -> None:
+def test_every_test_has_an_assertion() -> None:
     mute = [
         f"{shown(path)}:{node.lineno} {node.name}"
         for path in sources("tests")

@@ -61,7 +61,7 @@ def _comments(script: Path) -> Iterator[str]:
     yield from _runs([(number, line) for number, line in lines if line.lstrip().startswith("#")])
 
 
-def test_every_page_in_a_comment_has_its_day() -> None:
+def test_every_url_in_a_comment_has_a_date() -> None:
     texts = [
         *((path, text) for path in PROGRAMS for text in prose(text_of(path))),
         *((path, text) for path in SCRIPTS for text in _comments(path)),
@@ -75,7 +75,7 @@ def _undated_pages(source: str) -> list[str]:
     return [page for text in prose(source) for page in undated(text)]
 
 
-def test_a_page_without_a_day_is_found() -> None:
+def test_url_without_a_date_is_found() -> None:
     missed = [
         source
         for source in (
@@ -90,7 +90,7 @@ def test_a_page_without_a_day_is_found() -> None:
     assert missed == []
 
 
-def test_a_page_with_a_day_and_a_page_for_users_are_fine() -> None:
+def test_url_with_a_date_or_for_users_is_accepted() -> None:
     for source in (
         "# https://learn.microsoft.com/azure/batch/limits\n# (2024-03-04, read 2026-11-21)",
         '"""Rules: https://learn.microsoft.com/azure/batch/limits (read 2026-11-21)."""',

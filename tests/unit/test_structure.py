@@ -66,12 +66,12 @@ def splinters() -> dict[str, str]:
     }
 
 
-def test_a_short_module_with_one_importer_joins_it() -> None:
+def test_no_short_module_has_only_one_importer() -> None:
     found = [f"{name} <- {by}" for name, by in splinters().items() if name not in SEAMS]
     assert_none(found, "join the importer, or name the seam")
 
 
-def test_the_list_of_seams_is_up_to_date() -> None:
+def test_list_of_seams_is_up_to_date() -> None:
     assert_none(SEAMS.keys() - splinters().keys(), "no longer needed")
 
 
@@ -104,7 +104,7 @@ def _between_packages(found: Import) -> bool:
     return found.importer.rpartition(".")[0] != found.imported.rpartition(".")[0]
 
 
-def test_packages_do_not_import_each_other_in_circles() -> None:
+def test_packages_have_no_import_cycles() -> None:
     edges = [
         (found.importer, found.imported)
         for found in imports()
@@ -113,7 +113,7 @@ def test_packages_do_not_import_each_other_in_circles() -> None:
     assert_none(cycles(edges), "import in one direction only")
 
 
-def test_a_class_name_is_defined_once() -> None:
+def test_class_names_are_defined_once() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for name, path in modules().items():
         for node in parsed(path).body:
@@ -189,7 +189,7 @@ def test_every_extra_that_a_text_names_exists() -> None:
     assert_none(unknown, "pyproject.toml has no such extra")
 
 
-def test_the_sources_are_found() -> None:
+def test_sources_are_found() -> None:
     assert len(modules()) > 200
     assert len(sources("tests")) > 200
     assert len(imports()) > 1000

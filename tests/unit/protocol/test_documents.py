@@ -62,7 +62,7 @@ def raw(name: str) -> dict[str, Any]:
     return json.loads(golden(name))
 
 
-def test_written_documents_are_byte_for_byte_the_golden_ones() -> None:
+def test_written_documents_equal_the_golden_ones() -> None:
     written = render()
     names = {path.name for path in GOLDEN.iterdir() if not path.name.startswith(OLD)}
     assert set(written) == names
@@ -173,7 +173,7 @@ def test_client_and_agent_read_every_field_of_a_run(name: str, spec: RunSpec) ->
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*run-*.json")), ids=lambda path: path.stem)
-def test_document_that_is_read_is_written_as_it_was(path: Path) -> None:
+def test_document_is_written_as_it_was_read(path: Path) -> None:
     assert list(parse_run(path.read_bytes(), "").to_json().items()) == list(raw(path.name).items())
 
 
@@ -214,7 +214,7 @@ def test_every_field_of_a_recipe_survives_writing_and_reading(name: str) -> None
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(RecipeSpec)])
-def test_change_of_a_run_that_was_read_is_written(name: str) -> None:
+def test_changes_of_a_loaded_run_are_written(name: str) -> None:
     before = parse_run(golden("run-full.json"), RUN_ID)
     written = replace(before, **{name: OTHER_VALUES[name]}).to_json()
     assert getattr(RunSpec.from_json(written), name) == OTHER_VALUES[name]
@@ -285,7 +285,7 @@ def test_client_reads_a_result_of_the_first_version() -> None:
     assert (result.stages_s, result.metrics) == ({"command": 50.5}, {"accuracy": 0.5})
 
 
-def test_client_reads_how_attempts_began_and_ended() -> None:
+def test_client_reads_start_and_end_of_attempts() -> None:
     assert parse_attempt_start(golden("attempt-start-again.json")) == AttemptStart(
         attempt=2,
         node="tvmps_0123",

@@ -23,7 +23,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
     return {**empty, "files": [entry("w")], "links": [], "folders": [], **changes}
 
 
-def test_manifest_as_it_should_be_is_read() -> None:
+def test_valid_manifest_is_read() -> None:
     whole = manifest(files=[entry("a/w"), entry("b")], folders=["a/c"])
     assert parse_checkpoint(json.dumps(whole).encode(), BLOBS, 3).number == 3
 

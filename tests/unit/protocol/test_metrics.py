@@ -31,12 +31,12 @@ def test_last_and_best_are_kept_apart() -> None:
     assert (accuracy.last, accuracy.best, accuracy.best_step, accuracy.count) == (0.8, 0.9, 1, 3)
 
 
-def test_losses_are_minimised_by_name_and_a_given_goal_wins() -> None:
+def test_losses_are_minimised_unless_a_goal_is_given() -> None:
     assert summary_of(*lines("val_loss", 0.5, 0.1, 0.3))["val_loss"].best == 0.1
     assert summary_of(*lines("score", 3, 1, 2), goals={"score": "min"})["score"].best == 1
 
 
-def test_nan_is_never_the_best_and_only_nan_has_none() -> None:
+def test_nan_is_never_the_best_value() -> None:
     assert summary_of(*lines("accuracy", 0.5, '"NaN"'))["accuracy"].best == 0.5
     only = summary_of(*lines("accuracy", '"NaN"', '"Infinity"'))["accuracy"]
     assert only.best is None
@@ -44,14 +44,14 @@ def test_nan_is_never_the_best_and_only_nan_has_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"name": "x"}', '{"name": "x", "value": "high"}', "3"])
-def test_lines_that_are_no_metric_are_passed_over(text: str) -> None:
+def test_lines_without_a_metric_are_skipped(text: str) -> None:
     assert parse_metric_line(text) is None
 
 
 @pytest.mark.parametrize(
     ("name", "goal"), [("loss", "min"), ("val_loss", "min"), ("glossiness", "max"), ("auc", "max")]
 )
-def test_goal_by_name_looks_at_whole_words(name: str, goal: str) -> None:
+def test_goal_by_name_matches_whole_words(name: str, goal: str) -> None:
     assert default_goal(name) == goal
 
 

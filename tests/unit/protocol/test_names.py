@@ -30,7 +30,7 @@ SIMILAR = b"%x25CE.0A\\F"
         ".hidden", "..a", "a..b", "~", "#?&=+;'\"<>|*", "漢字", "\u2028", "\U0001f600", " space ",
     ],
 )  # fmt: skip
-def test_ordinary_name_is_stored_as_it_is(path: str) -> None:
+def test_ordinary_name_is_stored_unchanged(path: str) -> None:
     assert stored_path(path) == path
     assert file_path(path) == path
 
@@ -49,12 +49,12 @@ def test_ordinary_name_is_stored_as_it_is(path: str) -> None:
         ("%x2E", "%x25x2E"),
     ],
 )
-def test_name_that_no_blob_can_have_is_escaped(path: str, stored: str) -> None:
+def test_name_invalid_for_a_blob_is_escaped(path: str, stored: str) -> None:
     assert stored_path(path) == stored
     assert file_path(stored) == path
 
 
-def test_name_that_is_not_utf_8_is_the_same_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_outside_utf8_is_the_same_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python reads and writes names there with `surrogatepass`."""
     monkeypatch.setattr(os, "fsdecode", lambda data: data.decode("utf-8", "surrogatepass"))
     monkeypatch.setattr(os, "fsencode", lambda name: name.encode("utf-8", "surrogatepass"))
@@ -65,7 +65,7 @@ def test_name_that_is_not_utf_8_is_the_same_on_windows(monkeypatch: pytest.Monke
     assert _full_name(props) == long
 
 
-def test_every_name_has_a_stored_path_of_its_own() -> None:
+def test_every_name_has_a_unique_stored_path() -> None:
     chance, seen = random.Random(20261123), dict[str, bytes]()
     for _ in range(20_000):
         alphabet = chance.choice((BYTES, SIMILAR))
@@ -79,12 +79,12 @@ def test_every_name_has_a_stored_path_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("stored", ["%x2E", ".%x2E", "%x2Fetc", "%x00", "a%x2Eb", "%x41", "%x25"])
-def test_sequence_that_no_file_gets_is_part_of_the_name(stored: str) -> None:
+def test_invalid_escape_sequence_is_part_of_the_name(stored: str) -> None:
     """What leads to another folder is not, nor what an older agent may have stored."""
     assert file_path(f"a/{stored}/b") == f"a/{stored}/b"
 
 
-def test_blob_of_a_long_name_is_below_the_same_folders() -> None:
+def test_blob_of_a_long_name_is_in_the_same_folder() -> None:
     longest = "run/output/" + "x" * 1013
     assert blob_name(longest) == longest
     assert blob_name("d/" * 253 + "f") == "d/" * 253 + "f"

@@ -64,9 +64,7 @@ def result(**changes: Any) -> bytes:
         (None, "max"),
     ],
 )
-def test_goal_of_a_run_decides_what_its_best_value_is(
-    metrics: dict[str, str] | None, goal: str
-) -> None:
+def test_goal_of_a_run_decides_its_best_value(metrics: dict[str, str] | None, goal: str) -> None:
     record = parse_run(json.dumps({**RUN, "metrics": metrics}).encode(), "r")
     assert record.goal == goal
     points = [MetricPoint("", 1, step, "score", value) for step, value in enumerate((2, 1, 3))]
@@ -83,7 +81,7 @@ def test_result_is_read_and_unknown_fields_are_ignored() -> None:
     assert read.metrics["loss"] != read.metrics["loss"], "NaN is written as a string"
 
 
-def test_outputs_lie_where_the_result_says_and_inside_the_run() -> None:
+def test_outputs_are_where_the_result_says_within_the_run() -> None:
     assert parse_result(result(), "r").output == RunPaths("r").output(1).removeprefix("r/")
     later = result(output="attempts/2/output/")
     assert "r/" + parse_result(later, "r").output == RunPaths("r").output(2)
@@ -91,7 +89,7 @@ def test_outputs_lie_where_the_result_says_and_inside_the_run() -> None:
         parse_result(result(output="../other/output/"), "r")
 
 
-def test_newer_format_is_refused_with_the_way_out() -> None:
+def test_newer_format_is_refused_with_a_fix() -> None:
     with pytest.raises(RunnerError) as caught:
         parse_result(result(format=2), "r")
     assert caught.value.code == "R-RUN-FORMAT"
@@ -106,7 +104,7 @@ def test_newer_format_is_refused_with_the_way_out() -> None:
         result(outputs=[{"path": "model", "size_bytes": math.inf, "sha256": "x"}]),
     ],
 )
-def test_damaged_result_is_named_not_traced(content: bytes) -> None:
+def test_damaged_result_is_named_without_a_traceback(content: bytes) -> None:
     with pytest.raises(RunnerError) as caught:
         parse_result(content, "r")
     assert caught.value.code in {"R-RUN-BROKEN", "R-RUN-FORMAT"}
@@ -127,7 +125,7 @@ def test_damaged_run_json_is_named(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "..", "", "a\\..\\b", "a\0b"])
-def test_output_path_that_could_leave_the_folder_is_refused(path: str) -> None:
+def test_output_path_leaving_the_folder_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="leaves the output folder"):
         check_output_path(path)
     files = [{"path": name, "size_bytes": 1, "sha256": "x"} for name in (path, "model.h5")]
@@ -136,7 +134,7 @@ def test_output_path_that_could_leave_the_folder_is_refused(path: str) -> None:
     assert [each.why for each in read.left_out] == ["path"]
 
 
-def test_torn_and_foreign_event_lines_are_passed_over() -> None:
+def test_partial_and_unknown_event_lines_are_skipped() -> None:
     assert parse_event_line('{"stage": "code", "sta', 1) is None
     assert parse_event_line("[]", 1) is None
     assert parse_event_line('{"stage": "code", "state": "dancing"}', 1) is None
@@ -157,7 +155,7 @@ def test_attempt_start_carries_the_log_offsets() -> None:
 DEEP = b'{"format": 1, "files": ' + b"[" * 200_000
 
 
-def test_document_nested_too_deeply_is_broken_as_any_other() -> None:
+def test_too_deeply_nested_document_is_damaged() -> None:
     for parse in (parse_run, parse_result, parse_group):
         with pytest.raises(RunnerError, match="cannot be read"):
             parse(DEEP, "mnist-1")
@@ -168,7 +166,7 @@ def test_document_nested_too_deeply_is_broken_as_any_other() -> None:
 
 
 @pytest.mark.parametrize("after", [{"a": ["b"], "b": ["a"]}, {"a": ["gone"], "b": []}])
-def test_group_whose_order_makes_no_sense_is_broken_as_any_other(after: dict[str, Any]) -> None:
+def test_group_with_an_invalid_order_is_damaged(after: dict[str, Any]) -> None:
     document = {
         "format": 1,
         "group_id": "cats-20261121-143005-k3f9",

@@ -29,7 +29,7 @@ def test_run_id_is_name_time_and_suffix() -> None:
 @pytest.mark.parametrize(
     "name", ["x" * 200, "Éàü / weird..name", "---", "", "a" * 42 + "-", "日本"]
 )
-def test_run_id_of_any_name_is_a_valid_batch_id_and_recognised(name: str) -> None:
+def test_run_id_of_any_name_is_a_valid_recognised_batch_id(name: str) -> None:
     run_id = make_run_id(name, MOMENT, "k3f9")
     assert BATCH_ID.fullmatch(run_id)
     assert is_run_id(run_id)
@@ -70,7 +70,7 @@ def test_anything_else_is_refused(text: str) -> None:
     assert caught.value.code == "R-RUN-REFERENCE"
 
 
-def test_mistyped_run_or_beginning_of_one_is_near_the_newest_that_was_meant() -> None:
+def test_mistyped_id_or_prefix_suggests_the_newest_similar_run() -> None:
     ids = ["mnist-20261122-000000-aaaa", "mnist-20261121-000000-bbbb", "cats-20261120-000000-cccc"]
     assert near_run("mnits", ids) == ids[0]
     assert near_run("mnist-20261121-000000-bbbx", ids) == ids[1]

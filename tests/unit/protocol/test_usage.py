@@ -81,7 +81,7 @@ def test_times_of_an_attempt_and_its_node_are_read() -> None:
     )  # fmt: skip
 
 
-def test_work_is_kept_until_the_checkpoint_that_was_resumed() -> None:
+def test_work_is_kept_up_to_the_resumed_checkpoint() -> None:
     records = Records()
     records.attempt(1, 0, 60, why="terminated", command=5, checkpoints={1: 20, 2: 40})
     records.attempt(2, 100, None, command=110, checkpoints={3: 120}, resumed=(1, 2))
@@ -91,7 +91,7 @@ def test_work_is_kept_until_the_checkpoint_that_was_resumed() -> None:
     assert [each.kept for each in records.load()] == [ms(40), ms(120), None, None]
 
 
-def test_nothing_is_kept_where_the_script_began_again() -> None:
+def test_no_work_is_kept_if_the_script_starts_over() -> None:
     records = Records()
     records.attempt(1, 0, 60, why="terminated", command=5, checkpoints={1: 20})
     records.attempt(2, 100, 200, command=110)
@@ -105,14 +105,14 @@ def test_a_checkpoint_counts_while_its_run_waits() -> None:
     assert [each.kept for each in records.load()] == [ms(20), None]
 
 
-def test_a_script_that_had_succeeded_is_kept_by_the_export() -> None:
+def test_successful_script_is_kept_by_the_export() -> None:
     records = Records()
     records.attempt(1, 0, 60, why="failed", command=5)
     records.attempt(2, 100, 200)
     assert [each.kept for each in records.load(status="succeeded")] == [ms(60), None]
 
 
-def test_the_result_ends_an_attempt_without_end() -> None:
+def test_result_ends_an_attempt_without_an_end() -> None:
     records = Records()
     records.attempt(1, 0, command=5)
     (found,) = records.load(status="succeeded", ended=at(90))
@@ -162,7 +162,7 @@ _MILLISECONDS = st.none() | st.integers(0, 2**45)
         max_size=5,
     )
 )
-def test_the_index_returns_what_was_written(attempts: list[AttemptUsage]) -> None:
+def test_index_returns_written_entries(attempts: list[AttemptUsage]) -> None:
     metadata = index_metadata({"run_id": RUN}, None, usage_to_json(attempts))
     assert parse_usage(metadata["attempts"]) == tuple(attempts)
 
@@ -187,7 +187,7 @@ def test_fields_of_a_newer_runner_are_ignored() -> None:
     assert parse_usage(text) == (AttemptUsage(1, 0, "n"),)
 
 
-def test_the_index_does_without_many_attempts_first() -> None:
+def test_oversized_index_entry_omits_attempts_first() -> None:
     many = [AttemptUsage(n, 0, "tvm-0123456789", started=ms(n)) for n in range(1, 200)]
     metadata = index_metadata({"run_id": RUN}, {"status": "failed"}, usage_to_json(many))
     assert set(metadata) == {"run", "result"}
@@ -195,5 +195,5 @@ def test_the_index_does_without_many_attempts_first() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "yesterday", "2026-11-21T10:00:00", "9999-99-99"])
-def test_a_text_without_a_zone_is_no_time(text: str | None) -> None:
+def test_time_without_a_zone_is_invalid(text: str | None) -> None:
     assert to_milliseconds(text) is None

@@ -37,5 +37,5 @@ def test_unset_variable_is_an_error_with_its_name() -> None:
         expand_variables(["t", "${B}"], VALUES)
 
 
-def test_references_are_listed_without_those_in_code() -> None:
+def test_references_in_code_are_not_listed() -> None:
     assert referenced_variables(["sh", "-c", "$B", "$A", "${C}", "$$D"]) == ["A", "C"]

@@ -42,7 +42,7 @@ def run(run_id: str, trial: dict[str, Any], **more: Any) -> dict[str, Any]:
         run(TWO, {"lr": 0.1, "momentum": 0.9}, expect={"loss": {"max": 1}}),
     ],
 )
-def test_document_is_derived_from_what_differs(other: dict[str, Any]) -> None:
+def test_document_is_derived_from_its_differences(other: dict[str, Any]) -> None:
     common = run(ONE, {"lr": 0.1, "momentum": 0.9})
     changes = differences(common, other)
     assert derive(common, changes) == other
@@ -50,14 +50,14 @@ def test_document_is_derived_from_what_differs(other: dict[str, Any]) -> None:
     assert parse_trial_setting(trial_setting(GROUP, changes)) == (GROUP, changes)
 
 
-def test_sweep_of_a_trial_is_in_its_run_id() -> None:
+def test_run_id_of_a_trial_names_its_sweep() -> None:
     assert sweep_of(ONE) == GROUP
     assert sweep_of(GROUP) is None
     assert sweep_of("net-big-20261124-120000-aaaa") is None
     assert ONE.startswith(trial_prefix(GROUP))
 
 
-def test_cancelled_trial_has_an_outcome_and_keeps_the_first_one() -> None:
+def test_cancelled_trial_keeps_its_first_outcome() -> None:
     common = run(ONE, {"lr": 0.1})
     waiting = WaitingTrials(GROUP, common, {ONE: {}, TWO: {"run_id": TWO}})
     stopped = waiting.cancel([ONE, "other"], NOW, "enough").cancel([ONE], NOW, "again")

@@ -94,7 +94,9 @@ def test_missing_file_is_named(idx: ModuleType, tmp_path: Path) -> None:
         (idx_bytes((2, 28, 28), bytes(1568)), "has 2 images, .* has 3 labels"),
     ],
 )
-def test_bad_images_are_told(idx: ModuleType, tmp_path: Path, content: bytes, problem: str) -> None:
+def test_invalid_images_are_reported(
+    idx: ModuleType, tmp_path: Path, content: bytes, problem: str
+) -> None:
     write_digits(tmp_path)
     (tmp_path / f"{IMAGES}.gz").write_bytes(gzip.compress(content))
     with pytest.raises(idx.DataError, match=problem):
@@ -102,7 +104,7 @@ def test_bad_images_are_told(idx: ModuleType, tmp_path: Path, content: bytes, pr
 
 
 @pytest.mark.parametrize("content", [b"no gzip at all", b"", "half"])
-def test_broken_gzip_is_told(idx: ModuleType, tmp_path: Path, content: bytes | str) -> None:
+def test_damaged_gzip_is_reported(idx: ModuleType, tmp_path: Path, content: bytes | str) -> None:
     write_digits(tmp_path)
     path = tmp_path / f"{IMAGES}.gz"
     whole = path.read_bytes()
@@ -111,14 +113,14 @@ def test_broken_gzip_is_told(idx: ModuleType, tmp_path: Path, content: bytes | s
         idx.load_digits(tmp_path, "train")
 
 
-def test_label_that_is_no_digit_is_told(idx: ModuleType, tmp_path: Path) -> None:
+def test_label_other_than_a_digit_is_reported(idx: ModuleType, tmp_path: Path) -> None:
     write_digits(tmp_path)
     (tmp_path / f"{LABELS}.gz").write_bytes(gzip.compress(idx_bytes((3,), b"\0\x0a\1")))
     with pytest.raises(idx.DataError, match="label 10 is not a digit"):
         idx.load_digits(tmp_path, "train")
 
 
-def test_empty_set_is_told(idx: ModuleType, tmp_path: Path) -> None:
+def test_empty_set_is_reported(idx: ModuleType, tmp_path: Path) -> None:
     write_digits(tmp_path, count=0)
     with pytest.raises(idx.DataError, match="no images"):
         idx.load_digits(tmp_path, "train")
@@ -134,7 +136,7 @@ def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_script_without_data_says_what_to_pass() -> None:
+def test_script_without_data_names_the_argument() -> None:
     done = run_script("--epochs", "1")
     assert done.returncode == 2
     assert "--data is missing" in done.stderr
@@ -150,14 +152,14 @@ def test_script_without_data_says_what_to_pass() -> None:
         ("--seed x", "invalid int value: 'x'"),
     ],
 )
-def test_parameter_that_cannot_work_is_refused_by_name(arguments: str, told: str) -> None:
+def test_invalid_parameter_is_refused_by_name(arguments: str, told: str) -> None:
     done = run_script("--data", "x", *arguments.split())
     assert done.returncode == 2
     assert told in done.stderr
     assert arguments.split(maxsplit=1)[0] in done.stderr
 
 
-def test_script_with_bad_data_ends_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+def test_script_with_invalid_data_ends_before_heavy_imports(tmp_path: Path) -> None:
     write_digits(tmp_path)
     (tmp_path / f"{LABELS}.gz").write_bytes(b"x")
     done = run_script("--data", str(tmp_path))
@@ -179,7 +181,9 @@ def test_defaults_of_script_and_recipe_agree(
     }
 
 
-def test_every_declared_parameter_arrives(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_declared_parameter_reaches_the_script(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load_module("idx", monkeypatch)
     train = load_module("train", monkeypatch)
     arguments = [word for param in recipe.params for word in (f"--{param.name}", "1")]
@@ -198,7 +202,7 @@ def test_requirements_are_pinned_and_name_no_registry(path: Path) -> None:
         assert re.fullmatch(r"[a-z0-9.-]+==[0-9.]+( ; .+)?", line), line
 
 
-def test_gpu_environment_differs_by_the_gpu_packages_only() -> None:
+def test_gpu_environment_differs_only_by_gpu_packages() -> None:
     cpu, gpu = (
         set((RECIPES / "mnist" / name).read_text().splitlines()[1:])
         for name in ("requirements.txt", "requirements-gpu.txt")
@@ -207,7 +211,7 @@ def test_gpu_environment_differs_by_the_gpu_packages_only() -> None:
     assert all(re.match("nvidia-|jax-cuda12", line) for line in gpu - cpu)
 
 
-def test_template_is_a_recipe(tmp_path: Path) -> None:
+def test_template_is_a_valid_recipe(tmp_path: Path) -> None:
     recipe = load_recipe(str(RECIPES / "template"), cwd=tmp_path)
     assert recipe.command == ("python", "train.py")
     assert recipe.primary_metric in recipe.metric_patterns

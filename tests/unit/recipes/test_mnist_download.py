@@ -295,7 +295,7 @@ def test_partial_mnist_gets_another_name_and_a_notice(
     assert not published.mirror.ranges
 
 
-def test_complete_mnist_is_recognised_however_it_is_packed(
+def test_complete_mnist_is_recognised_in_any_packing(
     download: ModuleType, mnist_folder: Path
 ) -> None:
     assert download.check(mnist_folder) == {"name": "mnist", "files": list(download.FILES)}

@@ -65,11 +65,11 @@ def test_code_is_changed(tmp_path: Path, body: str, expected: list[tuple[str, st
         "return RunnerError('R', fix='none', code=3)",
     ],
 )
-def test_text_and_annotations_are_left_alone(tmp_path: Path, body: str) -> None:
+def test_text_and_annotations_are_not_mutated(tmp_path: Path, body: str) -> None:
     assert changes(tmp_path, body) == []
 
 
-def test_point_is_known_by_its_function_wherever_it_lies(tmp_path: Path) -> None:
+def test_point_is_identified_by_its_function(tmp_path: Path) -> None:
     source = "class A:\n    def f(self):\n        return 1\n\n\ndef g():\n    return 2\n"
     before = points(tmp_path, source, "A", "g")
     after = points(tmp_path, "def h():\n    return 3\n\n\n" + source, "A", "g")
@@ -80,7 +80,7 @@ def test_point_is_known_by_its_function_wherever_it_lies(tmp_path: Path) -> None
     assert [point.order(1) for point in before] != [point.order(2) for point in before]
 
 
-def test_module_tells_apart_what_has_the_same_name(tmp_path: Path) -> None:
+def test_module_distinguishes_equal_names(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(f"def f():\n    return '{name}'\n")
     sources = sorted(tmp_path.glob("*.py"))

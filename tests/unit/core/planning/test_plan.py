@@ -77,7 +77,7 @@ def test_storage_access_outlives_waiting_and_every_attempt() -> None:
     assert made.access_lifetime >= timedelta(days=7) + 3 * made.wall_clock
 
 
-def test_run_json_survives_json_and_is_read_back() -> None:
+def test_run_json_is_written_and_read_back() -> None:
     made = plan(
         recipe(
             requirements_file="requirements.txt",

@@ -26,7 +26,7 @@ WRITE_MODEL = (
 
 
 @pytest.mark.slow
-def test_named_output_is_a_folder_that_must_not_stay_empty(task: Task) -> None:
+def test_empty_named_output_fails_the_run(task: Task) -> None:
     script = "import os; print(os.listdir(os.environ['RUNNER_OUTPUT_DIR']))\n"
     named: dict[str, Any] = {
         "outputs": ["plots"],
@@ -48,7 +48,7 @@ def test_named_output_is_exported(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_command_and_parameters_get_the_values_of_variables(task: Task) -> None:
+def test_variables_are_replaced_in_command_and_parameters(task: Task) -> None:
     script = (
         "import json, os, sys\n"
         "print(sys.argv[1:] == [os.environ['RUNNER_OUTPUT_DIR'] + '/m', '1'])\n"
@@ -69,7 +69,7 @@ def test_command_with_an_unset_variable_is_not_started(task: Task) -> None:
     assert "logs/stdout.txt" not in task.service.blobs or not task.text("logs/stdout.txt")
 
 
-def test_run_that_succeeds_leaves_everything_in_blob(task: Task, service: FakeBlobs) -> None:
+def test_successful_run_stores_all_its_documents(task: Task, service: FakeBlobs) -> None:
     script = (
         "import json, os, sys\n"
         "print('loss=0.5')\nprint('warning', file=sys.stderr)\n"
@@ -97,7 +97,7 @@ def test_run_that_succeeds_leaves_everything_in_blob(task: Task, service: FakeBl
     assert (end["why"], end["exit_code"]) == ("succeeded", 0)
 
 
-def test_events_tell_every_stage_before_the_result(task: Task) -> None:
+def test_events_contain_every_stage_before_the_result(task: Task) -> None:
     task.submit("")
     assert task.run() == 0
     events = [(e["stage"], e["state"]) for e in task.lines("attempts/1/events.jsonl")]
@@ -135,7 +135,7 @@ def test_storage_secret_is_not_given_to_the_script_nor_printed(task: Task) -> No
     assert "secret-signature" not in everything
 
 
-def test_script_that_fails_fails_the_run_with_its_code(task: Task) -> None:
+def test_failed_script_fails_the_run_with_its_exit_code(task: Task) -> None:
     task.submit("import sys\nprint('the reason', file=sys.stderr)\nsys.exit(3)")
     assert task.run() == 3
     result = task.json("result.json")
@@ -159,9 +159,7 @@ def test_script_that_fails_fails_the_run_with_its_code(task: Task) -> None:
         ("try:\n import humanize\nexcept ImportError: raise SystemExit(1)", None),
     ],
 )
-def test_module_that_is_missing_is_named_with_what_to_do(
-    task: Task, line: str, hint: str | None
-) -> None:
+def test_missing_module_is_named_with_a_fix(task: Task, line: str, hint: str | None) -> None:
     task.submit(line)
     assert task.run() == 1
     message = task.json("result.json")["message"]
@@ -202,7 +200,7 @@ def test_failing_stage_and_cause_are_named(
 
 
 @pytest.mark.parametrize(("outside", "status"), [("fail", "failed"), ("warn", "succeeded")])
-def test_metric_outside_of_its_range_fails_the_run_if_it_should(
+def test_metric_outside_its_range_fails_the_run_if_configured(
     task: Task, outside: str, status: str
 ) -> None:
     expect = {"accuracy": {"min": 0.97, "max": None, "outside": outside}}
@@ -218,7 +216,7 @@ def test_metric_outside_of_its_range_fails_the_run_if_it_should(
 
 
 @pytest.mark.slow
-def test_run_that_is_over_is_not_run_again(task: Task) -> None:
+def test_ended_run_is_not_run_again(task: Task) -> None:
     task.submit("raise SystemExit(3)")
     assert task.run() == 3
     before = {name: bytes(blob.data) for name, blob in task.service.blobs.items()}
@@ -236,7 +234,7 @@ def test_cancelled_run_does_not_start(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_outcome_decided_meanwhile_stands(task: Task, until: Until) -> None:
+def test_outcome_decided_by_another_writer_is_kept(task: Task, until: Until) -> None:
     task.submit(
         "import os, time\nprint('up')\nwhile not os.path.exists('../../go'): time.sleep(0.01)\n"
     )
@@ -249,7 +247,7 @@ def test_outcome_decided_meanwhile_stands(task: Task, until: Until) -> None:
     assert task.service.data(f"{RUN}/result.json") == decided
 
 
-def test_terminated_attempt_says_so_and_leaves_the_outcome_open(task: Task, until: Until) -> None:
+def test_terminated_attempt_records_it_without_an_outcome(task: Task, until: Until) -> None:
     task.submit(
         "import signal, sys, time\n"
         "def stop(*_):\n print('checkpoint saved'); sys.exit(0)\n"
@@ -311,7 +309,7 @@ OWN_PLACES = {
 @pytest.mark.slow
 @pytest.mark.feature(4)
 @pytest.mark.parametrize("place", slow_after(1, OWN_PLACES))
-def test_each_task_and_retry_has_what_prepare_left_beside_it(task: Task, place: str) -> None:
+def test_each_task_and_retry_has_the_files_of_prepare(task: Task, place: str) -> None:
     prepare, script = OWN_PLACES[place]
     task.submit(script, prepare=prepare, batch={"job_id": "first"})
     document = json.dumps(task.json("run.json")).encode()
@@ -383,7 +381,7 @@ def test_termination_during_the_environment_is_prompt(task: Task, until: Until) 
 
 
 @pytest.mark.slow
-def test_next_attempt_continues_logs_and_numbers(task: Task, until: Until) -> None:
+def test_next_attempt_continues_logs_and_attempt_numbers(task: Task, until: Until) -> None:
     task.submit(
         "import os, time\nprint('attempt', os.environ['RUNNER_ATTEMPT'])\n"
         "if os.environ['RUNNER_ATTEMPT'] == '1': time.sleep(60)\n"
@@ -399,7 +397,7 @@ def test_next_attempt_continues_logs_and_numbers(task: Task, until: Until) -> No
 
 
 @pytest.mark.slow
-def test_live_output_outlives_the_node_and_is_that_of_the_next_attempt(
+def test_live_output_survives_the_node_and_the_next_attempt_appends(
     task: Task, until: Until
 ) -> None:
     write = (
@@ -418,7 +416,7 @@ def test_live_output_outlives_the_node_and_is_that_of_the_next_attempt(
     assert kept == {"a.ipynb": None, "b.ipynb": 1}
 
 
-def test_cell_that_stops_a_notebook_is_the_message_of_the_run(task: Task) -> None:
+def test_failed_notebook_cell_is_the_message_of_the_run(task: Task) -> None:
     task.submit(
         "import sys\nsys.stderr.write('runner: the notebook stopped: cell In [3] failed\\n')\n"
         "sys.exit(1)"
@@ -429,7 +427,7 @@ def test_cell_that_stops_a_notebook_is_the_message_of_the_run(task: Task) -> Non
 
 
 @pytest.mark.slow
-def test_retried_run_fails_only_when_its_retries_are_spent(task: Task) -> None:
+def test_run_fails_only_after_its_last_retry(task: Task) -> None:
     task.submit("raise SystemExit(3)", retries=1)
     assert task.run() == 3
     assert not task.has("result.json")
@@ -439,7 +437,7 @@ def test_retried_run_fails_only_when_its_retries_are_spent(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_storage_outage_does_not_touch_the_script(task: Task, until: Until) -> None:
+def test_storage_outage_does_not_affect_the_script(task: Task, until: Until) -> None:
     task.submit(
         "import os, time\nfor n in range(3):\n print(n)\n"
         " while not os.path.exists(f'../../go{n}'): time.sleep(0.01)\n" + WRITE_MODEL
@@ -458,7 +456,7 @@ def test_storage_outage_does_not_touch_the_script(task: Task, until: Until) -> N
 
 
 @pytest.mark.slow
-def test_answers_lost_all_along_change_nothing(task: Task) -> None:
+def test_lost_responses_change_no_result(task: Task) -> None:
     task.submit("print('once')\n" + WRITE_MODEL)
     task.service.lose_every = 3
     assert task.run() == 0, task.output
@@ -467,7 +465,7 @@ def test_answers_lost_all_along_change_nothing(task: Task) -> None:
     assert not task.has("attempts/2/start.json")
 
 
-def test_log_that_cannot_be_written_does_not_cost_the_result(task: Task) -> None:
+def test_unwritable_log_does_not_prevent_the_result(task: Task) -> None:
     task.submit("print('lost')\n" + WRITE_MODEL)
     # Somebody put a block blob there: every append is refused.
     task.service.put(f"{RUN}/logs/stdout.txt", b"foreign")
@@ -477,7 +475,7 @@ def test_log_that_cannot_be_written_does_not_cost_the_result(task: Task) -> None
     assert "logs/stdout.txt: 409 InvalidBlobType" in task.output
 
 
-def test_folder_that_cannot_be_made_gives_the_run_an_outcome(task: Task) -> None:
+def test_failed_folder_creation_fails_the_run(task: Task) -> None:
     task.submit("")
     process_folder = task.folder / "task-0" / "wd"
     process_folder.mkdir(parents=True)
@@ -487,14 +485,14 @@ def test_folder_that_cannot_be_made_gives_the_run_an_outcome(task: Task) -> None
     assert task.json("result.json")["code"] == "AgentFailed"
 
 
-def test_refused_storage_is_told_and_fails_the_task(task: Task) -> None:
+def test_refused_storage_access_is_reported_and_fails_the_task(task: Task) -> None:
     task.submit("")
     task.service.refuse_for_good()
     assert task.run() == 122
     assert "storage: GET mnist-1/result.json: 403 AuthenticationFailed (the sign" in task.output
 
 
-def test_missing_run_description_is_told(task: Task) -> None:
+def test_missing_run_json_is_reported(task: Task) -> None:
     task.submit("")
     del task.service.blobs[f"{RUN}/run.json"]
     assert task.run() == 1

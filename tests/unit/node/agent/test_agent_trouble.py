@@ -58,7 +58,7 @@ def _forget(service: FakeBlobs, name: str, chance: random.Random) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(1, range(4)))
-def test_nothing_is_lost_when_storage_forgets(task: Task, until: Until, seed: int) -> None:
+def test_documents_lost_by_storage_are_written_again(task: Task, until: Until, seed: int) -> None:
     task.submit(
         "import json, os, time\n"
         "for n in range(200):\n"
@@ -110,9 +110,7 @@ def test_outputs_lost_before_the_outcome_are_uploaded_again(task: Task) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(1, range(3)))
-def test_attempts_at_the_same_time_leave_one_whole_result(
-    task: Task, until: Until, seed: int
-) -> None:
+def test_concurrent_attempts_leave_one_complete_result(task: Task, until: Until, seed: int) -> None:
     task.submit(
         "import os, time\n" + WAIT + "for n in range(30):\n"
         " with open(os.environ['RUNNER_OUTPUT_DIR'] + f'/{n}', 'w') as out:\n"
@@ -132,7 +130,7 @@ def test_attempts_at_the_same_time_leave_one_whole_result(
 
 @pytest.mark.slow
 @linux
-def test_daemon_of_the_script_ends_with_it(task: Task) -> None:
+def test_daemon_ends_with_its_script(task: Task) -> None:
     task.submit(
         "import os, time\n"
         "if os.fork() == 0:\n os.setsid()\n"
@@ -158,9 +156,7 @@ def test_daemon_of_the_script_ends_with_it(task: Task) -> None:
 @pytest.mark.parametrize(
     "how", slow_after(1, ["", ", env={}", ", stdout=subprocess.DEVNULL, stderr=2"])
 )
-def test_daemon_of_a_script_whose_agent_was_killed_ends_with_the_next_attempt_there(
-    task: Task, until: Until, how: str
-) -> None:
+def test_next_attempt_ends_the_daemon_of_a_killed_agent(task: Task, until: Until, how: str) -> None:
     pid = task.folder / "pid"
     task.submit(
         "import os, pathlib, subprocess, time\n"
@@ -180,9 +176,7 @@ def test_daemon_of_a_script_whose_agent_was_killed_ends_with_the_next_attempt_th
 
 
 @pytest.mark.slow
-def test_append_of_a_killed_agent_is_not_in_the_log_of_the_next_attempt(
-    task: Task, until: Until
-) -> None:
+def test_next_attempt_excludes_late_appends_of_a_killed_agent(task: Task, until: Until) -> None:
     stdout = f"{RUN}/logs/stdout.txt"
     task.submit(
         "import os, time\nprint('attempt', os.environ['RUNNER_ATTEMPT'], flush=True)\n"
@@ -206,7 +200,7 @@ def test_append_of_a_killed_agent_is_not_in_the_log_of_the_next_attempt(
 
 
 @pytest.mark.slow
-def test_output_that_a_killed_agent_had_not_sent_is_in_the_log(task: Task, until: Until) -> None:
+def test_log_includes_output_not_sent_by_a_killed_agent(task: Task, until: Until) -> None:
     printed = task.folder / "task-0" / "wd" / "logs" / "stdout.txt"
     task.secrets = {"values": {"TOKEN": "abcdef-secret"}}
     task.submit(
@@ -229,7 +223,7 @@ def test_output_that_a_killed_agent_had_not_sent_is_in_the_log(task: Task, until
 
 
 @pytest.mark.slow
-def test_second_agent_of_a_task_waits_and_leaves_with_the_outcome(task: Task, until: Until) -> None:
+def test_second_agent_of_a_task_waits_for_the_outcome(task: Task, until: Until) -> None:
     go = task.folder / "go"
     task.submit(
         "import os, pathlib, time\nprint('ran in', os.environ['RUNNER_ATTEMPT'], flush=True)\n"
@@ -260,7 +254,7 @@ def test_script_that_removes_its_folders_fails_with_its_own_code(task: Task) -> 
 
 
 @pytest.mark.slow
-def test_promise_is_broken_by_removing_the_output_folder(task: Task) -> None:
+def test_removed_output_folder_breaks_the_promise(task: Task) -> None:
     task.submit(
         "import os, shutil\nshutil.rmtree(os.environ['RUNNER_OUTPUT_DIR'])\n",
         outputs=["model.bin"],
@@ -271,7 +265,7 @@ def test_promise_is_broken_by_removing_the_output_folder(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_output_that_cannot_be_read_is_named(task: Task) -> None:
+def test_unreadable_output_is_named(task: Task) -> None:
     link = "os.environb[b'RUNNER_OUTPUT_DIR'] + b'/caf\\xe9.bin'"
     task.submit(f"import os\nos.symlink(b'/proc/self/mem', {link})\n")
     assert task.run() == 1
@@ -281,7 +275,7 @@ def test_output_that_cannot_be_read_is_named(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_attempt_that_cannot_say_its_end_still_gives_the_outcome(task: Task) -> None:
+def test_attempt_without_an_end_document_has_an_outcome(task: Task) -> None:
     task.submit("print('x')")
     task.service.refuse_put = f"{RUN}/attempts/1/end.json"
     assert task.run() == 0, task.output
@@ -290,7 +284,7 @@ def test_attempt_that_cannot_say_its_end_still_gives_the_outcome(task: Task) -> 
 
 @pytest.mark.slow
 @linux
-def test_task_log_without_room_does_not_change_the_exit_code(task: Task) -> None:
+def test_full_task_log_does_not_change_the_exit_code(task: Task) -> None:
     task.submit("print('x')")
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         assert task.start(stdout=full).wait(120) == 0
@@ -321,7 +315,7 @@ def test_agent_killed_at_any_point_is_continued_by_the_next_attempt(
 
 
 @pytest.mark.slow
-def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(
+def test_access_expired_during_the_run_has_its_own_exit_code(
     task: Task, until: Callable[[Callable[[], object]], None]
 ) -> None:
     task.submit(
@@ -339,7 +333,7 @@ def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("status", slow_after(1, [401, 403]))
-def test_refusal_that_passes_during_export_and_commit_costs_nothing(
+def test_temporary_refusal_during_export_and_commit_is_retried(
     task: Task, until: Until, status: int
 ) -> None:
     task.submit(

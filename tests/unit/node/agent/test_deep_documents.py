@@ -16,12 +16,12 @@ DEEP = b'{"format": 1, "after": ' + b"[" * 200_000
 SCRIPT = "print('it ran')"
 
 
-def test_nesting_is_a_value_error() -> None:
+def test_too_deep_nesting_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json(DEEP)
 
 
-def test_the_agent_reads_no_json_another_way() -> None:
+def test_agent_parses_json_with_one_function() -> None:
     root = Path(__file__).parents[4] / "runner"
     readers = {
         path.relative_to(root).as_posix()
@@ -34,7 +34,7 @@ def test_the_agent_reads_no_json_another_way() -> None:
 
 
 @pytest.mark.slow
-def test_run_json_fails_the_run_and_not_the_agent(task: Task) -> None:
+def test_deep_run_json_fails_the_run_and_not_the_agent(task: Task) -> None:
     task.submit(SCRIPT)
     task.service.put(f"{RUN}/run.json", DEEP)
     assert task.run() == 1
@@ -44,7 +44,7 @@ def test_run_json_fails_the_run_and_not_the_agent(task: Task) -> None:
 
 
 @pytest.mark.parametrize("body", slow_after(1, [DEEP, b"[]", b"no json", b'"text"']))
-def test_predecessor_whose_outcome_cannot_be_read_blocks(task: Task, body: bytes) -> None:
+def test_predecessor_with_an_unreadable_outcome_blocks(task: Task, body: bytes) -> None:
     task.submit(SCRIPT, after=["a-1"])
     task.service.put("a-1/result.json", body)
     assert task.run() == 1
@@ -54,7 +54,7 @@ def test_predecessor_whose_outcome_cannot_be_read_blocks(task: Task, body: bytes
 
 
 @pytest.mark.parametrize("body", slow_after(1, [DEEP, b"[]", b'{"exit_code": []}', b"null"]))
-def test_outcome_that_cannot_be_read_is_one_still(task: Task, body: bytes) -> None:
+def test_unreadable_outcome_counts_as_an_outcome(task: Task, body: bytes) -> None:
     task.submit(SCRIPT)
     task.service.put(f"{RUN}/result.json", body)
     assert task.run() == 1
@@ -63,9 +63,7 @@ def test_outcome_that_cannot_be_read_is_one_still(task: Task, body: bytes) -> No
 
 
 @pytest.mark.parametrize("body", slow_after(1, [DEEP, b"[]", b"no json"]))
-def test_end_of_an_earlier_attempt_that_cannot_be_read_counts_as_no_failure(
-    task: Task, body: bytes
-) -> None:
+def test_unreadable_end_of_an_attempt_is_no_failure(task: Task, body: bytes) -> None:
     task.submit("raise SystemExit(3)", retries=1)
     for name, content in (("start", b'{"attempt": 1}'), ("end", body)):
         task.service.put(f"{RUN}/attempts/1/{name}.json", content)
@@ -74,14 +72,14 @@ def test_end_of_an_earlier_attempt_that_cannot_be_read_counts_as_no_failure(
     assert task.json("attempts/2/end.json")["why"] == "failed"
 
 
-def test_model_record_and_outcome_cost_the_registration_not_the_run(task: Task) -> None:
+def test_deep_model_documents_fail_only_the_registration(task: Task) -> None:
     task.submit(SCRIPT, model={"name": "cats", "aliases": [], "path": None})
     task.service.put(f"{RUN}/models/cats.json", DEEP)
     assert task.run() == 0
     assert "the model was not registered" in task.output
 
 
-def test_storage_variable_is_said_to_be_wrong_and_not_shown(task: Task) -> None:
+def test_invalid_storage_variable_is_named_without_its_value(task: Task) -> None:
     task.submit(SCRIPT)
     task.settings["RUNNER_STORAGE"] = '{"sas": "top-secret", "runs": ' + "[" * 100_000
     assert task.run() == 1
@@ -89,7 +87,7 @@ def test_storage_variable_is_said_to_be_wrong_and_not_shown(task: Task) -> None:
     assert "top-secret" not in task.output
 
 
-def test_secrets_variable_is_said_to_be_wrong_and_not_shown(task: Task) -> None:
+def test_invalid_secrets_variable_is_named_without_its_value(task: Task) -> None:
     task.submit(SCRIPT)
     task.settings["RUNNER_SECRETS"] = json.dumps({"values": 1})[:-1] + ', "x": ' + "[" * 100_000
     assert task.run() == 1

@@ -31,7 +31,7 @@ def assert_only_exported(task: Task, attempt: int) -> None:
 
 
 @pytest.mark.slow
-def test_export_that_storage_refused_is_made_up_for_by_the_next_attempt(task: Task) -> None:
+def test_next_attempt_completes_a_refused_export(task: Task) -> None:
     task.submit(SCRIPT, retries=1, outputs=["model"])
     task.service.refuse_put = f"{RUN}/output/model"
     assert task.run() == 1
@@ -44,7 +44,7 @@ def test_export_that_storage_refused_is_made_up_for_by_the_next_attempt(task: Ta
 
 
 @pytest.mark.slow
-def test_agent_killed_during_the_export_has_only_that_to_do_again(task: Task, until: Until) -> None:
+def test_next_attempt_repeats_only_the_export_of_a_killed_agent(task: Task, until: Until) -> None:
     task.submit(SCRIPT)
     task.service.hold_put = f"{RUN}/output/model"
     process = task.start()
@@ -58,7 +58,7 @@ def test_agent_killed_during_the_export_has_only_that_to_do_again(task: Task, un
 
 
 @pytest.mark.slow
-def test_node_that_was_started_anew_runs_the_script_again(task: Task) -> None:
+def test_rebooted_node_runs_the_script_again(task: Task) -> None:
     task.submit(SCRIPT, retries=1)
     task.service.refuse_put = f"{RUN}/output/model"
     assert task.run() == 1
@@ -71,7 +71,7 @@ def test_node_that_was_started_anew_runs_the_script_again(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_promise_that_was_not_kept_is_not_exported_again(task: Task) -> None:
+def test_failed_promise_is_not_exported_again(task: Task) -> None:
     task.submit(SCRIPT, retries=1, outputs=["other"])
     assert task.run() == 1
     assert task.run(again_in=0) == 1
@@ -79,7 +79,7 @@ def test_promise_that_was_not_kept_is_not_exported_again(task: Task) -> None:
     assert task.json("result.json")["code"] == "OutputMissing"
 
 
-def test_damaged_mark_is_no_mark(task: Task) -> None:
+def test_damaged_mark_is_ignored(task: Task) -> None:
     task.submit(SCRIPT)
     for text in ("", "{", "[]", '{"of": 3}', "[" * 100_000):
         folder = task.folder / "task-0" / "wd"

@@ -55,7 +55,7 @@ def outputs(task: Task) -> dict[str, int]:
     "for n in range(100000): print('line', n)",
     "import numpy_that_is_missing",
 ])  # fmt: skip
-def test_script_that_fails_on_a_full_disk_keeps_what_it_had(task: Task, then: str) -> None:
+def test_script_failing_on_a_full_disk_keeps_its_outputs(task: Task, then: str) -> None:
     task.submit(FILL + then)
     assert task.run() == 1
     result = task.json("result.json")
@@ -79,9 +79,7 @@ def test_script_that_ignores_a_full_disk_succeeds_with_a_notice(task: Task) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("retries", [0, 1])
-def test_disk_that_is_full_from_the_start_fails_the_attempt(
-    task: Task, disk: Path, retries: int
-) -> None:
+def test_disk_full_from_the_start_fails_the_attempt(task: Task, disk: Path, retries: int) -> None:
     task.submit("print('trained')", retries=retries)
     with ExitStack() as full:
         task.before_agent = lambda: full.enter_context(filled(disk))
@@ -141,12 +139,12 @@ SPACE = "OSError: [Errno 28] No space left on device: 'a'"
     ("RuntimeError: unable to write to file </torch_12_3>: No space left on device (28)", None),
     ("ValueError: no space", None),
 ])  # fmt: skip
-def test_line_that_reports_a_full_disk_is_found(text: str, line: str | None) -> None:
+def test_line_reporting_a_full_disk_is_found(text: str, line: str | None) -> None:
     assert disk_full_line(text) == line
 
 
 @pytest.mark.slow
-def test_script_that_removes_what_it_could_not_write_failed_for_the_disk(
+def test_failed_script_that_deletes_partial_files_names_the_disk(
     tmp_path: Path, service: FakeBlobs
 ) -> None:
     task = Task(tmp_path, service)

@@ -34,13 +34,13 @@ def locked(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="no rights are taken away from root")
-def test_folder_without_rights_is_made_anew(tmp_path: Path) -> None:
+def test_folder_without_permissions_is_recreated(tmp_path: Path) -> None:
     locked(make_dirs(tmp_path).output)
     assert list(make_dirs(tmp_path).output.iterdir()) == []
 
 
 @pytest.mark.parametrize("harm", [link, file, Path.rmdir])
-def test_folder_that_is_none_any_more_is_made_anew(tmp_path: Path, harm: Any) -> None:
+def test_folder_replaced_by_a_file_is_recreated(tmp_path: Path, harm: Any) -> None:
     harm(make_dirs(tmp_path).output)
     found = make_dirs(tmp_path).output
     assert found.is_dir()
@@ -49,7 +49,7 @@ def test_folder_that_is_none_any_more_is_made_anew(tmp_path: Path, harm: Any) ->
     assert (tmp_path / "elsewhere" / "kept").exists() == (harm is link), "it is not ours to delete"
 
 
-def test_what_a_killed_restore_left_does_not_fill_the_disk(tmp_path: Path) -> None:
+def test_leftovers_of_killed_restores_are_deleted(tmp_path: Path) -> None:
     part = tmp_path / f"checkpoints{RESTORE_PART}0123"
     part.mkdir()
     (part / "weights").write_text("half")
@@ -59,9 +59,7 @@ def test_what_a_killed_restore_left_does_not_fill_the_disk(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["OUTPUT_DIR", "CHECKPOINT_DIR"])
-def test_script_that_deletes_its_folder_and_leaves_gets_its_outcome(
-    task: Task, folder: str
-) -> None:
+def test_script_that_deletes_its_folder_has_an_outcome(task: Task, folder: str) -> None:
     script = f"import os, shutil\nshutil.rmtree(os.environ['RUNNER_{folder}'])\nprint('done')\n"
     rule = {"interval_s": 0.1, "keep": 3, "max_bytes": 1 << 30}
     task.submit(script, checkpoints=rule)
@@ -71,7 +69,7 @@ def test_script_that_deletes_its_folder_and_leaves_gets_its_outcome(
 
 
 @pytest.mark.slow
-def test_script_that_deletes_everything_gets_its_outcome(task: Task) -> None:
+def test_script_that_deletes_everything_has_an_outcome(task: Task) -> None:
     script = (
         "import os, shutil, pathlib\n"
         "print('before', flush=True)\n"
@@ -87,7 +85,7 @@ def test_script_that_deletes_everything_gets_its_outcome(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_failure_says_from_which_checkpoint_the_script_went_on(task: Task) -> None:
+def test_failure_names_the_resumed_checkpoint(task: Task) -> None:
     script = (
         "import os, pathlib\n"
         "path = pathlib.Path(os.environ['RUNNER_CHECKPOINT_DIR']) / 'weights'\n"

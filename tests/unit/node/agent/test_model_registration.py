@@ -37,7 +37,7 @@ import os, pathlib
 
 
 @pytest.mark.slow
-def test_run_whose_agent_has_no_access_to_models_succeeds_and_says_so(task: Task) -> None:
+def test_run_without_access_to_models_succeeds_with_a_notice(task: Task) -> None:
     task.submit(SCRIPT, model={"name": "cats", "aliases": [], "path": None})
     assert task.run() == 0
     assert task.json("result.json")["status"] == "succeeded"
@@ -53,27 +53,27 @@ def test_run_whose_agent_has_no_access_to_models_succeeds_and_says_so(task: Task
 @pytest.mark.parametrize(
     "wrong", slow_after(1, [{"name": "No Name"}, {"nothing": 1}, "cats", [1], 7])
 )
-def test_run_that_asks_for_nonsense_succeeds(task: Task, wrong: object) -> None:
+def test_run_with_an_invalid_request_succeeds(task: Task, wrong: object) -> None:
     task.submit(SCRIPT, model=wrong)
     assert task.run() == 0
     assert task.json("result.json")["status"] == "succeeded"
 
 
-def test_run_that_failed_is_no_model(task: Task) -> None:
+def test_failed_run_registers_no_model(task: Task) -> None:
     task.submit("raise SystemExit(3)", model={"name": "cats"})
     assert task.run() == 3
     assert not task.has("models/cats.json")
 
 
 @pytest.mark.slow
-def test_run_that_reproduces_another_registers_nothing(task: Task) -> None:
+def test_reproduction_registers_no_model(task: Task) -> None:
     task.submit(SCRIPT, model={"name": "cats", "aliases": ["production"], "register": False})
     assert task.run() == 0
     assert task.json("result.json")["status"] == "succeeded"
     assert not task.has("models/cats.json")
 
 
-def test_copies_bring_the_right_to_read_their_source(
+def test_copy_requests_authorize_their_source(
     service: FakeBlobs, retry_budget: RetryBudget
 ) -> None:
     signed = Transport(service.url, SasCredential("sv=1&sig=s"), retry_budget).copy_source(
@@ -88,14 +88,14 @@ def test_copies_bring_the_right_to_read_their_source(
 
 
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "a.b", "a" * 64, "ä", "a@3", "a\n"])
-def test_wrong_name_is_refused(name: str) -> None:
+def test_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(ModelError) as caught:
         check_name(name)
     assert caught.value.fix
 
 
 @pytest.mark.parametrize("alias", ["", "latest", "best", "3", "A", "a" * 64, "a\n"])
-def test_wrong_alias_is_refused(alias: str) -> None:
+def test_invalid_alias_is_refused(alias: str) -> None:
     with pytest.raises(ModelError):
         check_alias(alias)
 
@@ -146,7 +146,7 @@ def test_damaged_or_newer_version_is_refused(change: dict[str, object]) -> None:
         parse_version(model_document_bytes({**good, **change}), "b")
 
 
-def test_secret_in_a_problem_of_the_registration_is_hidden(
+def test_secret_in_a_registration_problem_is_redacted(
     service: FakeBlobs, retry_budget: RetryBudget
 ) -> None:
     redactor = Redactor()
@@ -163,14 +163,14 @@ def test_secret_in_a_problem_of_the_registration_is_hidden(
 
 
 @pytest.mark.parametrize("entry", [[1], 3, {"version": "2"}, {"version": 1, "applied": math.inf}])
-def test_damaged_alias_is_told_by_the_name_of_its_document(entry: object) -> None:
+def test_damaged_alias_is_reported_by_its_document(entry: object) -> None:
     body = model_document_bytes({"format": 1, "aliases": {"prod": entry}})
     with pytest.raises(ModelError, match=r"cats/aliases\.json cannot be read"):
         parse_aliases(body, "cats/aliases.json")
 
 
 @pytest.mark.parametrize("change", [{"created": 7}, {"metrics": [1]}, {"file_count": None}])
-def test_summary_that_is_no_summary_gives_way_to_the_document(change: dict[str, object]) -> None:
+def test_invalid_summary_is_ignored(change: dict[str, object]) -> None:
     good = {"format": 1, "run_id": "r", "size_bytes": 5, "file_count": 1, "metrics": {"loss": 1}}
     assert parse_version_summary(json.dumps(good)) == good
     assert parse_version_summary(json.dumps({**good, **change})) is None

@@ -158,7 +158,7 @@ def check(story: Story) -> None:
 
 @pytest.mark.feature(47)
 @pytest.mark.parametrize("seeds", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_races_make_one_version_per_run_with_the_right_files(seeds: int) -> None:
+def test_races_create_one_version_per_run_with_its_files(seeds: int) -> None:
     requests = kills = 0
     for seed in range(seeds):
         story = Story(seed)
@@ -172,7 +172,7 @@ def test_races_make_one_version_per_run_with_the_right_files(seeds: int) -> None
     assert kills > seeds / 100, "and some died for good"
 
 
-def test_a_seed_plays_the_same_race_again() -> None:
+def test_same_seed_repeats_the_race() -> None:
     first, second = Story(7), Story(7)
     times = {"created": None, "deleted": None}
     assert first.race.requests == second.race.requests

@@ -13,7 +13,7 @@ from runner.node.script.streams import EventLog
 
 
 @pytest.mark.parametrize(("bound_s", "named"), [(600.0, []), (-1.0, ["logs"])])
-def test_a_log_that_took_long_to_send_has_its_time_named(
+def test_slow_upload_of_a_log_is_reported_with_its_time(
     monkeypatch: pytest.MonkeyPatch, bound_s: float, named: list[str]
 ) -> None:
     monkeypatch.setattr(outcome, "LONG_FLUSH_S", bound_s)

@@ -17,7 +17,7 @@ def ended(task: Task, run_id: str, status: str) -> None:
 
 
 @pytest.mark.slow
-def test_run_after_runs_that_succeeded_runs(task: Task) -> None:
+def test_run_starts_after_successful_predecessors(task: Task) -> None:
     ended(task, "a-1", "succeeded")
     ended(task, "b-1", "succeeded")
     task.submit(SCRIPT, after=["a-1", "b-1"])
@@ -29,7 +29,7 @@ def test_run_after_runs_that_succeeded_runs(task: Task) -> None:
     ("status", "how"),
     [("failed", "failed"), ("cancelled", "was cancelled"), (None, "left no result")],
 )
-def test_run_after_one_that_did_not_succeed_ends_without_an_attempt(
+def test_run_after_a_failed_one_ends_without_an_attempt(
     task: Task, status: str | None, how: str
 ) -> None:
     ended(task, "a-1", "succeeded")
@@ -44,7 +44,7 @@ def test_run_after_one_that_did_not_succeed_ends_without_an_attempt(
     assert task.text("logs/stdout.txt") == ""
 
 
-def test_blocked_run_that_was_decided_before_stays_as_it_was(task: Task) -> None:
+def test_decided_outcome_of_a_blocked_run_is_kept(task: Task) -> None:
     task.submit(SCRIPT, after=["b-1"])
     ended(task, RUN, "failed")
     assert task.run() == 1

@@ -78,7 +78,7 @@ def test_notice_for_this_node_is_seen_once(
     assert imds.posted == 0, "nothing is acknowledged"
 
 
-def test_notice_for_another_machine_of_the_scale_set_is_none_of_ours(
+def test_notice_for_another_machine_of_the_scale_set_is_ignored(
     watch: EvictionWatch, imds: FakeImds, until: Until
 ) -> None:
     imds.name = "pool_3"
@@ -89,7 +89,7 @@ def test_notice_for_another_machine_of_the_scale_set_is_none_of_ours(
     until(lambda: watch.notice)
 
 
-def test_notice_that_is_withdrawn_is_gone_and_a_forgotten_one_stays_away(
+def test_withdrawn_notice_ends_and_is_not_repeated(
     watch: EvictionWatch, imds: FakeImds, until: Until
 ) -> None:
     imds.preempt(30, NODE)
@@ -107,7 +107,7 @@ def test_notice_that_is_withdrawn_is_gone_and_a_forgotten_one_stays_away(
 
 
 @pytest.mark.parametrize("skew_s", [-3600.0, 0.0, 3600.0])
-def test_time_left_is_told_by_the_clock_of_the_service(
+def test_time_left_is_computed_with_the_clock_of_the_service(
     watch: EvictionWatch, imds: FakeImds, until: Until, skew_s: float
 ) -> None:
     imds.skew_s = skew_s
@@ -118,16 +118,14 @@ def test_time_left_is_told_by_the_clock_of_the_service(
     assert_in_30_s(watch.notice, began)
 
 
-def test_event_that_has_begun_leaves_no_time(
-    watch: EvictionWatch, imds: FakeImds, until: Until
-) -> None:
+def test_started_event_leaves_no_time(watch: EvictionWatch, imds: FakeImds, until: Until) -> None:
     imds.preempt(None, NODE)
     until(lambda: watch.notice)
     assert watch.notice is not None
     assert watch.notice.left_s <= 0
 
 
-def test_service_in_trouble_is_asked_again(
+def test_failing_metadata_service_is_asked_again(
     watch: EvictionWatch, imds: FakeImds, until: Until
 ) -> None:
     imds.status = 500
@@ -138,7 +136,7 @@ def test_service_in_trouble_is_asked_again(
     until(lambda: watch.notice)
 
 
-def test_dedicated_node_watches_nothing() -> None:
+def test_dedicated_node_watches_for_no_notice() -> None:
     node = NodeSettings("r", Path(), Path(), NODE, "pool", dedicated=True, host="h")
     assert watch_evictions({}, node) is None
     spot = dataclasses.replace(node, dedicated=False)
@@ -161,7 +159,7 @@ while number < 100_000 and not os.path.exists("../../go"):
 """
 
 
-def test_evicted_script_is_stopped_in_time_and_what_it_saves_is_committed(
+def test_evicted_script_is_stopped_in_time_to_commit_its_files(
     task: Task, imds: FakeImds, until: Until
 ) -> None:
     task.settings["BATCH_EMULATOR_IMDS"] = imds.url
@@ -191,7 +189,7 @@ def test_evicted_script_is_stopped_in_time_and_what_it_saves_is_committed(
 
 
 @pytest.mark.slow
-def test_run_goes_on_where_it_is_when_the_eviction_is_called_off(
+def test_run_continues_on_its_node_if_the_eviction_is_cancelled(
     task: Task, imds: FakeImds, until: Until
 ) -> None:
     task.settings["BATCH_EMULATOR_IMDS"] = imds.url
@@ -210,7 +208,7 @@ def test_run_goes_on_where_it_is_when_the_eviction_is_called_off(
 
 
 @pytest.mark.slow
-def test_notice_commits_at_once_while_the_script_goes_on(
+def test_notice_causes_a_commit_while_the_script_runs(
     task: Task, imds: FakeImds, until: Until
 ) -> None:
     task.settings["BATCH_EMULATOR_IMDS"] = imds.url
@@ -225,7 +223,9 @@ def test_notice_commits_at_once_while_the_script_goes_on(
 
 
 @pytest.mark.slow
-def test_script_without_checkpoints_is_left_alone(task: Task, imds: FakeImds, until: Until) -> None:
+def test_script_without_checkpoints_is_not_stopped(
+    task: Task, imds: FakeImds, until: Until
+) -> None:
     task.settings["BATCH_EMULATOR_IMDS"] = imds.url
     task.submit(SAVES_ON_SIGTERM, checkpoints=None)
     imds.preempt(1, NODE)

@@ -74,7 +74,7 @@ def prepared(tmp_path: Path) -> dict[str, str]:
     return {"VIRTUAL_ENV": str(tmp_path)}
 
 
-def test_command_has_the_time_that_prepare_left(
+def test_command_has_the_remaining_time_after_prepare(
     tmp_path: Path, attempt_of: Callable[..., Attempt]
 ) -> None:
     commands = Commands(takes_s=30.0)
@@ -82,7 +82,7 @@ def test_command_has_the_time_that_prepare_left(
     assert commands.limits == [100.0, 70.0]
 
 
-def test_command_after_a_prepare_that_took_all_the_time_is_stopped(
+def test_command_is_stopped_if_prepare_used_all_the_time(
     tmp_path: Path, attempt_of: Callable[..., Attempt]
 ) -> None:
     commands = Commands(takes_s=100.0)
@@ -100,7 +100,7 @@ def test_worker_limits_the_time_of_prepare_only(
     assert commands.limits == [100.0, None]
 
 
-def test_prepare_that_takes_too_long_fails_the_run(
+def test_prepare_over_its_time_limit_fails_the_run(
     tmp_path: Path, attempt_of: Callable[..., Attempt]
 ) -> None:
     commands = Commands(takes_s=101.0)
@@ -109,7 +109,7 @@ def test_prepare_that_takes_too_long_fails_the_run(
     assert failure.value.code == "PreparationFailed"
 
 
-def test_wait_for_the_preparation_of_another_task_has_an_end(
+def test_wait_for_the_preparation_of_another_task_times_out(
     tmp_path: Path, attempt_of: Callable[..., Attempt]
 ) -> None:
     commands = Commands(takes_s=0.0)
@@ -126,7 +126,7 @@ def test_wait_for_the_preparation_of_another_task_has_an_end(
     assert commands.limits == []
 
 
-def test_without_a_time_limit_neither_has_one(
+def test_prepare_and_command_have_no_limit_by_default(
     tmp_path: Path, attempt_of: Callable[..., Attempt]
 ) -> None:
     commands = Commands(takes_s=30.0)

@@ -99,7 +99,7 @@ def documents(service: FakeBlobs, end: str) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("planned")
 @pytest.mark.feature(30)
-def test_a_firing_makes_a_group_of_runs_with_ids_of_their_own(
+def test_firing_creates_a_group_of_runs_with_new_ids(
     service: FakeBlobs, container: ContainerClient, batch: FakeBatch, tasks: JobTasks
 ) -> None:
     assert fire(container, tasks, PLACE, JOB, ACCESS)
@@ -149,7 +149,7 @@ def test_each_task_gets_its_own_secrets_and_access_and_blobs_hold_none(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("planned")
-def test_attempts_that_die_anywhere_or_race_make_one_group(
+def test_killed_and_racing_attempts_create_one_group(
     service: FakeBlobs, container: ContainerClient, batch: FakeBatch, tasks: JobTasks
 ) -> None:
     """A node may go at any request: here each of them once, and eight managers at a time."""
@@ -179,7 +179,7 @@ def test_jobs_of_one_schedule_at_the_same_moment_share_no_run(
 
 
 @pytest.mark.usefixtures("planned")
-def test_tasks_that_are_refused_leave_runs_that_say_so(
+def test_refused_tasks_leave_runs_with_the_reason(
     service: FakeBlobs, container: ContainerClient, batch: FakeBatch, tasks: JobTasks
 ) -> None:
     batch.answers.append((403, "InsufficientAccountPermissions"))
@@ -189,7 +189,7 @@ def test_tasks_that_are_refused_leave_runs_that_say_so(
     assert "InsufficientAccountPermissions" in results[0]["message"]
 
 
-def test_schedule_that_is_gone_or_damaged_is_named(
+def test_missing_or_damaged_schedule_is_named(
     service: FakeBlobs, container: ContainerClient, tasks: JobTasks
 ) -> None:
     with pytest.raises(SettingsError, match="the schedule was removed"):
@@ -205,7 +205,7 @@ def numbered(count: int) -> list[dict[str, Any]]:
     return [{"id": f"t{number}", "commandLine": "x"} for number in range(count)]
 
 
-def test_tasks_are_sent_a_hundred_at_a_time_with_the_tasks_token(
+def test_tasks_are_added_by_hundreds_with_the_token_of_the_task(
     batch: FakeBatch, tasks: JobTasks
 ) -> None:
     tasks.add(numbered(250))
@@ -218,7 +218,7 @@ def test_tasks_are_sent_a_hundred_at_a_time_with_the_tasks_token(
     assert "secret-token" not in repr(TaskTokenCredential("secret-token"))
 
 
-def test_busy_service_lost_answers_and_large_bodies_are_waited_out(
+def test_busy_service_lost_responses_and_large_bodies_are_retried(
     batch: FakeBatch, tasks: JobTasks
 ) -> None:
     batch.answers.extend([(503, "ServerBusy"), "lose", (413, "RequestBodyTooLarge")])
@@ -227,7 +227,7 @@ def test_busy_service_lost_answers_and_large_bodies_are_waited_out(
     assert len(batch.tasks) == 10
 
 
-def test_answers_that_a_proxy_changed_are_waited_out(batch: FakeBatch, tasks: JobTasks) -> None:
+def test_responses_changed_by_a_proxy_are_retried(batch: FakeBatch, tasks: JobTasks) -> None:
     bodies = [b"", b"<html>Sign in</html>", b'{"value": [{"sta', b"[]", b'{"value": [7]}', b"null"]
     for body in bodies:
         batch.answers.append(body)
@@ -244,7 +244,7 @@ def test_refusal_names_the_task(batch: FakeBatch, tasks: JobTasks) -> None:
         tasks.add(numbered(1))
 
 
-def test_without_a_token_the_nodes_identity_asks(
+def test_identity_of_the_node_is_used_without_a_token(
     batch: FakeBatch, retry_budget: RetryBudget
 ) -> None:
     asked: list[str] = []
@@ -263,7 +263,7 @@ def test_without_a_token_the_nodes_identity_asks(
     assert "resource=https%3A%2F%2Fbatch.core.windows.net%2F" in asked[0]
 
 
-def test_ids_of_long_names_stay_apart_and_within_what_batch_takes() -> None:
+def test_ids_of_long_names_are_distinct_and_valid() -> None:
     names = [f"{'t' * 26}{number:03}" for number in range(200)]
     made = make_firing(
         {"schedule": "n" * 40, "tasks": dict.fromkeys(names)}, "key", "job", datetime.now(UTC)

@@ -35,7 +35,7 @@ def put_template(service: FakeBlobs) -> None:
     service.put(f"schedules/{PLACE}/run.json", json.dumps(TEMPLATE).encode())
 
 
-def test_each_job_is_a_run_of_its_own_with_the_templates_contents(
+def test_each_job_is_a_new_run_of_the_template(
     service: FakeBlobs, container: ContainerClient
 ) -> None:
     put_template(service)
@@ -51,7 +51,7 @@ def test_each_job_is_a_run_of_its_own_with_the_templates_contents(
         assert run["created"] != TEMPLATE["created"]
 
 
-def test_later_attempts_of_the_task_go_on_with_the_same_run(
+def test_later_attempts_of_the_task_continue_the_same_run(
     service: FakeBlobs, container: ContainerClient
 ) -> None:
     put_template(service)
@@ -61,7 +61,7 @@ def test_later_attempts_of_the_task_go_on_with_the_same_run(
     assert service.data(f"{first['RUNNER_RUN_ID']}/run.json") == run
 
 
-def test_attempts_that_race_make_one_run(service: FakeBlobs, container: ContainerClient) -> None:
+def test_racing_attempts_create_one_run(service: FakeBlobs, container: ContainerClient) -> None:
     put_template(service)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: with_run_id(environment(), container), range(40)))
@@ -72,7 +72,7 @@ def test_attempts_that_race_make_one_run(service: FakeBlobs, container: Containe
     assert len(runs) == 1
 
 
-def test_attempt_that_died_before_it_wrote_the_run_is_made_up_for(
+def test_next_attempt_writes_the_run_of_a_killed_one(
     service: FakeBlobs, container: ContainerClient
 ) -> None:
     put_template(service)
@@ -83,7 +83,7 @@ def test_attempt_that_died_before_it_wrote_the_run_is_made_up_for(
     assert json.loads(service.data(f"{found}/run.json"))["created"] == body["created"]
 
 
-def test_schedule_that_is_gone_and_places_that_are_none_are_named(
+def test_missing_schedule_and_invalid_place_are_named(
     container: ContainerClient,
 ) -> None:
     with pytest.raises(SettingsError, match="the schedule was removed"):
@@ -93,5 +93,5 @@ def test_schedule_that_is_gone_and_places_that_are_none_are_named(
             with_run_id(environment(place=place), container)
 
 
-def test_task_of_a_client_is_left_as_it_is(container: ContainerClient) -> None:
+def test_task_of_a_client_is_unchanged(container: ContainerClient) -> None:
     assert with_run_id({"RUNNER_RUN_ID": "a-1"}, container) == {"RUNNER_RUN_ID": "a-1"}

@@ -98,16 +98,14 @@ def test_secret_is_read_with_the_nodes_identity_and_hidden(
         (400, "400, Bad Request"),
     ],
 )
-def test_refusal_says_what_to_do(
-    vault: Vault, retry_budget: RetryBudget, status: int, said: str
-) -> None:
+def test_refusal_has_a_fix(vault: Vault, retry_budget: RetryBudget, status: int, said: str) -> None:
     vault.status = status
     with pytest.raises(StageFailedError, match=said) as caught:
         of(f"{vault.url}/secrets/hub").resolve(retry_budget)
     assert (caught.value.step, caught.value.code) == ("secrets", "SecretUnavailable")
 
 
-def test_token_goes_nowhere_else(vault: Vault, retry_budget: RetryBudget) -> None:
+def test_token_is_sent_only_to_the_vault(vault: Vault, retry_budget: RetryBudget) -> None:
     with pytest.raises(StageFailedError, match="that is not a key vault"):
         of("https://vault.azure.net.example.org/secrets/hub").resolve(retry_budget)
     with pytest.raises(StageFailedError, match="that is not a key vault"):
@@ -119,7 +117,7 @@ def test_token_goes_nowhere_else(vault: Vault, retry_budget: RetryBudget) -> Non
     assert vault.asked == ["/secrets/hub"]
 
 
-def test_script_has_the_secret_and_its_log_has_not(vault: Vault, task: Task) -> None:
+def test_script_gets_the_secret_and_its_log_does_not(vault: Vault, task: Task) -> None:
     task.settings = {"RUNNER_IMDS_TOKEN_URL": f"{vault.url}/token"}
     task.secrets = {"values": {}, "keyvault": {"TOKEN": f"{vault.url}/secrets/hub"}}
     task.submit("import os; print(os.environ['TOKEN'], len(os.environ['TOKEN']))")
@@ -128,7 +126,7 @@ def test_script_has_the_secret_and_its_log_has_not(vault: Vault, task: Task) -> 
     assert next(iter(task.json("result.json")["stages_s"])) == "secrets"
 
 
-def test_secret_that_cannot_be_read_fails_the_run(vault: Vault, task: Task) -> None:
+def test_unreadable_secret_fails_the_run(vault: Vault, task: Task) -> None:
     vault.status = 403
     task.settings = {"RUNNER_IMDS_TOKEN_URL": f"{vault.url}/token"}
     task.secrets = {"keyvault": {"TOKEN": f"{vault.url}/secrets/hub"}}
@@ -160,7 +158,7 @@ HIDDEN = "hunter2-hunter2"
 
 
 @pytest.mark.slow
-def test_name_of_a_file_in_a_checkpoint_is_told_without_the_secret(task: Task) -> None:
+def test_secret_in_a_file_name_of_a_checkpoint_is_redacted(task: Task) -> None:
     task.secrets = {"values": {"TOKEN": HIDDEN}}
     task.submit(
         "import os\n"
@@ -176,7 +174,7 @@ def test_name_of_a_file_in_a_checkpoint_is_told_without_the_secret(task: Task) -
     assert HIDDEN not in task.output
 
 
-def test_checkpoint_that_is_skipped_is_told_without_the_secret(task: Task) -> None:
+def test_secret_in_a_skipped_checkpoint_is_redacted(task: Task) -> None:
     task.secrets = {"values": {"TOKEN": HIDDEN}}
     file = {
         "path": f"model-{HIDDEN}",

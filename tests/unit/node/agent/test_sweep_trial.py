@@ -118,7 +118,7 @@ def test_first_trials_of_a_sampler_are_the_seeded_draws(
 
 
 @pytest.mark.feature(45)
-def test_later_trial_gets_what_the_sampler_chose_and_every_attempt_keeps_it(
+def test_later_trial_keeps_the_values_of_the_sampler(
     runs: ContainerClient, service: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[Mapping[str, Any]] = []

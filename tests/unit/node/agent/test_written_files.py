@@ -51,13 +51,13 @@ def test_promised_output_is_found_beside_the_script(task: Task, promised: str) -
     assert task.run() == 0, task.output
 
 
-def test_promised_output_that_came_with_the_code_is_missing(task: Task) -> None:
+def test_promised_output_from_the_code_archive_is_missing(task: Task) -> None:
     task.submit("", outputs=["train.py"])
     assert task.run() == 1
     assert task.json("result.json")["code"] == "OutputMissing"
 
 
-def test_what_is_left_out_is_in_the_result_and_in_the_events(task: Task) -> None:
+def test_omitted_files_are_in_the_result_and_the_events(task: Task) -> None:
     task.submit("open('big.bin', 'w').write('x' * 2000)", keep={"max_bytes": 1000})
     assert task.run() == 0, task.output
     [left_out] = task.json("result.json")["left_out"]
@@ -68,7 +68,7 @@ def test_what_is_left_out_is_in_the_result_and_in_the_events(task: Task) -> None
 
 
 @pytest.mark.slow
-def test_process_that_outlives_the_script_is_in_the_events(task: Task) -> None:
+def test_process_outliving_the_script_is_in_the_events(task: Task) -> None:
     task.submit("import subprocess\nsubprocess.Popen(['sleep', '60'])")
     assert task.run() == 0, task.output
     notices = [e for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "notice"]
@@ -76,7 +76,7 @@ def test_process_that_outlives_the_script_is_in_the_events(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_export_that_is_made_up_for_has_the_files_beside_the_script(task: Task) -> None:
+def test_repeated_export_has_the_files_beside_the_script(task: Task) -> None:
     task.submit(BESIDE, retries=1, outputs=["model.h5"])
     task.service.refuse_put = f"{RUN}/output/model.h5"
     assert task.run() == 1
@@ -87,7 +87,7 @@ def test_export_that_is_made_up_for_has_the_files_beside_the_script(task: Task) 
     assert task.text("attempts/2/output/model.h5") == "weights"
 
 
-def test_variable_of_batch_ai_is_a_folder_of_the_outputs(task: Task) -> None:
+def test_variable_of_batch_ai_is_an_output_folder(task: Task) -> None:
     task.submit(
         "import os\nopen(os.environ['AZ_BATCHAI_OUTPUT_MODEL'] + '/a', 'w').write('1')\n"
         "print([name for name in os.environ if name.startswith('AZURE_ML_')])"
@@ -106,7 +106,7 @@ def test_failed_script_leaves_its_files_as_partial_outputs(task: Task) -> None:
     assert task.text("output/model.h5") == "weights"
 
 
-def test_missing_promise_costs_no_file_that_was_written(task: Task) -> None:
+def test_missing_promised_output_keeps_written_files(task: Task) -> None:
     task.submit(BESIDE, outputs=["other.bin"])
     assert task.run() == 1
     assert task.json("result.json")["code"] == "OutputMissing"
@@ -115,7 +115,7 @@ def test_missing_promise_costs_no_file_that_was_written(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_only_the_attempt_that_ends_the_run_exports_a_failure(task: Task) -> None:
+def test_only_the_last_attempt_exports_a_failure(task: Task) -> None:
     task.submit(BESIDE + "raise SystemExit(3)", retries=1)
     assert task.run() == 3
     assert not task.has("output/model.h5")
@@ -173,7 +173,7 @@ def test_folders_and_files_of_the_agent_are_no_outputs(task: Task) -> None:
     assert task.json("result.json").get("left_out", []) == []
 
 
-def test_names_that_no_blob_can_have_are_outputs(task: Task) -> None:
+def test_names_invalid_for_blobs_are_outputs(task: Task) -> None:
     script = "import os\n"
     script += "names = ['a\\\\b', 'a:1.csv', b'\\x1b[1m\\xff', 'end.', '%x5C', 'two\\nlines']\n"
     script += "for name in names:\n    open(name, 'w').write('x')\n"
@@ -195,7 +195,7 @@ def test_names_that_no_blob_can_have_are_outputs(task: Task) -> None:
         assert task.service.data(blob_name(f"{RUN}/output/{path}")) == b"x"
 
 
-def test_damaged_list_of_an_earlier_attempt_costs_nothing_else(task: Task) -> None:
+def test_damaged_list_of_an_earlier_attempt_is_ignored(task: Task) -> None:
     task.submit(BESIDE)
     task.service.put(f"{RUN}/attempts/1/start.json", b"{}")
     task.service.put(f"{RUN}/attempts/1/outputs.json", b"{")
@@ -204,7 +204,7 @@ def test_damaged_list_of_an_earlier_attempt_costs_nothing_else(task: Task) -> No
     assert set(outputs(task)) == {"model.h5", "home/home.txt"}
 
 
-def test_temporary_files_of_the_script_are_kept_and_removed_from_the_node(task: Task) -> None:
+def test_temporary_files_are_exported_and_removed_from_the_node(task: Task) -> None:
     task.submit(
         "import os, tempfile\nfolder = tempfile.mkdtemp()\nprint(tempfile.gettempdir())\n"
         "os.rename(folder, os.environ['TMPDIR'] + '/mine')\n"
@@ -215,7 +215,7 @@ def test_temporary_files_of_the_script_are_kept_and_removed_from_the_node(task: 
     assert not Path(task.text("logs/stdout.txt").strip()).exists()
 
 
-def test_temporary_files_that_the_user_directs_elsewhere_are_left_alone(task: Task) -> None:
+def test_temporary_files_in_a_folder_of_the_user_are_not_moved(task: Task) -> None:
     task.submit("import os; print(os.environ['TMPDIR'])", env={"TMPDIR": str(task.folder)})
     assert task.run() == 0, task.output
     assert task.text("logs/stdout.txt").strip() == str(task.folder)
@@ -230,7 +230,7 @@ def test_model_at_an_absolute_path_is_an_output(task: Task) -> None:
     assert task.text(f"output/outside{path}") == "far"
 
 
-def test_model_at_a_path_that_stands_nowhere_is_an_output(task: Task) -> None:
+def test_model_at_a_computed_path_is_an_output(task: Task) -> None:
     task.settings["FAR"] = str(task.folder)
     task.submit(
         "import os, pathlib\n"
@@ -265,7 +265,7 @@ def make_odd(task: Task, answer: str) -> None:
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "succeeded"), (3, "failed")])
-def test_failed_search_for_files_leaves_the_outcome_as_it_was(
+def test_failed_search_for_files_does_not_change_the_outcome(
     task: Task, code: int, status: str
 ) -> None:
     make_odd(task, "raise RuntimeError('odd')")
@@ -342,7 +342,7 @@ def test_temporary_files_of_a_killed_attempt_are_removed_by_the_next(
 
 
 @pytest.mark.slow
-def test_temporary_files_outlive_an_export_that_is_made_up_for(task: Task) -> None:
+def test_temporary_files_are_kept_for_a_repeated_export(task: Task) -> None:
     task.submit(TEMPORARY + "open('m.h5', 'w').close()", retries=1, outputs=["m.h5"])
     task.service.refuse_put = f"{RUN}/output/m.h5"
     assert task.run() == 1

@@ -44,14 +44,14 @@ def _check(count: int, *, deaf: int | None = None, gpus: dict[int, str] | None =
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_healthy_nodes_sum_up_the_values_of_all(count: int) -> None:
+def test_healthy_nodes_compute_the_sum_of_all_values(count: int) -> None:
     reports = _check(count)
     assert reports == dict.fromkeys(range(count), GateReport())
     assert find_bad_rank(reports) is None
 
 
 @pytest.mark.parametrize("bad", [1, 2, 3])
-def test_node_without_a_network_is_the_one_that_is_named(bad: int) -> None:
+def test_node_without_a_network_is_named(bad: int) -> None:
     reports = _check(4, deaf=bad)
     assert reports[bad] is None
     found = find_bad_rank(reports)
@@ -62,7 +62,7 @@ def test_node_without_a_network_is_the_one_that_is_named(bad: int) -> None:
     assert (find_bad_rank(reports) or (None,))[0] == bad
 
 
-def test_node_whose_gpu_does_not_answer_is_named_with_the_reason() -> None:
+def test_node_with_a_silent_gpu_is_named_with_the_reason() -> None:
     reports = _check(3, gpus={2: "nvidia-smi did not answer within 30 s"})
     assert find_bad_rank(reports) == (2, "nvidia-smi did not answer within 30 s")
 
@@ -75,7 +75,7 @@ def test_unreachable_peer_is_named_in_the_error() -> None:
     assert find_bad_rank(reports) == (1, "rank 0: cannot connect to rank 1: timed out")
 
 
-def test_strangers_do_not_disturb_the_check() -> None:
+def test_unknown_connections_do_not_disturb_the_check() -> None:
     def stranger(port: int) -> None:
         with socket.create_connection(("127.0.0.1", port)) as sock:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"x" * 64)
@@ -110,7 +110,7 @@ exit 15
 
 @pytest.mark.slow
 @pytest.mark.feature(24)
-def test_run_names_the_node_whose_gpu_is_lost(
+def test_run_names_the_node_with_a_lost_gpu(
     node_group: NodeGroupTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The program stands for that of a driver whose GPU fell off the bus."""

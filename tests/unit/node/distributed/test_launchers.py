@@ -39,12 +39,12 @@ def spec(launcher: str, processes: int | None = None) -> RunSpec:
 
 
 @pytest.mark.parametrize("launcher", ["python", "tensorflow", "jax"])
-def test_command_runs_as_it_is_once_on_each_node(launcher: str) -> None:
+def test_command_runs_unchanged_once_per_node(launcher: str) -> None:
     assert plan_launch(spec(launcher), 1, SCRIPT, place()).words == SCRIPT
     assert count_processes(spec(launcher), {"CUDA_VISIBLE_DEVICES": "0,1"}) == 1
 
 
-def test_torchrun_has_the_nodes_and_an_id_of_the_attempt() -> None:
+def test_torchrun_gets_the_nodes_and_an_id_of_the_attempt() -> None:
     words = plan_launch(spec("torchrun"), 3, SCRIPT, place(1)).words
     assert words[:3] == ("python", "-m", "torch.distributed.run")
     assert words[-3:] == ("train.py", "--epochs", "3")
@@ -82,7 +82,7 @@ def test_torchrun_on_one_node_needs_no_port() -> None:
     assert own.words[-3:] == ("--max-restarts", "2", "a.py")
 
 
-def test_processes_are_the_gpus_of_the_node_or_as_the_recipe_says() -> None:
+def test_processes_per_node_are_its_gpus_unless_configured() -> None:
     assert count_processes(spec("torchrun"), {"CUDA_VISIBLE_DEVICES": "0,1,5"}) == 3
     assert count_processes(spec("mpi"), {"CUDA_VISIBLE_DEVICES": ""}) == 1
     assert count_processes(spec("mpi", 7), {"CUDA_VISIBLE_DEVICES": "0"}) == 7
@@ -106,7 +106,7 @@ def test_mpi_starts_all_processes_from_rank_0(launcher: str, tmp_path: Path) -> 
     assert own.environment == first.environment
 
 
-def test_nodes_of_a_pool_keep_the_collectives_of_open_mpi() -> None:
+def test_pool_nodes_keep_the_collectives_of_open_mpi() -> None:
     assert "OMPI_MCA_coll" not in mpi_environment(place())
 
 
@@ -115,7 +115,7 @@ def test_every_launcher_of_the_recipe_has_a_plan(tmp_path: Path) -> None:
         assert plan_launch(spec(launcher), 1, SCRIPT, place(folder=tmp_path)).words
 
 
-def test_program_for_unknown_hosts_ends_as_ssh_would(tmp_path: Path) -> None:
+def test_program_for_unknown_hosts_exits_like_ssh(tmp_path: Path) -> None:
     write_launch_files(SCRIPT, tmp_path, place(folder=tmp_path))
     requests = LaunchRequests(tmp_path, lambda *_: False)
     requests.start()
@@ -124,7 +124,7 @@ def test_program_for_unknown_hosts_ends_as_ssh_would(tmp_path: Path) -> None:
     assert done.returncode == 255
 
 
-def test_port_that_is_taken_is_not_given_to_a_rendezvous() -> None:
+def test_used_port_is_not_chosen_for_a_rendezvous() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
         free = next(p for p in RENDEZVOUS_PORTS if _is_free(p))
@@ -195,7 +195,7 @@ def test_failure_of_a_process_on_another_node_is_that_of_mpirun(node_group: Node
     assert message == "rank 0 on node tvm-0: python train.py exited with code 5"
 
 
-def test_missing_mpirun_is_told_with_what_to_install(node_group: NodeGroupTask) -> None:
+def test_missing_mpirun_is_reported_with_the_package(node_group: NodeGroupTask) -> None:
     node_group.settings["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}/bin"
     if shutil.which("mpirun", path=node_group.settings["PATH"]):
         pytest.skip("mpirun is among the programs that every node has")
@@ -207,7 +207,7 @@ def test_missing_mpirun_is_told_with_what_to_install(node_group: NodeGroupTask) 
 
 
 @pytest.mark.feature(23)
-def test_open_mpi_sums_over_two_nodes(node_group: NodeGroupTask) -> None:
+def test_open_mpi_computes_a_sum_over_two_nodes(node_group: NodeGroupTask) -> None:
     python = os.environ.get("MPI_PYTHON")
     if python is None:
         pytest.skip("$MPI_PYTHON names no interpreter with mpi4py, with mpirun beside it")

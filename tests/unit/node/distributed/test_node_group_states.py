@@ -122,7 +122,7 @@ def test_all_start_together_and_primary_awaits_workers(party: Party) -> None:
     assert not party.node_group.failed
 
 
-def test_failed_run_does_not_wait_for_outputs_of_a_worker_that_is_gone(party: Party) -> None:
+def test_failed_run_does_not_wait_for_outputs_of_a_lost_worker(party: Party) -> None:
     party.assemble()
 
     def go(connection: AgentConnection) -> None:
@@ -155,7 +155,7 @@ def test_worker_lost_before_export_is_named_not_failed(
     assert party.messages()[-1] == "outputs of rank 2 on node tvm-2, if any, are not exported"
 
 
-def test_worker_that_never_ends_is_stopped_without_failure(hasty: Party) -> None:
+def test_endless_worker_is_stopped_without_failure(hasty: Party) -> None:
     hasty.assemble()
     hasty.connections[1].send(**{"is": "ended"})
     hasty.node_group.check_results(ScriptResult(0, timed_out=False))

@@ -97,7 +97,7 @@ while len(list(there.glob("there-*"))) < 2:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", ["0", "1"])
-def test_failed_run_keeps_what_every_rank_made(node_group: NodeGroupTask, failing: str) -> None:
+def test_failed_run_keeps_files_of_every_rank(node_group: NodeGroupTask, failing: str) -> None:
     script = WRITES + BOTH + f"if rank == {failing!r}: sys.exit(3)\ntime.sleep(300)\n"
     node_group.submit(script, resources={"nodes": 2})
     assert node_group.run_node_group(2) == 3, node_group.output
@@ -123,7 +123,7 @@ def test_failed_run_keeps_files_of_the_same_name(node_group: NodeGroupTask) -> N
 
 
 @pytest.mark.slow
-def test_failure_that_is_retried_does_not_wait_for_outputs_of_workers(
+def test_retried_failure_does_not_wait_for_outputs_of_workers(
     node_group: NodeGroupTask,
 ) -> None:
     node_group.submit(WRITES + BOTH + "sys.exit(3)\n", resources={"nodes": 2}, retries=1)
@@ -132,7 +132,7 @@ def test_failure_that_is_retried_does_not_wait_for_outputs_of_workers(
 
 
 @pytest.mark.slow
-def test_terminated_run_keeps_what_every_rank_made(node_group: NodeGroupTask, until: Until) -> None:
+def test_terminated_run_keeps_files_of_every_rank(node_group: NodeGroupTask, until: Until) -> None:
     node_group.submit(WRITES + BOTH + "time.sleep(300)\n", resources={"nodes": 2})
     primary = node_group.start_node_group(2)
     until((node_group.shared / "there-1").exists)
@@ -145,9 +145,7 @@ def test_terminated_run_keeps_what_every_rank_made(node_group: NodeGroupTask, un
 
 
 @pytest.mark.slow
-def test_next_attempt_takes_over_files_of_the_same_name(
-    node_group: NodeGroupTask, until: Until
-) -> None:
+def test_next_attempt_keeps_files_of_the_same_name(node_group: NodeGroupTask, until: Until) -> None:
     script = WRITES + (
         "if os.environ['RUNNER_ATTEMPT'] == '1':\n"
         "    if rank == '0':\n        (out / 'rank-1').mkdir()\n"
@@ -169,9 +167,7 @@ def test_next_attempt_takes_over_files_of_the_same_name(
 
 
 @pytest.mark.slow
-def test_next_attempt_takes_over_what_every_rank_made(
-    node_group: NodeGroupTask, until: Until
-) -> None:
+def test_next_attempt_keeps_files_of_every_rank(node_group: NodeGroupTask, until: Until) -> None:
     script = WRITES + "if os.environ['RUNNER_ATTEMPT'] == '1':\n    "
     script += BOTH.strip().replace("\n", "\n    ") + "\n    time.sleep(300)\n"
     node_group.submit(script, resources={"nodes": 2})

@@ -91,7 +91,7 @@ def test_search_for_primary_can_be_interrupted(token: str) -> None:
         find_primary(HERE, token, within_s=30, check=check)
 
 
-def test_wrong_token_is_rejected_and_learns_nothing(host: Host, token: str) -> None:
+def test_wrong_token_is_rejected_without_information(host: Host, token: str) -> None:
     sock = host.connect()
     connection = AgentConnection(sock)
     nonce = (connection.receive() or {})["nonce"]

@@ -150,9 +150,7 @@ def test_image_python_is_used_without_requirements(tmp_path: Path, code: Path) -
 
 @pytest.mark.slow
 @pytest.mark.feature(23)
-def test_agent_with_a_python_of_its_own_uses_that_of_the_image_for_the_script(
-    tmp_path: Path, code: Path
-) -> None:
+def test_script_uses_the_python_of_the_image_not_of_the_agent(tmp_path: Path, code: Path) -> None:
     python = image_with_packages(tmp_path / "image")
     found, reported = ensure(tmp_path, BASE, of_image=str(python))
     assert (found, reported) == (str(tmp_path / "image"), ["the image's Python"])

@@ -434,7 +434,7 @@ def test_requirements_from_the_code_are_detected(code: Path, line: str, local: b
         ("pyproject.toml", '[tool.uv.sources]\na = {path = "lib"}\n', True),
     ],
 )
-def test_environment_depends_on_what_a_project_or_script_lists(
+def test_environment_depends_on_dependencies_of_project_or_script(
     builder: EnvironmentBuilder, code: Path, name: str, block: str, local: bool
 ) -> None:
     (code / name).write_text(f"{block}x = 1\n")

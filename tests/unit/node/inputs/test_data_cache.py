@@ -53,7 +53,7 @@ def test_data_is_fetched_once_per_node(
     assert len(stored.requests) == asked
 
 
-def test_two_blobs_of_one_name_are_two_files(
+def test_blobs_with_equal_file_names_are_two_files(
     make_cache: Callable[..., DataCache], service: FakeBlobs, tmp_path: Path
 ) -> None:
     """Older versions stored `notes.` as it is; a blob may have the name of a folder."""

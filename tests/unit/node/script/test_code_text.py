@@ -25,7 +25,7 @@ COMMAND = ("python", "train.py", "--output_dir", "res")
     ],
     ids=["one word", "one line of pairs", "empty lines", "assignments", "quotes", "folders"],
 )
-def test_large_data_in_code_does_not_hold_up_the_script(tmp_path: Path, text: str) -> None:
+def test_large_data_in_code_does_not_delay_the_script(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text)
     said = CodeText(tmp_path, COMMAND)
     assert list(said.expected_folders(COMMAND)) == ["outputs", "logs", "res"]
@@ -46,12 +46,12 @@ def test_large_data_in_code_does_not_hold_up_the_script(tmp_path: Path, text: st
         ("print('hello')", False),
     ],
 )
-def test_training_that_nobody_saves_is_recognized(tmp_path: Path, text: str, bare: bool) -> None:
+def test_training_without_checkpoints_is_recognized(tmp_path: Path, text: str, bare: bool) -> None:
     (tmp_path / "train.py").write_text(text)
     assert CodeText(tmp_path, COMMAND).is_bare_loop is bare
 
 
-def test_folder_of_checkpoints_in_an_argument_counts(tmp_path: Path) -> None:
+def test_checkpoint_folder_in_an_argument_is_recognized(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("for epoch in range(5): pass")
     assert CodeText(
         tmp_path, ("python", "t.py", "--to", "$RUNNER_CHECKPOINT_DIR")

@@ -144,7 +144,7 @@ def beside(folder: Path, *names: str) -> Collected:
     return Collected({name: str(folder / name) for name in names}, dict.fromkeys(names, "code"))
 
 
-def test_promise_counts_only_for_a_file_that_is_kept(tmp_path: Path) -> None:
+def test_promised_output_must_be_among_the_kept_files(tmp_path: Path) -> None:
     with pytest.raises(StageFailedError):
         check_promised(tmp_path, ["m.h5"], Collected())
 
@@ -166,7 +166,7 @@ def test_promise_is_a_path_in_the_folder_of_the_script(
 
 
 @pytest.mark.parametrize("fault", ["refused", "gone"])
-def test_file_that_nobody_promised_is_left_out_when_it_cannot_be_kept(
+def test_unpromised_file_is_omitted_if_it_cannot_be_stored(
     tmp_path: Path, container: ContainerClient, service: FakeBlobs, fault: str
 ) -> None:
     for name in ("a.txt", "b.txt"):

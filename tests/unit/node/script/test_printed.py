@@ -111,13 +111,13 @@ PRINTED: dict[str, tuple[str, Found]] = {
 
 @pytest.mark.feature(46)
 @pytest.mark.parametrize("framework", PRINTED)
-def test_metrics_are_read_from_what_frameworks_print(framework: str) -> None:
+def test_metrics_are_read_from_the_output_of_frameworks(framework: str) -> None:
     text, expected = PRINTED[framework]
     assert read(text) == expected
     assert read(*text) == expected, "in pieces of one character"
 
 
-def test_metrics_of_an_epoch_are_there_when_keras_has_printed_them() -> None:
+def test_metrics_of_an_epoch_are_read_once_keras_printed_them() -> None:
     queue = LineQueue()
     printed = PrintedMetrics(MetricLog(1, queue), is_on=True)
     printed.feed(KERAS_2[: KERAS_2.index("Epoch 2")].encode())
@@ -170,7 +170,7 @@ def warned(printed: PrintedMetrics, log: MetricLog) -> list[str]:
     return warnings
 
 
-def test_search_that_takes_too_long_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_search_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printed_module, "BUDGET_S", 0.0)
     log = MetricLog(1, LineQueue())
     printed = PrintedMetrics(log, is_on=True)
@@ -231,7 +231,7 @@ def test_metrics_are_read_without_a_pattern(task: Task) -> None:
         (LOSS + "import os; open(os.environ['RUNNER_METRICS_FILE'], 'w').close()", {}),
     ],
 )
-def test_nothing_is_guessed_where_script_or_recipe_name_metrics(
+def test_no_metric_is_guessed_if_script_or_recipe_define_some(
     task: Task, script: str, metrics: dict[str, Any]
 ) -> None:
     task.submit(script, metrics=metrics)
@@ -240,7 +240,7 @@ def test_nothing_is_guessed_where_script_or_recipe_name_metrics(
 
 
 @pytest.mark.slow
-def test_nothing_is_guessed_once_a_package_writes_metrics(task: Task) -> None:
+def test_no_metric_is_guessed_once_a_package_writes_some(task: Task) -> None:
     package = (
         "import os\nopen(os.environ['RUNNER_METRICS_' + 'FILE'], 'w').write('{\"a\": 1}\\n')\n"
     )
@@ -255,7 +255,7 @@ def test_nothing_is_guessed_once_a_package_writes_metrics(task: Task) -> None:
 
 
 @pytest.mark.slow
-def test_export_that_is_made_up_for_has_the_printed_metrics(task: Task) -> None:
+def test_repeated_export_has_the_printed_metrics(task: Task) -> None:
     task.submit(LOSS + "open('m.h5', 'w').close()", metrics={}, retries=1, outputs=["m.h5"])
     task.service.refuse_put = "mnist-1/output/m.h5"
     assert task.run() == 1

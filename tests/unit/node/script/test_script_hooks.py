@@ -28,7 +28,7 @@ print(load_state(), os.listdir(os.environ["RUNNER_CHECKPOINT_DIR"]))
 
 
 @pytest.mark.slow
-def test_script_imports_only_hooks(task: Task) -> None:
+def test_script_can_import_only_the_hooks(task: Task) -> None:
     task.submit(_SCRIPT, env={"PYTHONPATH": "/mine"})
     assert task.run() == 0, task.text("logs/stderr.txt")
     first, second = task.text("logs/stdout.txt").splitlines()
@@ -82,7 +82,7 @@ def test_states_saved_without_pause_are_committed(
     assert process.wait(120) == 0, task.text("logs/stderr.txt")
 
 
-def test_what_every_python_imports_at_its_start_is_valid_in_old_ones(tmp_path: Path) -> None:
+def test_start_files_have_the_syntax_of_python_3_5(tmp_path: Path) -> None:
     python_path(None, tmp_path, tmp_path / "env")
     files = list((tmp_path / "hooks" / START_FOLDER).glob("*.py"))
     assert {file.name for file in files} == {"sitecustomize.py", "runner_written_paths.py"}
@@ -102,7 +102,7 @@ def notices(task: Task) -> list[str]:
 
 
 @pytest.mark.slow
-def test_bare_loop_is_told_that_an_eviction_restarts_it(task: Task) -> None:
+def test_plain_loop_gets_a_notice_that_an_eviction_restarts_it(task: Task) -> None:
     task.submit(_UNAWARE)
     assert task.run() == 0, task.text("logs/stderr.txt")
     assert task.text("logs/stdout.txt") == "FrameworkFinder False\n"
@@ -119,16 +119,14 @@ def test_automatic_checkpoints_can_be_switched_off(task: Task, rule: dict[str, A
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("keep", "is_there"), [(None, False), ({}, True)])
-def test_paths_are_recorded_only_where_files_are_kept(
-    task: Task, keep: Any, is_there: bool
-) -> None:
+def test_paths_are_recorded_only_if_files_are_kept(task: Task, keep: Any, is_there: bool) -> None:
     task.submit("import sys; print('runner_written_paths' in sys.modules)", keep=keep)
     assert task.run() == 0, task.text("logs/stderr.txt")
     assert task.text("logs/stdout.txt") == f"{is_there}\n"
 
 
 @pytest.mark.slow
-def test_nothing_is_changed_in_a_script_that_saves_checkpoints(task: Task) -> None:
+def test_script_that_saves_checkpoints_is_unchanged(task: Task) -> None:
     task.submit(_UNAWARE + "os.listdir(os.environ['RUNNER_CHECKPOINT_DIR'])")
     assert task.run() == 0, task.text("logs/stderr.txt")
     assert "FrameworkFinder" not in task.text("logs/stdout.txt")
@@ -136,7 +134,7 @@ def test_nothing_is_changed_in_a_script_that_saves_checkpoints(task: Task) -> No
 
 
 @pytest.mark.slow
-def test_framework_on_several_nodes_is_told_that_nothing_is_saved(
+def test_framework_on_several_nodes_gets_a_notice_about_checkpoints(
     node_group: NodeGroupTask,
 ) -> None:
     node_group.submit("# from transformers import Trainer", resources={"nodes": 2})

@@ -301,7 +301,7 @@ def test_lines_written_during_an_outage_are_there_once(
     assert service.text(NAME) == "before\nwritten, not answered\nduring\n"
 
 
-def test_outage_when_the_log_is_full_does_not_end_the_shipping(
+def test_outage_with_a_full_log_does_not_end_the_shipping(
     container: ContainerClient,
     service: FakeBlobs,
     log: Path,

@@ -300,7 +300,7 @@ AT_RUN_TIME = {
 
 @pytest.mark.feature(13)
 @pytest.mark.parametrize("way", AT_RUN_TIME)
-def test_file_at_a_path_that_stands_nowhere_is_an_output(folders: Folders, way: str) -> None:
+def test_file_at_a_computed_path_is_an_output(folders: Folders, way: str) -> None:
     (folders.elsewhere / "old.pt").touch()
     (folders.code / "x.txt").write_text("x")
     script = "import os, pathlib, shutil, sys\nfrom subprocess import run\n"
@@ -334,7 +334,7 @@ class Booster:
 
 
 @pytest.mark.parametrize("module", LIBRARIES)
-def test_file_that_a_library_opens_by_itself_is_an_output(folders: Folders, module: str) -> None:
+def test_file_opened_by_a_native_library_is_an_output(folders: Folders, module: str) -> None:
     """Stand-ins write by the C library, of which Python sees nothing."""
     function, arguments = LIBRARIES[module]
     folder = folders.code
@@ -388,7 +388,7 @@ def test_file_that_a_library_opens_by_itself_is_an_output(folders: Folders, modu
     ],
 )
 @pytest.mark.feature(13)
-def test_file_that_a_real_library_writes_is_an_output(
+def test_file_written_by_an_installed_library_is_an_output(
     folders: Folders, variable: str, lines: str
 ) -> None:
     python = os.environ.get(variable)
@@ -401,13 +401,13 @@ def test_file_that_a_real_library_writes_is_an_output(
     assert found
 
 
-def test_database_at_a_path_that_stands_nowhere_is_an_output(folders: Folders) -> None:
+def test_database_at_a_computed_path_is_an_output(folders: Folders) -> None:
     script = "import os, sqlite3\nbase = sqlite3.connect(os.environ['ELSEWHERE'] + '/results.db')\n"
     collected = folders.run(f"{script}base.execute('create table a (b)')")
     assert set(collected.files) == {f"outside{folders.elsewhere}/results.db"}
 
 
-def test_what_libraries_write_elsewhere_stays_there(folders: Folders) -> None:
+def test_library_files_elsewhere_are_not_collected(folders: Folders) -> None:
     (folders.elsewhere / "old.pt").touch()
     script = (
         "import os, pathlib\nhere = pathlib.Path(os.environ['ELSEWHERE'])\n"
@@ -444,9 +444,7 @@ def test_cache_or_credential_elsewhere_is_no_output(folders: Folders, path: str)
     ("name", "text"),
     [("key.txt", "-----BEGIN PRIVATE KEY-----"), ("gcp.json", '{"private_key": "x"}')],
 )
-def test_file_that_holds_a_key_is_left_out_and_named(
-    folders: Folders, name: str, text: str
-) -> None:
+def test_file_with_a_key_is_omitted_and_named(folders: Folders, name: str, text: str) -> None:
     script = f"import os; open(os.environ['ELSEWHERE'] + '/{name}', 'w').write({text!r})"
     collected = folders.run(script)
     assert not collected.files
@@ -454,7 +452,7 @@ def test_file_that_holds_a_key_is_left_out_and_named(
     assert (left_out.path, left_out.why) == (f"outside{folders.elsewhere}/{name}", "private")
 
 
-def test_private_file_of_another_program_is_left_out_unless_it_is_a_model(
+def test_private_file_of_another_program_is_omitted_unless_a_model(
     folders: Folders,
 ) -> None:
     shell = (
@@ -480,7 +478,7 @@ def test_result_named_like_a_credential_is_an_output(folders: Folders, name: str
     assert set(folders.run(script).files) == {f"outside{folders.elsewhere}/{name}"}
 
 
-def test_downloaded_data_elsewhere_is_left_out_and_named(folders: Folders) -> None:
+def test_downloaded_data_elsewhere_is_omitted_and_named(folders: Folders) -> None:
     script = f"import os\nos.chdir(os.environ['ELSEWHERE'])\n{BIG}open('data/m.pt', 'w')"
     collected = folders.run(script)
     data = f"outside{folders.elsewhere}/data/"
@@ -488,7 +486,7 @@ def test_downloaded_data_elsewhere_is_left_out_and_named(folders: Folders) -> No
     assert collected.left_out == (LeftOut(data, 40_000_001, "data", 2),)
 
 
-def test_many_files_in_a_folder_that_was_there_are_outputs(folders: Folders) -> None:
+def test_many_files_in_an_existing_folder_are_outputs(folders: Folders) -> None:
     script = "import os\nfor n in range(1200): open(f'{os.environ[\"ELSEWHERE\"]}/{n}', 'w')"
     collected = folders.run(script)
     assert len(collected.files) == 1200
@@ -506,7 +504,7 @@ def test_more_paths_than_are_recorded_are_reported(folders: Folders) -> None:
     assert collected.left_out == (LeftOut("outside", 0, "search"),)
 
 
-def test_folder_that_was_there_is_not_taken_for_a_new_one(folders: Folders) -> None:
+def test_existing_folder_is_not_treated_as_new(folders: Folders) -> None:
     script = "import os, pathlib\nhere = os.environ['ELSEWHERE']\n"
     script += "os.makedirs(here, exist_ok=True)\npathlib.Path(here).mkdir(exist_ok=True)\n"
     script += "import ctypes; ctypes.CDLL(None).creat((here + '/of-another').encode(), 0o644)"
@@ -545,7 +543,7 @@ def test_sitecustomize_of_the_interpreter_is_still_imported(folders: Folders) ->
     assert done.stderr == ""
 
 
-def test_secrets_and_files_of_the_system_stay_there(folders: Folders) -> None:
+def test_secrets_and_system_files_are_not_collected(folders: Folders) -> None:
     (folders.elsewhere / ".ssh").mkdir()
     script = "import os\n"
     script += f"open('{folders.elsewhere}/.ssh/known_hosts', 'w')\nopen('/dev/null', 'w')\n"
@@ -553,7 +551,7 @@ def test_secrets_and_files_of_the_system_stay_there(folders: Folders) -> None:
     assert folders.run(script) == Collected()
 
 
-def test_sources_tell_where_the_script_wrote(folders: Folders) -> None:
+def test_sources_name_the_original_paths(folders: Folders) -> None:
     script = "import os\nopen('a', 'w')\nopen('../b', 'w')\n"
     script += "open(os.environ['RUNNER_OUTPUT_DIR'] + '/c', 'w')"
     assert folders.run(script).sources == {"a": "code", "home/b": "home"}
@@ -621,7 +619,7 @@ BIG = (
 )
 
 
-def test_downloaded_data_is_left_out_and_named(folders: Folders) -> None:
+def test_downloaded_data_is_omitted_and_named(folders: Folders) -> None:
     collected = folders.run(BIG + "open('model.pt', 'w').write('m')")
     assert folders.outputs() == {"model.pt": "m"}
     assert collected.left_out == (LeftOut("data/", 40_000_001, "data", 2),)
@@ -634,7 +632,7 @@ def test_small_results_in_a_data_folder_are_kept(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize("named", [{"outputs": ("data/*",)}, {"keep": KeepRule(1, ("data",))}])
-def test_data_that_somebody_named_is_kept(folders: Folders, named: dict[str, Any]) -> None:
+def test_data_named_in_the_recipe_is_kept(folders: Folders, named: dict[str, Any]) -> None:
     collected = folders.run(BIG, **named)
     assert set(collected.sources) == {"data/MNIST/x", "data/y.csv"}
 
@@ -649,7 +647,7 @@ def test_data_that_somebody_named_is_kept(folders: Folders, named: dict[str, Any
         ("../.best.pt", "home/.best.pt"),
     ],
 )
-def test_model_in_a_cache_or_hidden_folder_is_left_out_and_named(
+def test_model_in_a_cache_or_hidden_folder_is_omitted_and_named(
     folders: Folders, path: str, named: str
 ) -> None:
     script = f"import os\nos.makedirs(os.path.dirname('{path}'), exist_ok=True)\n"
@@ -670,7 +668,7 @@ def test_download_and_package_in_a_cache_are_not_named(folders: Folders, path: s
     assert folders.run(script).left_out == ()
 
 
-def test_files_above_the_limit_are_left_out_largest_first(folders: Folders) -> None:
+def test_files_above_the_limit_are_omitted_largest_first(folders: Folders) -> None:
     script = "for n in (10, 2000, 300):\n open(f'{n}.bin', 'wb').write(bytes(n))\n"
     script += "open('outputs/named.bin', 'wb').write(bytes(5000))"
     collected = folders.run(script, keep=KeepRule(max_bytes=400))
@@ -678,14 +676,14 @@ def test_files_above_the_limit_are_left_out_largest_first(folders: Folders) -> N
     assert collected.left_out == (LeftOut("2000.bin", 2000, "size"),)
 
 
-def test_long_list_of_what_is_left_out_ends_with_the_rest(folders: Folders) -> None:
+def test_long_list_of_omitted_files_ends_with_a_summary(folders: Folders) -> None:
     script = f"for n in range({MAX_LISTED + 5}):\n open(f'{{n}}.bin', 'wb').write(bytes(n + 9))"
     left_out = folders.run(script, keep=KeepRule(max_bytes=1)).left_out
     assert len(left_out) == MAX_LISTED + 1
     assert left_out[-1] == LeftOut("others", 9 + 10 + 11 + 12 + 13, "size", 5)
 
 
-def test_keep_that_is_off_leaves_only_the_given_folder(folders: Folders) -> None:
+def test_disabled_keep_collects_only_the_output_folder(folders: Folders) -> None:
     assert folders.run(KERAS, keep=None) == Collected()
     assert folders.outputs() == {}
 
@@ -697,7 +695,7 @@ def test_keep_that_is_off_leaves_only_the_given_folder(folders: Folders) -> None
         "line\nbreak", "bad-\udcff.bin", "/".join(["n" * 200] * 5), "/".join("d" * 300),
     ],
 )  # fmt: skip
-def test_name_that_another_system_refuses_is_kept(folders: Folders, name: str) -> None:
+def test_name_invalid_on_other_systems_is_kept(folders: Folders, name: str) -> None:
     script = (
         f"import os\nname = {name!r}\nos.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n"
     )
@@ -705,7 +703,7 @@ def test_name_that_another_system_refuses_is_kept(folders: Folders, name: str) -
     assert folders.outputs() == {name: "x"}
 
 
-def test_what_is_left_out_has_a_name_that_can_be_shown(folders: Folders) -> None:
+def test_omitted_files_have_printable_names(folders: Folders) -> None:
     script = "open(b'\\x1b\\xff.bin', 'wb').write(bytes(500))"
     collected = folders.run(script, keep=KeepRule(max_bytes=400))
     assert collected.left_out == (LeftOut("%x1B%xFF.bin", 500, "size"),)
@@ -756,7 +754,7 @@ def test_hidden_files_behind_a_link_are_no_outputs(folders: Folders) -> None:
         "from pathlib import Path\nOUT = Path('res')\nassert not OUT.exists()\nOUT.mkdir()",
     ],
 )
-def test_script_that_makes_its_folder_finds_none(folders: Folders, line: str) -> None:
+def test_script_that_creates_its_folder_finds_none(folders: Folders, line: str) -> None:
     line = line.replace("/proc/self/net/../attr", str(folders.elsewhere))
     collected = folders.run(f"import sys\n{line}\nopen('res/a', 'w')", "--output_dir", "res")
     assert collected.sources == {"res/a": "code"}
@@ -771,12 +769,14 @@ def test_script_that_makes_its_folder_finds_none(folders: Folders, line: str) ->
         "assert not os.path.exists('data.csv')",
     ],
 )
-def test_script_that_accepts_a_folder_finds_the_usual_ones(folders: Folders, line: str) -> None:
+def test_script_that_accepts_an_existing_folder_finds_common_ones(
+    folders: Folders, line: str
+) -> None:
     collected = folders.run(f"import os\n{line}\nopen('outputs/a', 'w')")
     assert collected.sources == {"outputs/a": "code"}
 
 
-def test_command_that_makes_the_folder_finds_none(folders: Folders) -> None:
+def test_command_that_creates_the_folder_finds_none(folders: Folders) -> None:
     spec = RunSpec(run_id="r", command=("sh", "-c", "mkdir logs && touch logs/a"))
     written = WrittenFiles(folders.code, folders.output, {}, (), spec)
     written.begin(spec.command)
@@ -784,7 +784,7 @@ def test_command_that_makes_the_folder_finds_none(folders: Folders) -> None:
     assert written.collect().sources == {"logs/a": "code"}
 
 
-def test_paths_in_configuration_do_not_displace_those_of_the_code(
+def test_paths_in_configuration_come_after_those_in_the_code(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folders.code / "data.json").write_text(f'["{folders.elsewhere}/d"]')
@@ -795,7 +795,7 @@ def test_paths_in_configuration_do_not_displace_those_of_the_code(
     assert collected.sources == {f"outside{path}": str(path)}
 
 
-def test_large_folder_elsewhere_does_not_displace_another(
+def test_large_folder_elsewhere_does_not_exclude_another(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(written_module, "MAX_ENTRIES_OF_PATH", 3)
@@ -826,7 +826,7 @@ def test_search_without_time_left_ends_and_is_reported(folders: Folders) -> None
     assert written.collect(60.0).sources == {"m.bin": "code"}
 
 
-def test_file_is_kept_that_a_promise_names_by_its_second_name(folders: Folders) -> None:
+def test_promised_file_named_by_an_alias_path_is_kept(folders: Folders) -> None:
     script = "import os\nos.mkdir('results')\nopen('results/m.bin', 'wb').write(bytes(5000))\n"
     script += "open('../far.bin', 'wb').write(bytes(5000))\nos.symlink('../far.bin', 'far.bin')\n"
     script += "os.rename('results/m.bin', 'm.bin')"
@@ -872,7 +872,7 @@ def test_smallest_of_too_many_files_are_kept(
     assert collected.left_out == (LeftOut("d/", 5, "count", 2),)
 
 
-def test_old_files_stay_old_where_no_mark_can_be_written(
+def test_old_files_are_not_collected_without_a_time_mark(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = folders.elsewhere / "old.bin"
@@ -929,7 +929,7 @@ def make_odd_tree(folder: Path, name: bytes) -> None:
         (folder / os.fsdecode(name)).touch()
 
 
-def test_collected_survives_writing_and_reading(folders: Folders) -> None:
+def test_collected_files_survive_writing_and_reading(folders: Folders) -> None:
     collected = folders.run(BIG + KERAS)
     assert collected.left_out
     assert Collected.from_json(collected.to_json()) == collected
@@ -943,7 +943,7 @@ def test_collected_survives_writing_and_reading(folders: Folders) -> None:
         (("--save_path", "p/m.pt"), "p"),
     ],
 )  # fmt: skip
-def test_folder_of_an_argument_is_there_before_the_script(
+def test_folder_named_by_an_argument_exists_before_the_script(
     folders: Folders, arguments: tuple[str, ...], folder: str
 ) -> None:
     collected = folders.run(f"import os\nopen({folder + '/a'!r}, 'w')", *arguments)
@@ -953,22 +953,18 @@ def test_folder_of_an_argument_is_there_before_the_script(
 @pytest.mark.parametrize(
     "arguments", [("--save_path", "m.pt"), ("--model_path", "m.pt"), ("--model_dir", "m.pt")]
 )
-def test_argument_that_may_name_a_file_or_an_input_makes_no_folder(
-    folders: Folders, arguments: tuple[str, ...]
-) -> None:
+def test_ambiguous_argument_creates_no_folder(folders: Folders, arguments: tuple[str, ...]) -> None:
     assert folders.run("open('m.pt', 'w')", *arguments).sources == {"m.pt": "code"}
 
 
 @pytest.mark.parametrize(
     "line", ["os.makedirs('outputs')", "pathlib.Path('outputs').mkdir()", "os.mkdir('./outputs')"]
 )
-def test_folder_that_the_script_makes_itself_is_not_made_before(
-    folders: Folders, line: str
-) -> None:
+def test_folder_created_by_the_script_is_not_created_before(folders: Folders, line: str) -> None:
     collected = folders.run(f"import os, pathlib\n{line}\nopen('outputs/a', 'w')")
     assert collected.sources == {"outputs/a": "code"}
 
 
-def test_code_folder_that_the_script_removed_has_no_outputs(folders: Folders) -> None:
+def test_removed_code_folder_has_no_outputs(folders: Folders) -> None:
     gone = "import os, shutil\nshutil.rmtree(os.getcwd())"
     assert folders.run(gone) == Collected()

@@ -58,7 +58,7 @@ def test_append_continues_after_another_writer(blob: AppendBlob, service: FakeBl
     assert service.text("r/logs/stdout.txt") == "a lost node's line\nours\n"
 
 
-def test_equal_text_of_another_writer_is_not_taken_for_ours(
+def test_equal_text_of_another_writer_is_not_treated_as_ours(
     blob: AppendBlob, service: FakeBlobs
 ) -> None:
     service.blobs["r/logs/stdout.txt"].data += b"epoch 1\n"
@@ -103,7 +103,7 @@ def test_late_append_of_a_killed_agent_fails(
     assert service.text("r/logs/stdout.txt") == "one\nof an agent that runs\n"
 
 
-def test_answer_that_ends_in_its_headers_is_no_empty_blob(
+def test_truncated_response_headers_are_no_empty_blob(
     blob: AppendBlob, container: ContainerClient, service: FakeBlobs
 ) -> None:
     blob.append(b"one\n")
@@ -117,9 +117,7 @@ def test_answer_that_ends_in_its_headers_is_no_empty_blob(
         container.transport.open("r/logs/stdout.txt")
 
 
-def test_etag_that_is_written_in_another_way_is_left_out(
-    blob: AppendBlob, service: FakeBlobs
-) -> None:
+def test_etag_in_another_format_is_omitted(blob: AppendBlob, service: FakeBlobs) -> None:
     blob.append(b"one\n")
     blob._blob = replace(blob._blob, etag='W/"another"')
     service.etag_of_reads = 'W/"another"'

@@ -62,7 +62,7 @@ def test_only_one_writer_creates_a_blob(container: ContainerClient, service: Fak
     assert service.data("r/result.json") == b"mine"
 
 
-def test_create_with_lost_answer_counts_as_ours(
+def test_create_with_lost_response_counts_as_ours(
     container: ContainerClient, service: FakeBlobs
 ) -> None:
     service.faults.append("lose")
@@ -98,7 +98,7 @@ def test_large_file_is_staged_in_blocks(
     assert len(service.staged) == 4
 
 
-def test_holes_of_a_file_are_sent_once(
+def test_holes_of_a_sparse_file_are_sent_once(
     container: ContainerClient, service: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blobs_module, "STAGED_BLOCK_BYTES", 400)

@@ -88,7 +88,7 @@ def transport(server: Server, timeout_s: float = 60.0) -> Transport:
 
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("size", [10, 30_000_000])
-def test_upload_without_answer_times_out(
+def test_upload_without_response_times_out(
     serve: Callable[..., Server],
     until: Callable[[Callable[[], object]], None],
     reads: bool,
@@ -105,7 +105,7 @@ def test_upload_without_answer_times_out(
 @pytest.mark.parametrize(
     "first", [b"", b"HTTP/1.1 200 OK\r\n", HEAD, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"]
 )
-def test_slow_answer_times_out(serve: Callable[..., Server], first: bytes) -> None:
+def test_slow_response_times_out(serve: Callable[..., Server], first: bytes) -> None:
     server = serve(first, drips=True)
     with pytest.raises(StorageUnreachableError, match="GET r/a"):
         ContainerClient(transport(server)).get("r/a")

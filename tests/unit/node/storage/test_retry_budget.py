@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_waits_double_up_to_the_longest(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_double_up_to_the_maximum(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda _, most: most)
     times = [clock.now for _ in islice(RetryBudget(600.0).tries(), 1000)]
     waits = [after - before for before, after in pairwise(times)]
@@ -57,7 +57,7 @@ def test_tries_are_counted_and_one_is_always_made(clock: Clock) -> None:
     assert len(tries) > 1
 
 
-def test_hurry_ends_waits_that_have_begun(clock: Clock) -> None:
+def test_hurry_ends_current_waits(clock: Clock) -> None:
     budget = RetryBudget(600.0)
     assert budget.left_s is None
     hurried = 0.0
