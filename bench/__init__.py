@@ -1,1 +1,1 @@
-"""What we measure, each against a peer in the same run: `make bench`."""
+"""Benchmarks, each against a peer measured in the same run: `make bench`."""

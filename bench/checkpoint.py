@@ -1,4 +1,4 @@
-"""What checkpoints cost the training, and how soon it goes on after an eviction."""
+"""The cost of checkpoints during training, and the time to resume after an eviction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start of the command: `runner --help` and `runner ps` against what they cannot do without."""
+"""Start of the command: `runner --help` and `runner ps` against importing what they need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).with_name("nothing.py")
 
 
 def measure() -> Iterator[Ratio]:
-    """Medians of interleaved runs, so that a noisy moment hits both sides."""
+    """Return ratios of medians. Rounds are interleaved, so that noise affects both sides."""
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder, "bare.py")
         bare.write_text(_bare_app(VERBS))

@@ -1,6 +1,6 @@
-"""What it costs a run to find the files that its script wrote beside itself.
+"""The time that a run takes to find the files that its script wrote beside itself.
 
-The home folder of the task is empty but for the script's folders, and nothing is uploaded.
+The home folder of the task contains only the folders of the script, and nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BOUND_S = 0.2
 
 
 def measure() -> Iterator[Ratio]:
-    """Seconds to watch and to collect a folder with 1,000 new files, against copying it."""
+    """Return the seconds to record and collect 1,000 new files, against copying them."""
     with tempfile.TemporaryDirectory() as folder:
         ours = [_collected_s(Path(folder, str(number))) for number in range(ROUNDS)]
         copied = [_copied_s(Path(folder, str(number))) for number in range(ROUNDS)]

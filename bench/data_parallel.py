@@ -75,7 +75,7 @@ inputs: {digits: DATA}
 
 
 def measure() -> list[Ratio]:
-    """Runs on two nodes and on one take turns."""
+    """Alternate runs on two nodes and on one."""
     mnist = os.environ.get("BENCH_MNIST") or str(Path(__file__).parents[2] / "shared/data/mnist")
     took: dict[int, list[float]] = {2: [], 1: []}
     why = ""

@@ -1,7 +1,7 @@
-"""The Pulumi program under mocks against importing the classes that it uses, and nothing more.
+"""The Pulumi program under mocks against only importing the classes that it uses.
 
-A third program shows what Pulumi itself takes: the same resources with the same inputs, written
-out one after the other, without configuration, components or anything else of ours.
+A third program shows the time of Pulumi itself: it declares the same resources with the same
+inputs in sequence, without our configuration and components.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.report import Ratio
 
-ROUNDS = 9  # the smallest of seven still wanders by a twentieth
+ROUNDS = 9  # the smallest of seven still varies by 5 %
 # Processor time, for other work on the machine's cores makes a second longer, but not this. The
 # most memory since exec: what getrusage says begins with the memory of who started the process.
 _FIGURES = """
@@ -73,7 +73,7 @@ class _Figures:
 
 
 def measure() -> list[Ratio]:
-    """The best of simultaneous runs; the classes are those that the program really registers."""
+    """Return the best of simultaneous runs; the classes are those that the program registers."""
     resources: list[tuple[str, str, dict[str, object]]] = json.loads(
         _python(_RECORD.format(body=_OURS))
     )
@@ -95,7 +95,7 @@ def measure() -> list[Ratio]:
 
 
 def _imports(types: list[str]) -> str:
-    """Statements that import every class of the default stack."""
+    """Return statements that import every class of the default stack."""
     lines = ["import pulumi"]
     for token in types:
         _, module, kind = token.split(":")
@@ -104,7 +104,7 @@ def _imports(types: list[str]) -> str:
 
 
 def _flat(resources: list[tuple[str, str, dict[str, object]]]) -> str:
-    """The same calls, one after the other; an input's name is that of the class's argument."""
+    """Return the same calls in sequence; inputs have the names of the class's arguments."""
     lines: list[str] = []
     for token, name, inputs in resources:
         _, module, kind = token.split(":")
@@ -126,7 +126,9 @@ def named(kind, inputs):
 def _best(scripts: list[str]) -> list[_Figures]:
     found: list[list[list[float]]] = [[] for _ in scripts]
     programs = [_FIGURES.format(body=script) for script in scripts]
-    with ThreadPoolExecutor() as pool:  # at the same time, so that the machine is the same for all
+    with (
+        ThreadPoolExecutor() as pool
+    ):  # at the same time, so that all have the same load on the machine
         for number in range(ROUNDS + 1):
             for printed, into in zip(pool.map(_python, programs), found, strict=True):
                 if number:  # the first round only warms the page cache

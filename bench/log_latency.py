@@ -22,7 +22,7 @@ for n in range({LINES}):
 
 
 def measure() -> list[Ratio]:
-    """p50 and p95; the peer is a pipe from the same script with no service between."""
+    """Return p50 and p95; the peer is a pipe from the same script without a service."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "chatty.py")
         script.write_text(SCRIPT)

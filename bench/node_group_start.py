@@ -1,4 +1,4 @@
-"""From the last node being prepared to the script running on all, against a run on one node."""
+"""Time from the preparation of the last node to the script on all, against a run on one node."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SCRIPT = "import time; print(time.time())\n"
 
 
 def measure() -> list[Ratio]:
-    """Runs on several nodes and on one take turns; the first of each is not counted."""
+    """Alternate runs on several nodes and on one; the first of each is not counted."""
     took: dict[int, list[float]] = {NODES: [], 1: []}
     with tempfile.TemporaryDirectory() as folder, local_services(nodes=NODES) as env:
         Path(folder, "train.py").write_text(SCRIPT)
         storage = BlobServiceClient.from_connection_string(storage_connection_string(env))
         for number in range(ROUNDS + 1):
             for nodes, seconds in took.items():
-                begun = _begin(storage, _run(env, folder, nodes), nodes)
+                started_s = _start_s(storage, _run(env, folder, nodes), nodes)
                 if number:
-                    seconds.append(begun)
+                    seconds.append(started_s)
     ours, peer = statistics.median(took[NODES]), statistics.median(took[1])
     return [
         Ratio(f"{NODES} nodes prepared, script runs on all", "s", ours, "on one node", peer,
@@ -43,8 +43,8 @@ def _run(env: dict[str, str], folder: str, nodes: int) -> str:
     return str(json.loads(done.stdout)["run_id"])
 
 
-def _begin(storage: BlobServiceClient, run_id: str, nodes: int) -> float:
-    """From the last node's environment to the last script's first line."""
+def _start_s(storage: BlobServiceClient, run_id: str, nodes: int) -> float:
+    """Return the seconds from the last environment to the first line of the last script."""
     prepared: list[float] = []
     began: list[float] = []
     for rank in range(nodes):

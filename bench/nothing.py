@@ -1,1 +1,1 @@
-"""A script that trains nothing: what is measured is everything around it."""
+"""An empty training script, so that only the work around it is measured."""

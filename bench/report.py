@@ -1,4 +1,4 @@
-"""One measured ratio and the table of them."""
+"""A measured ratio and its row in the table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ratio:
 
     @property
     def ratio(self) -> float:
-        """Ours divided by the peer's."""
+        """Return our value divided by that of the peer."""
         return self.ours / self.peer
 
 
@@ -38,7 +38,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-# Fixed, so that a row can be printed before the others are known; a longer cell moves its row.
+# Fixed, so that each row can be printed as soon as it is measured; a longer cell shifts its row.
 _COLUMNS = {"what": 56, "ours": 18, "peer": 50, "ratio": 6, "must be": 16, "": 6}
 HEAD = "  ".join(name.ljust(width) for name, width in _COLUMNS.items()).rstrip()
 

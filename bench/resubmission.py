@@ -1,4 +1,4 @@
-"""What a second submission of the same code sends, against sending the code again."""
+"""Bytes sent by a second submission of the same code, against sending the code again."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CODE_BYTES = 4_000_000
 
 
 def measure() -> list[Ratio]:
-    """Bytes on the wire of the whole second submission: its records and requests are in it."""
+    """Return the bytes that the second submission sends, including its records and requests."""
     with local_services() as env, tempfile.TemporaryDirectory() as folder:
         code = Path(folder, "project")
         code.mkdir()
         (code / "train.py").write_text("print('trained')\n")
-        (code / "weights.bin").write_bytes(os.urandom(CODE_BYTES))  # nothing to compress
+        (code / "weights.bin").write_bytes(os.urandom(CODE_BYTES))  # incompressible
         service = BlobServiceClient.from_connection_string(storage_connection_string(env))
         with _counted() as again:
             container = service.get_container_client("data")
@@ -56,7 +56,7 @@ def measure() -> list[Ratio]:
 
 @contextlib.contextmanager
 def _counted() -> Generator[list[int]]:
-    """The bytes that this process writes to HTTP connections, in a list of one."""
+    """Count the bytes that this process writes to HTTP connections. Yield a list with the sum."""
     total = [0]
     plain = http.client.HTTPConnection.send
 

@@ -1,4 +1,4 @@
-"""Services to measure against: a local set of our own home, or the emulator alone."""
+"""Services for benchmarks: local services in a temporary home, or only the emulator."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ RUNNER = str(Path(sys.executable).with_name("runner"))
 START_DEADLINE_S = 60.0
 
 
-# The same for root as for others; a benchmark looks into the folders of nodes.
+# The same for root as for other users: benchmarks read the folders of nodes.
 _ISOLATION = {"BATCH_EMULATOR_ISOLATION": "environment"}
 
 
 @contextlib.contextmanager
 def local_services(*, nodes: int = 1, slots: int = 1) -> Generator[dict[str, str]]:
-    """Emulator and Azurite in a home of their own; yields the environment for `runner`.
+    """Start emulator and Azurite in a temporary home. Yield the environment for `runner`.
 
-    The installed Azurite and the caches are kept between benchmarks, runs and data are not.
+    The installed Azurite and the caches are kept between benchmarks; runs and data are deleted.
     """
     with tempfile.TemporaryDirectory(prefix="runner-bench-") as folder:
         env = {**os.environ, **_ISOLATION, "RUNNER_HOME": folder, "RUNNER_TARGET": "local"}
@@ -49,7 +49,7 @@ def local_services(*, nodes: int = 1, slots: int = 1) -> Generator[dict[str, str
 
 
 def storage_connection_string(env: dict[str, str]) -> str:
-    """What `runner local env` tells other clients of the blob service."""
+    """Return the connection string that `runner local env` prints."""
     exports = subprocess.run(
         [RUNNER, "local", "env"], env=env, check=True, capture_output=True, text=True
     ).stdout
@@ -62,7 +62,7 @@ def storage_connection_string(env: dict[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """Where a running emulator listens, and its key."""
+    """The endpoint, account and key of a running emulator."""
 
     endpoint: str
     account: str
@@ -72,7 +72,7 @@ class Emulator:
 
 @contextlib.contextmanager
 def emulator() -> Generator[Emulator]:
-    """The emulator alone, with a data folder of its own."""
+    """Start only the emulator, with a temporary data folder."""
     key = base64.b64encode(secrets.token_bytes(32)).decode()
     with (
         tempfile.TemporaryDirectory(prefix="emulator-bench-") as folder,
@@ -83,7 +83,7 @@ def emulator() -> Generator[Emulator]:
 
 @contextlib.contextmanager
 def emulator_on(folder: str, key: str) -> Generator[Emulator]:
-    """The emulator on a data folder, which stays."""
+    """Start the emulator on an existing data folder, which is kept."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -14,9 +14,9 @@ TASKS = 100_000
 MORE = 1_000_000
 BOUND_S = 10.0
 BOUND_RATE = 300_000
-ROUNDS = 3  # of the rate, the best counts: other processes share caches and memory
+ROUNDS = 3  # the best rate counts: other processes share caches and memory
 _MONTH_MS = 30 * 86_400_000
-# n log n between both counts, and a fifth for noise.
+# n log n between both counts, plus 20 % for noise.
 GROWTH = 1.2 * MORE / TASKS * (MORE.bit_length() / TASKS.bit_length())
 _FORMULA = """
 percent = $PendingTasks.GetSamplePercent(5 * TimeInterval_Minute);
@@ -28,7 +28,7 @@ $NodeDeallocationOption = taskcompletion;
 
 
 def measure() -> list[Ratio]:
-    """Seconds of processor time: other processes of the machine do not count."""
+    """Return seconds of processor time, which exclude other processes of the machine."""
     month_s, month = _simulate(TASKS, _FORMULA)
     fixed_s, fixed = min(
         (_simulate(TASKS, None) for _ in range(ROUNDS)), key=lambda found: found[0]

@@ -1,6 +1,6 @@
 """`runner data put|get` against the raw blob SDK at its best concurrency, on the same Azurite.
 
-Ours has the client that the command has; the SDK's is made as its documentation makes it.
+Our client is that of the command; the SDK's is created as in its documentation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runner.flows.data.transfer import get_files, plan_get, plan_put, put_files
 
 ROUNDS = 3
 CONCURRENCY = (1, 4, 8, 16)
-FINALISTS = 2  # are tried again: one slow moment must not hide the SDK's best
+FINALISTS = 2  # are measured again, so that noise does not hide the best concurrency of the SDK
 MIB = 1024 * 1024
 WORKLOADS = {"one file of 96 MiB": (1, 96 * MIB), "300 files of 64 KiB": (300, 64 * 1024)}
 
@@ -63,7 +63,7 @@ def _race(
     down = min((seconds[1], number) for seconds, number in tried)[1]
     times: dict[str, list[float]] = {}
     for turn in range(ROUNDS):
-        # What one has written is still on its way to the disk when the other begins.
+        # Otherwise writes of one are still flushed to the disk while the other runs.
         ours_first = _ours(connection, files[0].parent, turn) if turn % 2 else None
         sdk_up = _sdk(container, files, f"up{turn}", up)
         sdk_down = sdk_up if up == down else _sdk(container, files, f"down{turn}", down)
@@ -126,7 +126,7 @@ def _sdk_get(
             inner = number if len(files) == 1 else 1
             container.download_blob(str(name), max_concurrency=inner).readinto(target)
 
-    # Who wants a folder does not know what is in it, with the SDK neither.
+    # The contents of a folder are unknown before: the SDK has to list it as well.
     names = [Path(blob.name) for blob in container.list_blobs(name_starts_with=f"{prefix}/")]
     _each(fetch, names, number)
 

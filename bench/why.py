@@ -19,7 +19,7 @@ _IMPORTS = "import typer, azure.batch, azure.batch.models, azure.storage.blob"
 
 
 def measure() -> list[Ratio]:
-    """Process start included; the median of rounds that take turns."""
+    """Return medians of interleaved rounds, including the start of the process."""
     run: list[float] = []
     pool: list[float] = []
     peer: list[float] = []

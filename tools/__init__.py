@@ -1,1 +1,1 @@
-"""What `make` runs that is no part of the product."""
+"""Programs that `make` runs and that are not part of the product."""

@@ -64,7 +64,7 @@ _FILES_NOTES = (
 
 
 def _files_section() -> Iterator[str]:
-    """The lines."""
+    """Return the lines of the section on files."""
     done = sum(route.handler is not None for route in FILES_ROUTES)
     yield _FILES_HEAD.format(done=done, all=len(FILES_ROUTES))
     for route in FILES_ROUTES:
@@ -116,7 +116,7 @@ _WITHOUT_EFFECT = (
 
 
 def page() -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     done = sum(route.handler is not None for route in ROUTES)
     lines = [_HEAD.format(done=done, all=len(ROUTES)), *_operations(), *_files_section()]
     lines += [*_properties(), *_notes(), *emulator_properties.section()]

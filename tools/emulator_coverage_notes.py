@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class AreaKind(StrEnum):
-    """Why the documentation does not decide."""
+    """The reason for which the documentation does not decide."""
 
     DISAGREE = "disagree"
     OBSERVED = "observed"
@@ -20,7 +20,7 @@ class AreaKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Notes on one subject, and the operations that they concern, by the beginnings of their names."""
+    """Notes on one subject, and the prefixes of the operation names that they apply to."""
 
     title: str
     operations: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 A property acts (the emulator does what the service documents, or checks and shows it as the
 service would), is stored and shown without effect, or is refused. Every property of the schema is
-named here once, so that a new one cannot be accepted and ignored without a word.
+named here once, so that a new one cannot be accepted and silently ignored.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def measure(home: Path, data: Path | None) -> Executed:
         environment = {**os.environ, **isolation, "RUNNER_HOME": str(home)}
         train = [*TRAIN, "--data", str(data)] if data else [*TRAIN]
         train += ["--output-dir", str(folder / "outputs")]
-        _runner(["local", "down"], environment)  # of a measurement that was killed
+        _runner(["local", "down"], environment)  # left by a killed measurement
         try:
             _runner(["local", "up", "--nodes", "1", "--slots", "1"], environment)
             _runner(train, environment)
@@ -78,7 +78,7 @@ def _record_agents(home: Path, target: Path) -> None:
 
 
 def _runner(arguments: Sequence[str], environment: dict[str, str]) -> None:
-    """Run the command; its output is shown where it fails."""
+    """Run the command. Print its output if it fails."""
     done = subprocess.run(
         [sys.executable, "-m", "runner", *arguments],
         cwd=ROOT,
@@ -116,7 +116,7 @@ def _print(title: str, files: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Print the files in order of first execution, and how many there are."""
+    """Print the files in order of first execution, and their number."""
     parser = argparse.ArgumentParser(description="Count the product files that one run executes.")
     home = ROOT / ".cache" / "executed-files"
     parser.add_argument("--home", type=Path, default=home,

@@ -63,7 +63,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True)
 class Group:
-    """Top-level names that belong together; `names` are present names by those of old.
+    """Top-level names that belong together; `names` maps old names to present ones.
 
     A present name may begin with its module, `package.module:NAME`, where several have that name.
     """
@@ -92,11 +92,11 @@ class Point:
 
     @property
     def id(self) -> str:
-        """The identity, which survives that the function moves to another file."""
+        """The identity, which does not change when the function moves to another file."""
         return f"{self.layer}/{self.label}:{self.function}#{self.ordinal}"
 
     def order(self, seed: int) -> str:
-        """Where a draw with this seed has the point."""
+        """Return the rank of the point in the draw of this seed."""
         return hashlib.sha256(f"{seed} {self.id}".encode()).hexdigest()
 
 
@@ -114,7 +114,7 @@ def read_groups(text: str) -> list[Group]:
 
 
 def find_points(groups: Sequence[Group], sources: Sequence[Path]) -> tuple[list[Point], list[str]]:
-    """Return the points of all groups, and the names of which there is no definition."""
+    """Return the points of all groups, and the names without a definition."""
     trees = {path: ast.parse(path.read_bytes()) for path in sources}
     defined: dict[str, list[Path]] = {}
     nodes: dict[tuple[Path, str], ast.stmt] = {}
@@ -141,7 +141,7 @@ def find_points(groups: Sequence[Group], sources: Sequence[Path]) -> tuple[list[
 
 
 def _is_module(path: Path, module: str) -> bool:
-    """Whether the file is that module; every file is the module of no name."""
+    """Return whether the file is that module. An empty name matches every file."""
     return not module or path.as_posix().endswith(f"/{module.replace('.', '/')}.py")
 
 
@@ -320,12 +320,12 @@ class _Finder(ast.NodeVisitor):
 
 
 def _called(node: ast.Call) -> list[str]:
-    """The dotted name that is called, or an empty one."""
+    """Return the dotted name that is called, or an empty string."""
     name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
     return name.split(".")
 
 
 def _is_text(node: ast.Call) -> bool:
-    """Whether the call writes a log line or makes an error."""
+    """Return whether the call writes a log line or creates an error."""
     name = _called(node)
     return name[0] in _LOGGING or name[-1].endswith("Error")

@@ -1,4 +1,4 @@
-"""Ask how many small faults the tests notice: `python -m tools.mutation`.
+"""Measure how many small faults the tests detect: `python -m tools.mutation`.
 
 Draws points (tools/mutants.py) from the functions that tools/mutation_core.txt names, changes each
 in a copy of the last commit, and runs the tests nearest to it: first unit tests that import the
@@ -59,13 +59,13 @@ class Copy:
         os.utime(path, (self._written, self._written))
 
     def is_sound(self, test: Path) -> bool:
-        """Whether a file passes with nothing changed; runs it once."""
+        """Return whether a file passes without a change. It is run once."""
         if test not in self._clean:
             self._clean[test] = self.run([test])[0]
         return self._clean[test]
 
     def usable(self, tests: Sequence[Path]) -> list[Path]:
-        """Those that were not found to fail with nothing changed."""
+        """Return the files that do not fail without a change."""
         return [test for test in tests if self._clean.get(test, True)]
 
     def run(self, tests: Sequence[Path]) -> tuple[bool, Path | None]:
@@ -105,7 +105,7 @@ class Copy:
 
 @contextmanager
 def _ended_with(process: subprocess.Popen[bytes]) -> Generator[None]:
-    """End the process, and all that it started, with the block."""
+    """Kill the process and its descendants at the end of the block."""
     try:
         yield
     finally:
@@ -118,7 +118,7 @@ def _ended_with(process: subprocess.Popen[bytes]) -> Generator[None]:
 
 
 def draw(points: Sequence[Point], count: int, seed: int) -> list[Point]:
-    """Choose points: of each layer its share, those first that the seed puts first."""
+    """Choose the share of points of each layer, in the order of the seed."""
     chosen: list[Point] = []
     for layer, share in SHARES.items():
         there = sorted((p for p in points if p.layer == layer), key=lambda p: p.order(seed))

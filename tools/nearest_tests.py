@@ -11,13 +11,13 @@ from tools.mutants import Point
 
 TARGETED = 3  # test files
 WIDER = 2  # of those that the group names
-FARTHEST = 4  # imports between a test and the module
+FARTHEST = 4  # number of imports between a test and the module
 PACKED = ("runner/node/", "runner/protocol/")  # what the agent's archive holds
-_PACKS = "def build_agent("  # a module with it stands for all that it packs
+_PACKS = "def build_agent("  # a module that contains it counts as importing all packed modules
 
 
 class Tests:
-    """The test files of a tree, and how far each is from every module of the product."""
+    """The test files of a tree, and their distances from every module of the product."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -44,14 +44,14 @@ class Tests:
         return targeted, [*unit[TARGETED : TARGETED + 1], *further[:WIDER]]
 
     def _tests(self, kind: str) -> list[Path]:
-        """Test files of a kind; those beside the folders look at texts, not at behaviour."""
+        """Return the test files of a kind. Unit tests outside of subfolders check only texts."""
         depth = 1 if kind == "unit" else 0
         folder = self._root / "tests" / kind
         found = sorted(folder.rglob("test_*.py"))
         return [path for path in found if len(path.relative_to(folder).parts) > depth]
 
     def _rank(self, test: Path, point: Point) -> tuple[int, int]:
-        """Nearer by imports, or by the words that the paths of both have, comes first."""
+        """Return a sort key: distance by imports, then common words of the paths."""
         place = test.relative_to(self._root).as_posix()
         parts = point.path.relative_to(self._root).with_suffix("").as_posix()
         words = {word for word in re.findall(r"[a-z]+", parts) if len(word) > 3} - {"runner"}
@@ -62,7 +62,7 @@ class Tests:
         return len(self._texts[test])
 
     def _distance(self, test: Path, module: Path) -> int:
-        """How many imports lie between; helpers of the tests do not count."""
+        """Return the number of imports in between, without helpers of the tests."""
         if test not in self._distances:
             self._distances[test] = self._walk(test)
         return self._distances[test].get(module, FARTHEST + 1)

@@ -17,12 +17,12 @@ SCHEMA_FILE = Path(__file__).parents[1] / "runner" / "schemas" / "train.schema.j
 
 
 def train_schema() -> str:
-    """The schema as text, stable between runs."""
+    """Return the schema as text, stable between runs."""
     return _text(RecipeFile)
 
 
 def submit_schema() -> str:
-    """The schema of what `runner submit` reads."""
+    """Return the schema of the file that `runner submit` reads."""
     return _text(SubmitFile)
 
 

@@ -1,7 +1,7 @@
 """Tasks added in collections of 100, against the same server software that only echoes JSON.
 
-Once as people do it, through the SDK's `create_tasks`, and once with requests that were made and
-signed beforehand, so that nothing but the server is timed.
+Measured once through the SDK's `create_tasks`, as users do it, and once with requests prepared and
+signed beforehand, so that only the server is timed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from bench.services import Emulator, emulator
 REQUESTS = 200
 TASKS_EACH = 100
 SDK_TASKS = 10_000
-ROUNDS = 5  # one takes half a second, and wanders by a third
+ROUNDS = 5  # a round takes half a second and varies by a third
 CONNECTIONS = 4
 _VERSION = "2025-06-01"
 _JSON = "application/json; odata=minimalmetadata"
 
 
 def measure() -> list[Ratio]:
-    """Tasks accepted (or echoed) per second; by `create_tasks` the best of interleaved rounds."""
+    """Return tasks accepted (or echoed) per second; for `create_tasks`, the best of the rounds."""
     bodies = [_body(n) for n in range(REQUESTS)]
     with echo() as url, emulator() as service:
         raw_peer = _rate(url, [_request(url, "/echo", body, {}) for body in bodies])
@@ -79,7 +79,7 @@ def _body(number: int) -> bytes:
 
 def _job(service: Emulator) -> str:
     client = BatchClient(service.endpoint, AzureNamedKeyCredential(service.account, service.key))
-    # A pool without nodes keeps the tasks waiting: only the adding is timed.
+    # The pool has no nodes, so that no task starts: only adding them is timed.
     client.create_pool(pool_of("empty", nodes=0, slots=1))
     client.create_job(
         models.BatchJobCreateOptions(id="job", pool_info=models.BatchPoolInfo(pool_id="empty"))
@@ -134,7 +134,7 @@ async def _send(port: int, requests: Sequence[bytes]) -> None:
 
 @contextlib.contextmanager
 def echo() -> Generator[str]:
-    """A server that parses JSON and answers with it; yields its address."""
+    """Start a server that parses JSON and returns it. Yield its URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.emulator.echo"], stdout=subprocess.PIPE, text=True
     )

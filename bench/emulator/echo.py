@@ -1,4 +1,4 @@
-"""The peer of a JSON API: the server software of the emulator, answering what it was sent."""
+"""The peer of `add_collection`: the server software of the emulator, returning what it receives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from batch_emulator.server import bind, url_of, uvicorn_config
 
-# As long as the service's answer, so that clients have as much to read.
+# As long as the response of the service, so that clients read as much.
 _ADDED = {
     "status": "Success",
     "eTag": "0x8DE28FB2A5C3D40",
@@ -20,7 +20,7 @@ _ADDED = {
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """ASGI: JSON in, the same JSON out; tasks in a collection have all been added."""
+    """Return the JSON of the request; for a collection of tasks, a success for each of them."""
     if scope["type"] != "http":
         return
     parts: list[bytes] = []
@@ -30,7 +30,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if not message.get("more_body", False):
             break
     document = json.loads(b"".join(parts))
-    if scope["path"].endswith("/addtaskcollection"):  # what the SDK needs to believe it
+    if scope["path"].endswith("/addtaskcollection"):  # the response that the SDK expects
         results = [{**_ADDED, "taskId": task["id"]} for task in document["value"]]
         document = {"value": results}
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What grows with the number of tasks: scheduling, lists, memory and the start after a crash."""
+"""Scaling with the number of tasks: scheduling, lists, memory, and the start after a crash."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NODES, SLOTS = 50, 4
 RUN_TASKS = 10_000
 PARALLEL_TASKS = 1_000
 LISTED_TASKS = 100_000
-PAGES = 10  # at either end of the list
+PAGES = 10  # at the start and at the end of the list
 RESTART_BOUND_S = 5.0
 BYTES_BOUND = 4096
 
 
 def measure() -> Iterator[Ratio]:
-    """Rates, seconds and bytes; each with the bound of the issue that asked for it."""
+    """Return rates, seconds and bytes, each with its bound."""
     if shutil.which("parallel") is None:
         raise PeerMissingError("GNU parallel is the peer: sudo apt-get install parallel")
     key = base64.b64encode(secrets.token_bytes(32)).decode()

@@ -18,14 +18,14 @@ ROUNDS = 3
 
 
 def measure() -> list[Ratio]:
-    """Tasks accepted per second, median of rounds that take turns."""
+    """Return tasks accepted per second, the median of interleaved rounds."""
     ours: list[float] = []
     peer: list[float] = []
     with emulator() as service:
         client = BatchClient(
             service.endpoint, AzureNamedKeyCredential(service.account, service.key)
         )
-        # A pool without nodes keeps the tasks waiting: only the submission is timed.
+        # The pool has no nodes, so that no task starts: only the submission is timed.
         client.create_pool(pool_of("empty", nodes=0, slots=1))
         for round_number in range(ROUNDS):
             for name, add, into in (("ours", add_tasks, ours), ("sdk", None, peer)):

@@ -19,7 +19,7 @@ DEADLINE_S = 120.0
 
 
 def measure() -> list[Ratio]:
-    """Tasks per second, from the first submission to the last completion."""
+    """Return tasks per second, from the first submission to the last completion."""
     if shutil.which("parallel") is None:
         raise PeerMissingError("GNU parallel is the peer: sudo apt-get install parallel")
     with emulator() as service:
@@ -60,7 +60,7 @@ def _seconds_through_the_emulator(service: Emulator) -> float:
 
 
 def pool_of(pool_id: str, *, nodes: int, slots: int) -> models.BatchPoolCreateOptions:
-    """A pool of dedicated nodes."""
+    """Return the options of a pool of dedicated nodes."""
     image = models.BatchVmImageReference(
         publisher="canonical", offer="ubuntu-24_04-lts", sku="server", version="latest"
     )
@@ -76,7 +76,7 @@ def pool_of(pool_id: str, *, nodes: int, slots: int) -> models.BatchPoolCreateOp
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Poll until it holds; TimeoutError after two minutes."""
+    """Poll until the condition is true. Raise TimeoutError after two minutes."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         if time.monotonic() > deadline:
