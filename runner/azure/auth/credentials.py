@@ -210,7 +210,8 @@ class Connection:
 
     def share_client(self) -> ShareClient:
         """Return the client of the stack's file share. Raise RunnerError if it has none."""
-        return self._file.get_share_client(self._share_name())
+        name = self._share_name()
+        return self._file.get_share_client(name)
 
     def for_this_account(self, command: str) -> str:
         """Return a command of `az batch` with what leads it to this account."""
@@ -471,6 +472,6 @@ def _no_keys(path: str, why: str) -> RunnerError:
         "R-LOCAL-KEYS",
         f"cannot read the keys of the local services from {path}",
         why=why,
-        fix="run `runner local up`, or start again with `runner local reset`",
+        fix="runner local down && runner local up",
         exit_code=ExitCode.ACCESS,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ FORMULA_CODES = frozenset(
 # Azure does not charge for these: a preempted node has no machine.
 # https://learn.microsoft.com/azure/batch/batch-spot-vms (read 2026-11-21)
 FREE_STATES = frozenset({"preempted", "deallocated"})
+_KEY_ID = "runner-share-key"
 BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
 
 
@@ -47,6 +49,11 @@ class ShareMount:
     url: str
     path: str
     key: str = field(repr=False)
+
+    @property
+    def key_id(self) -> str:
+        """A hash that tells this key from another one."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +183,9 @@ def _delete(client: BatchClient, pool_id: str) -> None:
 
 def _same_nodes(pool: models.BatchPool, spec: PoolSpec) -> bool:
     """Compare what cannot be changed. The service does not return the key of a mount."""
+    noted = {item.name: item.value for item in pool.metadata or ()}
+    if spec.share and noted.get(_KEY_ID, spec.share.key_id) != spec.share.key_id:
+        return False
     shares = [mount.azure_file_share_configuration for mount in pool.mount_configuration or ()]
     mounted = [(share.azure_file_url, share.relative_mount_path) for share in shares if share]
     wanted = [(spec.share.url, spec.share.path)] if spec.share else []
@@ -216,6 +226,9 @@ def _create(client: BatchClient, spec: PoolSpec) -> None:
             enable_inter_node_communication=spec.inter_node,
             start_task=_start_task(spec),
             mount_configuration=[_mount(spec.share)] if spec.share else None,
+            metadata=[models.BatchMetadataItem(name=_KEY_ID, value=spec.share.key_id)]
+            if spec.share
+            else None,
         )
     )
 

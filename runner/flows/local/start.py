@@ -116,8 +116,8 @@ def start(
         if full := full_disk(folder):
             raise full
     make_folders(paths)
-    keys = ensure_keys(paths)
     state = _settle(paths, before, wanted, on_event)
+    keys = ensure_keys(paths, renew=state.batch is None and state.blob is None)
     if state.batch is None or state.blob is None:
         on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
     # Storage first: the emulator starts tasks again at once, and they download files.

@@ -106,22 +106,32 @@ def save_state(paths: HomePaths, state: LocalState) -> None:
     write_atomically(paths.local_state, json.dumps(dataclasses.asdict(state), indent=2))
 
 
-def ensure_keys(paths: HomePaths) -> dict[str, str]:
-    """Return the account keys `batch` and `storage`: random, created once, private."""
+def ensure_keys(paths: HomePaths, *, renew: bool = False) -> dict[str, str]:
+    """Return the account keys `batch` and `storage`: random, created once, private.
+
+    `renew` replaces damaged keys. It is for services that do not run: they start with any keys,
+    and what they store does not depend on them.
+    """
     try:
         return _checked(json.loads(paths.keys.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        keys = {name: _new_key() for name in ("batch", "storage")}
-        write_atomically(paths.keys, json.dumps(keys, indent=2))
-        return keys
+        return _create_keys(paths)
     except ValueError as err:
+        if renew:
+            return _create_keys(paths)
         raise RunnerError(
             "R-LOCAL-KEYS",
             f"{paths.keys} is damaged",
             why=str(err),
-            fix="runner local reset",
+            fix="runner local down && runner local up",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
+
+
+def _create_keys(paths: HomePaths) -> dict[str, str]:
+    keys = {name: _new_key() for name in ("batch", "storage")}
+    write_atomically(paths.keys, json.dumps(keys, indent=2))
+    return keys
 
 
 def _checked(raw: Any) -> dict[str, str]:
