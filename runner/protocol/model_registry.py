@@ -167,7 +167,8 @@ class ModelRegistry:
         Args:
             draft: the document without a number.
             source: returns the blob in `runs` of an output's path.
-            anew: create a new version if that of the run was removed.
+            anew: create a new version if that of the run was removed, and verify the files of one
+                that exists.
             on_bytes: receives the number of copied bytes.
 
         Raises ModelError.
@@ -184,9 +185,11 @@ class ModelRegistry:
             return found
         _check_same(found.document, draft)
         # A concurrent removal that did not see this version may delete a file of both. It deletes
-        # by ETag, so a touched file stays; a file that is missing is copied again.
+        # by ETag, so a touched file stays; a file that is missing is copied again. On request, so
+        # is a damaged one: only the content tells, and an agent would read a model twice.
+        verify = anew and not found.new
         for file in _contents(found.document):
-            if not self._store.touch(file["blob"]):
+            if not self._store.touch(file["blob"]) or verify:
                 self._place(file, source, on_bytes)
         if found.document.get("aliases"):
             self.apply_aliases(found.version, found.document["aliases"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shlex
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
@@ -69,7 +70,7 @@ def download_files(
     except ValueError as err:
         raise _leaves(str(err)) from err
     except OSError as err:
-        raise _unwritable(folder, err) from err
+        raise _unwritable(version, folder, err) from err
     return DownloadedModel(folder, tuple(str(file["path"]) for file in version.files), len(wanted))
 
 
@@ -252,11 +253,12 @@ def _damaged(version: ModelVersion, file: ModelDocument) -> RunnerError:
     )
 
 
-def _unwritable(folder: Path, err: OSError) -> RunnerError:
+def _unwritable(version: ModelVersion, folder: Path, err: OSError) -> RunnerError:
+    other = shlex.quote(f"{folder}-2")
     return RunnerError(
         "R-MODEL-FOLDER",
         f"cannot write to {folder}",
         why=err.strerror or str(err),
-        fix=f"use another folder: runner models get MODEL {folder}-2",
+        fix=f"use another folder: runner models get {version} {other}",
         exit_code=ExitCode.PREFLIGHT,
     )
