@@ -216,6 +216,16 @@ def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
     return steps.planned()
 
 
+def refresh(environment: Environment, on_progress: OnProgress) -> None:
+    """Bring the state to what Azure has: the next deployment creates what was deleted there."""
+    steps = _Steps(on_progress)
+    release_dead(environment.backend, environment.stack)
+    with _engine_errors("refreshing", steps):
+        stack = _select(environment, steps)
+        look_for_unfinished(stack)
+        wait_out(lambda: stack.refresh(on_event=steps.see, suppress_outputs=True), steps.stopping)
+
+
 def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
     """Deploy the stack and return its outputs without secrets. Raises RunnerError."""
     steps = _Steps(on_progress)

@@ -64,7 +64,7 @@ _BUSY = _Fault(
 _NO_STORE = _Fault(
     "R-CONTAINER-MISSING",
     "a storage container does not exist",
-    "run `runner local up` (local) or deploy the stack (Azure)",
+    "run `runner local up` (local) or `runner up --refresh` (Azure)",
     ExitCode.PREFLIGHT,
 )
 _LARGE = _Fault(
@@ -108,7 +108,7 @@ _TABLE: dict[str, _Fault] = {
     "PoolNotFound": _Fault(
         "R-POOL-MISSING",
         "the pool does not exist",
-        "run `runner local up` (local) or deploy the stack (Azure)",
+        "run `runner local up` (local) or `runner up --refresh` (Azure)",
         ExitCode.PREFLIGHT,
     ),
     "PoolBeingDeleted": _Fault(

@@ -79,7 +79,7 @@ _REGION = _ArmFault(
 _MISSING = _ArmFault(
     "R-AZURE-MISSING",
     "the resource does not exist in Azure",
-    "deploy the stack: runner up",
+    "run `runner up --refresh`, which creates it again",
     ExitCode.PREFLIGHT,
 )
 _QUOTA = _ArmFault(

@@ -120,7 +120,9 @@ def choose_same_pool(
         f"there is no pool {wanted or record.pool!r}",
         why=f"this stack has: {names or 'no pool'}"
         + ("" if wanted else f"; {record.run_id} ran on one that is gone"),
-        fix=f"--pool {outputs.pools[0].id}" if outputs.pools else "runner up",
+        fix=f"--pool {outputs.pools[0].id}"
+        if outputs.pools
+        else "add a pool to the stack's file, then run `runner up`",
     )
 
 

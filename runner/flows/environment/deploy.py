@@ -50,9 +50,13 @@ def open_engine(
 
 
 def preview(
-    environment: automation.Environment, on_progress: OnProgress
+    environment: automation.Environment, on_progress: OnProgress, *, refresh: bool = False
 ) -> list[automation.Change]:
-    """Return what `up` would change."""
+    """Return what `up` would change; with `refresh`, after a look at what Azure has."""
+    if refresh:
+        on_progress(Progress("refresh", "start", "comparing the state with Azure"))
+        automation.refresh(environment, lambda _: None)
+        on_progress(Progress("refresh", "end", ""))
     return automation.preview(environment, StepReport("preview", on_progress, None).see)
 
 

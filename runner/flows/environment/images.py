@@ -125,7 +125,7 @@ def find_template(management: ArmClient, home: ImageHome) -> str:
             "R-IMAGE-TEMPLATE",
             "the image template of the stack's VM image is missing",
             why=f"no template in resource group {home.group} distributes to {home.definition}",
-            fix="run `runner up` to deploy the stack again",
+            fix="run `runner up --refresh`, which creates it again",
             exit_code=ExitCode.PREFLIGHT,
         )
     return f"{listed}/{max(found)[1]}"

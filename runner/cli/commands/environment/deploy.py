@@ -164,14 +164,14 @@ def run_checks_of(out: Output, settings: Settings, folder: Path) -> Sequence[Che
 
 
 def _find_changes(
-    out: Output, settings: Settings, plan: Plan, *, yes: bool
+    out: Output, settings: Settings, plan: Plan, *, yes: bool, refresh: bool = False
 ) -> tuple[Environment, Sequence[Change]]:
     """Return the engine and the changes that it would make."""
     environment = _open_environment(out, settings, plan.folder, yes=yes)
     from runner.flows.environment import deploy
 
     with out.stages() as view:
-        return environment, deploy.preview(environment, view.on_progress)
+        return environment, deploy.preview(environment, view.on_progress, refresh=refresh)
 
 
 def _show_changes(out: Output, plan: Plan, changes: Sequence[Change]) -> None:
@@ -254,6 +254,10 @@ def up(
     stack: NewStackOption = None,
     yes: YesOption = False,
     check: Annotated[bool, typer.Option(help="Run the checks of `runner check` first.")] = True,
+    refresh: Annotated[
+        bool,
+        typer.Option("--refresh", help="Create again what was deleted in Azure by other means."),
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create or change the Azure environment: storage, Batch account, pools that scale to zero."""
@@ -261,7 +265,7 @@ def up(
     settings, plan = _read_plan(stack)
     if check:
         _refuse_impossible(out, settings, plan)
-    environment, changes = _find_changes(out, settings, plan, yes=yes)
+    environment, changes = _find_changes(out, settings, plan, yes=yes, refresh=refresh)
     if output is OutputFormat.TABLE:  # otherwise stdout is only for the outputs
         _show_changes(out, plan, changes)
     from runner.flows.environment import deploy, images
