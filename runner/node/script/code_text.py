@@ -34,6 +34,8 @@ _MAKES_FOLDER = re.compile(r"(?<![A-Za-z_])(?:mkdir|makedirs|copytree)\b")
 _ACCEPTS_FOLDER = re.compile(
     r"\s*\((?:[^()]|\([^()]*\))*exist_ok\s*=\s*True|\W{1,6}?(?:-[a-z]*p|--parents)\b"
 )
+# `("runs/" + date)` and `("runs")`, but neither `("run" + date)` nor `(folder)`.
+_PLAIN_FOLDER = re.compile(r"""\s*\(\s*["'](?:\./)?([\w-][\w.-]*)(?:/|["']\s*[),])""")
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)\s[^;\n]*", re.MULTILINE)
 _CHECKS_FOLDER = re.compile(r"exists\b|isdir\b|is_dir\b|listdir\b|(?:\[|test)\s+(?:!\s+)?-[de]\s")
 # A script that knows the folder of checkpoints, or what saves to it.
@@ -102,11 +104,13 @@ class CodeText:
     def expected_folders(self, command: Sequence[str]) -> Iterator[str]:
         """Return the folders that the script expects to exist.
 
-        None where code or command make a folder in a way that fails if it exists; not one
-        whose existence they check.
+        Not one that code or command make in a way that fails if it exists, and none where they
+        make a folder so whose name is not plain; not one whose existence they check.
         """
         text = _IMPORT.sub("", "\n".join((self.text, *command)))
-        if any(not _ACCEPTS_FOLDER.match(text, m.end()) for m in _MAKES_FOLDER.finditer(text)):
+        ends = (match.end() for match in _MAKES_FOLDER.finditer(text))
+        made = {_made_folder(text, end) for end in ends if not _ACCEPTS_FOLDER.match(text, end)}
+        if "" in made:
             return
         checked = {
             word
@@ -128,8 +132,14 @@ class CodeText:
             )
             known_as = {last, option.strip("-").replace("-", "_"), *re.findall(variable, text)}
             known_as |= {*re.findall(r"\w+", last), *(["argv"] if option else [])}
-            if known_as.isdisjoint(checked):
+            if known_as.isdisjoint(checked) and made.isdisjoint(PurePosixPath(name).parts[:1]):
                 yield name
+
+
+def _made_folder(text: str, start: int) -> str:
+    """Return the first folder of the path that a call gives as plain text, or ""."""
+    found = _PLAIN_FOLDER.match(text, start)
+    return found[1] if found else ""
 
 
 def _read_sources(folder: Path) -> Iterator[str]:

@@ -57,3 +57,21 @@ def test_checkpoint_folder_in_an_argument_is_recognized(tmp_path: Path) -> None:
         tmp_path, ("python", "t.py", "--to", "$RUNNER_CHECKPOINT_DIR")
     ).saves_checkpoints
     assert not CodeText(tmp_path, COMMAND).saves_checkpoints
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("os.makedirs('runs/' + date)", ["outputs", "logs", "res"]),
+        ('os.mkdir("./outputs/")', ["logs", "res"]),
+        ("os.mkdir('res')", ["outputs", "logs"]),
+        ("os.mkdir('run' + date)", []),
+        ("os.mkdir(folder)", []),
+        ("Path('runs').mkdir()", []),
+    ],
+)
+def test_folder_that_the_code_makes_itself_is_not_created(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert list(CodeText(tmp_path, COMMAND).expected_folders(COMMAND)) == expected
