@@ -153,10 +153,16 @@ def _follow(process: subprocess.Popen[str], tail: deque[str], report: Report) ->
             report(line, int(match[2]), int(match[2]), unit)
 
 
+_ERROR_MARKS = ("error:", "\N{MULTIPLICATION SIGN}")
+
+
 def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> StageFailedError:
     output = "\n".join(line for line in tail if line.strip()) or "it printed nothing"
     code = "DiskFull" if DISK_FULL_TEXT in output else "EnvironmentFailed"
-    message = f"`{_shown(command)}` exited with code {returncode}:\n{output}"
+    # Lists of runs show the first line; uv begins with what it is about to do.
+    said = next((line.strip() for line in tail if line.lstrip().startswith(_ERROR_MARKS)), "")
+    message = f"`{_shown(command)}` exited with code {returncode}: {said}".rstrip()
+    message = f"{message}\n{output}"
     return StageFailedError(STEP, code, message)
 
 
