@@ -310,21 +310,37 @@ def _blocked(launch: ServiceLaunch, why: str) -> RunnerError:
 def _not_ready(launch: ServiceLaunch, log_start: int, *, died: bool) -> RunnerError:
     title = TITLES[launch.name]
     what = f"{title} ended while starting" if died else f"{title} does not answer"
+    why, fix = last_error(_log_since(launch.log, log_start))
     return RunnerError(
         "R-LOCAL-START",
         what,
-        why=_log_end(launch.log, log_start),
-        fix=f"read {launch.log}, then run the command again",
+        why=why,
+        fix=fix or f"read {launch.log}, then run the command again",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
-def _log_end(path: Path, start: int) -> str:
+def last_error(log: str) -> tuple[str, str]:
+    """Return why a service ended, and what to do; "" if it does not say so.
+
+    The emulator prints its errors as `error: ...`, `why: ...` and `fix: ...`.
+    """
+    lines = [line.strip()[:300] for line in log.splitlines() if line.strip()] or [_SILENT]
+    said = dict(each.split(": ", 1) for each in lines[-3:] if ": " in each)
+    if "error" in said:
+        return ": ".join(said[part] for part in ("error", "why") if part in said), said.get(
+            "fix", ""
+        )
+    return lines[-1], ""
+
+
+_SILENT = "it printed nothing"
+
+
+def _log_since(path: Path, start: int) -> str:
     try:
         with path.open("rb") as log:
             log.seek(start)
-            text = log.read(1 << 16).decode("utf-8", "replace")
+            return log.read(1 << 16).decode("utf-8", "replace")
     except OSError:
-        text = ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it printed nothing"
+        return ""

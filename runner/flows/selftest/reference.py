@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
+from runner.flows.local.services import last_error
 from runner.flows.local.state import ACCOUNT, VM_SIZE, LocalState, local_outputs
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -59,12 +60,12 @@ def _port(process: subprocess.Popen[str], log: Path) -> int:
     words = line.split()
     if words[:2] == ["listening", "on"]:
         return int(words[2].rpartition(":")[2])
-    last = (log.read_text("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1]
+    why, fix = last_error(log.read_text("utf-8", "replace"))
     raise RunnerError(
         "R-SELFTEST-EMULATOR",
         "the emulator for the comparison did not start",
-        why=last,
-        fix="run `runner local up`, which checks what the emulator needs",
+        why=why,
+        fix=fix or "correct that, then run the command again",
         exit_code=ExitCode.PREFLIGHT,
     )
 
