@@ -27,6 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Scripts of tests wait for files of the tests, which another user cannot reach.
     os.environ.setdefault("BATCH_EMULATOR_ISOLATION", "environment")
     config.addinivalue_line(
+        "markers", "fix(*codes): the errors whose printed commands the test runs"
+    )
+    config.addinivalue_line(
         "markers", "feature(row): the row of docs/features.md that the test shows to work"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -189,7 +190,8 @@ def submit(
         raise RunnerError(
             "R-SUBMIT-SCHEDULE",
             f"{path.name} has a schedule: it is not submitted at once",
-            fix=f"`runner schedule create {path}`, or runner.create_schedule({str(path)!r})",
+            fix=f"`runner schedule create {shlex.quote(str(path))}`, "
+            f"or runner.create_schedule({str(path)!r})",
         )
     cap = None if max_cost is None else str(max_cost)
     request = GroupRequest(overrides_of(set), experiment, priority, cap)

@@ -17,6 +17,7 @@ from azure.batch import models
 from infra.config.stack_file import parse_stack_config
 from infra.planning.pool_plan import MarketplaceImage, plan_pools
 from runner.azure.auth.credentials import connect
+from runner.azure.batch.node_users import TaskPlace, find_address
 from runner.cli.main import main
 from runner.core.checks import Check
 from runner.core.home import HomePaths
@@ -27,6 +28,7 @@ from runner.flows.environment.check_azure import check_agents
 from runner.protocol.errors import RunnerError
 from tests import plain_http
 from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, serving
+from tests.unit.command_lines import commands_in
 from tests.unit.core.recipe_maker import outputs
 from tests.unit.core.recipe_maker import pool as pool_output
 
@@ -403,6 +405,19 @@ def test_resize_during_a_resize_is_refused(command: Command) -> None:
     eventually(lambda: command.row(pool)["allocation"] == "resizing")
     code, err = command.error("resize", pool, "2")
     assert (code, "R-POOL-RESIZING" in err) == (5, True)
+
+
+@pytest.mark.fix("R-REACH-NODE")
+def test_nodes_of_a_pool_are_listed_after_one_was_lost(command: Command) -> None:
+    pool = command.things.pool(target_low_priority_nodes=1)
+    [node] = command.things.wait_nodes(pool, 1)
+    connection = connect(load_settings({}, cwd=Path.cwd(), env=os.environ))
+    with pytest.raises(RunnerError) as lost:
+        find_address(connection, TaskPlace(pool, "tvm-gone", None))
+    assert lost.value.code == "R-REACH-NODE"
+    [printed] = commands_in(lost.value.fix)
+    assert printed.startswith("runner pool ")
+    assert node.id in command.text(*printed.split()[2:])[0]
 
 
 @pytest.mark.parametrize("words", [("show",), ("nodes",), ("resize", "1")])

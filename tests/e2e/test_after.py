@@ -144,7 +144,7 @@ def test_after_with_runs_of_two_jobs_is_refused(cli: Cli, gated: Make) -> None:
     assert f"{first} is in job one_local, {second} in job two_local" in refused.stderr
     refused = cli.run("train", runs.folder, "--after", first, "--priority", "9", "--", runs.gate)
     assert "R-AFTER-JOB" in refused.stderr
-    wait = f"wait on this machine: runner attach {first} && runner train ..."
+    wait = f"wait with `runner attach {first}`, then run this command again"
     assert f"fix: --priority 0, or {wait}" in refused.stderr
     (runs.folder / "train.yaml").write_text("image: python:3.12")
     refused = cli.run("train", runs.folder, "--after", first, "--dry-run")

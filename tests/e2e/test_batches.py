@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -58,22 +59,29 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
     folder = tmp_path_factory.mktemp("batches")
     cli = Cli(new_home(folder / "home"), folder)
     cli.ok("local", "up", "--nodes", "2", "--slots", "1")
+    create_pool(batch_of(cli), OTHER, nodes=2)
+    yield cli.home
+    cli.ok("local", "down")
+
+
+def batch_of(cli: Cli) -> BatchClient:
     paths = HomePaths(cli.home)
     outputs = parse_stack_outputs(paths.local_outputs.read_text())
     key = json.loads(paths.keys.read_text())["batch"]
-    batch = BatchClient(outputs.batch_endpoint, AzureNamedKeyCredential(outputs.batch_account, key))
+    return BatchClient(outputs.batch_endpoint, AzureNamedKeyCredential(outputs.batch_account, key))
+
+
+def create_pool(batch: BatchClient, pool_id: str, nodes: int) -> None:
     local = batch.get_pool("local")
     batch.create_pool(
         models.BatchPoolCreateOptions(
-            id=OTHER,
+            id=pool_id,
             vm_size="Standard_D2s_v3",
             virtual_machine_configuration=local.virtual_machine_configuration,
-            target_low_priority_nodes=2,
+            target_low_priority_nodes=nodes,
             start_task=local.start_task,
         )
     )
-    yield cli.home
-    cli.ok("local", "down")
 
 
 @pytest.fixture
@@ -136,6 +144,47 @@ def test_pool_is_drained_and_used_again_and_nothing_is_lost(cli: Cli, script: Wr
     until(lambda: states(cli, sweep) == {"succeeded": 3})
     assert len(cli.json("pool", "enable", "local")["nodes"]) == 2
     until(lambda: {each["state"] for each in cli.json("pool", "nodes", "local")} == {"idle"})
+
+
+GATED = """
+import os, pathlib, sys, time
+while not pathlib.Path("{gate}").exists():
+    time.sleep(0.1)
+print(os.environ["AZ_BATCH_POOL_ID"])
+"""
+
+
+@pytest.mark.fix("R-JOB-MOVED", "R-POOL-FIT")
+def test_printed_commands_complete_a_move(cli: Cli, script: Write, tmp_path: Path) -> None:
+    folder = script(GATED.format(gate=tmp_path / "gate"))
+    started = cli.json("sweep", "start", folder, "-p", "lr=0.1,0.2,0.3", "--detach")
+    sweep = started["sweep"]
+    until(lambda: states(cli, sweep).get("running") == 2)
+    move = ("sweep", "move", sweep, "--running", "wait", "--to")
+    batch = batch_of(cli)
+    create_pool(batch, "third", nodes=0)
+    first = cli.start(*move, "third")
+    until(lambda: batch.get_job(started["job_id"]).state == "disabling")
+    second = cli.start(*move, OTHER)
+    refused = first.communicate(timeout=60)[1]
+    second.kill()
+    second.communicate()
+    assert "error[R-JOB-MOVED]" in refused, refused
+    fix = refused.partition("  fix: ")[2].partition("\n")[0]
+    again = cli.start(*shlex.split(fix)[1:])
+    (tmp_path / "gate").touch()
+    assert again.wait(60) == 0, again.communicate()
+    until(lambda: states(cli, sweep) == {"succeeded": 3})
+    assert OTHER in {row["pool"] for row in cli.json("ps", "--group", sweep)}
+
+    (folder / "train.yaml").write_text("resources: {memory: 64GiB}\n")
+    (tmp_path / "gate").unlink()
+    heavy = cli.json("train", folder, "-e", "heavy", "--detach")["run_id"]
+    refused = cli.run("sweep", "move", "heavy", "--to", OTHER).stderr
+    assert "error[R-POOL-FIT]" in refused, refused
+    assert "fix: use another pool: runner pool ls" in refused
+    cli.ok("pool", "ls")
+    cli.ok("cancel", heavy)
 
 
 @pytest.mark.feature(42)

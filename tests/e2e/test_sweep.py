@@ -27,6 +27,7 @@ open("model.txt", "w").write(str(args.lr))
 """
 
 
+@pytest.mark.fix("R-LOGS-GROUP")
 @pytest.mark.smoke
 @pytest.mark.feature(42)
 def test_script_trains_with_every_combination_and_the_best_model_is_registered(

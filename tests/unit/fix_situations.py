@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from runner.contract import PoolOutput, StackOutputs
 from tests.unit.command_lines import commands_in, rendered
-from tests.unit.source_tree import nodes, sources
+from tests.unit.source_tree import nodes, sources, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +17,15 @@ class FixCase:
     """Words that fail with an error, and what its commands need in addition.
 
     `files` are written before, `values` replace the placeholders of a printed command, and `beyond`
-    are the codes of other errors which show that a printed command got past this one.
+    are the codes of other errors which show that a printed command got past this one. `cured` is
+    how the words end after the printed commands: "" if they succeed, or the code of another error.
     """
 
     words: str
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     values: Mapping[str, str] = field(default_factory=dict[str, str])
     beyond: tuple[str, ...] = ()
+    cured: str | None = None
 
 
 _STACK = """\
@@ -60,6 +63,12 @@ _UNPRICED = replace(
 _CAPPED = _STACK.replace("eastus", "norwayeast").replace(
     "vm_size: SIZE", "vm_size: Standard_NC4as_T4_v3, max_spot: 2, spend_cap_usd_per_hour: 1"
 )
+_UNKNOWN_PRICE = """\
+config:
+  azure-native:location: norwayeast
+  azure-native:subscriptionId: 11111111-2222-3333-4444-555555555555
+  runner:pools: [{id: t4, vm_size: Standard_NC4as_T4_v3, max_spot: 2}]
+"""
 # Without services, by the error's code.
 ALONE: Mapping[str, FixCase] = {
     "R-COST-UNKNOWN": FixCase(
@@ -102,7 +111,17 @@ ALONE: Mapping[str, FixCase] = {
         "pool autoscale simulate formula.txt --duration soon",
         {"formula.txt": "$TargetLowPriorityNodes = 1;"},
     ),
+    "R-SELFTEST-PRICE": FixCase(
+        "selftest --target azure --yes",
+        {**_PROJECT, "Pulumi.dev.yaml": _UNKNOWN_PRICE},
+        beyond=("R-PRICES-FETCH",),
+    ),
     "R-SETTING-VALUE": FixCase("ps --target nowhere"),
+    "R-SHARE-NONE": FixCase(
+        "data ls share: --target azure",
+        {_OUTPUTS: _DEPLOYED.to_json()},
+        beyond=("R-PROJECT-MISSING",),
+    ),
     "R-SHELL": FixCase("completion"),
     "R-SKUS-GPU": FixCase("skus --gpu T9"),
     "R-SKUS-REGION": FixCase("skus --refresh", beyond=("R-PRICES-FETCH",)),
@@ -113,6 +132,7 @@ ALONE: Mapping[str, FixCase] = {
     "R-STACK-OUTPUTS": FixCase(
         "ps --target azure", {_OUTPUTS: "{}"}, beyond=("R-PROJECT-MISSING",)
     ),
+    "R-STACK-READ": FixCase("ps --target azure", {f"{_OUTPUTS}/a": "a folder"}),
     "R-STACK-MISSING": FixCase("ps --target azure", beyond=("R-PROJECT-MISSING",)),
     "R-STUCK-DETACHED": FixCase(
         "train mnist --detach --fail-if-stuck 15m", beyond=("R-STACK-MISSING",)
@@ -131,9 +151,15 @@ SERVED: Mapping[str, FixCase] = {
     "R-EXPERIMENT-UNKNOWN": FixCase("experiments show nothing-like-it"),
     "R-FILE-UNKNOWN": FixCase("files get {done} nothing.txt"),
     "R-JOB-ENDED": FixCase("sweep pause {sweep}"),
+    "R-DATA-MISSING": FixCase("data put nothing there"),
     "R-METRIC-UNKNOWN": FixCase("metrics {done} nothing"),
-    "R-MODEL-ALIAS-UNKNOWN": FixCase("models show fixes@nobody"),
+    "R-MODEL-ALIAS-MOVED": FixCase(
+        "models alias used@2 moved --unalias", cured="R-MODEL-ALIAS-UNKNOWN"
+    ),
+    "R-MODEL-ALIAS-UNKNOWN": FixCase("models show fixes@nobody", cured=""),
     "R-MODEL-BEST": FixCase("models show fixes@best"),
+    "R-MODEL-FILES": FixCase("models register {done} other-files --path 'no/*'"),
+    "R-MODEL-FOLDER": FixCase("models get fixes@1 blocked", {"blocked": ""}),
     "R-MODEL-IN-USE": FixCase("models rm used@1 -y", values={"used@OTHER": "used@2"}),
     "R-MODEL-OVERWRITE": FixCase(
         "models get fixes@1 changed", {"changed/model.txt": "2"}, values={"ANOTHER_FOLDER": "other"}
@@ -147,6 +173,8 @@ SERVED: Mapping[str, FixCase] = {
     "R-NODE-MISSING": FixCase("pool disable local nothing"),
     "R-POOL-MISSING": FixCase("pool show nothing"),
     "R-POOL-SAME": FixCase("pool drain local --to local"),
+    "R-POOL-UNKNOWN": FixCase("pool drain local --to nothing"),
+    "R-REPRODUCE-OUTCOME": FixCase("reproduce {failed}"),
     "R-REACH-FORWARD": FixCase("ssh {done} --forward x", beyond=("R-REACH-ENDED",)),
     "R-REACH-ENDED": FixCase("exec {done} -- true"),
     "R-RESUME-NOTHING": FixCase("resume {done}"),
@@ -161,46 +189,31 @@ SERVED: Mapping[str, FixCase] = {
     "R-SWEEP-UNKNOWN": FixCase("sweep show nothing"),
     "R-SCHEDULE-UNKNOWN": FixCase("schedule show nothing"),
 }
-# Why the commands of an error are parsed and not run.
-NOT_TRIED: Mapping[str, tuple[str, ...]] = {
-    "needs a deployed stack, or a subscription": (
-        *("R-AZURE-CAPACITY", "R-AZURE-MISSING", "R-COST-POOL", "R-DOWN-ACTIVE"),
-        "R-DOWN-SCHEDULES",
-        *("R-FORMULA-DECLARED", "R-IMAGE-DELETE"),
-        *("R-IMAGE-TEMPLATE", "R-IMAGE-VERSION", "R-POOL-AUTOSCALED", "R-POOL-DECLARED"),
-        *("R-PULUMI-PROTECTED", "R-REACH-CLOSED", "R-SELFTEST-ACCESS"),
-        *("R-SELFTEST-PRICE", "R-SELFTEST-TIMEOUT", "R-SHARE-NONE", "R-STACK-IDENTITY"),
-        *("R-STACK-NODES-ADD", "R-STACK-READ"),
-    ),
-    "needs local services that are stopped, broken or older": (
-        *("R-ACCESS-DENIED", "R-CONTAINER-MISSING", "R-LOCAL-DOWN", "R-LOCAL-KEYS", "R-LOCAL-PORT"),
-        *("R-RUN-NONE", "R-SELFTEST-EMULATOR", "R-SERVICE", "R-SWEEP-BLOBS"),
-    ),
-    "needs a document in storage that no command writes": (
-        *("R-GROUP-BROKEN", "R-GROUP-SUBMITTING", "R-MODEL-HASH", "R-MODEL-UNREADABLE"),
-        *("R-RETRY-CYCLE", "R-RUN-BROKEN", "R-SCHEDULE-BROKEN"),
-    ),
-    "needs a moment in which another command, run or schedule is under way": (
-        *("R-MODEL-ALIAS-MOVED", "R-POOL-IN-USE", "R-POOL-RESIZING", "R-POOL-UNKNOWN", "R-QUOTA"),
-        *("R-REACH-NODE", "R-REACH-WAITING", "R-RUN-GOES-ON", "R-SCHEDULE-EXISTS"),
-        *("R-DEV-ENDED", "R-DEV-JUPYTER", "R-JOB-MOVED", "R-POOL-FIT", "R-SCHEDULE-OVER"),
-    ),
-    "names a command and leaves its arguments, or the folder, to the reader": (
-        *(
-            "R-AFTER-JOB",
-            "R-DATA-MISSING",
-            "R-INIT-PROJECT",
-            "R-MODEL-FILES",
-            "R-MODEL-FOLDER",
-        ),
-        *("R-MODEL-OTHER-FILES", "R-SCHEDULE-NODES"),
-    ),
-    "is raised from Python only, or after a long run": (
-        *("R-REPRODUCE-OUTCOME", "R-RUN-FAILED", "R-SUBMIT-SCHEDULE"),
-    ),
-    "e2e/test_models_cli.py runs its command": ("R-MODEL-DELETED",),
-    "e2e/test_sweep.py runs its command": ("R-LOGS-GROUP",),
+# Why the commands of an error are parsed and not run, by its code.
+NOT_TRIED: Mapping[str, str] = {
+    "R-DOWN-ACTIVE": "contract/test_active_runs.py prints it; e2e/test_trouble.py runs "
+    "`runner cancel`, and engine/test_commands.py `runner down --force`",
+    "R-DOWN-SCHEDULES": "contract/test_active_runs.py prints it; e2e/test_schedules.py runs "
+    "`runner schedule rm`, and engine/test_commands.py `runner down --force`",
+    "R-IMAGE-DELETE": "waits for 30 minutes; engine/test_commands.py runs `runner down` twice",
+    "R-PULUMI-PROTECTED": "needs a stack with data whose region changes; engine/test_commands.py "
+    "runs `runner down --everything`",
+    "R-REACH-CLOSED": "nodes of the emulator always have an address; engine/test_fixes.py deploys "
+    "a pool with `ssh_from`",
+    "R-SELFTEST-ACCESS": "waits for 15 minutes; unit/flows/environment/test_check.py runs "
+    "`runner check`",
+    "R-SELFTEST-TIMEOUT": "waits for the end of a training on Azure; "
+    "unit/flows/environment/test_check.py runs `runner check`",
 }
+
+
+_MARK = re.compile(r"@pytest\.mark\.fix\(((?:[^()]|\([^()]*\))*)\)")
+
+
+def codes_of_tests() -> set[str]:
+    """Return the codes that tests are marked with: `@pytest.mark.fix`."""
+    marks = (mark for path in sources("tests") for mark in _MARK.findall(text_of(path)))
+    return {code for mark in marks for code in re.findall(r"\"(R-[A-Z0-9-]+)\"", mark)}
 
 
 def codes_with_commands() -> set[str]:

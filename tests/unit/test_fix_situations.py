@@ -10,7 +10,14 @@ import pytest
 
 from runner.cli.main import main
 from tests.unit.command_lines import commands_in
-from tests.unit.fix_situations import ALONE, NOT_TRIED, SERVED, FixCase, codes_with_commands
+from tests.unit.fix_situations import (
+    ALONE,
+    NOT_TRIED,
+    SERVED,
+    FixCase,
+    codes_of_tests,
+    codes_with_commands,
+)
 from tests.unit.source_tree import assert_none
 
 Capture = pytest.CaptureFixture[str]
@@ -47,11 +54,13 @@ def error_of(words: list[str], capsys: Capture) -> dict[str, str]:
 
 
 def test_every_error_that_names_a_command_has_a_situation_or_a_reason() -> None:
-    excused = {code for codes in NOT_TRIED.values() for code in codes}
-    tried = {*ALONE, *SERVED}
+    excused = {*NOT_TRIED}
+    tried = {*ALONE, *SERVED, *codes_of_tests()}
     assert_none(codes_with_commands() - tried - excused, "add a situation that prints its command")
     assert_none(tried & excused, "a situation and a reason why there is none")
     assert_none(excused - codes_with_commands(), "reasons for errors that name no command")
+    unknown = codes_of_tests() - codes_with_commands()
+    assert_none(unknown, "tests are marked with errors that name no command")
 
 
 @pytest.mark.parametrize("code", ALONE)
@@ -70,3 +79,18 @@ def test_printed_command_works_without_services(folder: Path, capsys: Capture, c
             words.append("--dry-run")  # which starts no services
         again = error_of(words, capsys)
         assert again.get("code", "") in ("", *case.beyond), (command, again)
+
+
+@pytest.mark.fix("R-INIT-PROJECT")
+def test_init_of_another_folder_works_beside_the_project_of_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (folder / "Pulumi.yaml").write_text("name: theirs\nruntime: yaml\n", encoding="utf-8")
+    err = error_of(["init"], capsys)
+    assert err["code"] == "R-INIT-PROJECT"
+    (folder / "ours").mkdir()
+    monkeypatch.chdir(folder / "ours")
+    [command] = commands_in(err["fix"])
+    options = "--subscription 11111111-2222-3333-4444-555555555555 --location eastus --no-check"
+    assert error_of(shlex.split(f"{command} {options}")[1:], capsys) == {}
+    assert (folder / "ours" / "Pulumi.dev.yaml").is_file()

@@ -227,13 +227,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRun:
-    """A run with predecessors: its pool, priority and image, and the command that submits it."""
+    """A run with predecessors: its pool, priority and image."""
 
     pool: PoolOutput
     priority: int
     image: str | None
     outputs: StackOutputs
-    command: str = "train ..."
 
 
 def resolve_after(connection: Connection, references: Sequence[str], run: WaitingRun) -> Waiting:
@@ -329,19 +328,19 @@ def _common_job(connection: Connection, run: WaitingRun, waiting: Sequence[RunSp
     first = waiting[0]
     if other := next((r for r in waiting if r.job_id != first.job_id), None):
         why = f"{first.run_id} is in job {first.job_id}, {other.run_id} in job {other.job_id}"
-        raise _cannot_wait(run, first, why)
+        raise _cannot_wait(first, why)
     if first.pool.lower() != run.pool.id.lower():
         why = f"{first.run_id} is on pool {first.pool}, this run on pool {run.pool.id}"
-        raise _cannot_wait(run, first, why, _pool_option(run, first.pool))
+        raise _cannot_wait(first, why, _pool_option(run, first.pool))
     if run.priority not in (0, first.priority):
         why = f"{first.run_id} has priority {first.priority}, this run {run.priority}"
-        raise _cannot_wait(run, first, why, f"--priority {first.priority}")
+        raise _cannot_wait(first, why, f"--priority {first.priority}")
     if first.max_cost_micros is not None:
         why = f"job {first.job_id} of {first.run_id} has a cost cap for its own tasks"
-        raise _cannot_wait(run, first, why)
+        raise _cannot_wait(first, why)
     if not takes_dependent_tasks(connection, first.job_id):
         why = f"job {first.job_id} of {first.run_id} does not accept tasks with dependencies"
-        raise _cannot_wait(run, first, why)
+        raise _cannot_wait(first, why)
     return first.job_id
 
 
@@ -354,7 +353,7 @@ def refuse_waiting(placement: Placement) -> None:
         "R-AFTER-JOB",
         "Batch cannot make this run wait: a task can only depend on tasks of its job",
         why=f"a run with a cost cap has a job of its own, and {first} is in job {placement.job_id}",
-        fix=f"wait on this machine: runner attach {first}, then the same command; or submit both "
+        fix=f"wait with `runner attach {first}`, then run this command again; or submit both "
         "in one file with `max_cost`",
     )
 
@@ -369,8 +368,8 @@ def _pool_option(run: WaitingRun, pool_id: str) -> str:
     return f"--pool {pool_id}" if pool_id.lower() in known else ""
 
 
-def _cannot_wait(run: WaitingRun, first: RunSpec, why: str, option: str = "") -> RunnerError:
-    here = f"wait on this machine: runner attach {first.run_id} && runner {run.command}"
+def _cannot_wait(first: RunSpec, why: str, option: str = "") -> RunnerError:
+    here = f"wait with `runner attach {first.run_id}`, then run this command again"
     return RunnerError(
         "R-AFTER-JOB",
         "Batch cannot make this run wait: a task can only depend on tasks of its job",

@@ -577,8 +577,7 @@ def plan_repetition(
         in_job = group.job_id if len(group.job_id) <= _MAX_JOB_NAME else placement.job_id
         placement = replace(placement, job_id=in_job, group=group.group_id)
     if asked.awaited:
-        command = f"{asked.kind} {record.run_id}"
-        run = WaitingRun(pool, record.priority, record.image, outputs, command)
+        run = WaitingRun(pool, record.priority, record.image, outputs)
         placement = _waiting(placement, resolve_after(connection, asked.awaited, run))
     created = datetime.now(UTC)
     name = request.schedule_id or record.recipe
