@@ -31,6 +31,10 @@ _SETTINGS = {
 OUR_KEYS = frozenset(StackConfig.model_fields) - {"stack", *_SETTINGS}
 # Sections that `null` turns off. Pulumi's configuration has no null: it hands over an empty text.
 _OPTIONAL = ("adopt", "budget", "image", "network", "observability")
+# Pulumi stores scalars as texts: it writes `true` as `"true"` when it first opens a stack.
+_SWITCHES = frozenset(
+    name for name, field in StackConfig.model_fields.items() if field.annotation is bool
+)
 # The keys that the provider reads and its SDK does not declare (azure-native 3.29).
 UNDECLARED_KEYS = frozenset(
     {
@@ -179,9 +183,16 @@ def _unknown_file_keys(document: Mapping[Any, Any]) -> Iterator[FieldProblem]:
             yield FieldProblem((f"/{key}",), "unknown key", "", fix)
 
 
+def _as_written(key: str, value: Any) -> Any:
+    """Return a value as a person wrote it, before Pulumi stored it as a text."""
+    if key in _OPTIONAL and value == "":
+        return None
+    return value == "true" if key in _SWITCHES and value in ("true", "false") else value
+
+
 def _checked(given: _Given, stack: str, file: Path) -> StackConfig:
     known = {
-        key: None if value == "" and key in _OPTIONAL else value
+        key: _as_written(key, value)
         for key, value in given.values.items()
         if key in StackConfig.model_fields
     }

@@ -411,6 +411,15 @@ def test_optional_section_without_content_is_off(tmp_path: Path, section: str, v
     assert getattr(load_stack_config(file, environment=_AZURE), section) is None
 
 
+@pytest.mark.parametrize("name", ["registry", "nodes_add_tasks"])
+def test_switch_that_pulumi_stored_as_a_text_is_a_switch(tmp_path: Path, name: str) -> None:
+    for text, value in (('"true"', True), ('"false"', False)):
+        file = written(tmp_path, f"config:\n{_POOLS}  runner:{name}: {text}\n")
+        assert getattr(load_stack_config(file, environment=_AZURE), name) is value
+    odd = written(tmp_path, f"config:\n{_POOLS}  runner:{name}: 'yes'\n")
+    assert name in refused(odd, _AZURE).what
+
+
 @pytest.mark.parametrize("pools", ["", _POOLS, "  runner:pools: []\n", "  runner:pool: 1\n"])
 def test_missing_region_has_its_code_despite_other_problems(tmp_path: Path, pools: str) -> None:
     err = refused(written(tmp_path, f"config:\n{pools}" if pools else "config: {}\n"), {})
