@@ -24,6 +24,7 @@ from runner.flows.local.services import (
     ServiceLaunch,
     choose_port,
     find_orphan,
+    last_error,
     port_is_free,
     port_owner,
     spawn,
@@ -494,3 +495,25 @@ def test_emulator_without_an_answer_does_not_count_as_an_old_one() -> None:
     with pytest.raises(RunnerError, match="does not answer") as raised:
         load_isolation(LocalState(port, port, nodes=1, slots=1))
     assert raised.value.fix == "runner local status"
+
+
+@pytest.mark.parametrize(
+    ("log", "why", "fix"),
+    [
+        ("", "it printed nothing", ""),
+        ("Traceback\nModuleNotFoundError: No module named 'x'\n", "ModuleNotFoundError", ""),
+        ("error: cannot use /data: locked\n", "cannot use /data: locked", ""),
+        ("error: cannot isolate\n  why: a: b\n  fix: export X=1\n", "isolate: a: b", "export X=1"),
+    ],
+)
+def test_error_of_a_service_that_ended_is_its_own(log: str, why: str, fix: str) -> None:
+    said = last_error(log)
+    assert why in said[0]
+    assert said[1] == fix
+
+
+def test_damaged_keys_are_replaced_for_services_that_do_not_run(paths: HomePaths) -> None:
+    paths.local.mkdir(parents=True)
+    paths.keys.write_text("{")
+    keys = ensure_keys(paths, renew=True)
+    assert ensure_keys(paths) == keys
