@@ -1,4 +1,4 @@
-"""Disks that are full: real ones of a few megabytes, and what the system says about one."""
+"""Full disks: real ones of a few megabytes, and a fake `os.statvfs`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 
 class Disk:
-    """Replaces what the system says about every disk; `changes` are fields of `os.statvfs`."""
+    """Replaces `os.statvfs` of every disk; `changes` are the replaced fields."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._real = os.statvfs
@@ -30,17 +30,17 @@ class Disk:
         return os.statvfs_result(values)
 
     def fill(self) -> None:
-        """Leave 4,096 bytes."""
+        """Report 4,096 free bytes."""
         self.changes = {"f_bfree": 1, "f_bavail": 1, "f_frsize": 4096, "f_blocks": 1 << 20}
 
     def free(self) -> None:
-        """Say the truth."""
+        """Report the real values."""
         self.changes = {}
 
 
 @contextmanager
 def small_disk(folder: Path, options: str = "size=64m") -> Generator[Path]:
-    """Mount a small disk; skip the test where that is not allowed."""
+    """Mount a small disk, or skip the test if that is not allowed."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def small_disk(folder: Path, options: str = "size=64m") -> Generator[Path]:
 
 @contextmanager
 def filled(disk: Path) -> Generator[None]:
-    """Take every byte of a disk, also those that others free, until the end."""
+    """Fill a disk until the end of the block, including bytes that others free."""
     enough = threading.Event()
 
     def take() -> None:
@@ -80,7 +80,7 @@ def filled(disk: Path) -> Generator[None]:
 
 
 def fill(disk: Path) -> Path:
-    """Take every byte of a disk, but none that others free later. Return the file."""
+    """Fill a disk once. Return the file, which does not grow when others free bytes."""
     path = disk / "hog"
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):

@@ -1,4 +1,4 @@
-"""A TCP line that breaks: some requests get lost, some answers, and parts of others."""
+"""A faulty TCP connection: loses some requests, some responses, and parts of others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def by_chance(
 
 
 class FaultyLine:
-    """Leads connections to a local port, and resets some.
+    """Forwards connections to a local port, and resets some.
 
     `faults` has a text for each request: "request" if it gets lost, "answer" if the service
     executes it and its answer gets lost, "part" if only the beginning of the answer arrives, or "".

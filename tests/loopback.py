@@ -1,4 +1,4 @@
-"""A web server of a test: on this machine, on a free port, while a block runs."""
+"""A web server of a test on a free local port, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that was killed is no news, least of all on the stderr of the next test."""
+        """Print nothing about killed clients: the text would appear on stderr of the next test."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 @contextlib.contextmanager
 def listening(handler: type[BaseHTTPRequestHandler], **shared: object) -> Generator[str]:
-    """Its address, without a closing slash; `shared` become attributes of every handler."""
+    """Serve. Yield the URL without a final slash; `shared` become attributes of every handler."""
     quiet = {"log_message": lambda *_: None, **shared}
     server = _Server(("127.0.0.1", 0), type("Handler", (handler,), quiet))
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True)

@@ -1,4 +1,4 @@
-"""A clock that tests push."""
+"""A clock that tests advance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests ask about processes."""
+"""The state of processes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # type: ignore - its imports are those of an environment of its own
-"""`az batch`: what its users type, in one process because every start of az costs a second."""
+"""Commands of `az batch` in one process: each start of az takes a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORK = Path(HOME.name)
 
 
 class AzError(Exception):
-    """What az printed when it failed."""
+    """The output of a failed az command."""
 
 
 class _Errors(logging.Handler):
@@ -36,7 +36,7 @@ class _Errors(logging.Handler):
 
 
 def az(*words):
-    """One command; the parsed answer."""
+    """Run one command. Return its parsed output."""
     out, errors = io.StringIO(), _Errors()
     logger = logging.getLogger("cli")
     logger.addHandler(errors)

@@ -1,4 +1,4 @@
-"""Environments of other clients: made once, kept under `.cache/clients` like other downloads."""
+"""Environments of other clients: created once and kept under `.cache/clients`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIMIT_S = 420
 
 
 def python_of(name: str, *packages: str) -> Path:
-    """The interpreter of the environment with exactly these packages; skips where none is had."""
+    """Return the Python of the environment with exactly these packages, or skip the test."""
     CACHE.mkdir(parents=True, exist_ok=True)
     folder = CACHE / name
     ready = folder / ".ready"

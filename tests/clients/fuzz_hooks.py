@@ -1,5 +1,5 @@
 # type: ignore - its imports are those of an environment of its own
-"""Hooks of schemathesis: requests are signed, and mostly speak of what exists."""
+"""Hooks of schemathesis: requests are signed, and most of them use existing ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIGNED = (
 
 
 class SharedKey(requests.auth.AuthBase):
-    """Signs what is about to be sent, as the service documents it."""
+    """Signs requests as the service documents it."""
 
     def __call__(self, request):
         url = urlsplit(request.url)
@@ -62,13 +62,13 @@ schemathesis.auth.set_from_requests(SharedKey())
 
 
 def often(value):
-    """Three times in four, decided by what was generated, so that a seed decides all."""
+    """Return True three times in four, derived from the generated values and so from the seed."""
     return hashlib.sha256(repr(value).encode()).digest()[0] % 4 != 0
 
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """In every phase: what was generated gives way to what exists, three times in four."""
+    """Replace generated ids by existing ones three times in four, in every phase."""
     query = dict(case.query or {})
     if often(query):
         case.query = {**query, "api-version": VERSION}
@@ -81,7 +81,7 @@ def before_call(context, case, kwargs):
 
 @schemathesis.hook
 def map_headers(context, headers):
-    """Our own date is sent, or nothing would get past the signature."""
+    """Send the current date: requests with another date fail the signature check."""
     return {n: v for n, v in dict(headers or {}).items() if n.lower() not in ("ocp-date", "date")}
 
 

@@ -1,4 +1,4 @@
-"""The generations of clients, what each has of Batch, and their runs: one process for each."""
+"""The generations of clients, the resources that each supports, and one process for each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Generation:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """What the client has."""
+        """Return the resources that the client supports."""
         return tuple(name for name in RESOURCES if name not in self.lacks)
 
 
@@ -70,7 +70,7 @@ class Runs:
         self._wanted = wanted
 
     def lines(self, generation: Generation) -> list[dict[str, Any]]:
-        """What the scenario printed: of the resources that this session tests."""
+        """Return the lines that the scenario printed for the resources of this session."""
         for one in (generation, *self._wanted):  # while another worker runs it, run the next
             self._run(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._path(generation).is_file():

@@ -1,4 +1,4 @@
-"""A job manager task: adds a task to its own job with the token that it was given."""
+"""A job manager task that adds a task to its job with its authentication token."""
 
 import json
 import os

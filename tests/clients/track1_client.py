@@ -58,7 +58,7 @@ def image():
 
 
 def new_pool(count=1, slots=4, **options):
-    """A pool of its own, with idle nodes."""
+    """Create a pool and await its idle nodes."""
     name = fresh("pool")
     client.pool.add(
         models.PoolAddParameter(
@@ -75,7 +75,7 @@ def new_pool(count=1, slots=4, **options):
 
 @cache
 def pool():
-    """The pool of the resources that leave pools alone."""
+    """Return the pool shared by resources that do not change pools."""
     return new_pool()
 
 

@@ -1,7 +1,7 @@
-"""Whether an answer is one that the service's description allows.
+"""Check responses against the OpenAPI description of the service.
 
-The stable description judges; where it lacks an operation, the preview one. Words and properties
-that neither knows are allowed when the models of the installed azure-batch know them: they are
+The stable description decides, or the preview one for operations that it lacks. Values and
+properties in neither are allowed if the models of the installed azure-batch have them: they are
 newer than the description.
 """
 
@@ -61,7 +61,7 @@ _FORMATS = {
 
 
 def violations(method: str, path: str, status: int, content_type: str, body: bytes) -> list[str]:
-    """What is wrong with an answer; one line each. Empty where there is no description."""
+    """Return the violations of a response, one line each. Empty without a description."""
     if not FOLDER.is_dir():
         return []
     name, schema, document = _expected(method, path, status)
@@ -70,7 +70,7 @@ def violations(method: str, path: str, status: int, content_type: str, body: byt
 
 
 def _expected(method: str, path: str, status: int) -> tuple[str, Schema | None, Description]:
-    """The operation's name, the schema of the answer (None: it is not documented), its document."""
+    """Return the operation, the schema of its response (None: undocumented), and the document."""
     document = description(STABLE)
     for flavour in (STABLE, PREVIEW):
         document = description(flavour)
@@ -200,7 +200,7 @@ def _of_description(key: str) -> set[str]:
 
 @cache
 def newer_properties() -> frozenset[str]:
-    """Names that the installed models know and the stable description nowhere has."""
+    """Return property names of the installed models that the stable description lacks."""
     fields = {
         str(field._rest_name_input or attribute)
         for model in vars(models).values()
@@ -213,7 +213,7 @@ def newer_properties() -> frozenset[str]:
 
 @cache
 def newer_words() -> frozenset[str]:
-    """Values that the installed models know and no enumeration of the stable description has."""
+    """Return enumeration values of the installed models that the stable description lacks."""
     words = {
         str(word.value)
         for kind in vars(models).values()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def conforms() -> Generator[None]:
-    """Fails a test that received an answer which the service's description does not allow."""
+    """Fail tests that receive a response which the description of the service does not allow."""
     take_violations()
     yield
     assert take_violations() == [], "answers that the service's description does not allow"
@@ -26,14 +26,14 @@ def conforms() -> Generator[None]:
 
 @pytest.fixture(scope="session")
 def emulation(tmp_path_factory: pytest.TempPathFactory) -> Generator[Emulation]:
-    """An emulator with one pool of one node, shared by all tests of a worker."""
+    """Yield an emulator with one pool of one node, shared by all tests of a worker."""
     with emulate(tmp_path_factory.mktemp("emulator") / "data") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Generator[Files]:
-    """Azure Files of an emulator, shared by all tests of a worker."""
+    """Yield Azure Files of an emulator, shared by all tests of a worker."""
     from tests.contract.files_service import serving_files  # needs the SDK of Azure Files
 
     with serving_files(tmp_path_factory.mktemp("files")) as files:
@@ -42,7 +42,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Generator[Files]:
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
-    """An emulator in a thread of the test process, shared by all tests of a worker."""
+    """Yield an emulator in a thread of the test process, shared by all tests of a worker."""
     with serving(tmp_path_factory.mktemp("batch")) as running:
         yield running
 

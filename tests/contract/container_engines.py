@@ -1,4 +1,4 @@
-"""Engines for container tests: a podman and a docker that are fake, and podman if it works here."""
+"""Engines for container tests: a fake podman, a fake docker, and the real podman if it works."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _APPLETS = ("sh", "cat", "echo", "pwd", "sleep", "env", "touch", "true")
 
 @dataclass(frozen=True)
 class Machine:
-    """An engine, the options that every container needs there, and how to ask it."""
+    """An engine, the options that every container needs there, and its queries."""
 
     program: str
     options: tuple[str, ...] = ()
 
     def calls(self) -> list[list[str]]:
-        """The command lines that a fake one was called with."""
+        """Return the command lines of the calls of a fake engine."""
         lines = (Path(self.program).parent / "calls.jsonl").read_text().splitlines()
         return [json.loads(line)["argv"] for line in lines]
 
     def left(self, data_dir: Path) -> list[str]:
-        """The containers of an emulator."""
+        """Return the existing containers of an emulator."""
         label = f"--filter=label=batch-emulator.data={data_dir}"
         listed = subprocess.run(
             [self.program, "ps", "--all", "--quiet", label],
@@ -50,7 +50,7 @@ class Machine:
 
 
 def fake(folder: Path, name: str, **changes: Any) -> Machine:
-    """A podman or docker that runs containers as processes of this machine."""
+    """Create a fake podman or docker that runs containers as processes of this machine."""
     source = Path(__file__).with_name("fake_engine.py")
     program = folder / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def fake(folder: Path, name: str, **changes: Any) -> Machine:
 
 
 def podman(folder: Path) -> tuple[Machine | None, str]:
-    """The machine's own podman with the images of the tests, or why there is none."""
+    """Return the real podman with the images of the tests, or the reason why it is missing."""
     program, shell = shutil.which("podman"), shutil.which("busybox")
     if program is None or shell is None:
         return None, "podman and a static busybox are not installed"
@@ -111,7 +111,7 @@ def forget_images(machine: Machine) -> None:
 def serving_on(
     machine: Machine | None, data_dir: Path, *, kill_grace_s: float = 0.5, **options: Any
 ) -> Generator[Running]:
-    """An emulator that runs containers there, or nowhere."""
+    """Start an emulator that uses the engine, or none."""
     settings = {
         "container_engine": "none" if machine is None else machine.program,
         "container_options": () if machine is None else machine.options,
@@ -122,7 +122,7 @@ def serving_on(
 
 
 def container_pool(things: Things, **options: Any) -> str:
-    """A pool with one node; `config` is the rest of its container configuration."""
+    """Create a pool with one node; `config` has further container settings of the pool."""
     config: Any = {"type": "dockerCompatible", **options.pop("config", {})}
     machine = models.VirtualMachineConfiguration(
         image_reference=models.BatchVmImageReference(
@@ -136,5 +136,5 @@ def container_pool(things: Things, **options: Any) -> str:
 
 
 def inside(image: str = IMAGE, **options: Any) -> models.BatchTaskContainerSettings:
-    """Container settings."""
+    """Return the container settings of a task."""
     return models.BatchTaskContainerSettings(image_name=image, **options)

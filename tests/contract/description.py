@@ -1,4 +1,4 @@
-"""The service's own OpenAPI description, when it lies beside the checkout."""
+"""The OpenAPI description of the service, if it exists beside the checkout."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Description:
     matcher: Matcher[Operation]
 
     def definition(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The schema that a reference points to, or the schema itself."""
+        """Return the referenced schema, or the schema itself."""
         while "$ref" in schema:
             schema = self.document["definitions"][str(schema["$ref"]).rpartition("/")[2]]
         return schema

@@ -36,14 +36,14 @@ class Emulation:
     client: BatchClient
 
     def connect(self, *, key: str | None = None, **options: Any) -> BatchClient:
-        """Another client, by default with the right key; failures are not tried again."""
+        """Return another client, by default with the correct key, and without retries."""
         credential = AzureNamedKeyCredential(self.account, key or self.key)
         return BatchClient(
             self.url, credential, retry_total=0, per_retry_policies=[ConformancePolicy()], **options
         )
 
     def node_id(self) -> str:
-        """The node of the pool, once it takes tasks."""
+        """Await the idle node of the pool. Return its id."""
         found: list[str] = []
 
         def ready() -> bool:
@@ -55,7 +55,7 @@ class Emulation:
         return found[0]
 
     def job(self, prefix: str = "job") -> str:
-        """A new job in the pool."""
+        """Create a job on the pool. Return its id."""
         job_id = f"{prefix}-{uuid4().hex[:8]}"
         self.client.create_job(
             models.BatchJobCreateOptions(id=job_id, pool_info=models.BatchPoolInfo(pool_id=POOL))
@@ -63,7 +63,7 @@ class Emulation:
         return job_id
 
     def run(self, job_id: str, task_id: str, command_line: str, **options: Any) -> models.BatchTask:
-        """Run a task to its end."""
+        """Add a task and await its completion."""
         self.client.create_task(
             job_id,
             models.BatchTaskCreateOptions(id=task_id, command_line=command_line, **options),
@@ -71,7 +71,7 @@ class Emulation:
         return self.wait(job_id, task_id)
 
     def wait(self, job_id: str, task_id: str) -> models.BatchTask:
-        """The task, once it is completed."""
+        """Await the completion of the task. Return it."""
         done = models.BatchTaskState.COMPLETED
         self.until(
             lambda: self.client.get_task(job_id, task_id, select=["state"]).state == done,
@@ -84,7 +84,7 @@ class Emulation:
         _until(condition, what)
 
     def stdout(self, job_id: str, task_id: str) -> str:
-        """What a task printed."""
+        """Return the stdout of a task."""
         return b"".join(self.client.download_task_file(job_id, task_id, "stdout.txt")).decode()
 
 

@@ -1,6 +1,6 @@
-"""Stands for blobfuse2 in tests: refuses what it would refuse, and links a folder for a mount.
+"""A fake blobfuse2: refuses what the real one refuses, and mounts by linking a folder.
 
-Containers are folders beside it; so is the log of what was called.
+Containers are folders beside it, as is the log of its calls.
 """
 
 import json

@@ -39,7 +39,7 @@ class Files:
     shares: Shares | None = None
 
     def connect(self, key: str = KEY) -> Any:
-        """A client made from a connection string; failures are not tried again."""
+        """Return a client for a connection string, without retries."""
         connection = (
             f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};"
             f"FileEndpoint={self.url};"
@@ -47,11 +47,11 @@ class Files:
         return sdk.ShareServiceClient.from_connection_string(connection, retry_total=0)
 
     def share(self, **options: Any) -> Any:
-        """A new share."""
+        """Create a share."""
         return self.service.create_share(f"share-{uuid4().hex[:12]}", **options)
 
     def folder(self, share: Any) -> Path:
-        """Where a share is mounted from."""
+        """Return the folder of a share."""
         return self.root / share.share_name
 
     def send(
@@ -64,7 +64,7 @@ class Files:
         *,
         key: str = KEY,
     ) -> httpx.Response:
-        """A request signed by hand; `path` is below the account."""
+        """Send a request signed by hand; `path` is relative to the account."""
         when = format_datetime(datetime.now(UTC), usegmt=True)
         given = {"x-ms-date": when, "x-ms-version": VERSION, **(headers or {})}
         full = f"/{ACCOUNT}{path}"
@@ -77,7 +77,7 @@ class Files:
 def string_to_sign(
     method: str, path: str, query: str, headers: Mapping[str, str], length: int
 ) -> str:
-    """What the documentation of Shared Key says is signed."""
+    """Return the string to sign as the documentation of Shared Key defines it."""
     lines = "".join(f"{n}:{v}\n" for n, v in sorted(headers.items()) if n.startswith("x-ms-"))
     values = "".join(
         f"\n{name}:{value}" for name, value in sorted(parse_qsl(query, keep_blank_values=True))
@@ -89,7 +89,7 @@ def string_to_sign(
 
 
 def sign(text: str, key: str = KEY) -> str:
-    """The signature of a text."""
+    """Return the signature of a text."""
     digest = hmac.digest(base64.b64decode(key), text.encode(), hashlib.sha256)
     return base64.b64encode(digest).decode()
 
@@ -97,26 +97,26 @@ def sign(text: str, key: str = KEY) -> str:
 def plain(
     method: str, url: str, headers: Mapping[str, str] | None = None, body: bytes = b""
 ) -> httpx.Response:
-    """A request as it is."""
+    """Send an unsigned request."""
     return plain_http.request(method, url, content=body or None, headers=dict(headers or {}))
 
 
 def code_of(answer: httpx.Response) -> tuple[int, str]:
-    """Status and error code, which header and body agree on."""
+    """Return status and error code, which must be equal in header and body."""
     code = answer.headers.get("x-ms-error-code", "")
     assert answer.request.method == "HEAD" or f"<Code>{code}</Code>" in answer.text
     return answer.status_code, code
 
 
 def refusal(raised: pytest.ExceptionInfo[Any]) -> tuple[int, str]:
-    """Status and code of an error of the SDK."""
+    """Return status and code of an error of the SDK."""
     error: Any = raised.value
     return error.status_code, str(getattr(error.error_code, "value", error.error_code))
 
 
 @contextmanager
 def serving_files(data_dir: Path) -> Generator[Files]:
-    """An emulator with a storage account."""
+    """Start an emulator with a storage account."""
     with Server(data_dir, storage=StorageAccount(ACCOUNT, KEY)) as server:
         assert server.files_url is not None
         files = Files(server.files_url, data_dir / "shares", None)

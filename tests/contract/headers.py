@@ -1,7 +1,7 @@
-"""Whether an answer has the headers that the service's description declares, in their form.
+"""Check that responses have the documented headers in the documented format.
 
-The description marks no header as required. Who reads them relies on them all the same: entity
-tags for conditional requests, the modes and kinds of files.
+The description marks no header as required, but clients rely on them: on entity tags for
+conditional requests, and on the modes and kinds of files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 def header_violations(
     method: str, path: str, status: int, asked: Mapping[str, str], answered: Mapping[str, str]
 ) -> list[str]:
-    """What is wrong with the headers of an answer, given those of the request. One line each."""
+    """Return the violations in the headers of a response, one line each."""
     if not FOLDER.is_dir():
         return []
     operation = _operation(method, path)
@@ -53,7 +53,7 @@ def _operation(method: str, path: str) -> Operation | None:
 
 
 def _always(given: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[str]:
-    """What every answer has, errors too."""
+    """Check the headers of every response, errors included."""
     if not _UUID.fullmatch(given.get(_REQUEST, "")):
         yield f"{_REQUEST}: {given.get(_REQUEST)!r} is no uuid"
     sent = wanted.get(_ECHOED)

@@ -1,4 +1,4 @@
-"""A container image with this machine's Python, made without a registry."""
+"""A container image with the Python of this machine, built without a registry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEFT_OUT = shutil.ignore_patterns("site-packages", "test", "__pycache__", "incl
 
 
 def python_tree(tree: Path) -> None:
-    """A root folder: busybox, the interpreter, its standard library, the libraries these need."""
+    """Create a root folder with busybox, the interpreter, and all the libraries they need."""
     shell = shutil.which("busybox")
     assert shell is not None
     for name in ("bin", "usr/bin", "tmp", "etc"):

@@ -1,4 +1,4 @@
-"""Every answer that a contract test receives is held against the service's description."""
+"""Check every response of a contract test against the description of the service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _found: list[str] = []
 
 
 def take_violations() -> list[str]:
-    """What was wrong since the last call."""
+    """Return the violations since the last call."""
     found = list(_found)
     _found.clear()
     return found

@@ -1,4 +1,4 @@
-"""The setting of each example: the entities that its request speaks about, made on the stage."""
+"""The entities that the request of each example needs, created on the stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMULA = "$TargetDedicatedNodes = 0;"
 
 
 def prepare(stage: Stage, example: Example) -> Parameters:
-    """Set the stage for an example; its parameters, with the ids of what exists."""
+    """Create the entities of an example. Return its parameters with the created ids."""
     given = {**example.parameters}
     given.update(_SETTINGS.get(example.stable_name, _nothing)(stage, example, given))
     for name, make in (

@@ -1,4 +1,4 @@
-"""Requests signed by hand, for what the SDK would never send."""
+"""Requests signed by hand, for those that the SDK never sends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def send(
     added: str = "",
     version: str = VERSION,
 ) -> httpx.Response:
-    """A signed request; `added` is put behind the query after it was signed."""
+    """Send a signed request; `added` is appended to the query after signing."""
     query = "&".join(part for part in (version, query) if part)
     given = {"ocp-date": format_datetime(datetime.now(UTC), usegmt=True), **(headers or {})}
     empty = "" if method in ("GET", "HEAD") else "0"

@@ -1,4 +1,4 @@
-"""What must exist in an emulator before one of the service's examples can be played on it."""
+"""Creates the entities in an emulator that an example of the service needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Parameters = dict[str, Any]
 
 
 class NotYet(Exception):  # noqa: N818 - nothing is wrong
-    """The stage needs an operation that the emulator answers 501 to."""
+    """The stage needs an operation for which the emulator returns 501."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -26,19 +26,19 @@ class NotYet(Exception):  # noqa: N818 - nothing is wrong
 
 
 class Stage:
-    """Makes what an example speaks about, with ids of its own, and plays it."""
+    """Creates the entities of an example with unique ids, and sends its request."""
 
     def __init__(self, running: Running) -> None:
         self.url = running.url
         self.base = self.pool()
 
     def call(self, method: str, path: str, body: Body | None = None, **more: Any) -> httpx.Response:
-        """A signed request."""
+        """Send a signed request."""
         text = b"" if body is None else json.dumps(body).encode()
         return send(self.url, method, path, body=text, **more)
 
     def make(self, path: str, body: Body) -> str:
-        """Create something that must be accepted; its id."""
+        """Create an entity, which must be accepted. Return its id."""
         body = {**body, "id": f"{body.get('id', 'x')[:40]}-{uuid4().hex[:12]}"}
         answer = self.call("POST", path, body)
         if answer.status_code == 501:
@@ -47,11 +47,11 @@ class Stage:
         return body["id"]
 
     def pool(self, **body: Any) -> str:
-        """A pool without nodes."""
+        """Create a pool without nodes. Return its id."""
         return self.make("/pools", {**POOL, "id": "pool", **body})
 
     def node(self, **body: Any) -> tuple[str, str]:
-        """A pool and its one idle node."""
+        """Create a pool and await its node. Return both ids."""
         pool = self.pool(targetDedicatedNodes=1, **body)
 
         def idle() -> str | None:
@@ -61,12 +61,12 @@ class Stage:
         return pool, eventually(idle)
 
     def job(self, pool: str = "", **body: Any) -> str:
-        """A job on a pool without nodes, or on the given one."""
+        """Create a job on a pool without nodes, or on the given one. Return its id."""
         body = {"id": "job", **body, "poolInfo": {"poolId": pool or self.base}}
         return self.make("/jobs", body)
 
     def task(self, job: str, **body: Any) -> str:
-        """A task."""
+        """Add a task. Return its id."""
         return self.make(f"/jobs/{job}/tasks", {"id": "task", "commandLine": "/bin/true", **body})
 
     def end(self, job: str) -> None:
@@ -75,7 +75,7 @@ class Stage:
         eventually(lambda: self.call("GET", f"/jobs/{job}").json()["state"] == "completed")
 
     def finished(self, command: str) -> tuple[str, str, str, str]:
-        """A completed task: pool, node, job, task."""
+        """Run a task to completion. Return the ids of pool, node, job and task."""
         pool, node = self.node()
         around = {"commandLine": "/bin/true"}
         job = self.job(pool, jobPreparationTask=around, jobReleaseTask=around)
@@ -85,7 +85,7 @@ class Stage:
         return pool, node, job, task
 
     def schedule(self, **body: Any) -> str:
-        """A job schedule."""
+        """Create a job schedule. Return its id."""
         specification = {"poolInfo": {"poolId": self.base}}
         return self.make(
             "/jobschedules",
@@ -94,7 +94,7 @@ class Stage:
 
 
 def writable(shown: Body, definition: str) -> Body:
-    """What of an entity as the service shows it a client may have sent to make it."""
+    """Return the properties of a shown entity that a client could have sent to create it."""
     document = description(STABLE)
     return _writable(shown, document.document["definitions"][definition])
 

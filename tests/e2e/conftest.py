@@ -1,4 +1,4 @@
-"""The command in a process of its own, against local services of its own."""
+"""Fixtures that run the command in a process, against local services of the tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def new_home(path: Path) -> Path:
-    """An empty RUNNER_HOME whose downloads are shared by all tests."""
+    """Return an empty RUNNER_HOME whose downloads are shared by all tests."""
     path.mkdir(parents=True)
     for name in ("azurite", "cache", "node"):
         (KEPT / name).mkdir(parents=True, exist_ok=True)
@@ -99,13 +99,13 @@ def until(condition: Callable[[], T], *, timeout_s: float = 300, every_s: float 
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Press Ctrl-C and wait for the end."""
+    """Send SIGINT and await the end of the process."""
     process.send_signal(signal.SIGINT)
     return process.communicate(timeout=120)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Nobody who looks for the file finds it half written."""
+    """Write a file atomically: readers never see a part of it."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
@@ -120,13 +120,13 @@ def show_ended(cli: Cli, run_id: str) -> dict[str, Any]:
 
 
 def known_runs(cli: Cli) -> set[str]:
-    """All there are; those that other tests left may come to their end at any time."""
+    """Return the ids of all runs. Runs of other tests can end at any time."""
     return {row["run_id"] for row in cli.json("ps", "-a")}
 
 
 @pytest.fixture(scope="session")
 def session_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    """Local services shared by the tests of one worker, with two nodes."""
+    """Return the home of local services with two nodes, shared by the tests of one worker."""
     folder = tmp_path_factory.mktemp("e2e")
     home = new_home(folder / "home")
     cli = Cli(home, folder)
@@ -148,7 +148,7 @@ def extras() -> Extras:
 
 @pytest.fixture
 def own_cli(tmp_path: Path) -> Generator[Cli]:
-    """Services that the test may break; stopped at its end."""
+    """Yield a command with services of its own, which the test may break."""
     (tmp_path / "work").mkdir()
     cli = Cli(new_home(tmp_path / "home"), tmp_path / "work")
     yield cli

@@ -1,4 +1,4 @@
-"""A `runner` with MLflow, TensorBoard and a notebook's kernel, in an environment of its own."""
+"""A `runner` with MLflow, TensorBoard and a notebook kernel, in a separate environment."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Extras:
 
 
 def ensure_extras() -> Extras:
-    """Kept beside the checkout by the content of the lock."""
+    """Return the environment, which is kept beside the checkout under the hash of its lock."""
     uv = Path(sys.executable).with_name("uv")
     name = hashlib.sha256(_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
     folder = (

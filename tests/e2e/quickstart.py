@@ -117,7 +117,7 @@ def _key(blobs: BlobServiceClient) -> Any:
 
 
 def wrong_secret() -> None:
-    """Print what a sign-in with another secret is told."""
+    """Print the error of a sign-in with another secret."""
     tenant, client = os.environ["AZURE_TENANT_ID"], os.environ["AZURE_CLIENT_ID"]
     try:
         credential = ClientSecretCredential(tenant, client, "wrong")

@@ -1,4 +1,4 @@
-"""The real engine, built once from Go modules; without Go its tests skip and say so."""
+"""The real Pulumi engine, built once from Go modules. Without Go its tests are skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CANNOT = 75  # the exit code of tools/build_pulumi.sh where the CLI cannot be b
 
 @pytest.fixture(scope="session")
 def built() -> Path:
-    """The folder of Pulumi's own programs; the first call on a machine builds it, some minutes."""
+    """Return the folder of Pulumi's programs. The first call on a machine builds it in minutes."""
     found = subprocess.run(
         [ROOT / "tools/build_pulumi.sh"], capture_output=True, text=True, check=False
     )
@@ -26,5 +26,5 @@ def built() -> Path:
 
 @pytest.fixture
 def stage(built: Path, tmp_path: Path) -> Stage:
-    """An empty project with an empty Azure."""
+    """Return an empty project with an empty stand-in of Azure."""
     return Stage(built, tmp_path)

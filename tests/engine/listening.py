@@ -1,4 +1,4 @@
-"""How a plugin of Pulumi begins and ends: a free port on its first line, Ctrl-C, no engine."""
+"""A Pulumi plugin: prints its port, and stops on Ctrl-C or when the engine is gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINGER_S = 30  # Azure finishes what a killed engine has asked for, and so does
 
 
 def serve(server: grpc.Server) -> None:
-    """Say where the server listens, and serve until the engine says goodbye or is gone."""
+    """Print the port of the server, and serve until the engine cancels or ends."""
     engine = os.getppid()
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

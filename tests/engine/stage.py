@@ -27,7 +27,7 @@ CONFIG = {"azure-native:location": "westeurope", "azure-native:subscriptionId": 
 
 @dataclass
 class Stage:
-    """Where one test's stack lives: `built` is the folder that tools/build_pulumi.sh prints."""
+    """Project, home and state of one test; `built` is the output of tools/build_pulumi.sh."""
 
     built: Path
     folder: Path
@@ -44,13 +44,13 @@ class Stage:
         self._language.symlink_to(self.built / "host" / _HOST)
 
     def take_policy_packs(self) -> None:
-        """Have packs started as Pulumi does it today; its host here is from before that."""
+        """Start policy packs as current Pulumi does; the available language host is older."""
         self._language.unlink()
         _executable(self._language, "tests.engine.policy_host", str(self.built / "host" / _HOST))
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a command of this stage is started with; nothing of the person's own Pulumi."""
+        """Return the environment of commands, without the user's own Pulumi settings."""
         return {
             # The host starts the first `python3` of the path, and `runner up` its `pulumi`.
             "PATH": os.pathsep.join(
@@ -71,7 +71,7 @@ class Stage:
     def stack(
         self, program: Callable[[], None], config: Mapping[str, str] = CONFIG, name: str = "dev"
     ) -> automation.Stack:
-        """A stack of the Automation API with `program` inline."""
+        """Return a stack of the Automation API with an inline program."""
         stack = automation.create_or_select_stack(
             stack_name=name,
             project_name="runner",
@@ -88,7 +88,7 @@ class Stage:
     def run(
         self, *arguments: str, cwd: Path, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """The plain CLI, with Pulumi's own host for Python."""
+        """Run the Pulumi CLI with its language host for Python."""
         return subprocess.run(
             [self.built / "bin/pulumi", "--non-interactive", *arguments],
             cwd=cwd,
@@ -99,12 +99,12 @@ class Stage:
         )
 
     def state(self, name: str = "dev") -> str:
-        """The state file as it lies on disk."""
+        """Return the state file."""
         (path,) = (self.folder / "state/.pulumi/stacks").rglob(f"{name}.json")
         return path.read_text("utf-8")
 
     def ids_in_state(self, name: str = "dev") -> set[str]:
-        """The ids of azure-native's resources that the state file says exist.
+        """Return the ids of azure-native resources in the state file.
 
         One that a failed replacement has deleted already is kept there, marked.
         """
