@@ -1,4 +1,4 @@
-"""`runner down` refuses while runs are active: what it asks the account, and what it says."""
+"""`runner down` refuses while runs or schedules are active, and names the command to use."""
 
 from __future__ import annotations
 

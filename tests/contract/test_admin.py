@@ -1,4 +1,4 @@
-"""The emulator's own API, and who may speak to the port at all."""
+"""The emulator's own API, and the clients that can use its port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the newest api-version added, and what the oldest ones call differently."""
+"""Properties that the newest api-version added, and names that the oldest ones use."""
 
 from __future__ import annotations
 

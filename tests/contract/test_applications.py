@@ -1,4 +1,4 @@
-"""Application packages: stored, listed, and on the nodes of pools and tasks that want them."""
+"""Application packages: stored, listed, and installed on the nodes of pools and tasks."""
 
 from __future__ import annotations
 

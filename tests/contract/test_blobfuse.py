@@ -1,4 +1,4 @@
-"""Containers mounted by blobfuse2 where it is installed: a script stands for it, on the PATH."""
+"""Containers mounted by blobfuse2 if it is installed; a script on the PATH replaces it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates for the clients that still know them."""
+"""Certificates, for clients of api-versions that have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers that cannot be: images, registries, pools; and what of secrets is ever seen."""
+"""Invalid images, registries and pools of containers, and the secrecy of passwords."""
 
 from __future__ import annotations
 

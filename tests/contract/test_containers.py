@@ -1,4 +1,4 @@
-"""Container tasks as a client sees them, on each engine that there is."""
+"""Container tasks as clients see them, on each available engine."""
 
 from __future__ import annotations
 

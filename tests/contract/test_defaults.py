@@ -1,4 +1,4 @@
-"""The service's defaults and canonical values, in what it answers for pools, jobs and tasks."""
+"""The service's defaults and canonical values in responses about pools, jobs and tasks."""
 
 from __future__ import annotations
 

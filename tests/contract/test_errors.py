@@ -1,4 +1,4 @@
-"""Wrong requests, and operations that are not there."""
+"""Invalid requests, and operations that are not emulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Azure Files: who is let in: shared key, signatures of account, share and file."""
+"""Azure Files: authorization by shared key and by SAS of account, share and file."""
 
 from __future__ import annotations
 

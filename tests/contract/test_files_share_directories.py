@@ -1,4 +1,4 @@
-"""Azure Files: directories, their properties and what is in them."""
+"""Azure Files: directories, their properties and their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Azure Files: requests that nobody means well with."""
+"""Azure Files: hostile requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full disk delays work: nothing that was answered is lost, and everything goes on by itself."""
+"""A full disk delays work: no acknowledged change is lost, and work continues by itself."""
 
 from __future__ import annotations
 

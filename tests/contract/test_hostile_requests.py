@@ -1,4 +1,4 @@
-"""Requests that nobody means well with: an error of the service, and everything goes on."""
+"""Hostile requests get an error of the service and do not disturb others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identity references: what they open, and what they do not."""
+"""Identity references: the access that they grant, and the requests that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks cannot reach: the Python that runs the emulator, its key, its files."""
+"""Tasks cannot reach the Python, the key and the files of the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mounts: shares and exports under AZ_BATCH_NODE_MOUNTS_DIR, and what becomes of wrong ones."""
+"""Mounts: shares and exports under AZ_BATCH_NODE_MOUNTS_DIR, and errors of invalid ones."""
 
 from __future__ import annotations
 

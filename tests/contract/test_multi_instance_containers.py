@@ -1,4 +1,4 @@
-"""Multi-instance tasks in containers: both commands of an instance, on each engine there is."""
+"""Multi-instance tasks in containers: both commands of an instance, on each available engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that are set up in the background: what is on its way, lost, or found broken."""
+"""Nodes that are set up in the background: pending, lost and failed setups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task leaves on its node is kept for its retention time."""
+"""Files of a task are kept on its node for its retention time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`runner pool` against the emulator: what it shows of pools and nodes, and what it changes."""
+"""`runner pool` against the emulator: its views of pools and nodes, and its changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the runner enters nodes, against the emulator: users, addresses, and what is refused."""
+"""Access of the runner to nodes, against the emulator: users, addresses and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why runs wait, as the emulator shows pools that cannot give them a node."""
+"""Reasons for waiting runs, for emulated pools that cannot give them a node."""
 
 from __future__ import annotations
 

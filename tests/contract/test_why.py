@@ -1,4 +1,4 @@
-"""`runner why` of pools, nodes and jobs: each cause is injected, and none is told without one."""
+"""`runner why` of pools, nodes and jobs: each cause is injected, and healthy ones have none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import runner`: the guide's example runs, and what a program asks for is what it gets."""
+"""`import runner`: the example of the guide runs, and arguments have their documented effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of the local services: what a crash left half-written, and what they must not hold."""
+"""Files of the local services: partial files after a crash, and no secrets in logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools as a stack declares them, on the emulator: they come for a run, train, and go to zero."""
+"""Declared pools on the emulator: they grow for a run, train, and return to zero."""
 
 from __future__ import annotations
 

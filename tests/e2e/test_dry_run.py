@@ -1,4 +1,4 @@
-"""A dry run says what the submission would say, and makes nothing."""
+"""A dry run reports the same as the submission, and creates nothing."""
 
 from __future__ import annotations
 

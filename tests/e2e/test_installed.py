@@ -1,4 +1,4 @@
-"""What `pip install azure-batch-runner[infra]` brings works where there is no clone."""
+"""An installed `azure-batch-runner[infra]` works without a clone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at the moments between two stages: what is said is what is true."""
+"""Ctrl-C between two stages: the message matches the state of the run."""
 
 from __future__ import annotations
 

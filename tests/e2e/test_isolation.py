@@ -1,4 +1,4 @@
-"""Tasks of the local services beside runner: with a user of their own, and in a closed home."""
+"""Tasks of the local services run as another user, apart from runner's home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the built-in recipe promises on the real data, with its default parameters."""
+"""The built-in recipe reaches its accuracy on the real data with its default parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain script that keeps a counter in its checkpoint folder goes on where it was."""
+"""A plain script with a counter in its checkpoint folder continues from its last value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evictions and kills of real runs: the weights at the end are those of a run nobody disturbed."""
+"""Evictions and kills of real runs: the final weights equal those of an undisturbed run."""
 
 from __future__ import annotations
 

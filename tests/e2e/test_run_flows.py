@@ -1,4 +1,4 @@
-"""Submit, watch, fetch, list and cancel as a program calls them, against real services."""
+"""Submit, watch, fetch, list and cancel as functions, against real services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in trouble: not a number, access that has expired, children that stay, much to say."""
+"""Runs with NaN metrics, expired access, remaining child processes and large logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules against real services: runs begin with no client there."""
+"""Schedules against real services: runs start without a client."""
 
 from __future__ import annotations
 

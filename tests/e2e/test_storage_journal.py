@@ -1,4 +1,4 @@
-"""Azurite with its journal: what it has acknowledged is there after `kill -9`."""
+"""Azurite with its journal: acknowledged changes survive `kill -9`."""
 
 from __future__ import annotations
 

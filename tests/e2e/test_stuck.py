@@ -1,4 +1,4 @@
-"""A run that no node can take: every verb says so, and `--fail-if-stuck` ends it."""
+"""A run on a pool without usable nodes: every command reports it, `--fail-if-stuck` ends it."""
 
 from __future__ import annotations
 

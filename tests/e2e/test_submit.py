@@ -1,4 +1,4 @@
-"""`runner submit` against real services: a graph of tasks, and what becomes of it in trouble."""
+"""`runner submit` against real services: a graph of tasks, its failures and interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person gets from `runner train` when things go well."""
+"""`runner train` without faults, as users run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person gets when things go wrong: what, why, fix, the right exit code, nothing lost."""
+"""Faults as users see them: what, why, fix, the correct exit code, and no lost data."""
 
 from __future__ import annotations
 

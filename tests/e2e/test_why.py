@@ -1,4 +1,4 @@
-"""`runner why` of runs: each cause is made with the real agent and labelled, and none otherwise."""
+"""`runner why` of runs: each cause is produced by the real agent, and healthy runs have none."""
 
 from __future__ import annotations
 

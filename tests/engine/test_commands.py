@@ -1,4 +1,4 @@
-"""`runner up`, `preview` and `down` over the real engine: what a person types and sees."""
+"""`runner up`, `preview` and `down` over the real Pulumi engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a deployment leaves that is killed while Azure is at work, and what comes of it then."""
+"""A deployment killed during operations of Azure, and the recovery by the next command."""
 
 from __future__ import annotations
 

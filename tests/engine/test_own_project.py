@@ -1,4 +1,4 @@
-"""The project as a person has it: its own Pulumi.yaml and program, and the policies."""
+"""The project as a user has it: its Pulumi.yaml, its program, and the policies."""
 
 from __future__ import annotations
 

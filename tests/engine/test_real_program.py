@@ -1,4 +1,4 @@
-"""The project's own program in the real engine: a life, and what its changes mean."""
+"""The project's own program in the real engine: its lifecycle, and the kinds of its changes."""
 
 from __future__ import annotations
 

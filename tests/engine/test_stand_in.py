@@ -1,4 +1,4 @@
-"""The stand-in refuses what Azure refuses; otherwise the tests of the engine would prove little."""
+"""The stand-in refuses the requests that Azure refuses, on which the engine tests depend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python API without services: what importing costs, what is shown, what is escaped."""
+"""The Python API without services: import time, displays and escaping."""
 
 from __future__ import annotations
 

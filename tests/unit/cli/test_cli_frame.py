@@ -1,4 +1,4 @@
-"""The frame of the command line: what is loaded, how errors look, exit codes."""
+"""The frame of the command line: imports, the format of errors, exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What newcomers and scripts type, and what they get."""
+"""Inputs of newcomers and of scripts, and their answers."""
 
 from __future__ import annotations
 

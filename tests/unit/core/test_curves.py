@@ -1,4 +1,4 @@
-"""Curves of metrics: which value counts, how runs stand side by side, what is drawn."""
+"""Curves of metrics: counted values, alignment of runs, and drawing."""
 
 from __future__ import annotations
 

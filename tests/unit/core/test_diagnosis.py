@@ -1,4 +1,4 @@
-"""A script that has stopped to write is told from one that is silent as usual."""
+"""A hung script is distinguished from one with its usual pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coverage page says what the routes say."""
+"""The coverage page matches the routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders deleted whatever tasks made of them."""
+"""Deletion of folders in any state that tasks left."""
 
 from __future__ import annotations
 

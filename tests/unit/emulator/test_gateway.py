@@ -1,4 +1,4 @@
-"""The proxy of Azure's names: a service that closes connections, and what a command inherits."""
+"""The proxy of Azure's names: closed connections, and the environment of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting runs: what is selected, what is kept, and what a deletion leaves that is killed."""
+"""Deletion of runs: selected and kept runs, and the state after a killed deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hooks with the real frameworks, in an interpreter that has them."""
+"""The hooks with the real frameworks, if they are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the notebook keeps of long outputs, and what is said of a cell that failed."""
+"""The notebook keeps a part of long outputs, and names a failed cell."""
 
 from __future__ import annotations
 

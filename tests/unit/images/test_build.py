@@ -1,4 +1,4 @@
-"""`build.sh` with docker, podman and az replaced on PATH: what it would make them do."""
+"""`build.sh` with docker, podman and az replaced on PATH."""
 
 from __future__ import annotations
 

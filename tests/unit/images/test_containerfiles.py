@@ -1,4 +1,4 @@
-"""What a reader must be able to rely on in every image, without building one."""
+"""Requirements of every image, checked without a build."""
 
 from __future__ import annotations
 

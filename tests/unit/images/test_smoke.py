@@ -1,4 +1,4 @@
-"""The checks that all smoke tests share, and Keras itself where it is at hand."""
+"""The checks shared by all smoke tests, and Keras itself if it is installed."""
 
 from __future__ import annotations
 

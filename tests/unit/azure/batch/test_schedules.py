@@ -1,4 +1,4 @@
-"""What a schedule's jobs are made of, as Batch is told."""
+"""The jobs of a schedule as they are sent to Batch."""
 
 from __future__ import annotations
 

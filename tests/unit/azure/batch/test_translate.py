@@ -1,4 +1,4 @@
-"""What states are decided from: the service's task in our words."""
+"""Translation of the service's tasks to ours, from which states are decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts of a model's file is what it holds, not when it was written."""
+"""Model files are compared by content, not by the time of writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning is pure, and run.json says what docs/run-format.md promises."""
+"""Planning is pure, and run.json has the format of docs/run-format.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pool a run goes to."""
+"""The choice of the pool of a run."""
 
 from __future__ import annotations
 

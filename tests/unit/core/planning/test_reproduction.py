@@ -1,4 +1,4 @@
-"""What two runs were asked to do differently is named thing by thing."""
+"""Each difference between the requests of two runs is named."""
 
 from __future__ import annotations
 

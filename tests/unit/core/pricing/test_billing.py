@@ -1,4 +1,4 @@
-"""What Azure billed, from cost exports as the agreements write them, against the ledger."""
+"""Azure's bill, from cost exports of each kind of agreement, against the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: parts of node time sum exactly, and what is not on record is a gap."""
+"""The ledger: parts of node time sum exactly, and unrecorded time is a gap."""
 
 from __future__ import annotations
 

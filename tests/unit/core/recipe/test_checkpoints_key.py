@@ -1,4 +1,4 @@
-"""`checkpoints:` of train.yaml, and what run.json says of it."""
+"""`checkpoints` of train.yaml, and its fields in run.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a folder is packed, and how."""
+"""The files of a folder that are packed, and their order and modes."""
 
 from __future__ import annotations
 

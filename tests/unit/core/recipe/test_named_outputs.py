@@ -1,4 +1,4 @@
-"""`named_outputs` of train.yaml: what is taken, what is refused, and where it arrives."""
+"""`named_outputs` of train.yaml: accepted and refused values, and their place in the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`model` of train.yaml: what is taken, what is refused, and where it arrives."""
+"""`model` of train.yaml: accepted and refused values, and their place in the run."""
 
 from __future__ import annotations
 

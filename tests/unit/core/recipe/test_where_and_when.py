@@ -1,4 +1,4 @@
-"""Keys and flags about where and when a run goes."""
+"""Keys and flags for the place and time of a run."""
 
 from __future__ import annotations
 

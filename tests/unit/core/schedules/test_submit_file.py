@@ -1,4 +1,4 @@
-"""The file of `runner submit`: what is read, and what is refused and how."""
+"""The file of `runner submit`: its contents, and the errors of invalid ones."""
 
 from __future__ import annotations
 

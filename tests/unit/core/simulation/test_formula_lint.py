@@ -1,4 +1,4 @@
-"""Each rule finds the formula that it is for, and is silent on the better one."""
+"""Each rule finds its formula, and accepts the corrected one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What formulas come to."""
+"""Results of formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What formulas see of the samples."""
+"""Samples as formulas see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients do to nodes, under a pushed clock."""
+"""Operations of clients on nodes, with a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long what a task leaves on a node is kept."""
+"""Retention of the files of a task on its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers of multi-instance tasks: what runs in them, and what is known of them."""
+"""Containers of multi-instance tasks: their commands, folders and names."""
 
 from __future__ import annotations
 

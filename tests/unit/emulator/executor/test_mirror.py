@@ -1,4 +1,4 @@
-"""A folder and a container in step: both ways, and never deleting what is only out of reach."""
+"""Synchronization of a folder and a container; unreachable files are never deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Setting nodes up: in order, given up when the node goes, its errors as the wire shows them."""
+"""Node setup: order of steps, cancellation with the node, and errors as clients see them."""
 
 from __future__ import annotations
 

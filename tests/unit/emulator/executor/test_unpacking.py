@@ -1,4 +1,4 @@
-"""Zip files of strangers: what comes out stays in the folder and within bounds."""
+"""Untrusted zip files: extracted files stay in the folder and within limits."""
 
 from __future__ import annotations
 

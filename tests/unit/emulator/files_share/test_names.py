@@ -1,4 +1,4 @@
-"""Paths of Azure Files: whatever a URL says, it leads to a place below the share or nowhere."""
+"""Paths of Azure Files: every URL maps to a path in the share or is refused."""
 
 from __future__ import annotations
 

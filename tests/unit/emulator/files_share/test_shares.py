@@ -1,4 +1,4 @@
-"""Shares as folders: who gets one to mount, and what survives."""
+"""Shares as folders: access to mount them, and their state after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every signature here is made by the official SDK's own policy, so the two cannot drift."""
+"""Signatures, each made by the policy of the official SDK, so that the two cannot differ."""
 
 import base64
 from collections.abc import Mapping

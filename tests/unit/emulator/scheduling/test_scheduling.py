@@ -1,4 +1,4 @@
-"""Which task goes where, and when."""
+"""The order and placement of tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting a job with very many tasks: bit by bit, yet at once for everybody else."""
+"""Deletion of a job with very many tasks: gradual, but immediate for clients."""
 
 from __future__ import annotations
 

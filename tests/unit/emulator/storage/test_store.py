@@ -1,4 +1,4 @@
-"""The store: what is written comes back, in a process of its own or in the next one."""
+"""The store: written state is read back, by the same process or the next one."""
 
 from __future__ import annotations
 

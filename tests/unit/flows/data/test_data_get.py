@@ -1,4 +1,4 @@
-"""What `runner data get` finds, and does where others do the same at that moment."""
+"""`runner data get`: names, and concurrent downloads."""
 
 from __future__ import annotations
 

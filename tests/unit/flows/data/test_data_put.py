@@ -1,4 +1,4 @@
-"""What `runner data put` makes of the sources that are named."""
+"""`runner data put`: the blobs of its sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands say of a stack without asking Azure or the engine."""
+"""Answers about a stack without requests to Azure or the engine."""
 
 from __future__ import annotations
 

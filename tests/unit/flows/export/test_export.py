@@ -1,4 +1,4 @@
-"""What is exported of a run, before any tool sees it."""
+"""The exported data of a run, before any tool reads it."""
 
 from __future__ import annotations
 

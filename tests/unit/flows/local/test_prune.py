@@ -1,4 +1,4 @@
-"""What `runner local prune` deletes, and what it leaves to services and other homes."""
+"""`runner local prune`: deleted files, and files kept for services and other homes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run the client can go on from, and what is wrong with the others."""
+"""Checkpoints that a client can resume from, and the problems of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `runner experiments` says of many runs."""
+"""The summaries of `runner experiments`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which run, or group, `@last` is, where ids only tell seconds."""
+"""The run or group that `@last` is, where ids only have seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is run on a node, and how ssh is called; a program in the place of ssh says what it got."""
+"""Commands on nodes and the call of ssh; a program in place of ssh records its arguments."""
 
 from __future__ import annotations
 

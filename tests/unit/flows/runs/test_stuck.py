@@ -1,4 +1,4 @@
-"""What a pool and its nodes say about a run that waits."""
+"""Causes of a waiting run, from the state of a pool and its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a difference between two answers, and how the report shows it."""
+"""Differences between two responses, and their report."""
 
 from __future__ import annotations
 

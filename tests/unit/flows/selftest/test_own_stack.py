@@ -1,4 +1,4 @@
-"""The bound of the costs, and what is refused before anything exists."""
+"""The bound of the costs, and refusals before any deployment."""
 
 from __future__ import annotations
 

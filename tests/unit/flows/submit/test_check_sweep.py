@@ -1,4 +1,4 @@
-"""What a sweep writes into the run specification of each trial."""
+"""The fields of a sweep in the run specification of each trial."""
 
 from __future__ import annotations
 

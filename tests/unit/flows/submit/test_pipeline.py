@@ -1,4 +1,4 @@
-"""The submission pipeline: a plan is made once, and a dry run's plan is not submitted."""
+"""The submission pipeline: a plan is made once, and the plan of a dry run is not submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry as the engine would see it: nobody gets in without an identity."""
+"""The registry as the engine sees it: access needs an identity."""
 
 from __future__ import annotations
 

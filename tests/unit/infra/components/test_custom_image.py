@@ -1,4 +1,4 @@
-"""The provisioning scripts, executed: what they do, that they do it once, and how they stop."""
+"""The provisioning scripts, executed: their effects, repetition and failures."""
 
 from __future__ import annotations
 

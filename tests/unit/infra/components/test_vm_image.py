@@ -1,4 +1,4 @@
-"""The image's resources as the engine would get them; the template follows the scripts."""
+"""The resources of the image as the engine gets them; the template follows the scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No key of `Pulumi.<stack>.yaml` is decoration: whoever changes it changes what is declared."""
+"""Every key of `Pulumi.<stack>.yaml` changes the declaration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine refuses before it runs anything, as people read it; `pulumi` is a script here."""
+"""Errors of the engine before it starts, as users read them; `pulumi` is a script here."""
 
 from __future__ import annotations
 

@@ -106,12 +106,13 @@ def test_young_attempt_commits_long_before_the_interval_ends(
     script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committer, "FIRST_INTERVAL_S", 0.01)
-    patient = script.another(interval_s=3600)
-    patient.start()
+    young = script.another(interval_s=3600)
+    young.start()
     for count, text in enumerate("abc", start=1):
         script.write(text)
-        until(lambda count=count: patient.committed == count)
-    patient.finish(final=False)
+        until(lambda count=count: young.committed == count)
+    young.finish(final=False)
+    assert young.committed == 3
 
 
 @pytest.mark.slow
