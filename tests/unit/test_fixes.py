@@ -83,7 +83,7 @@ def test_every_command_of_a_text_parses() -> None:
     assert_none(refused, "commands that cannot be run as they are written")
 
 
-def test_commands_for_the_words_of_other_programs_parse() -> None:
+def test_commands_suggested_for_other_programs_parse() -> None:
     named = [f"runner {command}" for command in _ELSEWHERE.values()]
     found = [command for text in named for command in commands_in(text)]
     assert len(found) > len(named)

@@ -87,7 +87,7 @@ def _help(verb: str) -> str:
     return str(app.registered_groups[0].typer_instance.info.help or "")  # type: ignore[union-attr]
 
 
-def test_no_words_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "Usage: runner" in capsys.readouterr().out
 

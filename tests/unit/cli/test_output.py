@@ -26,7 +26,7 @@ def test_table_aligns_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.feature(26)
-def test_json_holds_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
     Output(OutputFormat.JSON).rows(ROWS, ("name",))
     assert json.loads(capsys.readouterr().out) == ROWS
 

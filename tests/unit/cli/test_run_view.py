@@ -125,7 +125,7 @@ def test_lost_contact_and_skipped_log_are_explained(display: RunDisplay, capsys:
     assert "skipped 2.0 MB of older stderr; run `runner logs run-1 --stderr` to read it" in text
 
 
-def test_short_stages_are_left_out() -> None:
+def test_short_stages_are_omitted() -> None:
     assert format_stages({"code": 0.01, "environment": 2.34, "command": 61.0}) == (
         "environment 2.3 s, command 1 min 01 s"
     )

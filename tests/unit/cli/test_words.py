@@ -104,7 +104,7 @@ def test_deleted_folder_is_an_expected_error(
     assert capsys.readouterr().err.startswith("error[R-FOLDER-GONE]")
 
 
-def test_empty_columns_are_left_out() -> None:
+def test_empty_columns_are_omitted() -> None:
     row = {"run": "r", "status": "running", "metric": "", "duration": "", "error": None}
     assert filled([row]) == ("run", "status")
     assert filled([row, {**row, "duration": "2 s"}]) == ("run", "status", "duration")
@@ -155,7 +155,9 @@ def test_run_ids_keep_their_case_as_headings(capsys: Capture) -> None:
         (["foo"], "runner --help"),
     ],
 )
-def test_verb_of_another_program_suggests_ours(words: list[str], fix: str, capsys: Capture) -> None:
+def test_command_of_another_program_suggests_ours(
+    words: list[str], fix: str, capsys: Capture
+) -> None:
     assert main(words) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert f"No such command '{words[0]}'" in said

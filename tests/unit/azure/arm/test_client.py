@@ -254,7 +254,7 @@ def test_marketplace_versions_are_listed(server: ArmServer, management: ArmClien
     assert ask.list_marketplace_versions(management, EASTUS, "a", "b", "c") == ()
 
 
-def test_gallery_versions_in_creation_are_left_out(server: ArmServer, management: ArmClient):
+def test_gallery_versions_in_creation_are_omitted(server: ArmServer, management: ArmClient):
     image = resource_id("rg", "Microsoft.Compute/galleries/g/images/i")
     server.state.resources[image] = {"id": image, "name": "i"}
     for name, state in (("1.0.0", "Succeeded"), ("1.0.1", "Creating")):

@@ -167,7 +167,7 @@ def test_provider_gets_the_same_sign_in(
     assert provider_variables({"PATH": str(tmp_path), **env}) == variables
 
 
-def test_provider_uses_az_where_it_is_installed(tmp_path: Path) -> None:
+def test_provider_uses_az_if_it_is_installed(tmp_path: Path) -> None:
     az = tmp_path / "az"
     az.touch(mode=0o755)
     assert provider_variables({"PATH": str(tmp_path)}) == {}

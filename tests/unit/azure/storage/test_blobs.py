@@ -181,7 +181,7 @@ def test_proxy_page_is_a_refusal_in_any_encoding(encoding: str, tmp_path: Path) 
     assert "403" in caught.value.what
 
 
-def test_compressed_file_comes_back_as_stored(tmp_path: Path) -> None:
+def test_compressed_file_is_downloaded_as_stored(tmp_path: Path) -> None:
     stored = b"\x1f\x8b not even a gzip"
 
     class Handler(BaseHTTPRequestHandler):

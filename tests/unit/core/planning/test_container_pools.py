@@ -55,7 +55,7 @@ def test_tasks_of_a_file_use_a_pool_suitable_for_all() -> None:
     assert pools_for_all(mixed, "c", stack) == stack
 
 
-def test_run_with_an_image_goes_to_the_pool_for_it() -> None:
+def test_run_with_an_image_uses_a_pool_with_containers() -> None:
     assert plan(recipe(image="x:1"), stack=outputs(PLAIN, BOXES)).pool == BOXES
     assert plan(recipe(), stack=outputs(BOXES, PLAIN)).pool == PLAIN
 

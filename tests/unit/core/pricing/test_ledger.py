@@ -118,7 +118,7 @@ def test_time_after_the_last_event_of_a_lost_attempt_is_a_gap() -> None:
     assert Gap("lost", "a", "pool", "tvm-1", HOUR, 3 * HOUR) in ledger.gaps
 
 
-def test_an_unknown_price_makes_the_cost_unknown_and_not_zero() -> None:
+def test_unknown_price_makes_the_cost_unknown_and_not_zero() -> None:
     known = run("a", attempt(1, 0, HOUR, created=0))
     unknown = run("b", attempt(1, 0, HOUR, node="tvm-2", created=0), vm_size="Standard_New")
     ledger = keep(known, unknown)

@@ -51,7 +51,7 @@ def test_caches_and_environments_are_never_code(tmp_path: Path) -> None:
     assert names(tmp_path) == ["lib/model.py", "train.py"]
 
 
-def test_gitignore_and_runnerignore_apply_and_the_latter_has_the_last_word(tmp_path: Path) -> None:
+def test_runnerignore_takes_precedence_over_gitignore(tmp_path: Path) -> None:
     write(
         tmp_path,
         **{
@@ -107,7 +107,7 @@ def test_changed_file_changes_the_hash(tmp_path: Path) -> None:
     assert pack_code(recipe(folder=folder)).sha256 != before
 
 
-def test_executable_stays_executable(tmp_path: Path) -> None:
+def test_executable_file_is_packed_as_executable(tmp_path: Path) -> None:
     folder = write(tmp_path, **{"run.sh": "#!/bin/sh\n"})
     (folder / "run.sh").chmod(0o744)
     with tarfile.open(fileobj=io.BytesIO(pack_code(recipe(folder=folder)).data)) as archive:

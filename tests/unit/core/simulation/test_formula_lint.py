@@ -72,7 +72,7 @@ def test_a_good_formula_has_no_findings(text: str) -> None:
         ),
     ],
 )
-def test_a_bad_formula_is_found(rule: str, text: str) -> None:
+def test_each_rule_finds_its_formula(rule: str, text: str) -> None:
     assert rule in rules(text)
 
 

@@ -77,7 +77,7 @@ def test_uniform_progress_uses_dedicated_nodes_only_when_it_is_behind() -> None:
     assert after(5.2, 23, 4) == (10, 0)
 
 
-def test_the_safety_net_stays_on_dedicated_nodes() -> None:
+def test_greedy_policy_stays_on_dedicated_nodes_once_switched() -> None:
     decide = POLICIES["greedy"](Goal(10 * HOUR, 10, 1, 5 * MINUTE))
     assert decide(state(HOUR, 40, 0, 0, 40 * HOUR)) == (10, 0)
     assert decide(state(6 * HOUR, 40, 10, 0, 40 * HOUR)) == (0, 10)

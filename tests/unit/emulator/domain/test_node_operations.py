@@ -145,7 +145,7 @@ def test_disabled_scheduling_ends_tasks_as_requested(
     )
 
 
-def test_disabled_node_finishes_tasks_and_takes_no_more() -> None:
+def test_disabled_node_finishes_its_tasks_and_gets_no_others() -> None:
     world = World()
     pool = world.pool()
     job = world.job()

@@ -93,7 +93,7 @@ def test_terminating_job_completes_after_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-def test_deleted_things_stay_deleted(tmp_path: Path) -> None:
+def test_deleted_entities_stay_deleted_after_a_restart(tmp_path: Path) -> None:
     store, world = AccountStore(tmp_path / "data"), World()
     world.pool()
     job, other = world.job(), world.job("other")

@@ -186,7 +186,7 @@ def test_options_adopt_accounts_by_name_or_id(
     assert (*found, written["azure-native:location"]) == adopted
 
 
-def test_enter_adopts_nothing_where_accounts_exist(
+def test_default_answers_adopt_no_existing_account(
     folder: Path, az: Callable[..., None], ask: Ask
 ) -> None:
     az(_ACCOUNTS, there=True)

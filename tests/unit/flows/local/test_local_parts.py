@@ -91,7 +91,7 @@ def test_started_process_has_its_own_session_and_is_found_again(
     assert found.pid == record.pid
 
 
-def test_recycled_pid_is_not_taken_for_ours(
+def test_recycled_pid_is_not_treated_as_ours(
     server: tuple[ServiceLaunch, ProcessRecord, int],
 ) -> None:
     _, record, _ = server
@@ -382,7 +382,7 @@ def test_failed_installation_leaves_no_files_and_is_explained(
     assert azurite.ensure_azurite(paths, ignore_progress).script.is_file()
 
 
-def test_lock_file_of_azurite_pins_hashes_and_holds_no_address() -> None:
+def test_lock_file_of_azurite_has_hashes_and_no_registry_address() -> None:
     folder = Path(azurite.__file__).parent / "azurite_package"
     text = (folder / "package-lock.json").read_text()
     assert '"resolved"' not in text

@@ -143,7 +143,7 @@ def test_task_with_more_slots_than_a_node_is_stuck() -> None:
     assert found(replace(WANTS_TWO, slots=2), "idle", need=two) is None
 
 
-def test_pool_at_zero_says_when_its_formula_is_evaluated_next() -> None:
+def test_pool_at_zero_shows_its_next_evaluation() -> None:
     facts = PoolFacts("t4", replace(POOL, autoscale=scale()), ())
     cause = explain_wait(NEED, facts, NOW)
     assert cause is not None

@@ -31,7 +31,7 @@ def test_equal_sources_give_equal_bytes_later_and_elsewhere(tmp_path: Path) -> N
     assert out.read_bytes() == first
 
 
-def test_archive_holds_every_module_and_only_them(tmp_path: Path) -> None:
+def test_archive_contains_every_module_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "agent.pyz"
     path.write_bytes(build_agent())
     expected = {f"runner/{s.relative_to(ROOT).as_posix()}" for s in SOURCES + HOOKS}

@@ -20,7 +20,7 @@ SWEEP = RunGroup(
 )
 
 
-def test_sweep_has_the_newest_run_of_each_trial_and_knows_the_earlier_ones() -> None:
+def test_sweep_lists_the_newest_and_earlier_runs_of_each_trial() -> None:
     later = [
         LaterRun("2", 3, "net-2-20261124-140000-eeee", NOW),
         LaterRun("2", 2, "net-2-20261124-130000-dddd", NOW),

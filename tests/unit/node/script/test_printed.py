@@ -205,7 +205,7 @@ LINES = FRAGMENTS | st.lists(FRAGMENTS | st.text(), max_size=6).map("".join)
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(TITLES, LINES, LINES)))
-def test_no_line_makes_the_search_fail(parts: list[tuple[str, ...]]) -> None:
+def test_search_fails_on_no_line(parts: list[tuple[str, ...]]) -> None:
     printed = PrintedMetrics(MetricLog(1, LineQueue()), is_on=True)
     for part in parts:
         printed.feed("\n".join((*part, "")).encode(errors="replace"))

@@ -896,7 +896,7 @@ FRAGMENTS = st.sampled_from(["/", "*", "{x}", "..", "[z-a]", "\0", "/tmp", "?", 
     strings=st.lists(st.lists(FRAGMENTS | ODD, max_size=8).map("".join), max_size=5),
     name=st.binary(min_size=1, max_size=40),
 )
-def test_no_string_and_no_file_makes_the_search_fail(strings: list[str], name: bytes) -> None:
+def test_search_fails_on_no_string_and_no_file(strings: list[str], name: bytes) -> None:
     root = Path(tempfile.mkdtemp(prefix="odd-"))
     code, output = root / "code", root / "output"
     try:
