@@ -9,7 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runner.node.checkpoints.committer import CheckpointCommitter, CollectShards
+from runner.node.checkpoints.committer import (
+    RETRY_S,
+    SETTLE_S,
+    CheckpointCommitter,
+    CollectShards,
+)
 from runner.node.checkpoints.restore import CheckpointRestore, RestoredCheckpoint
 from runner.node.checkpoints.snapshot import (
     FolderListing,
@@ -37,6 +42,9 @@ RESERVED_S = 0.8
 # How long before the node goes the script is asked to end, beside the time that commits take.
 LEAD_S = 8.0
 LONGEST_LEAD_S = 25.0  # Azure gives notice thirty seconds ahead
+# The script is asked to end at this time at the latest, even if the commit that the notice caused
+# has not ended.
+SHORTEST_LEAD_S = 2.0
 
 
 class AttemptCheckpoints:
@@ -142,7 +150,10 @@ class AttemptCheckpoints:
     def must_stop(self) -> bool:
         """Return True if the script must stop, because the node will be evicted."""
         left_s = self._node_left_s
-        return self._thread is not None and left_s is not None and left_s <= self._lead_s
+        if self._thread is None or left_s is None or left_s > self._lead_s:
+            return False
+        # A script that writes all the time may leave a file that nobody knows to be complete.
+        return not self._thread.is_requested or left_s <= SHORTEST_LEAD_S
 
     @property
     def grace_s(self) -> float:
@@ -175,7 +186,7 @@ class AttemptCheckpoints:
         message = f"the node is about to be evicted, in {notice.left_s:.0f} s: saving a checkpoint"
         self._events.aside("notice", "progress", message)
         if self._thread is not None:
-            self._thread.request()
+            self._thread.request(min(SETTLE_S, max(0.0, notice.left_s - self._lead_s - RETRY_S)))
 
     @property
     def _node_left_s(self) -> float | None:

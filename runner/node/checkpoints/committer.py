@@ -94,6 +94,8 @@ class CheckpointCommitter(threading.Thread):
         self._content: tuple[object, ...] | None = None
         self._snapshot_at = 0.0  # the begin of the last one
         self._wake = threading.Event()
+        self._requested = threading.Event()  # until a snapshot was taken since
+        self._request_settles_at = 0.0
         self._ending = threading.Event()
         self._final = False
         self._alive_ns: int | None = None  # if the script was killed
@@ -115,7 +117,10 @@ class CheckpointCommitter(threading.Thread):
             self._wake.clear()
             if not self._ending.is_set():
                 started = time.monotonic()
+                requested = self._requested.is_set()
                 failed = not self._try_commit()
+                if requested:  # it failed before a snapshot was taken
+                    self._requested.clear()
                 if failed or self.committed:  # not while the script has saved nothing
                     interval_s = min(2 * interval_s, self._rule.interval_s)
                 took_s = time.monotonic() - started
@@ -123,9 +128,20 @@ class CheckpointCommitter(threading.Thread):
         if self._final:
             self._try_commit()
 
-    def request(self) -> None:
-        """Request a commit before the interval ends. Safe to call from any thread."""
+    def request(self, settle_s: float = SETTLE_S) -> None:
+        """Request a commit before the interval ends. Safe to call from any thread.
+
+        Args:
+            settle_s: how long to wait for a folder that keeps changing.
+        """
+        self._request_settles_at = time.monotonic() + settle_s
+        self._requested.set()
         self._wake.set()
+
+    @property
+    def is_requested(self) -> bool:
+        """Return True until the folder of a requested commit was read, or could not be."""
+        return self._requested.is_set()
 
     def finish(
         self, *, final: bool, alive_ns: int | None = None, timeout_s: float | None = None
@@ -242,10 +258,15 @@ class CheckpointCommitter(threading.Thread):
                 return None
             if after and self._alive_ns is not None:
                 self._check_torn(listing, self._alive_ns)
+            requested = self._requested.is_set()
+            if requested:
+                strict_until = min(strict_until, self._request_settles_at)
             strict = not after and now < strict_until
             waited = not after and now > began + INCOMPLETE_WAIT_S
             try:
                 snapshot = self._snapshots.take(listing, strict=strict, allow_incomplete=waited)
+                if requested:
+                    self._requested.clear()
                 # A script that was killed may leave an incomplete file, which no process has open.
                 return snapshot if after or self._script_runs() else None
             except IncompleteFileError:

@@ -115,6 +115,34 @@ def test_young_attempt_commits_long_before_the_interval_ends(
     assert young.committed == 3
 
 
+def test_requested_commit_takes_a_folder_that_is_written_all_the_time(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_module, "RECENT_NS", 3600 * 10**9)  # as if written just now
+    script.write("a")
+    late = script.another(interval_s=3600)
+    late.start()
+    late.request(settle_s=0)
+    until(lambda: late.committed)
+    assert not late.is_requested
+    late.finish(final=False)
+
+
+def test_request_is_pending_until_the_folder_settles(script: Script, until: Until) -> None:
+    half = script.folder / "model"
+    with half.open("w") as model:
+        model.write("half")
+        model.flush()
+        late = script.another(interval_s=3600)
+        late.start()
+        late.request(settle_s=3600)
+        assert late.is_requested
+        assert not late.committed
+    until(lambda: late.committed)
+    assert not late.is_requested
+    late.finish(final=False)
+
+
 @pytest.mark.slow
 def test_unreachable_storage_is_reported_once_and_retried(
     script: Script, service: FakeBlobs, until: Until
