@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from runner.flows.submit.group import CheckedFile
     from runner.protocol.groups import RunGroup as Document
 
+Running = Literal["requeue", "wait", "terminate"]  # how active runs are treated
+
 _MISSING = "missing"
 _WITHOUT_SUCCESS = ("failed", "cancelled", "lost", _MISSING)
 _OVER = ("succeeded", *_WITHOUT_SUCCESS)
@@ -149,6 +151,57 @@ class Group(Mapping[str, Run]):
             raise errors[0]
         return Group(self.session, find_group(connection, self.id))
 
+    @checked
+    def pause(self, *, running: Running = "requeue") -> Group:
+        """Start no further runs of the group until `unpause`. Return the group.
+
+        Args:
+            running: Active runs are requeued and continue later from their newest checkpoint, run
+                to their end ("wait"), or end now ("terminate").
+
+        Raises:
+            RunnerError: R-JOB-ENDED, all runs have ended; R-JOB-MOVING, a move was interrupted.
+        """
+        from runner.core.job_moves import JobNote
+        from runner.core.progress import ignore_progress
+        from runner.flows.runs.moves import find_jobs, pause_jobs
+
+        connection = self.session.connection
+        name, jobs = find_jobs(connection, self.id)
+        note, awaits = JobNote("pause", name), running != "wait"
+        pause_jobs(connection, jobs, note, running, ignore_progress, awaits=awaits)
+        return self
+
+    @checked
+    def unpause(self) -> Group:
+        """Let the runs of a paused group start again. Return the group."""
+        from runner.flows.runs.moves import continue_jobs, find_jobs
+
+        connection = self.session.connection
+        continue_jobs(connection, find_jobs(connection, self.id, paused=True)[1])
+        return self
+
+    @checked
+    def move(self, to: str, *, running: Running = "requeue") -> Group:
+        """Move the unfinished runs to another pool. Return the group.
+
+        If it is interrupted, no run starts until the same call completes the move.
+
+        Raises:
+            RunnerError: R-POOL-UNKNOWN; R-POOL-FIT, a run could not run there; R-JOB-ENDED.
+        """
+        from runner.core.job_moves import JobNote
+        from runner.core.progress import ignore_progress
+        from runner.flows.runs.groups import find_group
+        from runner.flows.runs.moves import find_jobs, move_jobs, plan_move
+
+        connection = self.session.connection
+        name, jobs = find_jobs(connection, self.id)
+        pool = plan_move(connection, jobs, to)
+        note = JobNote("move", name, pool.view.id)
+        move_jobs(connection, jobs, pool, note, running, ignore_progress)
+        return Group(self.session, find_group(connection, self.id))
+
     def _states(self, found: GroupView) -> dict[str, str]:
         return {task: _state(found.rows.get(task)) for task in self}
 
@@ -211,6 +264,7 @@ def sweep(
     repeat: int | None = None,
     seed: int | None = None,
     max_parallel: int | None = None,
+    merge: str | Mapping[str, object] | None = None,
     set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
     args: Sequence[str] = (),
     data: str | Path | None = None,
@@ -235,6 +289,7 @@ def sweep(
         repeat: how often each trial runs.
         seed: of the draws.
         max_parallel: trials that run at the same time.
+        merge: command after all trials, or a mapping as in train.yaml.
         set: parameters of all trials.
         args: arguments of the script.
         data: file or folder with the data set.
@@ -256,6 +311,7 @@ def sweep(
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
         "max_parallel": max_parallel, "metric": metric, "early_stop": early_stop,
+        "merge": merge,
     }  # fmt: skip
     options = TrainOptions(
         overrides=overrides_of(set),

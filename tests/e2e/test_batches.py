@@ -14,6 +14,7 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
+import runner
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
 from tests.e2e.conftest import Cli, new_home, until
@@ -241,3 +242,20 @@ def test_trials_that_a_drain_or_a_pause_terminated_are_resumed_afterwards(
     until(lambda: states(cli, sweep) == {"succeeded": 2})
     trials = cli.json("sweep", "show", sweep)["trials"]
     assert {(trial["attempts"], trial["evicted"]) for trial in trials} == {(4, 0)}
+
+
+@pytest.mark.feature(41)
+def test_sweep_is_paused_moved_and_merged_from_python(
+    home: Path, script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = script(SCRIPT)
+    (folder / "merge.py").write_text("print('merged')")
+    monkeypatch.setenv("RUNNER_HOME", str(home))
+    monkeypatch.setenv("RUNNER_CONFIG", "")
+    monkeypatch.chdir(tmp_path)
+    sweep = runner.sweep(folder, {"lr": [0.9]}, merge="python merge.py")
+    until(lambda: sweep.states["1"] == "running")
+    assert sweep.pause().states == {"1": "queued", "merge": "queued"}
+    sweep.move(OTHER).unpause().wait(timeout_s=120, check=True)
+    assert "merged" in sweep["merge"].logs()
+    assert sweep["1"].record.pool == OTHER

@@ -31,7 +31,7 @@ from runner.flows.submit.pipeline import RepeatRequest, plan_repetition
 from runner.flows.submit.submit_run import submit_run, upload_runs
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.groups import MERGE_TASK, LaterRun, RunGroup
+from runner.protocol.groups import MERGE_TASK, SUBMITTING_FOLDER, LaterRun, RunGroup
 from runner.protocol.names import blob_name
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
@@ -352,6 +352,8 @@ def _requeue_unstarted(
     tasks = to_trial_tasks(planned.plan, connection, planned.secrets, mine)
     add_tasks(connection.batch_client(), job.job_id, tasks)
     close_when_done(connection, job.job_id)
+    # What an interrupted submission left to do is done: nobody has to cancel the sweep.
+    container.delete(f"{SUBMITTING_FOLDER}{sweep.group_id}.json")
     return {
         name: _to_spec(mine, run_id) if run_id in mine.trials else None
         for run_id, name in own.items()
