@@ -9,9 +9,7 @@ import hashlib
 import io
 import marshal
 import os
-import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,49 +21,7 @@ from runner.core.home import HomePaths, make_private, runner_home
 # The earliest date of the zip format. It is fixed, so that equal sources give equal bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = 0b01
-# dataclasses compiles some text for each class, which took a quarter of the start of the agent. Its
-# name `exec` is given to a function that knows the byte code of the texts; a Python with another
-# byte code, and a dataclasses without `exec`, start as before.
-MAIN = """\
-import dataclasses
-import marshal
-from importlib.util import MAGIC_NUMBER
-
-def execute(text, *where):
-    exec(known.get(text, text), *where)
-
-try:
-    known = marshal.loads(__loader__.get_data("classes." + MAGIC_NUMBER.hex()))
-    dataclasses.exec = execute
-except OSError:
-    pass
-
-from runner.node.agent.main import start
-
-start()
-"""
-# Import the modules of the archive in argv[1] that are named after it, and print the byte code of
-# the texts that their dataclasses are made of.
-_RECORD = """\
-import dataclasses
-import importlib
-import marshal
-import sys
-
-known = {}
-
-def execute(text, *where):
-    if text not in known:
-        known[text] = compile(text, "<string>", "exec")
-    exec(known[text], *where)
-
-dataclasses.exec = execute
-sys.path.insert(0, sys.argv[1])
-for name in sys.argv[2:]:
-    importlib.import_module(name)
-sys.stdout.buffer.write(marshal.dumps(known, 2))
-"""
-_RECORD_S = 30.0
+MAIN = "from runner.node.agent.main import start\n\nstart()\n"
 
 
 def build_agent() -> bytes:
@@ -75,7 +31,7 @@ def build_agent() -> bytes:
     compressed bytes differ between zlib versions, and start-up is quicker.
     """
     sources = read_sources()
-    digest = hashlib.sha256(MAGIC_NUMBER + MAIN.encode())
+    digest = hashlib.sha256(MAGIC_NUMBER)
     for name, content in sources.items():
         digest.update(f"{name}:{len(content)}:".encode() + content)
     kept = HomePaths(runner_home(os.environ)).cache / "agent" / f"{digest.hexdigest()}.pyz"
@@ -107,32 +63,9 @@ def read_sources() -> dict[str, bytes]:
 
 def pack(sources: Mapping[str, bytes]) -> bytes:
     """Return an archive with these modules and their byte code."""
-    return _pack(sources, _record_classes(sources))
-
-
-def _record_classes(sources: Mapping[str, bytes]) -> bytes:
-    """Return what `MAIN` loads, or nothing if the agent cannot be imported here, as on Windows."""
-    modules = [
-        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for name in sources
-        if not name.startswith("runner/hooks/")
-    ]
-    with tempfile.TemporaryDirectory(prefix="runner-agent-") as folder:
-        path = Path(folder, "agent.pyz")
-        path.write_bytes(_pack(sources, b""))
-        with suppress(OSError, subprocess.SubprocessError):
-            words = [sys.executable, "-I", "-c", _RECORD, str(path), *modules]
-            done = subprocess.run(words, check=True, capture_output=True, timeout=_RECORD_S)
-            return done.stdout
-    return b""
-
-
-def _pack(sources: Mapping[str, bytes], classes: bytes) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, "__main__.py", MAIN.encode())
-        if classes:
-            _add(archive, f"classes.{MAGIC_NUMBER.hex()}", classes)
         _add(archive, "runner/__init__.py", b"")
         for name, source in sources.items():
             _add(archive, name, source)
