@@ -36,6 +36,9 @@ class Stored:
         monkeypatch.setattr(BlobContainer, "read_range", self._read_range)
         monkeypatch.setattr(BlobContainer, "size", lambda _, blob: len(self._read(blob) or b""))
         monkeypatch.setattr(BlobContainer, "list", lambda _, prefix: self._list(prefix))
+        monkeypatch.setattr(
+            BlobContainer, "names", lambda _, prefix: (blob.name for blob in self._list(prefix))
+        )
 
     def put(self, name: str, content: Any, age: timedelta = timedelta()) -> None:
         self.blobs[name] = (json.dumps(content).encode() + b"\n", datetime.now(UTC) - age)
