@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-import shutil
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,8 +13,8 @@ import psutil
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
-from bench.emulator.task_rate import pool_of, until
-from bench.report import PeerMissingError, Ratio
+from bench.emulator.task_rate import parallel_rate, pool_of, require_parallel, until
+from bench.report import Ratio
 from bench.services import Emulator, emulator_on
 
 NODES, SLOTS = 50, 4
@@ -30,8 +28,7 @@ BYTES_BOUND = 4096
 
 def measure() -> Iterator[Ratio]:
     """Return rates, seconds and bytes, each with its bound."""
-    if shutil.which("parallel") is None:
-        raise PeerMissingError("GNU parallel is the peer: sudo apt-get install parallel")
+    require_parallel()
     key = base64.b64encode(secrets.token_bytes(32)).decode()
     with tempfile.TemporaryDirectory(prefix="emulator-bench-") as folder:
         with emulator_on(folder, key) as service:
@@ -68,12 +65,7 @@ def _run(service: Emulator) -> list[Ratio]:
     ours = RUN_TASKS / (time.perf_counter() - start)
     grown = max(0, process.memory_info().rss - before) / RUN_TASKS
     client.begin_delete_pool("wide")
-    start = time.perf_counter()
-    subprocess.run(
-        ["parallel", f"-j{NODES * SLOTS}", "-n0", "/bin/true"],
-        input="\n".join(map(str, range(PARALLEL_TASKS))), text=True, check=True,
-    )  # fmt: skip
-    peer = PARALLEL_TASKS / (time.perf_counter() - start)
+    peer = parallel_rate(NODES * SLOTS, PARALLEL_TASKS)
     return [
         Ratio(
             "10,000 tasks, 50 nodes of 4 slots", "tasks/s", ours,

@@ -18,18 +18,28 @@ SLOTS = 4
 DEADLINE_S = 120.0
 
 
-def measure() -> list[Ratio]:
-    """Return tasks per second, from the first submission to the last completion."""
+def require_parallel() -> None:
+    """Raise PeerMissingError if GNU parallel is not installed."""
     if shutil.which("parallel") is None:
         raise PeerMissingError("GNU parallel is the peer: sudo apt-get install parallel")
-    with emulator() as service:
-        ours = TASKS / _seconds_through_the_emulator(service)
+
+
+def parallel_rate(jobs: int, count: int) -> float:
+    """Return how many of `count` `/bin/true` GNU parallel runs per second, `jobs` at a time."""
     start = time.perf_counter()
     subprocess.run(
-        ["parallel", f"-j{SLOTS}", "-n0", "/bin/true"],
-        input="\n".join(map(str, range(TASKS))), text=True, check=True,
+        ["parallel", f"-j{jobs}", "-n0", "/bin/true"],
+        input="\n".join(map(str, range(count))), text=True, check=True,
     )  # fmt: skip
-    peer = TASKS / (time.perf_counter() - start)
+    return count / (time.perf_counter() - start)
+
+
+def measure() -> list[Ratio]:
+    """Return tasks per second, from the first submission to the last completion."""
+    require_parallel()
+    with emulator() as service:
+        ours = TASKS / _seconds_through_the_emulator(service)
+    peer = parallel_rate(SLOTS, TASKS)
     return [
         Ratio(
             "1,000 /bin/true tasks",

@@ -429,10 +429,6 @@ def _moments(uses: Sequence[_Use], start: int, ended: int) -> Iterator[tuple[_Pa
 
 def _charge(spent: _Accounts, life: NodeLife, payers: _Payers, begin: int, end: int) -> None:
     """Divide a piece of a life equally; what is left over goes to the first ones."""
-    if begin == end:
-        for run_id, _ in payers:
-            _ = spent[run_id, life.pool]
-        return
     count = len(payers)
     times = _shares(end - begin, count)
     paid = _shares(_between(life, begin, end, life.micro_per_hour), count)
