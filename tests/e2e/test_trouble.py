@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import ContainerClient
 
 from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import get_task
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
@@ -491,7 +493,22 @@ def test_connection_resets_of_the_client_fail_no_run(
             assert len(load_attempts(runs_container(connection), record.run_id)) == 1
             fetched = fetch_outputs(connection, record, tmp_path / "out", ignore_progress)
             assert (fetched.folder / "model").read_text() == "weights"
+        _await_agents(connection, *runs)
     assert line.resets > 100
+
+
+def _await_agents(connection: Connection, *records: RunSpec) -> None:
+    """Wait until the agents have ended: without storage they would keep their slots for minutes.
+
+    A run has ended once its result is written; its agent then still registers the model.
+    """
+    for record in records:
+        until(partial(_has_completed, connection, record))
+
+
+def _has_completed(connection: Connection, record: RunSpec) -> bool:
+    task = get_task(connection, record.job_id, record.task_id)
+    return task is not None and task.phase == "completed"
 
 
 BROKEN_LINE = """
@@ -543,6 +560,7 @@ def test_runs_on_a_node_with_connection_resets_are_correct(
             plan = plan_recipe(broken, settings, load_recipe(str(folder), cwd=tmp_path))
             record = submit_run(broken, plan, ignore_progress)
             *_, last = watch_run(direct, record)
+            _await_agents(direct, record)
         resets.append(line.resets)
         assert isinstance(last, RunEnded)
         assert last.status.state is RunState.SUCCEEDED, last.status.reason
