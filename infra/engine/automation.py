@@ -210,7 +210,7 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
 def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
     """Return the changes that `up` would make, in the engine's order. Raises RunnerError."""
     steps = _Steps(on_progress)
-    with _engine_errors("previewing", steps):
+    with _engine_errors("previewing", environment, steps):
         stack = _select(environment, steps)
         wait_out(lambda: stack.preview(on_event=steps.see, suppress_outputs=True), steps.stopping)
     return steps.planned()
@@ -220,7 +220,7 @@ def refresh(environment: Environment, on_progress: OnProgress) -> None:
     """Bring the state to what Azure has: the next deployment creates what was deleted there."""
     steps = _Steps(on_progress)
     release_dead(environment.backend, environment.stack)
-    with _engine_errors("refreshing", steps):
+    with _engine_errors("refreshing", environment, steps):
         stack = _select(environment, steps)
         look_for_unfinished(stack)
         wait_out(lambda: stack.refresh(on_event=steps.see, suppress_outputs=True), steps.stopping)
@@ -230,7 +230,7 @@ def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
     """Deploy the stack and return its outputs without secrets. Raises RunnerError."""
     steps = _Steps(on_progress)
     release_dead(environment.backend, environment.stack)
-    with _engine_errors("deploying", steps):
+    with _engine_errors("deploying", environment, steps):
         stack = _select(environment, steps)
         look_for_unfinished(stack)
         result = wait_out(lambda: stack.up(on_event=steps.see, show_secrets=False), steps.stopping)
@@ -245,7 +245,7 @@ def down(environment: Environment, on_progress: OnProgress, *, everything: bool)
     """
     steps = _Steps(on_progress)
     release_dead(environment.backend, environment.stack)
-    with _engine_errors("destroying", steps):
+    with _engine_errors("destroying", environment, steps):
         stack = _select(environment, steps, create=False)
         look_for_unfinished(stack)
         if everything:
@@ -260,7 +260,7 @@ def deployed(environment: Environment) -> list[Deployed]:
     """Return the resources in the stack's state; empty if it was never deployed."""
     steps = _Steps(lambda _: None)
     try:
-        with _engine_errors("reading the state of", steps):
+        with _engine_errors("reading the state of", environment, steps):
             state = read_whole(_select(environment, steps, create=False).export_stack)
     except auto.errors.StackNotFoundError:
         return []
@@ -271,7 +271,7 @@ def deployed(environment: Environment) -> list[Deployed]:
 def outputs(environment: Environment) -> dict[str, Any]:
     """Return the outputs of the last deployment without secrets, also one from another machine."""
     steps = _Steps(lambda _: None)
-    with _engine_errors("reading the outputs of", steps):
+    with _engine_errors("reading the outputs of", environment, steps):
         found = read_whole(_select(environment, steps, create=False).outputs)
     return {key: each.value for key, each in found.items() if not each.secret}
 
@@ -389,7 +389,7 @@ def _change(metadata: StepEventMetadata) -> Change:
 
 
 @contextmanager
-def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
+def _engine_errors(doing: str, environment: Environment, steps: _Steps) -> Generator[None]:
     """Turn an error of the engine into a RunnerError: the program's own, else its message."""
     try:
         yield
@@ -412,7 +412,7 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
         if any(HALF_WRITTEN in line for line in said):
             raise _cut_off(doing, said) from err
         if any("marked for protection" in line or "unable to replace" in line for line in said):
-            raise _protected(doing, said) from err
+            raise _protected(environment.stack, said) from err
         raise RunnerError(
             "R-PULUMI-FAILED",
             f"{doing} the stack failed",
@@ -445,15 +445,15 @@ def _wrong_passphrase(doing: str, said: Sequence[str]) -> RunnerError:
     )
 
 
-def _protected(doing: str, said: Sequence[str]) -> RunnerError:
+def _protected(stack: str, said: Sequence[str]) -> RunnerError:
     """Build the error for a change that replaces protected resources, which would lose data."""
     names = dict.fromkeys(_URN_NAME.findall(" ".join(said)))
     return RunnerError(
         "R-PULUMI-PROTECTED",
-        f"{doing} the stack would delete the storage of runs, models and data",
-        why=f"the change replaces {', '.join(names) or said[0]}",
+        "the change would delete the storage of runs, models and data",
+        why=f"it replaces {', '.join(names) or said[0]}",
         fix="revert the change of region, subscription or storage; or use another stack (--stack); "
-        "or run `runner down --everything` first",
+        f"or run `runner down --stack {stack} --everything` first",
         exit_code=ExitCode.PREFLIGHT,
     )
 

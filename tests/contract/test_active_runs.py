@@ -13,6 +13,7 @@ from runner.azure.batch.jobs import unfinished_tasks
 from runner.flows.environment.deploy import Remains, refuse_active_runs
 from runner.protocol.errors import RunnerError
 from tests.contract.server import Things
+from tests.unit.command_lines import commands_in
 
 
 class _Signed:
@@ -51,19 +52,34 @@ def test_waiting_and_running_tasks_are_found_without_finished_ones(
     assert not [job for job, _ in active(client, 1000) if job == waiting]
 
 
+def refused(remains: Remains, stack: str | None = None, *, everything: bool = False) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        refuse_active_runs(remains, stack=stack, everything=everything)
+    return caught.value
+
+
 def test_active_runs_block_down_with_the_cancel_command() -> None:
-    names = [f"run-{number}" for number in range(6)]
-    with pytest.raises(RunnerError, match="still active") as caught:
-        refuse_active_runs(Remains([], [], names))
-    assert caught.value.code == "R-DOWN-ACTIVE"
-    assert caught.value.why.endswith("run-4 and more")
-    assert "runner cancel" in caught.value.fix
-    assert refuse_active_runs(Remains([], [], [])) is None
+    err = refused(Remains([], [], [f"run-{number}" for number in range(6)]))
+    assert (err.code, err.what) == ("R-DOWN-ACTIVE", "runs are still active")
+    assert err.why.endswith("run-4 and more")
+    assert [*commands_in(err.fix)] == ["runner cancel run-0 --target azure", "runner down --force"]
+    assert refuse_active_runs(Remains([], [], []), stack=None, everything=False) is None
 
 
 def test_schedules_block_down_with_the_command_that_removes_them() -> None:
-    with pytest.raises(RunnerError, match="schedules use") as caught:
-        refuse_active_runs(Remains([], [], [], [], ["nightly", "weekly"]))
-    assert caught.value.code == "R-DOWN-SCHEDULES"
-    assert caught.value.why.startswith("nightly, weekly: ")
-    assert "runner schedule rm nightly" in caught.value.fix
+    err = refused(Remains([], [], [], [], ["nightly", "weekly"]))
+    assert err.code == "R-DOWN-SCHEDULES"
+    assert err.why.startswith("nightly, weekly: ")
+    assert [*commands_in(err.fix)] == [
+        "runner schedule rm nightly --target azure",
+        "runner down --force",
+    ]
+
+
+def test_commands_that_unblock_down_repeat_its_options() -> None:
+    remains = [Remains([], [], ["run-1"]), Remains([], [], [], [], ["nightly"])]
+    ended = ["runner cancel run-1", "runner schedule rm nightly"]
+    for found, end in zip(remains, ended, strict=True):
+        err = refused(found, "lab", everything=True)
+        force = "runner down --stack lab --everything --force"
+        assert [*commands_in(err.fix)] == [f"{end} --target azure --stack lab", force]

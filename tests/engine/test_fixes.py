@@ -168,7 +168,8 @@ sys.stdin.read()
 @pytest.mark.fix(
     *("R-AZURE-CAPACITY", "R-COST-POOL", "R-STACK-IDENTITY", "R-SHARE-NONE", "R-STACK-NODES-ADD"),
     *("R-FORMULA-DECLARED", "R-POOL-AUTOSCALED", "R-POOL-DECLARED", "R-IMAGE-TEMPLATE"),
-    *("R-AZURE-MISSING", "R-QUOTA", "R-IMAGE-VERSION"),
+    *("R-AZURE-MISSING", "R-QUOTA", "R-IMAGE-VERSION", "R-DOWN-ACTIVE", "R-DOWN-SCHEDULES"),
+    "R-PULUMI-PROTECTED",
 )
 def test_printed_commands_work_on_a_deployed_stack(azure: Deployment, stage: Stage) -> None:
     with ArmServer() as arm:
@@ -202,6 +203,7 @@ def test_printed_commands_work_on_a_deployed_stack(azure: Deployment, stage: Sta
     [run] = json.loads(azure.ok("ps -o json"))
     azure.ok(cancel.replace("RUN", run["run_id"]))
     azure.ok(other)
+    _move_to_another_region(azure, other)
 
 
 _OWN_FORMULA = (
@@ -237,6 +239,21 @@ def _build_the_image(azure: Deployment, arm: ArmServer) -> str:
     arm.refuse("/imagetemplates", 404, "ResourceNotFound")
     assert azure.printed("R-AZURE-MISSING", f"{build} --no-wait", **here) == [again]
     return again
+
+
+def _move_to_another_region(azure: Deployment, train: str) -> None:
+    """Follow what is printed until the stack with a run and a schedule is gone, and can move."""
+    azure.change(("location: eastus", "location: westeurope"))
+    [down] = azure.printed("R-PULUMI-PROTECTED", "up -y --no-check")
+    cancel, force = azure.printed("R-DOWN-ACTIVE", f"{down} -y")
+    azure.ok(cancel)
+    remove, same = azure.printed("R-DOWN-SCHEDULES", f"{down} -y")
+    assert same == force
+    azure.ok(remove)
+    azure.ok(train)
+    azure.ok(f"{force} -y")
+    assert azure.stage.azure.ids() == set()
+    azure.ok("preview")
 
 
 TEMPLATE = resource_id("rg-runner-dev", "Microsoft.VirtualMachineImages/imageTemplates/it-dev")

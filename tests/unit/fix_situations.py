@@ -191,13 +191,6 @@ SERVED: Mapping[str, FixCase] = {
 }
 # Why the commands of an error are parsed and not run, by its code.
 NOT_TRIED: Mapping[str, str] = {
-    "R-DOWN-ACTIVE": "contract/test_active_runs.py prints it; e2e/test_trouble.py runs "
-    "`runner cancel`, and engine/test_commands.py `runner down --force`",
-    "R-DOWN-SCHEDULES": "contract/test_active_runs.py prints it; e2e/test_schedules.py runs "
-    "`runner schedule rm`, and engine/test_commands.py `runner down --force`",
-    "R-IMAGE-DELETE": "waits for 30 minutes; engine/test_commands.py runs `runner down` twice",
-    "R-PULUMI-PROTECTED": "needs a stack with data whose region changes; engine/test_commands.py "
-    "runs `runner down --everything`",
     "R-REACH-CLOSED": "nodes of the emulator always have an address; engine/test_fixes.py deploys "
     "a pool with `ssh_from`",
     "R-SELFTEST-ACCESS": "waits for 15 minutes; unit/flows/environment/test_check.py runs "

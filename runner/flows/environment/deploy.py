@@ -209,31 +209,33 @@ def _schedules(connection: Connection, pools: Collection[str] | None) -> Sequenc
     ]
 
 
-def refuse_active_runs(remains: Remains) -> None:
-    """Raise RunnerError while tasks wait or run, or schedules use the pools."""
-    if not remains.active:
-        _refuse_schedules(remains.schedules)
-        return
-    shown = ", ".join(remains.active[:_ACTIVE_SHOWN])
-    more = " and more" if len(remains.active) > _ACTIVE_SHOWN else ""
-    raise RunnerError(
-        "R-DOWN-ACTIVE",
-        "runs are still active",
-        why=f"waiting or running: {shown}{more}",
-        fix="`runner cancel RUN --target azure` for each, or `runner down --force` to lose them",
-        exit_code=ExitCode.PREFLIGHT,
-    )
+def refuse_active_runs(remains: Remains, *, stack: str | None, everything: bool) -> None:
+    """Raise RunnerError while tasks wait or run, or schedules use the pools.
 
-
-def _refuse_schedules(schedules: Sequence[str]) -> None:
-    if schedules:
+    `stack` (None: that of the settings) and `everything` are the options of the command, which
+    the printed commands repeat.
+    """
+    there = "" if stack is None else f" --stack {stack}"
+    force = f"runner down{there}{' --everything' if everything else ''} --force"
+    if remains.active:
+        shown = ", ".join(remains.active[:_ACTIVE_SHOWN])
+        more = " and more" if len(remains.active) > _ACTIVE_SHOWN else ""
+        raise RunnerError(
+            "R-DOWN-ACTIVE",
+            "runs are still active",
+            why=f"waiting or running: {shown}{more}",
+            fix=f"`runner cancel {remains.active[0]} --target azure{there}` for each, or "
+            f"`{force}` to lose them",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    if remains.schedules:
         raise RunnerError(
             "R-DOWN-SCHEDULES",
             "schedules use the pools of the stack",
-            why=f"{', '.join(schedules)}: an adopted account keeps them, and they continue to "
-            "create jobs, without a pool; an account of the stack loses them",
-            fix=f"`runner schedule rm {schedules[0]} --target azure` for each, or "
-            "`runner down --force` to ignore them",
+            why=f"{', '.join(remains.schedules)}: an adopted account keeps them, and they continue "
+            "to create jobs, without a pool; an account of the stack loses them",
+            fix=f"`runner schedule rm {remains.schedules[0]} --target azure{there}` for each, or "
+            f"`{force}` to ignore them",
             exit_code=ExitCode.PREFLIGHT,
         )
 

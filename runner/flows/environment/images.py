@@ -322,7 +322,7 @@ def _still_there(definition: str, left: Sequence[str]) -> RunnerError:
         "R-IMAGE-DELETE",
         "the versions of the VM image are not deleted yet",
         why=f"after 30 minutes Azure still lists {', '.join(left)} of {definition}",
-        fix="run `runner down` again; the portal shows the state of each version",
+        fix="run the same command again; the portal shows the state of each version",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -377,7 +377,7 @@ def down(
         _print_not_deployed(out, settings)
         return
     if not force:
-        deploy.refuse_active_runs(remains)
+        deploy.refuse_active_runs(remains, stack=stack, everything=everything)
     _show_removal(out, settings, remains, everything=everything)
     if not (everything or any(not r.protect for r in remains.resources)):
         out.note("already down; `runner down --everything` deletes the remaining resources, too")

@@ -100,4 +100,4 @@ def test_replacement_of_a_data_resource_is_refused_by_name(home: Path) -> None:
     )
     assert err.code == "R-PULUMI-PROTECTED"
     assert "replaces storage, runs" in err.why
-    assert "--stack" in err.fix
+    assert "runner down --stack dev --everything" in err.fix
