@@ -1,3 +1,3 @@
-"""What client and agent exchange in blob: standard library only, Python 3.10, packed with the
-agent. Start in `run_spec`, then `paths`.
+"""The documents that client and agent exchange in blob storage. Standard library only, Python 3.10,
+because it is packed with the agent. Start in `run_spec`, then `paths`.
 """

@@ -1,6 +1,6 @@
-"""Checkpoints in blob: their manifests, and the rules that several attempts at once follow.
+"""Checkpoints in blob storage: their manifests, and the rules for concurrent attempts.
 
-`<run>/checkpoints/<k>/manifest.json` makes checkpoint k. It is created last, with
+`<run>/checkpoints/<k>/manifest.json` completes checkpoint k. It is created last, with
 If-None-Match, and names files below `<run>/checkpoints/files/<attempt>/<sha256>`. Two
 attempts can run at the same time when a node only seemed to be lost, so these rules hold:
 
@@ -26,14 +26,14 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _RANK_FOLDER = "rank-"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MODE = re.compile(r"[0-7]{3}")  # a forged manifest must not set other bits
+_MODE = re.compile(r"[0-7]{3}")  # no setuid, setgid or sticky bit, even from a forged manifest
 _TIMES_NS = range(-(1 << 63), 1 << 63)
-# What a document of any content may raise: infinity overflows, a deep list recurs.
+# Errors of parsing an untrusted document: infinity overflows, deep nesting exhausts the stack.
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class BadManifestError(Exception):
-    """A manifest cannot be restored; the message is the reason."""
+    """A checkpoint cannot be restored from its manifest; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,14 @@ class CheckpointFile:
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """A manifest.
+    """The files of one checkpoint.
 
     Attributes:
-        step: The last step of any metric before it.
-        folders: Empty folders.
+        step: The last step of any metric before the checkpoint; None without metrics.
+        folders: Paths of empty folders.
         links: Targets of symbolic links, by path.
-        ranks: Number of ranks that wrote it, each to a folder `rank-<n>` of it; 0 for one folder.
+        ranks: Number of ranks that wrote it, each to its own folder `rank-<n>`; 0 if the script
+            wrote one folder.
     """
 
     number: int
@@ -78,7 +79,7 @@ class CheckpointManifest:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Return the sort key: the greatest of a run is the newest."""
+        """Return the sort key: the checkpoint with the greatest key of a run is the newest."""
         return (self.attempt, self.number)
 
     @property
@@ -88,7 +89,7 @@ class CheckpointManifest:
 
     @property
     def name(self) -> str:
-        """Return the name for messages."""
+        """Return the name of the checkpoint for messages."""
         step = f" (step {self.step})" if self.step is not None else ""
         return f"checkpoint {self.number} of attempt {self.attempt}{step}"
 
@@ -109,7 +110,7 @@ class CheckpointManifest:
 
 
 def merge_shards(shards: Mapping[int, CheckpointManifest]) -> CheckpointManifest:
-    """Return one manifest of the shards of all ranks; number and step are those of rank 0."""
+    """Merge the manifests of all ranks, by rank. Number, step and time are those of rank 0."""
     below = {rank: f"{_RANK_FOLDER}{rank}/" for rank in sorted(shards)}
     return replace(
         shards[0],
@@ -125,10 +126,10 @@ def merge_shards(shards: Mapping[int, CheckpointManifest]) -> CheckpointManifest
 
 
 def select_shards(checkpoint: CheckpointManifest, rank: int, nodes: int) -> CheckpointManifest:
-    """Return what a rank restores: its own shard, or all of them if the number of nodes differs.
+    """Return the files that a rank restores.
 
-    The files of all ranks are then in one folder. Of those that several ranks wrote with different
-    content, each remains in the folder `rank-<n>`.
+    It restores its own shard. If the number of nodes differs, it restores the shards of all ranks
+    into one folder; files with the same path but different content stay in their `rank-<n>`.
     """
     if not checkpoint.ranks:
         return checkpoint
@@ -176,7 +177,7 @@ class CheckpointBlobs:
         return f"{self.all_files}{attempt}/"
 
     def number_of(self, name: str) -> int | None:
-        """Return the number of the checkpoint whose manifest a blob is, or None."""
+        """Return the number of the checkpoint if the blob is a manifest, else None."""
         first, _, rest = name.removeprefix(self.root).partition("/")
         return int(first) if rest == MANIFEST and first.isdecimal() else None
 
@@ -192,13 +193,13 @@ def parse_checkpoint(body: bytes, blobs: CheckpointBlobs, number: int) -> Checkp
     """Read manifest `number`.
 
     Raises:
-        BadManifestError: It is newer or damaged, or a path leaves the folder.
+        BadManifestError: the manifest has a newer format, is damaged, or a path leaves the folder.
     """
     try:
         raw: Any = parse_json(body)
         found = int(raw["format"])
         if found > FORMAT:
-            raise BadManifestError(f"its format is {found}, this agent knows up to {FORMAT}")
+            raise BadManifestError(f"its format is {found}; this agent reads up to {FORMAT}")
         checkpoint = CheckpointManifest(
             number=int(raw["checkpoint"]),
             attempt=int(raw["attempt"]),
@@ -212,7 +213,7 @@ def parse_checkpoint(body: bytes, blobs: CheckpointBlobs, number: int) -> Checkp
     except _DAMAGED as err:
         raise BadManifestError(f"its manifest is damaged: {type(err).__name__}: {err}") from err
     if checkpoint.number != number:
-        raise BadManifestError(f"its manifest is that of checkpoint {checkpoint.number}")
+        raise BadManifestError(f"its manifest belongs to checkpoint {checkpoint.number}")
     _check_paths(checkpoint)
     return checkpoint
 
@@ -227,9 +228,9 @@ def _file(entry: dict[str, Any], blobs: CheckpointBlobs) -> CheckpointFile:
         mode=_mode(entry.get("mode")),
     )
     if not _SHA256.fullmatch(file.sha256) or file.mtime_ns not in _TIMES_NS:
-        raise BadManifestError(f"what it says of {file.path!r} is damaged")
+        raise BadManifestError(f"its entry for {file.path!r} is damaged")
     if blobs.attempt_of(file.blob) is None:
-        raise BadManifestError(f"{file.blob} is not a file of this run's checkpoints")
+        raise BadManifestError(f"{file.blob} does not belong to a checkpoint of this run")
     return file
 
 
@@ -237,7 +238,7 @@ def _mode(text: Any) -> int | None:
     if text is None:
         return None
     if not isinstance(text, str) or not _MODE.fullmatch(text):
-        raise BadManifestError(f"{text!r} are not permissions of a file")
+        raise BadManifestError(f"invalid file permissions {text!r}")
     return int(text, 8)
 
 
@@ -249,15 +250,15 @@ def _inside(path: str) -> str:
 
 
 def _check_paths(checkpoint: CheckpointManifest) -> None:
-    """Check that names are unique, that only folders have children, and that no link leaves."""
+    """Check that paths are unique, that only folders have children, and that links stay inside."""
     names = [*(file.path for file in checkpoint.files), *checkpoint.links]
     leaves = {PurePosixPath(name) for name in names}
     if len(leaves) < len(names):
-        raise BadManifestError("it names a file twice")
+        raise BadManifestError("it lists a file twice")
     folders = {PurePosixPath(path) for path in checkpoint.folders}
     for path in leaves | folders:
         if path in folders & leaves or not leaves.isdisjoint(path.parents):
-            raise BadManifestError(f"{str(path)!r} lies below a link or a file")
+            raise BadManifestError(f"{str(path)!r} is below a link or a file")
     for path, target in checkpoint.links.items():
         depth = len(PurePosixPath(path).parts) - 1
         for part in PurePosixPath(target).parts:

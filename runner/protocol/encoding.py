@@ -17,7 +17,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def now_text() -> str:
     """Return the time now: UTC, ISO 8601 with microseconds."""
-    # datetime.UTC is Python 3.11; the agent runs on 3.10 too.
+    # `datetime.UTC` requires Python 3.11, and the agent runs on 3.10.
     return datetime.now(timezone.utc).isoformat(timespec="microseconds")  # noqa: UP017
 
 

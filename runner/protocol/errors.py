@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
 
 
 class RunnerError(Exception):
-    """An expected failure; `code` looks like `R-RECIPE-UNKNOWN`, `fix` is the next thing to do."""
+    """An expected failure; `code` looks like `R-RECIPE-UNKNOWN`, `fix` is the next step."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RunnerError(Exception):
 
     @property
     def summary(self) -> str:
-        """What and why in one line."""
+        """`what` and `why` in one line."""
         return f"{self.what}: {self.why}" if self.why else self.what
 
     def __str__(self) -> str:

@@ -12,10 +12,10 @@ from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import DAMAGED, FORMAT
 
 GROUPS_FOLDER = "groups/"
-SWEEPS_FOLDER = "sweeps/"  # of each sweep: what its trials report, and their later runs
-MERGE_TASK = "merge"  # of a sweep: the task after all trials
-TRIALS_INPUT = "trials"  # name and kind of its input
-SUBMITTING_FOLDER = "submitting/"  # marks of submissions that have not added all tasks yet
+SWEEPS_FOLDER = "sweeps/"  # per sweep: reports of its trials, and the runs that resumed them
+MERGE_TASK = "merge"  # task of a sweep that runs after all trials
+TRIALS_INPUT = "trials"  # name and kind of the input of the merge task
+SUBMITTING_FOLDER = "submitting/"  # one blob per submission that has not added all tasks yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class RunGroup:
         runs: Run IDs by task.
         after: By task, the tasks that must succeed before it.
         schedule: Name of the schedule that started the group.
-        trials: Of a sweep, the parameters that each task has by the sweep; else empty.
-        earlier: Of a sweep, the earlier runs of each trial that was resumed, oldest first. They
-            are not in the document: `runs` then has the newest run, from `LaterRun`.
+        trials: Parameters of each trial by task, if the group is a sweep; else empty.
+        earlier: Earlier runs of each trial of a sweep that was resumed, oldest first. They are not
+            in the document; `runs` then has the newest run, from `LaterRun`.
     """
 
     group_id: str
@@ -44,7 +44,7 @@ class RunGroup:
 
     @property
     def trial_runs(self) -> Mapping[str, str]:
-        """The runs of the trials of a sweep, without that of its merge task."""
+        """The runs of the trials of a sweep, without the run of its merge task."""
         return {name: run_id for name, run_id in self.runs.items() if name in self.trials}
 
     def with_later(self, later: Iterable[LaterRun]) -> RunGroup:
@@ -125,12 +125,12 @@ def parse_group(content: bytes, group_id: str) -> RunGroup:
     try:
         raw: dict[str, Any] = parse_json(content)
         if int(raw["format"]) > FORMAT:
-            raise ValueError(f"it has format {raw['format']}, this runner reads {FORMAT}")
+            raise ValueError(f"its format is {raw['format']}; this runner reads up to {FORMAT}")
         tasks: dict[str, Any] = raw["tasks"]
         after = {
             name: tuple(str(before) for before in task["after"]) for name, task in tasks.items()
         }
-        levels(after)  # a cycle could neither be drawn nor ended in order
+        levels(after)  # raises CyclicError
         return RunGroup(
             group_id=raw["group_id"],
             name=raw["name"],
@@ -171,7 +171,7 @@ class CyclicError(Exception):
 
 
 def levels(after: Edges) -> tuple[tuple[str, ...], ...]:
-    """Return the tasks in order, grouped by what can run at the same time.
+    """Return the tasks in levels: the tasks of a level can run at the same time.
 
     Raises:
         CyclicError: Tasks depend on each other.
@@ -182,7 +182,7 @@ def levels(after: Edges) -> tuple[tuple[str, ...], ...]:
     try:
         sorter.prepare()
     except CycleError as err:
-        # graphlib names each task before the one that depends on it: read it as the file does.
+        # graphlib lists each task before its dependents; the message lists dependents first.
         raise CyclicError(list(reversed(err.args[1]))) from err
     place = {name: number for number, name in enumerate(after)}
     found: list[tuple[str, ...]] = []

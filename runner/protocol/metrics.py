@@ -48,7 +48,7 @@ class MetricSummary:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRange:
-    """The range that the last value of a metric is expected in; None is an open end.
+    """The expected range of the last value of a metric; None is an open end.
 
     With `fails`, a run whose value is outside fails; otherwise it warns.
     """
@@ -59,7 +59,7 @@ class ExpectedRange:
     fails: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the range as `expect` of run.json has it below the name of the metric."""
+        """Return the entry of the metric in `expect` of run.json."""
         return {"min": self.low, "max": self.high, "outside": "fail" if self.fails else "warn"}
 
     @classmethod
@@ -75,10 +75,10 @@ class ExpectedRange:
         return f"{self.low:g} to {self.high:g}"
 
     def problem(self, last: Mapping[str, float]) -> str:
-        """Return how the last value of the metric misses the range, or an empty string."""
+        """Return why the last value is outside the range, or an empty string."""
         value = last.get(self.metric)
         if value is None:
-            return f"{self.metric} was not measured, expected {self}"
+            return f"metric {self.metric} was not reported, expected {self}"
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         if low <= value <= high:  # NaN is outside
@@ -89,7 +89,7 @@ class ExpectedRange:
 def range_problems(
     expected: Iterable[ExpectedRange], last: Mapping[str, float], *, fails: bool | None = None
 ) -> list[str]:
-    """Return how metrics miss their ranges.
+    """Return a message for each metric that is outside its range.
 
     Args:
         expected: the ranges.
@@ -101,7 +101,7 @@ def range_problems(
 
 
 def json_value(value: float) -> MetricValue:
-    """Return the value as JSON has it: NaN and infinities as text."""
+    """Return the value for JSON, with NaN and infinities as text."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -110,7 +110,7 @@ def json_value(value: float) -> MetricValue:
 
 
 def parse_metric_line(line: str) -> MetricPoint | None:
-    """Read a line of `metrics.jsonl`. Return None for a torn or foreign line."""
+    """Read a line of `metrics.jsonl`. Return None for an incomplete or invalid line."""
     try:
         raw: Any = parse_json(line)
         step = raw.get("step")
@@ -137,7 +137,7 @@ def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> 
 
 
 def default_goal(name: str) -> Goal:
-    """Return whether less or more of a metric is better, judged by its name."""
+    """Return whether a metric should be minimised or maximised, judged by its name."""
     lowered = name.lower()
     smaller_is_better = ("loss", "error", "err", "mse", "mae", "rmse", "perplexity", "seconds")
     return "min" if any(word in lowered.split("_") for word in smaller_is_better) else "max"
@@ -170,4 +170,7 @@ def describe_non_finite(last: Mapping[str, float], run_id: str) -> str:
     if not names:
         return ""
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"{shown}: it diverged, or divides by 0; each step: runner metrics {run_id} --last 9"
+    return (
+        f"{shown}: the script diverged or divided by zero; "
+        f"`runner metrics {run_id} --last 9` shows the last steps"
+    )

@@ -1,6 +1,6 @@
 """The model registry: immutable versions of models, each created once by a conditional write.
 
-It depends only on `ModelStore`, so that the agent and the client share it. A run never becomes two
+It depends only on `ModelStore`, so that agent and client share it. A run never becomes two
 versions: numbers have no gaps and are never reused, so a writer whose listing missed the version of
 its run starts below that number, and finds the version when it counts up.
 """
@@ -79,7 +79,7 @@ class ModelStore(Protocol):
 
 @dataclass(frozen=True)
 class CommittedVersion:
-    """The version of a run; `new` if this call created it."""
+    """The version that a run became; `new` is True if this call created it."""
 
     document: ModelDocument
     new: bool
@@ -167,8 +167,8 @@ class ModelRegistry:
         Args:
             draft: the document without a number.
             source: returns the blob in `runs` of an output's path.
-            anew: create a new version if that of the run was removed, and verify the files of one
-                that exists.
+            anew: create a new version if the earlier one was removed, and verify the files of an
+                existing version.
             on_bytes: receives the number of copied bytes.
 
         Raises ModelError.
@@ -237,7 +237,7 @@ class ModelRegistry:
         )
 
     def aliases(self) -> dict[str, int]:
-        """Return the versions of all aliases that are set."""
+        """Return the version of each alias that is set."""
         entries = self._aliases()[0]
         return {alias: int(e["version"]) for alias, e in entries.items() if e.get("version")}
 

@@ -17,14 +17,14 @@ from runner.protocol.paths import is_selected_output
 FORMAT = 1
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
-COMPUTED_ALIASES = ("latest", "best")  # computed, never set
+COMPUTED_ALIASES = ("latest", "best")  # computed from the versions
 _SUFFIX = ".json"
 
 ModelDocument = dict[str, Any]
 
 
 class ModelError(RunnerError):
-    """The model registry refuses a name, a request or a document."""
+    """The model registry rejects a name, a request or a document."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ def model_record_blob(run_id: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The model that a run becomes a version of, as a recipe or a person asks for it.
+    """The request to register a run as a version of a model, from a recipe or a user.
 
     Attributes:
         path: A file, glob or folder of the outputs; None takes all of them.
-        register: False in a reproduction: the run retains the request, and makes no version.
+        register: False in a reproduction: the run keeps the request but becomes no version.
     """
 
     name: str
@@ -92,7 +92,7 @@ class ModelRequest:
 
     @classmethod
     def from_json(cls, raw: object) -> ModelRequest:
-        """Read `model` of run.json. A run may not fail because of it: `check` does later."""
+        """Read `model` of run.json without validation, so that the run is not lost; see `check`."""
         wanted = cast("ModelDocument", raw) if isinstance(raw, dict) else {}
         aliases = wanted.get("aliases")
         return cls(
@@ -106,7 +106,7 @@ class ModelRequest:
         )
 
     def check(self) -> ModelRequest:
-        """Return the request. Raise ModelError for a name or alias that is not allowed."""
+        """Return the request. Raise ModelError for an invalid name or alias."""
         if not self.name:
             raise ModelError(
                 "R-MODEL-REQUEST", "run.json names no model", "", "submit the run again"
@@ -124,22 +124,22 @@ def check_name(name: str) -> str:
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:63]
     raise ModelError(
         "R-MODEL-NAME",
-        f"{name!r} cannot name a model",
-        "a name has 1 to 63 of a-z, 0-9, - and _, and begins with a letter or digit",
-        f"write {plain}" if plain else "choose another name, for example mnist",
+        f"invalid model name {name!r}",
+        "a name has 1 to 63 characters of a-z, 0-9, - and _, and begins with a letter or digit",
+        f"use {plain}" if plain else "use another name, such as mnist",
     )
 
 
 def check_alias(alias: str) -> str:
     """Return the alias. Raise ModelError if it is not allowed or computed."""
     if alias in COMPUTED_ALIASES:
-        why = f"@{alias} is computed from the versions"
+        why = f"runner computes @{alias} from the versions"
     elif re.fullmatch(ALIAS_PATTERN, alias):
         return alias
     else:
-        why = "an alias has 1 to 63 of a-z, 0-9, - and _, and begins with a letter"
+        why = "an alias has 1 to 63 characters of a-z, 0-9, - and _, and begins with a letter"
     raise ModelError(
-        "R-MODEL-ALIAS", f"{alias!r} cannot be an alias", why, "for example production"
+        "R-MODEL-ALIAS", f"invalid alias {alias!r}", why, "use another alias, such as production"
     )
 
 
@@ -191,7 +191,7 @@ def _lineage(run: Mapping[str, Any], result: Mapping[str, Any]) -> ModelDocument
 
 
 def _data(data: Mapping[str, Any] | None) -> ModelDocument | None:
-    """Return the data set. The last part of its prefix is the hash of its manifest."""
+    """Return the data set of a version. The last part of its prefix is the manifest's hash."""
     if not data:
         return None
     prefix = str(data.get("prefix") or "")
@@ -210,8 +210,8 @@ def _no_files(request: ModelRequest, run_id: str, outputs: Iterable[ModelDocumen
         return ModelError(
             "R-MODEL-FILES",
             f"run {run_id} has no outputs",
-            "a model is made of what the script writes to $RUNNER_OUTPUT_DIR",
-            "write the model there, and train again",
+            "a model consists of files that the script writes to $RUNNER_OUTPUT_DIR",
+            "save the model to $RUNNER_OUTPUT_DIR in the script, and train again",
         )
     return ModelError(
         "R-MODEL-FILES",
@@ -255,13 +255,13 @@ def parse_aliases(body: bytes | None, blob: str) -> ModelDocument:
 
 
 def _check_shown(raw: Mapping[str, Any]) -> None:
-    """Check what tables and charts use. Raise ValueError or TypeError."""
+    """Check the fields that tables and charts use. Raise ValueError or TypeError."""
     if (created := raw.get("created")) is not None:
         datetime.fromisoformat(created)
     if not isinstance(raw.get("primary_metric"), str | None):
-        raise TypeError("the primary metric is not a name")
+        raise TypeError("`primary_metric` is not a name")
     if not isinstance(raw.get("metrics"), dict | None):
-        raise TypeError("the metrics are not by name")
+        raise TypeError("`metrics` is not a mapping")
 
 
 def _checked(body: bytes, blob: str) -> ModelDocument:
@@ -273,9 +273,9 @@ def _checked(body: bytes, blob: str) -> ModelDocument:
     if version > FORMAT:
         raise ModelError(
             "R-MODEL-FORMAT",
-            f"{blob} has format {version}, this runner knows up to {FORMAT}",
-            "a newer runner wrote it",
-            "update runner",
+            f"{blob} has format {version}; this runner reads up to {FORMAT}",
+            "a newer version of runner wrote it",
+            "run `pip install --upgrade azure-batch-runner`",
         )
     return raw
 
@@ -290,12 +290,12 @@ def damaged_model_document(blob: str, why: str) -> ModelError:
         "R-MODEL-BROKEN",
         f"{blob} cannot be read",
         why,
-        "it is damaged in storage: restore it, or register under another name",
+        "the blob is damaged: restore an earlier version of it, or register under another name",
     )
 
 
 def version_summary(document: Mapping[str, Any]) -> str:
-    """Return the part of a version that lists need, for the metadata of its blob."""
+    """Return the part of a version that listings show, for the metadata of its blob."""
     primary = str(document.get("primary_metric") or "")
     metrics: Mapping[str, Any] = document.get("metrics") or {}
     short = {
@@ -326,7 +326,7 @@ def parse_version_summary(text: str) -> ModelDocument | None:
 
 
 def content_id(document: Mapping[str, Any]) -> str:
-    """Return a text that is equal if, and only if, paths and contents are equal."""
+    """Return an ID that is equal if, and only if, paths and contents of the files are equal."""
     pairs = sorted((str(file["path"]), str(file["sha256"])) for file in document["files"])
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 

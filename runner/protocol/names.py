@@ -1,4 +1,4 @@
-"""Names of files as blob storage holds them: ordinary ones as they are, any other one escaped.
+"""Names of files in blob storage: unchanged where blob storage accepts them, else escaped.
 
 Linux allows every byte but NUL and `/` in a name. The name of a blob has no control character, no
 backslash and no part that ends with a dot, is valid Unicode, and has at most 1,024 characters in
@@ -19,22 +19,22 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-_PLANES = range(0x1FFFE, 0xF0000, 0x10000)  # each ends with two code points that are no characters
+_PLANES = range(0x1FFFE, 0xF0000, 0x10000)  # each plane ends with two noncharacters
 # Control characters, the backslash, bytes that are not UTF-8 (surrogates), private use (`\uE000` in
-# the documentation), no characters, and a dot at the end of a part. A container with one blob that
-# has `\x1b` or `\uffff` in its name cannot be listed any more (Azurite 3.35 answers 500).
+# the documentation), noncharacters, and a dot at the end of a part. A container cannot be listed
+# any more once it has a blob with `\x1b` or `\uffff` in its name (Azurite 3.35 answers 500).
 _NOT_IN_BLOBS = re.compile(
     "[\x01-\x1f\x7f-\x9f\\\\\ud800-\uf8ff\ufdd0-\ufdef\ufffe\uffff\U000f0000-\U0010ffff"
     + "".join(f"{chr(last)}{chr(last + 1)}" for last in _PLANES)
     + r"]|\.(?=/|\Z)"
 )
 _LOOKS_ESCAPED = re.compile("%(?=x[0-9A-F]{2})")
-# Nothing but what `stored_path` writes: a similar name that an older agent stored stays as it is.
+# Only sequences that `stored_path` writes: similar names from older agents stay unchanged.
 _ESCAPED = re.compile(rb"%x(0[1-9A-F]|1[0-9A-F]|5C|7F|[89A-F][0-9A-F]|25(?=x[0-9A-F]{2})|2E\Z)")
 _MAX_CHARACTERS, _MAX_PARTS = 1024, 254
-_KEPT_CHARACTERS, _KEPT_PARTS = 500, 200  # of a name that is too long
-_KEPT_OF_NAME = 60  # characters of a name that another one replaces
-_SHORT = 2 * _MAX_PARTS - 1  # characters, which are not too many parts either
+_KEPT_CHARACTERS, _KEPT_PARTS = 500, 200  # kept of a name that is too long
+_KEPT_OF_NAME = 60  # characters kept of a name that is replaced
+_SHORT = 2 * _MAX_PARTS - 1  # characters; so short a name cannot have too many parts
 _SHORTENED = re.compile(r"(?:\A|/)%x/[0-9a-f]{64}\Z")
 
 
@@ -49,15 +49,15 @@ def stored_path_of(path: bytes) -> str:
 
 
 def as_stored(text: str) -> str:
-    """Return the stored path that a person may have typed as the path of the file."""
+    """Return the stored path of a path that a user typed, which may be escaped already."""
     return _NOT_IN_BLOBS.sub(_escape, text)
 
 
 def file_path(stored: str) -> str:
-    """Return the path of a file by its stored path. The parts are the same ones.
+    """Return the path of a file by its stored path, part by part.
 
-    A byte that is not UTF-8 is a surrogate on every system, as Linux has it. The names of Windows
-    have no bytes: `os.fsdecode` refuses these there.
+    A byte that is not UTF-8 becomes a surrogate on every system, as on Linux. `os.fsdecode` would
+    reject it on Windows.
     """
     return "/".join(map(_unescape, stored.split("/"))) if "%x" in stored else stored
 
@@ -94,7 +94,7 @@ def file_paths(
         if (parent, part, is_folder) not in chosen:
             start = kept = possible(file_path(part))
             hashed = part
-            while in_use(parent, kept):  # by another stored path
+            while in_use(parent, kept):  # another stored path claimed it
                 kept = with_hash(start, hashed)
                 hashed += "/"
             taken[parent, alike(kept)].append(kept)
@@ -112,7 +112,7 @@ def file_paths(
 
 
 def with_hash(start: str, name: str) -> str:
-    """Return a name that begins like `start` and has a hash of `name`."""
+    """Return a name that begins with `start` and contains a hash of `name`."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{start[:_KEPT_OF_NAME]}~{digest[:8]}"
 

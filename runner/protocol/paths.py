@@ -14,8 +14,8 @@ from runner.protocol.names import as_stored
 
 MAX_ID = 64  # Batch ids: 1-64 of [A-Za-z0-9_-], case-insensitive
 SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no 0/o, 1/l
-_MOST_COMPARED = 1000  # run IDs, to suggest one
-STAMP_LENGTH = len("-20261121-143005-k3f9")  # what follows the name in a run ID
+_MOST_COMPARED = 1000  # run IDs that are searched for a similar one
+STAMP_LENGTH = len("-20261121-143005-k3f9")  # of the part after the name in a run ID
 _NAME_END = re.compile(r"-\d{8}-")
 _SIMILAR = 0.75
 _RUN_ID = re.compile(
@@ -47,7 +47,7 @@ def is_run_id(text: str) -> bool:
 
 
 def newest_first(run_ids: list[str]) -> list[str]:
-    """Sort run IDs by the time in them, newest first; within a second, in reverse order."""
+    """Sort run IDs by their time, newest first; within a second, in reverse order."""
     return sorted(run_ids, key=_time_key, reverse=True)
 
 
@@ -61,7 +61,7 @@ def submission_time(run_id: str) -> datetime | None:
     match = _RUN_ID.match(run_id)
     try:
         stamp = match["stamp"] if match else ""
-        # strptime takes ten times as long, and is called for each of all runs.
+        # `strptime` takes ten times as long, and a listing has thousands of runs.
         date, _, time = stamp.partition("-")
         parts = (date[:4], date[4:6], date[6:], time[:2], time[2:4], time[4:])
         return datetime(*map(int, parts), tzinfo=timezone.utc)  # noqa: UP017  the agent runs on Python 3.10
@@ -82,7 +82,7 @@ def job_id_for(experiment: str, pool: str, priority: int = 0) -> str:
 
 
 def check_reference(text: str) -> str:
-    """Return a reference as typed: a run ID, a prefix, or `@last`. Raise RunnerError otherwise."""
+    """Return a reference to a run (an ID, a prefix, or `@last`). Raise RunnerError otherwise."""
     if text == "@last" or re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", text):
         return text
     raise RunnerError(
@@ -112,7 +112,7 @@ CODE_FOLDER = "code/"
 
 
 def code_blob(sha256: str) -> str:
-    """Return the blob of a content-addressed archive: the code or the node agent."""
+    """Return the blob of a content-addressed archive: code or the node agent."""
     return f"{CODE_FOLDER}{sha256}"
 
 
@@ -120,15 +120,15 @@ DELETING = ".deleting"
 
 
 def deleting_mark(run_id: str) -> str:
-    """Return the blob that exists while a run is deleted: no list of runs contains it then."""
+    """Return the blob that exists while a run is being deleted, and hides the run from lists."""
     return f"{run_id}{DELETING}"
 
 
 class RunPaths:
     """Blob names of one run, as docs/run-format.md describes them. Prefixes end with a slash.
 
-    The nodes of a run have ranks from 0. With a `rank` above 0 the logs, the metrics and the
-    attempts are those of that node; everything else belongs to the run. Attempts count from 1.
+    The nodes of a run have ranks from 0. With a `rank` above 0, logs, metrics and attempts are
+    those of that node; everything else belongs to the run. Attempts count from 1.
     """
 
     def __init__(self, run_id: str, rank: int = 0) -> None:
@@ -140,48 +140,48 @@ class RunPaths:
         self.result = f"{self.root}result.json"  # the outcome, written once, after everything else
         self.checkpoints = f"{self.root}checkpoints/"
         self.attempts = f"{self._node}attempts/"
-        self.metrics = f"{self._node}metrics.jsonl"  # append blob: one JSON object a line
+        self.metrics = f"{self._node}metrics.jsonl"  # append blob: one JSON object per line
         self.stdout = self.log("stdout")
         self.stderr = self.log("stderr")
 
     def log(self, stream: str) -> str:
-        """Append blob: the script's `stdout` or `stderr`."""
+        """Append blob with the script's `stdout` or `stderr`."""
         folder = self._node if self.rank else f"{self.root}logs/"
         return f"{folder}{stream}.txt"
 
     def output(self, attempt: int) -> str:
-        """Prefix of the files that one attempt exports.
+        """Return the prefix of the files that one attempt exports.
 
-        Two attempts run at once if a node only seemed to be lost: they share no output.
+        Two attempts can run at once if a node only seemed to be lost, so they share no output.
         """
         return f"{self.root}output/" if attempt == 1 else f"{self.root}attempts/{attempt}/output/"
 
     def attempt(self, number: int) -> str:
-        """Prefix of one attempt."""
+        """Return the prefix of the records of one attempt."""
         return f"{self.attempts}{number}/"
 
     def attempt_start(self, number: int) -> str:
-        """The node of the attempt. Creating this blob claims the number."""
+        """Return the blob with the node of the attempt. Its creation claims the number."""
         return f"{self.attempt(number)}start.json"
 
     def attempt_end(self, number: int) -> str:
-        """Why the attempt ended."""
+        """Return the blob that says why the attempt ended."""
         return f"{self.attempt(number)}end.json"
 
     def attempt_environment(self, number: int) -> str:
-        """Interpreter, packages and machine of the attempt."""
+        """Return the blob with interpreter, packages and machine of the attempt."""
         return f"{self.attempt(number)}environment.json"
 
     def attempt_resume(self, number: int) -> str:
-        """The checkpoint that the attempt started from."""
+        """Return the blob with the checkpoint that the attempt started from."""
         return f"{self.attempt(number)}resume.json"
 
     def attempt_outputs(self, number: int) -> str:
-        """The files that one node of several exported, or an attempt that was terminated."""
+        """Return the list of files that one of several nodes, or a terminated attempt, exported."""
         return f"{self.attempt(number)}outputs.json"
 
     def attempt_events(self, number: int) -> str:
-        """Append blob: stages of the attempt, one JSON object a line."""
+        """Append blob with the stages of the attempt, one JSON object per line."""
         return f"{self.attempt(number)}events.jsonl"
 
 

@@ -32,7 +32,7 @@ class OutputFile:
             the script, `home` and `temp` are its home folder and `$TMPDIR`, anything else is the
             path of the file.
         attempt: The earlier attempt that wrote it; None for the last one.
-        partial: Its attempt was ended while the script could still be writing it.
+        partial: Its attempt ended while the script may still have been writing it.
     """
 
     path: str
@@ -48,25 +48,25 @@ class OutputFile:
         return {name: v for name, v in listed if v is not None and v is not False}
 
 
-# Why files were not kept, and what keeps them.
+# Why a file was not kept, and how to keep it.
 _LEFT_OUT = {
     "size": "above the size limit",
     "count": "too many files",
-    "data": "taken for downloaded data",
-    "temporary": "named as a temporary file, not by the code",
-    "cache": "in a cache or a hidden place; write it to $RUNNER_OUTPUT_DIR to keep it",
-    "search": "not searched to the end, for too many files or too little time",
+    "data": "looks like downloaded data",
+    "temporary": "looks like a temporary file",
+    "cache": "in a cache or a hidden folder; write it to $RUNNER_OUTPUT_DIR to keep it",
+    "search": "not searched completely: too many files, or no time left",
     "unreadable": "not readable",
     "private": "may be a key or a password; write it to $RUNNER_OUTPUT_DIR to keep it",
-    "transfer": "could not be read, or storage did not take it",
+    "transfer": "upload failed",
     "time": "no time was left",
-    "path": "a path that leaves the output folder",
+    "path": "its path leaves the output folder",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file, or a folder with `files` files, that the script wrote and that was not kept."""
+    """A file, or a folder with `files` files, that the script wrote and runner did not keep."""
 
     path: str
     size_bytes: int
@@ -98,13 +98,13 @@ class RunResult:
 
     Attributes:
         attempt: The last one, 0 if none started.
-        output: Folder of the outputs below the run's, with the closing slash.
-        rank: Node that failed.
+        output: Folder of the outputs below the run's folder, with a slash at the end.
+        rank: Rank of the node that failed.
         evicted: Earlier attempts that were lost with their node; None if unknown.
         checkpoint: Summary of the checkpoints of the attempt.
         partial: The outputs are those of a script that did not succeed.
-        left_out: Files that the script wrote and that were not kept.
-        raw: The document that this was read from.
+        left_out: Files that the script wrote and runner did not keep.
+        raw: The document that was read.
     """
 
     status: ResultStatus
@@ -154,12 +154,12 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """Times of a node, which Batch knows only while the node exists; empty ones are unknown.
+    """Times of a node, which Batch knows only while the node exists; "" is unknown.
 
     Attributes:
-        booted: When its kernel was started. Nodes of the emulator share that of their machine.
+        booted: When its kernel started. Nodes of the emulator share the kernel of their machine.
         created: When its folders were created.
-        ready: When its start task last wrote something.
+        ready: When its start task last wrote output.
     """
 
     booted: str = ""
@@ -177,10 +177,10 @@ class AttemptStart:
 
     Attributes:
         stdout_offset: Bytes in the log before this attempt.
-        work_dir: The task's folder as the node names it; empty in older documents.
+        work_dir: The task's folder on the node; empty in older documents.
         dedicated: None in older documents.
         host: Host name.
-        evictions: Evictions of a rehearsal before it; None without a rehearsal.
+        evictions: Evictions of a rehearsal before this attempt; None without a rehearsal.
     """
 
     attempt: int
@@ -217,7 +217,7 @@ class AttemptStart:
 class AttemptEnd:
     """`attempts/<n>/end.json`: why an attempt ended. An attempt on a lost node has none.
 
-    `node_ends` is when Azure announced to evict the node, if it did.
+    `node_ends` is the time for which Azure announced the eviction of the node, if it did.
     """
 
     attempt: int
@@ -231,9 +231,9 @@ class AttemptEnd:
 
     @property
     def was_requeued(self) -> bool:
-        """True if Batch was asked to end the attempt, as by a pause: its node was not to go.
+        """True if Batch requeued the task on request, as for a pause, and did not evict its node.
 
-        Of a run on one node: the notice of another node is not recorded here.
+        Valid for runs on one node: the notices of other nodes are not recorded here.
         """
         return self.why == "terminated" and not self.node_ends
 
@@ -254,7 +254,7 @@ class AttemptEnd:
 def parse_result(data: bytes, run_id: str) -> RunResult:
     """Read result.json. Raise RunnerError if it is damaged.
 
-    An output whose path leaves the folder of outputs is in `left_out` instead.
+    Outputs whose path leaves the output folder are in `left_out` instead.
     """
     raw = parse_document(data, run_id, "result.json")
     try:
@@ -349,12 +349,12 @@ def parse_outputs(
     *,
     folder: str = "",
 ) -> tuple[OutputFile, ...]:
-    """Read a list of exported files, without those whose path leaves the output folder.
+    """Read a list of exported files; skip paths that leave the output folder.
 
     Args:
         listed: The documents of the files.
-        refuse: Is called with each file whose path leaves the output folder.
-        folder: Comes before the paths of a rank, unless the list has another one.
+        refuse: Called with each file whose path leaves the output folder.
+        folder: Prefix of the paths of a rank, unless an entry names another folder.
     """
     outputs: list[OutputFile] = []
     for entry in listed:
@@ -387,7 +387,7 @@ def _time_text(time: datetime | None) -> str | None:
 
 
 StageState = Literal["start", "progress", "end", "failed"]
-# Events beside the stages: they do not change the current stage.
+# Events that do not change the current stage.
 SIDE_STAGES = frozenset({"checkpoint", "metrics", "notice"})
 
 
@@ -405,7 +405,7 @@ class StageEvent:
     unit: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the line, without `attempt`, which its blob's name holds."""
+        """Return the line, without `attempt`, which is in the name of the blob."""
         numbers = {"done": self.done, "total": self.total, "unit": self.unit}
         return {
             "time": self.time,
@@ -438,7 +438,7 @@ def parse_event_line(line: str, attempt: int) -> StageEvent | None:
 
 
 INDEX_FOLDER = "index/"
-# A blob's metadata may have 8 KB in all (REST docs, "Setting and retrieving properties").
+# The metadata of a blob has at most 8 KB (REST docs, "Setting and retrieving properties").
 LIMIT_BYTES = 7000
 MESSAGE_CHARACTERS = 300
 COMMAND_CHARACTERS = 1000  # a longer command is left out
@@ -453,7 +453,7 @@ _RESULT = (
 
 
 def index_blob(run_id: str) -> str:
-    """Return the name of a run's entry."""
+    """Return the blob of a run's index entry."""
     return f"{INDEX_FOLDER}{run_id}"
 
 
@@ -464,7 +464,7 @@ def index_metadata(
 ) -> dict[str, str]:
     """Return the metadata `run`, `result` and `attempts` of the entry: parts of the documents.
 
-    Values that exceed the limit are left out; a reader then reads the documents themselves.
+    Values that exceed the limit are omitted; readers then read the documents.
     """
     metadata = {"run": _text(_run_part(run))}
     if result is not None:
@@ -510,6 +510,6 @@ def _result_part(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(part: Mapping[str, Any]) -> str:
-    """Return JSON for a header: ASCII, and no spaces, which a signature would fold."""
+    """Return JSON for a header: ASCII without spaces, because the signature collapses spaces."""
     text = json.dumps(part, separators=(",", ":"))
     return text.replace(" ", "\\u0020").replace("\x7f", "\\u007f")

@@ -32,7 +32,7 @@ LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
 MPI_LAUNCHERS: frozenset[str] = frozenset({"mpi", "horovod", "chainermn", "cntk"})
 # These start one process for each GPU.
 PROCESS_LAUNCHERS: frozenset[str] = MPI_LAUNCHERS | {"torchrun"}
-# What reading a document of any content may raise.
+# Errors of reading a document with any content.
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
 _UNKNOWN_TIME = datetime.fromtimestamp(0, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
 _KEYS = (
@@ -53,7 +53,7 @@ class RunSpecError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a node must have at least; None and () accept any. `memory_bytes` is the node's."""
+    """Minimum resources of a node; None and () accept any. `memory_bytes` is per node."""
 
     gpus: int | None = None
     memory_bytes: int | None = None
@@ -84,10 +84,10 @@ NO_RESOURCES = Resources()
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRule:
-    """How often checkpoints are committed, how many are retained, and how large they may be.
+    """How often checkpoints are committed, how many are kept, and their maximum size.
 
-    With `automatic`, frameworks save checkpoints in a script that does not. With `sharded`, every
-    rank saves its part of the state.
+    With `automatic`, hooks save checkpoints in scripts that save none. With `sharded`, every rank
+    saves its part of the state.
     """
 
     interval_s: float = 60
@@ -124,8 +124,8 @@ class KeepRule:
     """Which of the files that a script writes outside of `$RUNNER_OUTPUT_DIR` are kept.
 
     Attributes:
-        max_bytes: Files beyond it are left out, the largest first.
-        paths: Globs relative to the script's folder that are kept whatever their size.
+        max_bytes: Maximum total size; the largest files are left out first.
+        paths: Globs relative to the script's folder; matching files are kept at any size.
     """
 
     max_bytes: int = 10 << 30
@@ -143,35 +143,35 @@ class KeepRule:
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """A secret variable of the script: from a variable of the client, or from a key vault."""
+    """A secret variable of the script, with its source: a client variable or a key vault."""
 
     variable: str
     env: str | None = None
     keyvault: str | None = None
 
     def to_json(self) -> dict[str, str]:
-        """Return the reference as train.yaml and run.json have it."""
+        """Return the reference as in train.yaml and run.json."""
         return {"env": self.env} if self.env else {"keyvault": self.keyvault or ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeSpec:
-    """What `train.yaml` decides about a run, as `run.json` stores it.
+    """The part of a run that `train.yaml` decides, as `run.json` stores it.
 
     Attributes:
         requirements_file: Path in the code archive.
-        packages: Further packages, unless the requirements list them.
+        packages: Additional packages, unless the requirements list them.
         live_outputs: Files below `$RUNNER_OUTPUT_DIR` that are stored while the script runs.
-        secrets: A reference without a source is of a run.json that has names only.
-        named_outputs: Folders below the outputs, by the variable that names them.
+        secrets: References; older documents have names without a source.
+        named_outputs: Folders below the outputs, by their variable.
         metric_patterns: Regular expressions over standard output, by metric.
-        expect: Ranges of metrics; a run outside of one warns or fails.
+        expect: Expected ranges of metrics; a run outside of a range warns or fails.
         checkpoints: None switches them off.
         keep: None keeps `$RUNNER_OUTPUT_DIR` only.
         image: Reference of the container image that the script runs in.
-        prepare: Shell commands before the script, once per node and job where that is enough.
+        prepare: Shell commands before the script, once per node and job where possible.
         max_cost_micros: Cap of the costs of its job in micro-dollars.
-        processes_per_node: For the launchers that start several; None is one for each GPU.
+        processes_per_node: For launchers that start several; None is one per GPU.
         hang_timeout_s: Time without any progress after which the attempt fails; None is unlimited.
     """
 
@@ -235,7 +235,7 @@ class RecipeSpec:
         }
 
     def _launch_json(self) -> dict[str, Any]:
-        """Return the keys about processes that are not the defaults."""
+        """Return the keys about processes that differ from the defaults."""
         found = {
             "launcher": None if self.launcher == "python" else self.launcher,
             "processes_per_node": self.processes_per_node,
@@ -244,7 +244,7 @@ class RecipeSpec:
         return {name: value for name, value in found.items() if value is not None}
 
     def _keep_json(self) -> dict[str, Any]:
-        """Return `keep` unless it is the default, which documents before it mean too."""
+        """Return `keep` unless it is the default, which older documents imply."""
         if self.keep == KeepRule():
             return {}
         return {"keep": self.keep.to_json() if self.keep else None}
@@ -314,7 +314,7 @@ class RecipeSpec:
 
 
 def image_digest(name: str) -> str | None:
-    """Return `sha256:...` of an image reference, or None: a tag may mean another image later."""
+    """Return `sha256:...` of an image reference, or None for a tag, which can move."""
     return name.partition("@")[2] or None
 
 
@@ -322,7 +322,7 @@ def image_digest(name: str) -> str | None:
 class CodeRef:
     """The recipe's files as one content-addressed archive.
 
-    `files` is their number, 0 if the reference was read from blob.
+    `files` is the number of files; 0 if the reference was read from blob storage.
     """
 
     sha256: str = ""
@@ -359,9 +359,9 @@ class CodeRef:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of a data set or an input; None is unknown, and not checked.
+    """One file of a data set or an input; None is unknown and not checked.
 
-    `etag` is of the blob's version, `md5` in base64 as storage has it.
+    `etag` is that of the blob; `md5` is base64, as in the storage API.
     """
 
     name: str
@@ -432,7 +432,7 @@ def parse_data_files(raw: Sequence[Document]) -> list[DataFile]:
 
 @dataclass(frozen=True, slots=True)
 class ResumeFrom:
-    """Where a run without checkpoints of its own starts; `checkpoint` None is the newest."""
+    """The checkpoint that a run without own checkpoints starts from; None is the newest."""
 
     run_id: str
     checkpoint: int | None
@@ -456,9 +456,9 @@ class RunOrigin:
 
 @dataclass(frozen=True, slots=True)
 class PoolStay:
-    """A pool that a run has left with its job: attempts on its nodes have its size and price.
+    """A pool that a run left with its job: attempts on its nodes have its VM size and price.
 
-    `requeued` is the attempt that the move ended, 0 if none ran. It was not evicted.
+    `requeued` is the attempt that the move ended, 0 if none ran; it does not count as evicted.
     """
 
     pool: str
@@ -481,14 +481,14 @@ class RunSpec(RecipeSpec):
         recipe: Name of the recipe, with its `description` and `source`.
         agent_sha256: Hash of the archive with the node agent.
         constraints: `name==version` of every package; empty leaves them open.
-        inputs: Named inputs; each as docs/run-format.md describes it.
+        inputs: Named inputs, as docs/run-format.md describes them.
         after: Runs that must succeed before it.
-        moved_from: Pools that it was in before, oldest first.
+        moved_from: Pools that its job was in before, oldest first.
         schedule: Name of the schedule that started it.
-        rehearsal: Evictions that the emulator carries out: `spec`, what the user wrote, and
-            `evictions`, a list of `[after, notice, away]` in seconds, one for each.
-        trial: Of a sweep, `TrialSpec` as a document.
-        raw: The document that this was read from. `to_json` retains its order and its unknown keys.
+        rehearsal: Evictions that the emulator carries out: `spec` is the text of the user,
+            `evictions` has `[after, notice, away]` in seconds for each.
+        trial: `TrialSpec` as a document, if the run is a trial of a sweep.
+        raw: The document that was read. `to_json` keeps its order and its unknown keys.
     """
 
     run_id: str
@@ -522,7 +522,7 @@ class RunSpec(RecipeSpec):
     raw: Document = field(default_factory=dict[str, Any], compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return run.json. Of a document that was read, only what changed since is replaced."""
+        """Return run.json. In a document that was read, only changed values are replaced."""
         document = self._document()
         if not self.raw:
             return document
@@ -579,7 +579,7 @@ class RunSpec(RecipeSpec):
         """Read run.json, whole or in part; a missing key has its default.
 
         Raises:
-            Exception: One of DAMAGED, for a value of the wrong type.
+            Exception: one of DAMAGED, for a value of the wrong type.
         """
         batch, recipe, origin = _part(raw, "batch"), _part(raw, "recipe"), raw.get("origin")
         requirements, data = _part(raw, "requirements"), _part(raw, "data")
@@ -631,17 +631,17 @@ class RunSpec(RecipeSpec):
             if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
                 raise ValueError(f"{path!r} leaves the outputs")
         if self.launcher not in LAUNCHERS:
-            raise ValueError(f"{self.launcher!r} is a launcher that this agent does not have")
+            raise ValueError(f"this agent does not support launcher {self.launcher!r}")
         for variable, path in self.named_outputs.items():
             parts = PurePosixPath(path).parts
             if not variable.startswith("RUNNER_OUTPUT_") or variable == "RUNNER_OUTPUT_DIR":
-                raise ValueError(f"{variable} is not a variable of an output")
+                raise ValueError(f"{variable} is not an output variable")
             if not parts or parts[0] == "/" or ".." in parts:
                 raise ValueError(f"{path!r} leaves the outputs")
 
 
 def _updated(raw: Document, before: Document, after: Document) -> dict[str, Any]:
-    """Return `raw` with the differences between `before` and `after`, at any depth."""
+    """Return `raw` with the differences between `before` and `after` applied, at any depth."""
     changed: dict[str, Any] = {}
     for key, value in after.items():
         if key not in before or before[key] != value:
@@ -675,7 +675,7 @@ def referenced_variables(command: Sequence[str]) -> list[str]:
 def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """Replace `$NAME` and `${NAME}` by the values of variables, and `$$` by `$`.
 
-    A word that an interpreter runs as code, as after `sh -c`, is left as it is.
+    A word that an interpreter runs as code, as after `sh -c`, is not changed.
 
     Raises:
         KeyError: a variable is not in `environment`; its argument is the name.
@@ -703,7 +703,7 @@ def to_arguments(params: Mapping[str, Any]) -> list[str]:
 def replace_arguments(
     command: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> tuple[str, ...] | None:
-    """Return the command with other parameters, at any position; None without the old ones."""
+    """Return the command with the arguments `old` replaced by `new`; None if it lacks `old`."""
     if dict(old) == dict(new):
         return tuple(command)
     before, after = to_arguments(old), to_arguments(new)
@@ -737,7 +737,7 @@ def parse_run_spec(body: bytes) -> RunSpec:
     """Read run.json for the agent.
 
     Raises:
-        RunSpecError: Its format is newer, or the run cannot be executed.
+        RunSpecError: its format is newer, or the run cannot be executed.
     """
     try:
         raw: dict[str, Any] = parse_json(body)
@@ -755,7 +755,7 @@ def parse_run(content: bytes, run_id: str) -> RunSpec:
     """Read run.json, or the part of it in the index, for the client.
 
     Raises:
-        RunnerError: R-RUN-FORMAT if it is newer, R-RUN-BROKEN if it is damaged.
+        RunnerError: R-RUN-FORMAT for a newer format, R-RUN-BROKEN for a damaged document.
     """
     raw = parse_document(content, run_id, "run.json")
     try:
@@ -780,9 +780,9 @@ def parse_document(content: bytes, run_id: str, name: str) -> dict[str, Any]:
     if not isinstance(version, int) or version > FORMAT:
         raise RunnerError(
             "R-RUN-FORMAT",
-            f"{name} of {run_id} has format {version}, this runner reads {FORMAT}",
-            why="a newer runner wrote it",
-            fix="update runner",
+            f"{name} of {run_id} has format {version}; this runner reads up to {FORMAT}",
+            why="a newer version of runner wrote it",
+            fix="run `pip install --upgrade azure-batch-runner`",
         )
     return document
 
@@ -793,6 +793,6 @@ def broken_document(run_id: str, name: str, err: Exception) -> RunnerError:
         "R-RUN-BROKEN",
         f"{name} of {run_id} cannot be read",
         why=f"{type(err).__name__}: {err}",
-        fix="the run is damaged in storage; submit it again",
+        fix="submit the run again: the document is damaged in storage",
         exit_code=ExitCode.RUN_FAILED,
     )

@@ -1,9 +1,9 @@
-"""Schedules in blob: their templates, and the runs and tasks that each firing makes from them.
+"""Schedules in blob storage: their templates, and the runs and tasks of each firing.
 
-A schedule lies below `schedules/<schedule>/<instance>/`: `run.json` is the template of a
-single run, `group.json` the template of several (for each task its `run.json` and the body of
-its Batch task, without secrets; the run ids in it are placeholders), `firings/<job>.json`
-records the runs of a job.
+A schedule is stored below `schedules/<schedule>/<instance>/`: `run.json` is the template of a
+single run; `group.json` is the template of several, with `run.json` and the body of the Batch task
+of each, without secrets and with placeholders as run IDs; `firings/<job>.json` records the runs of
+a job.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GroupAccess:
 
 
 def make_firing(template: Json, key: str, job_id: str, now: datetime) -> Json:
-    """Return the IDs of one firing; `key` is unique to it."""
+    """Return the record of one firing with its run IDs; `key` is unique to the firing."""
     stamp, name = f"{now:%Y%m%d-%H%M%S}", str(template["schedule"])
 
     def run_id(task: str) -> str:
@@ -52,7 +52,7 @@ def make_firing(template: Json, key: str, job_id: str, now: datetime) -> Json:
 
 
 def fired_group(template: Json, firing: Json) -> RunGroup:
-    """Return the group of runs that a firing makes."""
+    """Return the group of runs of a firing."""
     return RunGroup(
         group_id=firing["group_id"],
         name=template["name"],
@@ -85,7 +85,7 @@ def fired_run_documents(template: Json, firing: Json) -> Iterator[Json]:
 
 
 def fired_task_bodies(template: Json, firing: Json, access: GroupAccess) -> Iterator[Json]:
-    """Yield the body of every task for Batch, in order. It holds secrets: never print it."""
+    """Yield the body of every Batch task, in order. Bodies contain secrets: never print them."""
     for name, task in template["tasks"].items():
         run_id, wire = firing["runs"][name], task["task"]
         body: Json = {
@@ -115,7 +115,7 @@ def inputs_of(run: Json) -> dict[str, Json]:
 
 
 def _settings(name: str, run_id: str, run: Json, access: GroupAccess) -> Iterator[Json]:
-    """Yield the variables of a task, with access to the containers of its own inputs only."""
+    """Yield the variables of a task, with access only to the containers of its inputs."""
     used = {one.get("container") for one in inputs_of(run).values()}
     inputs: Json = access.storage.get("inputs") or {}
     mine = {key: entry for key, entry in inputs.items() if key in used}
@@ -143,15 +143,15 @@ SCHEDULES_FOLDER = "schedules/"
 
 
 def template_blob(place: str) -> str:
-    """Return the template of `run.json`."""
+    """Return the blob with the template of a single run."""
     return f"{SCHEDULES_FOLDER}{place}/run.json"
 
 
 def firing_blob(place: str, job_id: str) -> str:
-    """Return the record of the run that a job of the schedule started."""
+    """Return the blob with the record of one firing, by the job that it created."""
     return f"{SCHEDULES_FOLDER}{place}/firings/{re.sub(r'[^A-Za-z0-9_-]', '_', job_id)}.json"
 
 
 def group_template_blob(place: str) -> str:
-    """Return the template of a group."""
+    """Return the blob with the template of a group."""
     return f"{SCHEDULES_FOLDER}{place}/group.json"

@@ -1,8 +1,8 @@
-"""Sweeps: the `trial` of run.json, what each trial reports, and when trials stop early.
+"""Sweeps: `trial` of run.json, the reports of trials, and the rules of early stopping.
 
 Every trial of a sweep reports to `sweeps/<group>/trials/<name>`, an empty blob whose metadata holds
 its parameters, its state and its learning curve. One listing returns the reports of 5,000 trials:
-the sampler, the rules of early stopping and the plots read nothing else.
+sampler, early stopping and plots read nothing else.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ Rule = Literal["median", "halving", "hyperband", "truncation", "bandit"]
 STOPPED_EARLY = "StoppedEarly"  # `code` of result.json
 SWEEP_FAILED = "SweepFailed"
 METRIC_MISSING = "MetricMissing"
-MOST_POINTS = 100  # of a reported curve: metadata has 8 KB
+MOST_POINTS = 100  # points per reported curve; the metadata of a blob has 8 KB
 MESSAGE_CHARACTERS = 300
-LEAST_OTHERS = 3  # trials that a median or a share is made of
-FAILURES = 5  # of a sweep without any success, after which its other trials do not start
-FIRST_REPORTS = 20  # that decide on it
+LEAST_OTHERS = 3  # minimum number of other trials for a decision
+FAILURES = 5  # failures without a success, after which a sweep starts no more trials
+FIRST_REPORTS = 20  # reports that are read to decide that
 
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When a trial stops early, by the values of its metric.
+    """A rule of early stopping, based on the values of a metric.
 
     Attributes:
-        rule: Its name; `_median` to `_bandit` describe them.
-        min_reports: Values that a trial reports before the first decision, at least.
-        every: Values between two decisions.
-        factor: Of halving and Hyperband: one of so many trials continues at each rung.
-        brackets: Of Hyperband: trials take turns at starting their rungs this much later.
-        share: Of truncation: the worst share of the trials stops.
-        slack: Of bandit: the difference to the best, relative to it.
+        rule: Its name; see `_median`, `_halving`, `_truncation` and `_bandit`.
+        min_reports: Minimum number of values before the first decision.
+        every: Number of values between two decisions.
+        factor: For halving and Hyperband: one in `factor` trials continues at each rung.
+        brackets: For Hyperband: number of brackets; trials are assigned to them in turn.
+        share: For truncation: the share of trials, the worst ones, that stops.
+        slack: For bandit: the allowed difference to the best trial, relative to its value.
     """
 
     rule: Rule = "median"
@@ -60,7 +60,7 @@ class StopRule:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> StopRule:
-        """Read it; a key of a newer runner is ignored."""
+        """Read the rule; keys of a newer runner are ignored."""
         return cls(**{name: raw[name] for name in cls.__slots__ if name in raw})
 
 
@@ -69,14 +69,14 @@ class TrialSpec:
     """`trial` of run.json.
 
     Attributes:
-        params: The parameters that the sweep gives it. With a sampler, they are a draw, until the
-            agent has decided the real ones.
-        metric: The metric that compares the trials, None if it is not known before they run.
-        sampler: `tpe`, if the agent decides the parameters when the trial starts.
-        decided: The parameters do not change any more.
-        seed: Of the sampler.
+        params: The parameters that the sweep sets. With a sampler, they are random until the agent
+            has chosen the final ones.
+        metric: The metric that compares the trials; None if it is unknown before they run.
+        sampler: `tpe` if the agent chooses the parameters when the trial starts.
+        decided: True if the parameters are final.
+        seed: Seed of the sampler.
         space: The dimensions that the sampler chooses from.
-        defaults: The values of parameters where the sweep gives none.
+        defaults: Values of parameters that the sweep does not set.
     """
 
     name: str
@@ -112,7 +112,7 @@ class TrialSpec:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> TrialSpec:
-        """Read it. Raise one of DAMAGED."""
+        """Read the document. Raise one of DAMAGED."""
         rule = raw.get("early_stop")
         return cls(
             name=str(raw["name"]),
@@ -130,7 +130,7 @@ class TrialSpec:
 
     @property
     def needs_metric(self) -> bool:
-        """True if the sweep does nothing useful without values of the metric."""
+        """True if the sampler or the early stopping depends on values of the metric."""
         return self.metric is not None and (self.sampler is not None or self.early_stop is not None)
 
     def decide(self, params: Mapping[str, Any]) -> TrialSpec:
@@ -145,7 +145,7 @@ def reports_folder(group_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """What a trial reports; `curve` has the values of the metric by step, thinned out."""
+    """The report of a trial; `curve` has the values of the metric by step, thinned out."""
 
     name: str
     number: int
@@ -174,7 +174,7 @@ class TrialReport:
             "sampler": self.sampler,
         }
         text = json.dumps(document, separators=(",", ":"))
-        # A signature would fold spaces.
+        # The signature collapses spaces.
         return {"report": text.replace(" ", "\\u0020").replace("\x7f", "\\u007f")}
 
     @classmethod
@@ -205,7 +205,7 @@ def _short(value: float) -> float:
 
 
 def thinned(curve: Sequence[Point]) -> tuple[Point, ...]:
-    """Return at most `MOST_POINTS` of the points, among them the first and the last one."""
+    """Return at most `MOST_POINTS` of the points, including the first and the last one."""
     if len(curve) <= MOST_POINTS:
         return tuple(curve)
     last = len(curve) - 1
@@ -227,7 +227,7 @@ def failed_sweep(reports: Iterable[TrialReport]) -> str | None:
     """Return why the other trials of a sweep should not start, or None.
 
     Args:
-        reports: those of the first trials, at most `FIRST_REPORTS`.
+        reports: the first trials' reports, at most `FIRST_REPORTS`.
     """
     found = list(reports)
     failed = [each for each in found if each.state == "failed"]
@@ -247,9 +247,9 @@ def stop_reason(
     Args:
         rule: the rule.
         goal: whether less or more of the metric is better.
-        number: of the trial in the sweep, which decides its bracket in Hyperband: the first rung of
-            the brackets is `factor` times as late as that of the one before.
-        curve: the values of the trial so far. To be called for each new value, as rungs are exact.
+        number: number of the trial in the sweep, which selects its Hyperband bracket: the first
+            rung of each bracket is `factor` times as late as in the bracket before.
+        curve: the values of the trial so far. Call this for each new value: rungs are exact steps.
         others: the reports of the other trials.
     """
     reports = len(curve)
@@ -269,7 +269,7 @@ def stop_reason(
     return _median(own, scored)
 
 
-_Curve = Sequence[Point]  # of scores: more is better
+_Curve = Sequence[Point]  # of scores, of which more is better
 
 
 def _scores(goal: Goal, curve: _Curve) -> list[Point]:
@@ -279,7 +279,7 @@ def _scores(goal: Goal, curve: _Curve) -> list[Point]:
 
 
 def _at(curve: _Curve, step: int) -> list[float]:
-    """Return the values up to a step; none if the trial has not reached it."""
+    """Return the values up to a step; empty if the trial has not reached it."""
     return [value for s, value in curve if s <= step] if curve[-1][0] >= step else []
 
 
@@ -302,10 +302,10 @@ def _median(own: _Curve, others: Sequence[_Curve]) -> str | None:
 
 
 def _halving(rule: StopRule, rung: int, own: _Curve, others: Sequence[_Curve]) -> str | None:
-    """Stop at a rung unless the value is among the best of those that reached it, one of `factor`.
+    """Stop at a rung unless the value is among the best 1/`factor` of those that reached it.
 
-    Asynchronous successive halving, in the variant that stops (Li et al., MLSys 2020). Rungs are
-    at `rung` values, `factor` times as many, and so on.
+    Asynchronous successive halving, in its stopping variant (Li et al., MLSys 2020). The rungs are
+    `rung` values, `factor` times as many, and so on.
     """
     while rung < len(own):
         rung *= rule.factor
@@ -334,7 +334,7 @@ def _truncation(share: float, own: _Curve, others: Sequence[_Curve]) -> str | No
 
 
 def _bandit(slack: float, own: _Curve, others: Sequence[_Curve]) -> str | None:
-    """Stop if the best value is worse than the best one of all trials by more than the slack."""
+    """Stop if the best value is worse than the best of all trials by more than the slack."""
     step = own[-1][0]
     reached = [max(values) for each in others if (values := _at(each, step))]
     if not reached:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 AGENT_FILE = "runner-agent.pyz"
 CODE_ARCHIVE = "code.tar.gz"
-SHELL_FILE = "environment.sh"  # in the attempt's folder `logs`, which is never exported
-NOTEBOOK_STOPPED = "runner: the notebook stopped: "  # what a failing cell prints to stderr
-WORKER_LOG = "runner-worker.txt"  # of a node that is not the primary, in its task's folder
+SHELL_FILE = "environment.sh"  # in the folder `logs` of the attempt, which is never exported
+NOTEBOOK_STOPPED = "runner: the notebook stopped: "  # printed to stderr when a cell fails
+WORKER_LOG = "runner-worker.txt"  # log of a node that is not the primary, in its task's folder
 JOIN_ARGUMENT = "join"  # the agent's argument in a coordination command
 
-# Set in a container whose Python is not the agent's: its path, empty if it has none.
+# Set in a container whose Python cannot run the agent: path of that Python, "" if there is none.
 IMAGE_PYTHON_VARIABLE = "RUNNER_IMAGE_PYTHON"
 
-# Set for a task of a job schedule, and for one that starts a group of runs.
+# Set for the task of a job schedule: the first for one run, the second for a group of runs.
 SCHEDULE_VARIABLE = "RUNNER_SCHEDULE"
 SCHEDULE_TASKS_VARIABLE = "RUNNER_SCHEDULE_TASKS"
 
-# Set for the first run of a trial: what its run.json has beside that of its sweep.
+# Set for the first run of a trial: the differences between its run.json and that of the sweep.
 TRIAL_VARIABLE = "RUNNER_TRIAL"
 
-# Secrets: the script never gets them, and nothing prints them.
+# Secrets: never passed to the script and never printed.
 STORAGE_VARIABLE = "RUNNER_STORAGE"
 SECRETS_VARIABLE = "RUNNER_SECRETS"
-GROUP_SECRETS_VARIABLE = "RUNNER_GROUP_SECRETS"  # of the tasks that a job manager adds
+GROUP_SECRETS_VARIABLE = "RUNNER_GROUP_SECRETS"  # for the tasks that a job manager adds
 NODES_TOKEN_VARIABLE = "RUNNER_NODES_TOKEN"  # noqa: S105 - authenticates the nodes of a run
 
 SECRET_VARIABLES = (

@@ -1,6 +1,6 @@
-"""What attempts used: the nodes of a run and the times on them, from the records of its attempts.
+"""Usage of attempts: the nodes of a run and the times on them, from the records of its attempts.
 
-The agent copies the result to the index when a run ends, so that the costs of all runs need one
+The agent copies the usage to the index when a run ends, so that the costs of all runs need one
 listing. All times are milliseconds since 1970 by the clock of the node, or None if unknown.
 """
 
@@ -31,13 +31,13 @@ class AttemptUsage:
         node: Empty if start.json is damaged.
         dedicated: None if not recorded.
         booted, created, ready: See `NodeTimes`.
-        started, command, ended: Of the attempt and of its script.
-        seen: The last event of the attempt: an attempt without `ended` ran until then at least.
+        started, command, ended: Start of the attempt, start of its script, and end of the attempt.
+        seen: Time of the last event. An attempt without `ended` ran at least until then.
         why: As in end.json; empty if there is none.
-        node_ends: When Azure announced to evict the node.
-        kept: Until when later attempts have its work, by a checkpoint or on the same node.
-        saved: Its last checkpoint.
-        pool: Of the node, which is not that of the run if the run was moved; empty if not recorded.
+        node_ends: The announced time of the eviction of the node.
+        kept: End of the work that later attempts continued, from a checkpoint or on the same node.
+        saved: Time of its last checkpoint.
+        pool: Pool of the node, which differs from the run's if the run was moved; empty if unknown.
     """
 
     attempt: int
@@ -59,13 +59,13 @@ class AttemptUsage:
 
 
 _FIELDS = tuple(AttemptUsage.__dataclass_fields__)
-# Of the fields that are no integers, and of those that are never missing.
+# Types of the fields that are not integers; fields that are never None.
 _KINDS = {"node": str, "why": str, "pool": str, "dedicated": bool}
 _PRESENT = frozenset({"attempt", "rank", "node", "why", "pool"})
 
 
 def to_milliseconds(time: str | datetime | None) -> int | None:
-    """Return a time as milliseconds since 1970, or None if it is no time with a zone."""
+    """Return a time as milliseconds since 1970, or None if it is not a time with a zone."""
     try:
         found = datetime.fromisoformat(time) if isinstance(time, str) else time
         if found is None or found.tzinfo is None:
@@ -76,13 +76,13 @@ def to_milliseconds(time: str | datetime | None) -> int | None:
 
 
 def usage_to_json(attempts: Sequence[AttemptUsage]) -> dict[str, Any]:
-    """Return the attempts as the index has them: rows of values, for lack of space."""
+    """Return the attempts as rows of values, because space in the index is limited."""
     rows = [[getattr(each, name) for name in _FIELDS] for each in attempts]
     return {"version": USAGE_VERSION, "fields": _FIELDS, "rows": rows}
 
 
 def parse_usage(text: str | bytes) -> tuple[AttemptUsage, ...] | None:
-    """Return the attempts of an index entry, or None if it is damaged or of a newer version."""
+    """Return the attempts of an index entry, or None if it is damaged or has a newer format."""
     try:
         raw: Any = parse_json(text)
         if raw["version"] != USAGE_VERSION:
@@ -106,16 +106,16 @@ def _checked(row: Mapping[str, Any]) -> AttemptUsage:
 class _Events:
     command: int | None = None
     seen: int | None = None
-    commits: Mapping[int, int] | None = None  # times of checkpoints
+    commits: Mapping[int, int] | None = None  # time of each checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """An attempt of the primary node with what only its chain of checkpoints needs."""
+    """An attempt of the primary node, with its checkpoints and the one it resumed from."""
 
     usage: AttemptUsage
     commits: Mapping[int, int]
-    resumed: tuple[int, int] | None  # attempt and checkpoint, of this run
+    resumed: tuple[int, int] | None  # attempt and checkpoint; None for those of another run
 
 
 def load_usage(
@@ -132,10 +132,10 @@ def load_usage(
     Args:
         read: Returns the content of a blob, or None if it does not exist.
         run_id: The run.
-        nodes: How many nodes it has.
-        status: Of its result; empty if it has none.
-        ended: Of its result: the end of the last attempt if that has no end.json.
-        attempts: How many it has at most.
+        nodes: Number of nodes of the run.
+        status: Status of its result; empty without a result.
+        ended: End of the result, used for a last attempt without end.json.
+        attempts: Maximum number of attempts.
     """
     paths = RunPaths(run_id)
     found: list[_Records] = []
@@ -181,7 +181,7 @@ def _load_attempt(read: Read, paths: RunPaths, number: int, start: bytes) -> _Re
         ),
     )
     resumed = None
-    if number > 1:  # the first one can only continue another run
+    if number > 1:  # the first attempt can only resume another run
         resumed = _resumed(read(paths.attempt_resume(number)) or b"", paths.run_id)
     return _Records(usage, commits, resumed)
 
@@ -224,7 +224,7 @@ def _parse_events(content: bytes) -> _Events:
             if stage == "checkpoint" and state == "progress" and "checkpoint" in raw:
                 commits[int(raw["checkpoint"])] = time
         except DAMAGED:
-            continue  # half a line at the end of a log that was cut off
+            continue  # an incomplete last line
     return _Events(command, seen, commits)
 
 
@@ -237,7 +237,7 @@ def _resumed(content: bytes, run_id: str) -> tuple[int, int] | None:
 
 
 def _with_kept_work(found: Sequence[_Records], *, has_succeeded: bool) -> list[AttemptUsage]:
-    """Return the attempts with `kept`, from the last one back along what it resumed from."""
+    """Return the attempts with `kept`, followed from the last one back to what it resumed from."""
     kept: dict[int, int | None] = {}
     by_number = {each.usage.attempt: each for each in found}
     current = found[-1] if found else None
@@ -249,9 +249,11 @@ def _with_kept_work(found: Sequence[_Records], *, has_succeeded: bool) -> list[A
             if before is not None:
                 kept[number] = before.commits.get(checkpoint, before.usage.saved)
         elif before is not None and current.usage.command is None:
-            if has_succeeded and current is found[-1]:  # the script had ended: only the export
+            if (
+                has_succeeded and current is found[-1]
+            ):  # the script had ended, and this attempt only exported
                 kept[before.usage.attempt] = before.usage.ended or before.usage.seen
-            else:  # it has not restored anything yet, or did not come to that
+            else:  # it has not restored a checkpoint yet, or ended before it could
                 while before is not None and before.usage.saved is None:
                     before = by_number.get(before.usage.attempt - 1)
                 if before is not None:

@@ -1,9 +1,9 @@
-"""Trials that no node has started: one document of the sweep holds what their run.json will be.
+"""Trials that have not started: one document of the sweep contains their future run.json.
 
-`waiting/<group>.json` has the run.json of a trial, and for each trial what differs in its own. The
-task of a trial carries the same differences, and `sweeps/<group>/run.json` what they refer to: the
-agent writes run.json when the trial starts. Until then, clients derive it. A trial that is
-cancelled before it starts never gets one, and is recorded as cancelled in the same document.
+`waiting/<group>.json` has a common run.json and the differences of each trial. The task of a trial
+carries the same differences, relative to `sweeps/<group>/run.json`, from which the agent writes
+run.json when the trial starts. Until then, clients derive it. A trial that is cancelled before it
+starts never gets a run.json; the same document records it as cancelled.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from runner.protocol.results import RunResult
 from runner.protocol.run_spec import DAMAGED, FORMAT
 
 WAITING_FOLDER = "waiting/"
-_PARTS = ("batch", "trial")  # of run.json, whose own parts are compared
-# The run of a trial has the name, the time and the suffix of its sweep.
+_PARTS = ("batch", "trial")  # mappings of run.json that are compared key by key
+# The run ID of a trial has the name, the time and the suffix of its sweep.
 _TRIAL_RUN = re.compile(r"(?P<name>.+)-\d+(?P<rest>-\d{8}-\d{6}-[a-z0-9]{4})")
 
 
@@ -33,23 +33,23 @@ def template_blob(group_id: str) -> str:
 
 
 def waiting_blob(group_id: str) -> str:
-    """Return the blob of the trials of a sweep that wait."""
+    """Return the blob with the waiting trials of a sweep."""
     return f"{WAITING_FOLDER}{group_id}.json"
 
 
 def sweep_of(run_id: str) -> str | None:
-    """Return the ID of the sweep that the form of this run ID implies, or None."""
+    """Return the ID of the sweep if the run ID has the form of a trial's, else None."""
     found = _TRIAL_RUN.fullmatch(run_id)
     return found["name"] + found["rest"] if found else None
 
 
 def trial_prefix(group_id: str) -> str:
-    """Return the prefix of the run IDs of a sweep. Runs of other sweeps may share it."""
+    """Return the prefix of the run IDs of a sweep, which other sweeps may share."""
     return group_id[:-STAMP_LENGTH] + "-"
 
 
 def differences(common: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `derive` needs to make the document, which has the keys of `common`."""
+    """Return the changes with which `derive` makes `document`, which has the keys of `common`."""
     changed = {
         key: value for key, value in document.items() if key not in common or common[key] != value
     }
@@ -74,10 +74,10 @@ class WaitingTrials:
     """`waiting/<group>.json`.
 
     Attributes:
-        common: run.json, as far as it is the same for all trials, or as most have it.
-        trials: What differs, by run ID.
-        cancelled: When and why a trial was cancelled, by run ID. It counts only for a run without
-            a run.json: a node that started it meanwhile was faster.
+        common: run.json with the values that all or most trials have.
+        trials: Differences from it, by run ID.
+        cancelled: When and why a trial was cancelled, by run ID. Ignored for a run with a run.json,
+            because a node started it before the cancellation.
     """
 
     group_id: str
@@ -86,7 +86,7 @@ class WaitingTrials:
     cancelled: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
     def document(self, run_id: str) -> dict[str, Any] | None:
-        """Return run.json of a trial, or None if it is not one of these."""
+        """Return run.json of a waiting trial, or None for another run."""
         changes = self.trials.get(run_id)
         return None if changes is None else derive(self.common, changes)
 
@@ -111,19 +111,19 @@ class WaitingTrials:
         )
 
     def cancel(self, run_ids: Iterable[str], now: datetime, why: str) -> WaitingTrials:
-        """Return the document with these trials cancelled, unless they are already."""
+        """Return the document with these trials cancelled; earlier cancellations stay unchanged."""
         new = {run_id: (now.isoformat(), why) for run_id in run_ids if run_id in self.trials}
         return replace(self, cancelled={**new, **self.cancelled})
 
     def job_of(self, run_id: str) -> str:
-        """Return the job that has the task of a trial."""
+        """Return the ID of the job with the task of a trial."""
         batch: Mapping[str, Any] = (self.document(run_id) or {}).get("batch") or {}
         return str(batch.get("job_id") or "")
 
     def requeue(self, run_ids: Iterable[str], changes: Mapping[str, Any]) -> WaitingTrials:
-        """Return the document with these trials waiting again, also if they were cancelled.
+        """Return the document with these trials waiting again, even if they were cancelled.
 
-        `changes` of run.json are the same for all of them: the job, and a newer agent.
+        `changes` of run.json, such as the job and a newer agent, apply to all of them.
         """
         place: Mapping[str, Any] = changes.get("batch") or {}
         moved: dict[str, Mapping[str, Any]] = {}
@@ -156,7 +156,7 @@ class WaitingTrials:
 
     @classmethod
     def parse(cls, content: bytes) -> WaitingTrials | None:
-        """Read the content. Return None if it is damaged, or newer."""
+        """Read the content. Return None if it is damaged or has a newer format."""
         try:
             raw: dict[str, Any] = parse_json(content)
             if int(raw["format"]) > FORMAT:
@@ -173,7 +173,7 @@ class WaitingTrials:
 
 
 def trial_setting(group_id: str, changes: Mapping[str, Any]) -> str:
-    """Return the value of RUNNER_TRIAL: what the agent of a trial derives its run.json from."""
+    """Return the value of RUNNER_TRIAL, from which the agent derives run.json of a trial."""
     return json.dumps({"group": group_id, "run": changes}, separators=(",", ":"))
 
 

@@ -177,7 +177,7 @@ def test_every_verb_reports_a_run_of_a_newer_runner(own_cli: Cli, script: Write)
     runs.create_bytes(f"{torn}/run.json", b'{"format": 1, "run_id"', "application/json")
     rows = {row["run_id"]: row for row in own_cli.json("ps", "-a")}
     assert rows[good]["state"] == "succeeded"
-    assert "newer runner" in rows[newer]["reason"]
+    assert "newer version of runner" in rows[newer]["reason"]
     assert rows[torn]["state"] == "unreadable"
     for words in (
         ["show", newer],
@@ -195,7 +195,7 @@ def test_every_verb_reports_a_run_of_a_newer_runner(own_cli: Cli, script: Write)
         done = own_cli.run(*words)
         assert done.returncode not in {0, 70}, words
         assert "R-RUN-FORMAT" in done.stderr, words
-        assert "fix: update runner" in done.stderr, words
+        assert "fix: run `pip install --upgrade azure-batch-runner`" in done.stderr, words
     poor = "measured-20991121-120002-aaaa"
     kept = ("format", "experiment", "created", "recipe", "params", "batch", "command")
     runs.create(f"{poor}/run.json", {**{k: document[k] for k in kept}, "run_id": poor})

@@ -61,7 +61,7 @@ def test_non_finite_metrics_are_shown_and_written_as_json(cli: Cli, script: Writ
     for text in (done.stderr, cli.ok("show", "@last")):
         assert "nan" in text.lower()
         [said] = [line for line in text.splitlines() if "not finite" in line]
-        assert "loss: it diverged" in said
+        assert "loss: the script diverged" in said
         assert "good" not in said
     for verb in (["ps", "-a"], ["metrics", "@last"]):
         cli.ok(*verb)

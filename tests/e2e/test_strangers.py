@@ -68,6 +68,6 @@ def test_downloaded_data_is_named_and_kept_on_request(cli: Cli, script: Write) -
     folder = script(text)
     done = cli.run("train", folder, "--no-download")
     assert "not kept" in done.stderr
-    assert "data/ (40 MB): taken for downloaded data" in done.stderr
+    assert "data/ (40 MB): looks like downloaded data" in done.stderr
     document = cli.json("train", folder, "--no-download", "--keep", "data")
     assert [file["path"] for file in document["outputs"]] == ["data/train.bin"]

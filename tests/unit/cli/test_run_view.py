@@ -175,7 +175,7 @@ def test_success_without_outputs_is_reported_unlike_a_failure() -> None:
 def test_omitted_files_are_listed_with_the_flag_that_keeps_them() -> None:
     left_out = [LeftOut("data/", 5_000_000, "data", 7).to_json()]
     pairs = output_pairs(result(left_out=left_out))
-    assert pairs["not kept"] == "data/ (7 files, 5.0 MB): taken for downloaded data"
+    assert pairs["not kept"] == "data/ (7 files, 5.0 MB): looks like downloaded data"
     assert "--keep 'data'" in pairs["to keep it"]
     unreadable = [LeftOut("a\\b", 1, "unreadable").to_json()]
     assert "to keep it" not in output_pairs(result(left_out=unreadable))

@@ -397,7 +397,7 @@ def test_run_of_a_newer_runner_is_kept(account: Account) -> None:
     account.blobs[f"{run_id}/run.json"] = b'{"format": 99}'
     with pytest.raises(RunnerError) as refused:
         account.remove(RunSelection(references=(run_id,)))
-    assert refused.value.why == "a newer runner wrote it; nothing was deleted"
+    assert refused.value.why == "a newer version of runner wrote it; nothing was deleted"
 
 
 def test_unknown_reference_deletes_nothing(account: Account) -> None:

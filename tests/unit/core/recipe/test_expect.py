@@ -78,7 +78,7 @@ def test_invalid_range_is_an_error_with_its_line(tmp_path: Path, text: str, prob
         (1.0, ""),
         (0.9, "a is 0.9000, expected 0.97 to 1"),
         (math.nan, "a is nan, expected 0.97 to 1"),
-        (None, "a was not measured, expected 0.97 to 1"),
+        (None, "metric a was not reported, expected 0.97 to 1"),
     ],
 )
 def test_value_outside_of_its_range_is_a_problem(value: float | None, problem: str) -> None:
@@ -88,7 +88,9 @@ def test_value_outside_of_its_range_is_a_problem(value: float | None, problem: s
 
 def test_problems_are_filtered_by_whether_they_fail_the_run() -> None:
     ranges = (ExpectedRange("a", 1), ExpectedRange("b", None, 2, fails=True))
-    assert range_problems(ranges, {}, fails=True) == ["b was not measured, expected at most 2"]
+    assert range_problems(ranges, {}, fails=True) == [
+        "metric b was not reported, expected at most 2"
+    ]
     assert len(range_problems(ranges, {})) == 2
 
 

@@ -48,5 +48,5 @@ def test_unusable_checkpoint_is_listed_with_the_reason() -> None:
         "checkpoint 2: model is missing or incomplete",
         "checkpoint 3: model is missing or incomplete",
     )
-    assert problems[2] == "checkpoint 4: its format is 2, this agent knows up to 1"
+    assert problems[2] == "checkpoint 4: its format is 2; this agent reads up to 1"
     assert problems[3].startswith("checkpoint 5: its manifest is damaged")

@@ -623,7 +623,7 @@ def test_downloaded_data_is_omitted_and_named(folders: Folders) -> None:
     collected = folders.run(BIG + "open('model.pt', 'w').write('m')")
     assert folders.outputs() == {"model.pt": "m"}
     assert collected.left_out == (LeftOut("data/", 40_000_001, "data", 2),)
-    assert str(collected.left_out[0]) == "data/ (2 files, 40 MB): taken for downloaded data"
+    assert str(collected.left_out[0]) == "data/ (2 files, 40 MB): looks like downloaded data"
 
 
 def test_small_results_in_a_data_folder_are_kept(folders: Folders) -> None:
@@ -814,7 +814,7 @@ def test_limit_of_the_search_is_reported(folders: Folders, monkeypatch: pytest.M
     collected = folders.run("for n in range(9):\n open(f'{n}.bin', 'w')")
     assert 0 < len(collected.sources) < 9
     assert LeftOut("code", 0, "search") in collected.left_out
-    assert str(collected.left_out[0]).startswith("code: not searched to the end")
+    assert str(collected.left_out[0]).startswith("code: not searched completely")
 
 
 def test_search_without_time_left_ends_and_is_reported(folders: Folders) -> None:
