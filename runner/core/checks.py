@@ -29,7 +29,7 @@ def passed(name: str, detail: str) -> Check:
 
 
 def noted(name: str, detail: str, fix: str) -> Check:
-    """Return the result of a check that found something missing which only some commands need."""
+    """Return the result of a check that found a missing part which only some commands need."""
     return Check(name, "note", detail, fix)
 
 

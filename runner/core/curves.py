@@ -31,7 +31,7 @@ def to_curves(run_id: str, points: Iterable[MetricPoint], last: int | None = Non
         run_id: The run of the points.
         points: Values as they were reported. If a step was reported twice, as after an eviction,
             the later value counts. Values without a step are counted from 1.
-        last: Number of newest steps of each curve; None means all.
+        last: Number of newest steps to keep of each curve; None keeps all.
     """
     values: dict[str, dict[int, float]] = {}
     for point in points:
@@ -44,7 +44,7 @@ def to_curves(run_id: str, points: Iterable[MetricPoint], last: int | None = Non
 
 
 def align(curves: Sequence[Curve]) -> list[tuple[int, tuple[float | None, ...]]]:
-    """Return one row for every step of any curve: the step and the value of each curve or None."""
+    """Return one row per step of any curve: the step, and the value of each curve or None."""
     by_step = [dict(curve.points) for curve in curves]
     steps = {step for values in by_step for step in values}
     return [(step, tuple(values.get(step) for values in by_step)) for step in sorted(steps)]
@@ -66,7 +66,7 @@ def _step(point: MetricPoint, seen: Mapping[int, float]) -> int:
 
 
 class Extent:
-    """The smallest and the largest step and value of some points; there must be one."""
+    """The range of steps and values of some points, at least one."""
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
         self.steps = min(x for x, _ in points), max(x for x, _ in points)
@@ -88,22 +88,20 @@ def _share(value: float, low: float, high: float) -> float:
 
 # Okabe and Ito: also distinct for people with a color vision deficiency.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c8c")
-_DASHES = ("", "7 3", "2 3")  # of every further eight runs, which have the colors of the first ones
+_DASHES = ("", "7 3", "2 3")  # one dash pattern per group of eight runs, which reuse the colors
 _WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 270, 80, 20, 34, 48
 _LEGEND_LINE = 18
-_TICKS = 6  # on an axis, about and at most
+_TICKS = 6  # number of labels on an axis: about, at most
 
 
 def draw_svg(panels: Mapping[str, Sequence[Curve]]) -> str:
     """Return an SVG document with one panel per metric.
 
     Args:
-        panels: Curves by metric, in each panel of the same runs in the same order.
+        panels: Curves by metric. All panels have the same runs in the same order.
     """
     runs = [curve.run_id for curve in next(iter(panels.values()), ())]
-    legend = (
-        _LEGEND_LINE * len(runs) + 14
-    )  # above the panels, of which there may be more than a screen shows
+    legend = _LEGEND_LINE * len(runs) + 14  # above the panels, which may be longer than a screen
     height = _PANEL * len(panels) + legend
     body = [_legend(run_id, n) for n, run_id in enumerate(runs)]
     tops = range(legend, height, _PANEL)

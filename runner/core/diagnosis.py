@@ -1,4 +1,4 @@
-"""Name the cause of a failure from what its run left: the code of its result, and its output.
+"""Find the cause of a failure from the code of its result and the output of the run.
 
 Other causes come from pools and nodes, see `runner.flows.runs.stuck`. `runner why` prints both as a
 `Diagnosis`.
@@ -86,7 +86,7 @@ _SHOWN_LINES = 12
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Failure)(?::.*)?$")
 _CELL = re.compile(r"CellExecutionError|PapermillExecutionError|DeadKernelError")
 _CELL_NUMBER = re.compile(r'Exception encountered at "In \[(\d+)\]"')
-# What frameworks say if a GPU has no memory left: PyTorch, TensorFlow, JAX, CuPy and the driver.
+# Messages of PyTorch, TensorFlow, JAX, CuPy and the driver if a GPU has no memory left.
 _GPU_MEMORY = re.compile(
     r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
@@ -102,13 +102,13 @@ _PORT = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 _DISK = re.compile(r"No space left on device|Disk quota exceeded")
 
 _FIX_GPU = "use a smaller batch or model, mixed precision, or a VM size with more GPU memory"
-_FIX_MEMORY = "load less at once, use fewer data loader processes, or choose a larger VM size"
+_FIX_MEMORY = "load less data at once, use fewer data loader processes, or choose a larger VM size"
 _FIX_DISK = advice_for_result("DiskFull")
-_FIX_PORT = "let the script use $MASTER_PORT, a free one of each attempt, and set `retries`"
+_FIX_PORT = "use the port in $MASTER_PORT, which is free in each attempt, and set `retries`"
 _CAUSES_IN_OUTPUT = (
-    (_GPU_MEMORY, "GpuOutOfMemory", "the GPU has no memory left", _FIX_GPU),
-    (_MEMORY, "OutOfMemory", "the script has no memory left", _FIX_MEMORY),
-    (_PORT, "PortInUse", "another program on the node uses a port of the script", _FIX_PORT),
+    (_GPU_MEMORY, "GpuOutOfMemory", "the GPU ran out of memory", _FIX_GPU),
+    (_MEMORY, "OutOfMemory", "the script ran out of memory", _FIX_MEMORY),
+    (_PORT, "PortInUse", "a port that the script opens is in use on the node", _FIX_PORT),
     (_DISK, "DiskFull", "the disk of the node is full", _FIX_DISK),
 )
 _SIGKILL_CODES = frozenset({137, -9})
@@ -120,10 +120,10 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
     The last exception decides: a script may have caught and printed others before.
 
     Args:
-        what: What the agent says, such as `python train.py exited with code 1`.
+        what: Message of the agent, such as `python train.py exited with code 1`.
         exit_code: The exit code of the script, 128 + N if signal N ended it.
         stderr: The end of its standard error.
-        stdout: The end of its standard output, which decides if nothing is on standard error.
+        stdout: The end of its standard output, used if standard error is empty.
     """
     text = stderr if stderr.strip() else stdout
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
@@ -145,13 +145,15 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
         if pattern.search(final):
             return Failure(cause, message, fix, shown)
     if exit_code in _SIGKILL_CODES:
-        message = f"{what}; the kernel sends SIGKILL if the memory of the node is used up"
+        message = (
+            f"{what}; the kernel kills a process with SIGKILL when the node runs out of memory"
+        )
         return Failure("Killed", message, _FIX_MEMORY, shown)
     return Failure("ScriptError", shown_error, "correct the script", shown)
 
 
 def _find_cell(lines: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Return number (or "") and source of the cell that a notebook's runner names, if one does."""
+    """Return number (or "") and source of the failed cell if papermill or nbclient names one."""
     if not any(_CELL.search(line) for line in lines):
         return None
     number = next((m[1] for line in reversed(lines) if (m := _CELL_NUMBER.search(line))), "")
@@ -161,7 +163,7 @@ def _find_cell(lines: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     return number, source if not number else ()
 
 
-# Codes of results whose cause has another name: that of the command line, or one for several codes.
+# Codes of results that `runner why` names differently.
 _CAUSES = {
     "Timeout": "TimeLimit",
     "Blocked": "BlockedDependency",
@@ -169,14 +171,16 @@ _CAUSES = {
 
 
 def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Failure | None:
-    """Return the cause of a result, None for a run that succeeded or was cancelled by somebody."""
+    """Return the cause of a failure, or None for a run that succeeded or that a user cancelled."""
     message = result.message or ""
     if result.status == "succeeded":
         return None
     if result.status == "cancelled":
         if result.code != "Blocked":
             return None
-        return Failure("BlockedDependency", message, "correct the run before it, then retry both")
+        return Failure(
+            "BlockedDependency", message, "correct the run that it depends on, then retry both"
+        )
     if result.code in (None, "CommandFailed"):
         what = message or f"the script ended with {describe_exit(result.exit_code or 1)}"
         return explain_output(what, result.exit_code, stderr, stdout)
@@ -201,12 +205,12 @@ _TASK_CAUSES = {
     "DiskFull": "DiskFull",
     "TaskEnded": "TimeLimit",
 }
-# Of an identity without a role, and of a SAS without the permission.
+# Error of an identity without a role, and of a SAS without the permission.
 _NO_PERMISSION = "AuthorizationPermissionMismatch"
 
 
 def explain_task_end(task: TaskView, output: str = "", *, identity: bool = False) -> Failure:
-    """Return why a task ended without a result, from its codes and the end of its own output.
+    """Return why a task ended without a result, from its codes and the end of its output.
 
     With `identity`, the node signs in to storage as a managed identity instead of with a SAS.
     """
@@ -220,17 +224,17 @@ def explain_task_end(task: TaskView, output: str = "", *, identity: bool = False
 
 
 _QUIET = timedelta(minutes=15)
-_METRICS = 5  # with fewer, nobody knows how often the script writes them
+_METRICS = 5  # too few to know how often the script reports a metric
 _PAUSES = 5
 
 
 def explain_silence(
     metrics: Sequence[datetime], written: Sequence[datetime | None], now: datetime
 ) -> Failure | None:
-    """Return that a running script has stopped to make progress, or None.
+    """Return a failure if a running script makes no progress, else None.
 
-    It has, if it writes nothing for 15 minutes and for five times its longest pause between two
-    metrics. A script without metrics may well be silent.
+    The limit is 15 minutes, and five times the longest pause between two metrics. A script without
+    metrics is never reported.
 
     Args:
         metrics: The times of the metrics of this attempt, by the clock of the node.
@@ -248,9 +252,11 @@ def explain_silence(
     usual = format_duration(pause.total_seconds())
     oldest = datetime.min.replace(tzinfo=UTC)
     rank = min(range(len(written)), key=lambda each: written[each] or oldest)
-    who = f"rank {rank} was the first to stop, and all ranks have" if len(written) > 1 else "it has"
+    who = "the script has"
+    if len(written) > 1:
+        who = f"rank {rank} was the first to stop, and all ranks have"
     return Failure(
         "HungRank" if len(written) > 1 else "NoProgress",
-        f"{who} written nothing for {silent}; before, a metric came every {usual} at most",
-        "look at what its processes wait for, for example with py-spy dump, then cancel it",
+        f"{who} written nothing for {silent}; before, the longest pause was {usual}",
+        "inspect its processes, for example with `py-spy dump`, then cancel the run",
     )

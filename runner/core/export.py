@@ -1,4 +1,4 @@
-"""A run in the form of other tools: points with a step, lineage as flat text."""
+"""Convert a run for other tools: points with steps, lineage as flat text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExportPoint:
 
 
 class StepCounter:
-    """Numbers the values without a step, per metric and from 1."""
+    """Assigns steps to values without one, per metric and from 1."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
@@ -41,7 +41,7 @@ class StepCounter:
 
 
 def final_points(points: Iterable[MetricPoint]) -> Iterator[ExportPoint]:
-    """Yield the points; of a step that several attempts reported, those of the last attempt."""
+    """Yield the points. If several attempts reported a step, yield those of the last attempt."""
     seen = list(points)
     last: dict[tuple[str, int], int] = {}
     for point in seen:
@@ -55,7 +55,7 @@ def final_points(points: Iterable[MetricPoint]) -> Iterator[ExportPoint]:
 
 
 def lineage(record: RunSpec, result: RunResult | None) -> dict[str, str]:
-    """Return the origin and the result of a run as flat text, without what is unknown."""
+    """Return the known facts about origin and result of a run as flat text."""
     raw = record.to_json()
     found: dict[str, Any] = {
         "run_id": record.run_id,
@@ -97,7 +97,7 @@ def _at(raw: Mapping[str, Any], part: str, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text; URLs lose their query, which may be a signature."""
+    """Return a value as text, without the query of a URL, which may be a signature."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return _QUERY.sub(r"\1", text)
 

@@ -1,4 +1,4 @@
-"""Paths below RUNNER_HOME. One class makes all of them."""
+"""The paths below RUNNER_HOME, all defined in one class."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ class HomePaths:
         self.local_outputs = self.local / "outputs.json"  # their StackOutputs
         self.local_state = self.local / "state.json"  # their ports, sizes and process IDs
         self.logs = self.local / "logs"
-        self.batch_data = self.local / "batch"  # of the emulator: its database and its nodes
-        self.blob_data = self.local / "blob"  # of Azurite
-        self.reserve = self.local / "reserve"  # given up to record deletions on a full disk
+        self.batch_data = self.local / "batch"  # data of the emulator: database and nodes
+        self.blob_data = self.local / "blob"  # data of Azurite
+        self.reserve = (
+            self.local / "reserve"
+        )  # deleted on a full disk, so that deletions can be recorded
         # Held while the local services are started, stopped or changed.
         self.local_lock = home / "local.lock"
         self.cache = home / "cache"  # packages, shared by nodes and kept when they are deleted
-        self.ssh = home / "ssh"  # keys of nodes, a folder each, removed when the shell ends
+        self.ssh = home / "ssh"  # SSH keys, one folder per node, removed when the shell ends
         self.export_lock = home / "export.lock"  # held while a run is exported
-        self.tensorboard = home / "tensorboard"  # event files by process; may be deleted
-        self.prices = home / "prices.csv"  # fetched after the packaged table was written
+        self.tensorboard = home / "tensorboard"  # event files by process; safe to delete
+        self.prices = home / "prices.csv"  # prices newer than the packaged table
 
     def stack_outputs(self, stack: str) -> Path:
         """Return the path of a stack's cached outputs. Raise RunnerError for an invalid name."""
@@ -43,7 +45,7 @@ class HomePaths:
                 "R-STACK-NAME",
                 f"invalid stack name {stack!r}",
                 why="allowed: letters, digits, '.', '_' and '-'",
-                fix="pass --stack NAME",
+                fix="use a valid name, such as --stack dev",
             )
         return self.home / "stacks" / f"{stack}.json"
 
@@ -71,7 +73,7 @@ def runner_home(env: Mapping[str, str]) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Create a folder and its missing parents, whatever the umask, for the owner only.
+    """Create a folder and its missing parents with mode 700, regardless of the umask.
 
     Raises:
         OSError: one of them cannot be created.
@@ -83,7 +85,7 @@ def make_private(folder: Path) -> None:
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = "is mounted read-only"
-# The limits of the emulator, which starts nothing when less is left.
+# The limits of the emulator, which starts no tasks below them.
 _LOW_BYTES = 1 << 20
 _LOW_INODES = 64
 
@@ -93,19 +95,21 @@ _RESERVE_BYTES = _LOW_BYTES * 3 // 4
 
 
 def keep_reserve(paths: HomePaths) -> None:
-    """Write the reserve of the local services again, where their disk has room for it."""
+    """Write the reserve file of the local services again if the disk has room for it."""
     try:
         free = shutil.disk_usage(paths.local).free
         if free >= 4 * _LOW_BYTES and not paths.reserve.exists():
             paths.reserve.touch(mode=0o600)
-            paths.reserve.write_bytes(os.urandom(_RESERVE_BYTES))  # not to be compressed
+            paths.reserve.write_bytes(
+                os.urandom(_RESERVE_BYTES)
+            )  # random data, which file systems cannot compress
     except OSError:
-        return  # there are no services, or their disk is full again
+        return  # there are no services, or the disk is full again
 
 
 @contextmanager
 def disk_reserve(paths: HomePaths) -> Generator[None]:
-    """Give up the reserve while something is deleted or stopped, if the disk is full."""
+    """Delete the reserve file while something is deleted or stopped, if the disk is full."""
     if full_disk(paths.local) is not None:
         with suppress(OSError):
             paths.reserve.unlink(missing_ok=True)
@@ -124,7 +128,7 @@ def not_writable(folder: Path, err: OSError) -> RunnerError:
         "R-HOME-WRITE",
         f"cannot write to {folder}",
         why=why,
-        fix="make the folder writable, or set RUNNER_HOME to another one",
+        fix="make the folder writable, or set RUNNER_HOME to another folder",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -140,7 +144,7 @@ def full_disk(path: Path) -> RunnerError | None:
     try:
         why = _shortage(folder)
     except OSError:
-        return None  # what is written to it reports that
+        return None  # the next write reports it
     return None if why is None else _disk_error(path, f"the disk mounted at {mount} {why}", mount)
 
 
@@ -150,7 +154,7 @@ def _shortage(folder: Path) -> str | None:
         free, total, inodes, read_only = usage.free, usage.total, None, False
     else:
         found = os.statvfs(folder)
-        privileged = os.geteuid() == 0  # may use what the file system reserves
+        privileged = os.geteuid() == 0  # root may use the reserved blocks
         free = (found.f_bfree if privileged else found.f_bavail) * found.f_frsize
         total, read_only = found.f_blocks * found.f_frsize, bool(found.f_flag & os.ST_RDONLY)
         left = found.f_ffree if privileged else found.f_favail
@@ -160,7 +164,7 @@ def _shortage(folder: Path) -> str | None:
     if total and free < _LOW_BYTES:
         return f"has {free:,} of {total:,} bytes free"
     if inodes is not None and inodes < _LOW_INODES:
-        return f"has {inodes} inodes free for more files"
+        return f"has only {inodes} free inodes"
     return None
 
 

@@ -1,9 +1,9 @@
 """Moving a Batch job to another pool, or pausing it: the note in the job, and the next step.
 
 Batch changes the pool of a job only while the job is disabled, so a move is a series of requests,
-and any of them may be the last one of a client that is killed. The job itself says how far it is:
-a note in its metadata names what is being done, its state and its pool do the rest. `next_step`
-decides from them alone, so the same command continues where another client ended.
+and the client can be killed after any of them. The progress is stored in the job: a note in its
+metadata names the action, and its state and pool show how far it is. `next_step` decides from them
+alone, so the same command continues where another client stopped.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _CLOSED = frozenset({"terminating", "completed", "deleting"})
 
 @dataclass(frozen=True, slots=True)
 class JobNote:
-    """What a command does to a job.
+    """The action that a command performs on a job.
 
     Attributes:
-        action: `drain` is a pause, or with `to` a move, of all jobs of a pool.
-        name: The sweep, group or experiment; of a drain, the pool.
+        action: `drain` pauses all jobs of a pool, or moves them if `to` is set.
+        name: The sweep, group or experiment; the pool if the action is `drain`.
         to: The pool that the job moves to; empty if it does not move.
     """
 
@@ -54,7 +54,7 @@ class JobNote:
 
     @property
     def command(self) -> str:
-        """The command that continues it, or ends a pause."""
+        """The command that continues the action or ends the pause."""
         if self.action == "pause":
             return f"runner sweep unpause {self.name}"
         if self.action == "move":
@@ -64,17 +64,17 @@ class JobNote:
         return f"runner pool enable {self.name}"
 
     def describe(self, job_id: str) -> str:
-        """Return what it means for a run that waits."""
+        """Return the consequence of the note for a waiting run."""
         if self.to:
             return f"its job {job_id} is being moved to pool {self.to}"
         return f"its job {job_id} is paused" + (
-            f" with pool {self.name}" if self.action == "drain" else ""
+            f" because pool {self.name} is drained" if self.action == "drain" else ""
         )
 
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """A job as Batch has it now; `others` are the metadata items of other programs."""
+    """The current state of a job; `others` are metadata items of other programs."""
 
     id: str
     state: str
@@ -90,7 +90,7 @@ class JobSnapshot:
 
     @property
     def closed(self) -> bool:
-        """True if it has ended, or is about to."""
+        """True if it has ended or is terminating."""
         return self.state in _CLOSED
 
     def is_in(self, pool: str) -> bool:
@@ -120,7 +120,7 @@ def next_step(
         job: the job, which has not ended.
         wanted: the move, with its pool.
         is_recorded: the documents of its runs name the pool.
-        is_asked: this client has disabled the job: its tasks are being stopped as it wants.
+        is_asked: this client has disabled the job, so running tasks end in the wanted way.
     """
     is_here = job.is_in(wanted.to)
     is_complete = is_here and is_recorded
@@ -144,7 +144,7 @@ def next_pause_step(job: JobSnapshot, wanted: JobNote, *, awaits: bool, is_asked
     Args:
         job: the job, which has not ended and is not being moved.
         wanted: the pause.
-        awaits: the pause is complete when no task runs any more, not when none starts.
+        awaits: the pause is complete only when no task runs any more.
         is_asked: this client has disabled the job.
     """
     if job.state == "enabling":
@@ -163,20 +163,20 @@ def misfit(
 
     Args:
         record: the run.
-        slots: what its task needs of a node.
+        slots: task slots that its task needs on a node.
         pool: the pool, whose nodes have `node_slots`.
-        node_slots: how many tasks that need one slot a node runs at once.
-        now: the pool that it is in; what that lacks, too, is no reason. None if it does not exist.
+        node_slots: task slots of a node.
+        now: its current pool, or None if that is gone. Resources that it lacks, too, are ignored.
     """
     if slots > node_slots:
-        return f"has {node_slots} slots per node, {slots} wanted"
+        return f"has {node_slots} slots per node ({slots} needed)"
     if pool.containers is not None and pool.containers != (record.image is not None):
         return "runs containers only" if record.image is None else "runs no containers"
     if record.image is not None and now is not None and bool(now.gpus) != bool(pool.gpus):
         has = "GPUs" if pool.gpus else "no GPU"
-        return f"has {has}, and a container gets them when it is submitted"
+        return f"has {has}, and the container was submitted for a pool with the opposite"
     if record.rehearsal is not None and not pool.spot:
-        return "has dedicated nodes, and evictions are rehearsed"
+        return "has dedicated nodes, and the run rehearses evictions"
     missing = lacks(pool, record.resources)
     if missing and not (now is not None and lacks(now, record.resources)):
         return f"has {missing}"
@@ -186,7 +186,7 @@ def misfit(
 def describe_pool(
     pool_id: str, vm_size: str, *, spot: bool, max_nodes: int, slots: int, inter_node: bool
 ) -> PoolOutput:
-    """Return a pool that no stack declares, by what Batch says of it."""
+    """Return a pool that no stack declares, as Batch describes it."""
     machine = find_machine(vm_size)
     return PoolOutput(
         pool_id,
@@ -200,5 +200,5 @@ def describe_pool(
 
 
 def with_note(job: JobSnapshot, note: JobNote | None) -> Sequence[tuple[str, str]]:
-    """Return the metadata of a job with another note."""
+    """Return the metadata of a job with this note instead of the present one."""
     return (*job.others, *(((NOTE, note.to_text()),) if note else ()))

@@ -13,7 +13,7 @@ from runner.protocol.results import StageState
 class Progress:
     """One step in a named stage. `done` and `total` are in `unit` (bytes, files ...).
 
-    `note`, `warning` and `skipped` end a stage like `end`; they are the results of checks.
+    `note`, `warning` and `skipped` end a stage like `end`; they are results of checks.
     """
 
     stage: str

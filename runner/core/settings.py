@@ -30,9 +30,9 @@ __all__ = ["Settings", "Target", "load_settings", "runner_home", "user_config_fi
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one command; `origins` has the source of each value by name.
+    """The settings of one command; `origins` has the source of each value.
 
-    `retention` is how long after its submission a run is kept; None keeps it until it is deleted.
+    `retention` is the time for which a run is kept after its submission; None keeps all runs.
     """
 
     target: Target
@@ -66,7 +66,7 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
     pool = found.get("pool")
     output = found["output_dir"]
     origins = {name: found[name].origin for name in _NAMES if name in found}
-    origins.setdefault("pool", "built-in: the target's first pool")
+    origins.setdefault("pool", "built-in: the first pool of the target")
     origins.setdefault("retention", "built-in: runs are kept")
     retention = found.get("retention")
     return Settings(
@@ -85,7 +85,7 @@ def refuse_stack_of_local(settings: Settings, stack: str | None) -> None:
     if stack is not None and settings.target == "local":
         raise RunnerError(
             "R-SETTING-VALUE",
-            f"unexpected --stack {stack}: the target local has no stacks",
+            f"unexpected --stack {stack}: target 'local' has no stacks",
             why=f"target is local ({settings.origins['target']})",
             fix=f"use --target azure --stack {stack}, or remove --stack",
         )
@@ -144,7 +144,7 @@ def _checked_retention(given: _Value) -> _Value:
     except UnitError as err:
         raise _refused(given, err.why) from err
     if found < SHORTEST_RETENTION:  # a number alone is seconds
-        raise _refused(given, "the minimum is 1h; write a number with a unit, such as 30d")
+        raise _refused(given, "the minimum is 1h, and a number without a unit is seconds")
     return given
 
 
@@ -156,7 +156,7 @@ def _refused(given: _Value, why: str) -> RunnerError:
         "R-SETTING-VALUE",
         f"{given.origin}: invalid {given.name} {given.value!r}",
         why=why,
-        fix=f"write it like {_EXAMPLES[given.name]}"
+        fix=f"use a value such as {_EXAMPLES[given.name]}"
         if given.name in _EXAMPLES
         else "run `runner config show` to see every setting with its origin",
     )

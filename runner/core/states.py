@@ -23,57 +23,57 @@ def describe_exit(code: int) -> str:
     return f"exit code {code}, {name}" if name else f"exit code {code}"
 
 
-# Exit codes of the agent if it cannot write to blob, or cannot start. If a script ends with one of
-# them, its run has a result, which decides.
-NO_ACCESS = 122  # storage denies access to the task
+# Exit codes of an agent that cannot write to blob storage or cannot start. If a script ends with
+# the same code, its run has a result, which takes precedence.
+NO_ACCESS = 122  # storage denies access
 NO_PYTHON = 121  # the image has no python3
-OLD_PYTHON = 120  # the agent cannot run on it
+OLD_PYTHON = 120  # python3 is too old for the agent
 AGENT_PYTHON = (3, 10)
-BROUGHT_PYTHON = "3.12"  # for the agent, into an image whose own is older
+BROUGHT_PYTHON = "3.12"  # Python that the agent installs in an image with an older one
 
-_RETRY = "submit it again: uploaded files are reused"
-_RESUME = "use `runner retry RUN`, or `runner resume RUN` to go on from its newest checkpoint"
-_IMAGE = "check its name and tag with docker pull; a private registry must be one of the pool's"
+_RETRY = "submit the run again: uploaded files are reused"
+_RESUME = "use `runner retry RUN`, or `runner resume RUN` to continue from its newest checkpoint"
+_IMAGE = "check name and tag with `docker pull`; add a private registry to the pool"
 
 _ADVICE_FOR_RESULTS = {
     "CodeInvalid": _RETRY,
-    "RunSpecInvalid": "submit it with the version of runner that the agent has",
-    "EnvironmentFailed": "correct the requirements; `runner logs RUN` has the output of the tool",
-    "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` has its output",
-    "DataMissing": "submit it again: missing files are uploaded",
-    "InputMissing": "correct the input, or submit again: inputs are resolved again",
-    "SecretUnavailable": "see `secrets` in docs/guides/recipes.md",
-    "CommandNotFound": "correct `command`; it does not run in a shell",
-    "NotebookCellFailed": "correct the cell; the notebook executed up to it is an output",
-    "VariableMissing": "set it under `env`, or write $$NAME for the text $NAME",
-    "Timeout": "raise `timeout` in train.yaml, or shorten the work",
-    "OutputMissing": "write the files of `outputs` to $RUNNER_OUTPUT_DIR, or remove their names",
-    "MetricOutOfRange": "see `runner metrics RUN`; `expect` in train.yaml has the range",
-    "OutputUnreadable": "write files with plain names that the task may read",
-    "DiskFull": "write less, or choose a VM size with a larger disk",
+    "RunSpecInvalid": "submit the run again with the present version of runner",
+    "EnvironmentFailed": "correct the requirements; `runner logs RUN` shows the output of uv",
+    "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` shows its output",
+    "DataMissing": "submit the run again: missing files are uploaded",
+    "InputMissing": "correct the input, or submit the run again: inputs are resolved again",
+    "SecretUnavailable": "check the secret and who may read it: docs/guides/recipes.md, Secrets",
+    "CommandNotFound": "correct `command`, which does not run in a shell",
+    "NotebookCellFailed": "correct the cell; the outputs contain the notebook as executed so far",
+    "VariableMissing": "set the variable under `env`, or write $$NAME for the text $NAME",
+    "Timeout": "raise `timeout` in train.yaml, or reduce the work",
+    "OutputMissing": "write the missing files to $RUNNER_OUTPUT_DIR, or remove them from `outputs`",
+    "MetricOutOfRange": "check `runner metrics RUN`, or change `expect` in train.yaml",
+    "OutputUnreadable": "write outputs that the task may read",
+    "DiskFull": "write less data, or use a VM size with a larger disk",
     "StorageFailed": _RETRY,
-    "NodesMissing": "let the pool's nodes reach one another on ports 21000 to 28999",
-    "NodeUnhealthy": "set `retries`; reboot the node if it fails again: `runner why NODE`",
-    "Hung": "read the stacks: runner logs RUN --stderr; raise hang_timeout if it was busy",
-    "NodesLate": "shorten the preparation of that node, for example with less data",
-    "NodeLost": "check the memory of the node, or set `retries`",
+    "NodesMissing": "allow connections between the nodes of the pool on ports 21000 to 28999",
+    "NodeUnhealthy": "set `retries`; if the node fails again, run `runner why NODE` and reboot it",
+    "Hung": "read the stacks with `runner logs RUN --stderr`; raise `hang_timeout` if it was busy",
+    "NodesLate": "reduce the preparation of that node, for example with less data",
+    "NodeLost": "check the memory use of the script, or set `retries`",
 }
 _EXIT_REASONS = {
     NO_ACCESS: (
-        "storage denied access to the task: it has expired, was revoked, or lacks a role",
+        "storage denied access: the SAS expired or was revoked, or the identity lacks a role",
         (
-            f"{_RETRY}; the reason is at the end of the task's stdout.txt. A SAS is valid for "
-            "seven days in the queue and the time limit of each attempt; an identity needs the "
-            "role Storage Blob Data Contributor"
+            f"{_RETRY}; the end of stdout.txt of the task has the reason. A SAS is valid for seven "
+            "days in the queue and the time limit of each attempt; an identity needs the role "
+            "Storage Blob Data Contributor"
         ),
     ),
     NO_PYTHON: (
-        "the image has no python3 for the node agent, and uv could not bring one",
-        "add python3 to the image; the task's stderr.txt has the output of uv",
+        "the image has no python3 for the node agent, and uv could not install one",
+        "add python3 to the image; stderr.txt of the task has the output of uv",
     ),
     OLD_PYTHON: (
-        "the image's python3 is older than the 3.10 of the node agent, and uv could not bring one",
-        "use an image with python3 3.10 or newer; the task's stderr.txt has the output of uv",
+        "python3 of the image is older than 3.10, and uv could not install another one",
+        "use an image with Python 3.10 or newer; stderr.txt of the task has the output of uv",
     ),
 }
 # Codes of task failures: Batch REST docs, and reports of the service (Azure/Batch#4 and others,
@@ -82,22 +82,22 @@ _TASK_FAILURES = {
     "ContainerInvalidImage": ("the image cannot be pulled", _IMAGE),
     "ContainerInvalidRegistry": (
         "the container registry denied access to the pool",
-        "correct the container registry of the pool, and deploy the stack again",
+        "correct the container registry of the pool, and run `runner up`",
     ),
     "ContainerInvalidSettings": (
         "the container engine rejected the container",
-        "use an image for the architecture of the node; see why",
+        "use an image for the architecture of the node, or correct the reported setting",
     ),
     "ContainerPoolNotSupported": (
         "the pool does not run containers",
-        "use --pool to choose a pool with `containers: true` in the stack's file",
+        "use --pool with a pool that has `containers: true` in the stack's file",
     ),
     "ContainerTaskSettingsNotFound": (
-        "the pool runs containers only",
-        "give the recipe an `image`, or choose another pool with --pool",
+        "the pool runs only containers",
+        "add `image` to the recipe, or use another pool with --pool",
     ),
     "BlobAccessDenied": (
-        "storage denied the node access to the code: it has expired or is wrong",
+        "storage denied the node access to the code: the SAS expired or is invalid",
         f"{_RETRY}; access is valid for seven days in the queue",
     ),
     "BlobDownloadMiscError": ("storage failed before the script was started", _RESUME),
@@ -119,7 +119,7 @@ def explain_task(task: TaskView) -> tuple[str, str]:
         return _with_message(f"{task.failure_code}: {said}", task.failure_message), fix
     if task.exit_code in _EXIT_REASONS:
         return _EXIT_REASONS[task.exit_code]
-    if task.exit_code:  # the failure code is FailureExitCode, which adds nothing
+    if task.exit_code:  # the failure code is only FailureExitCode
         return f"the task ended with {describe_exit(task.exit_code)}", ""
     if task.failure_code:
         return _with_message(task.failure_code, task.failure_message), ""
@@ -146,7 +146,7 @@ class RunState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """True if the state does not change any more."""
+        """True if the state is final."""
         return self in _FINAL
 
 
@@ -159,7 +159,7 @@ def parse_states(words: Iterable[str]) -> frozenset[RunState]:
             raise RunnerError(
                 "R-STATE",
                 f"unknown state {name!r}",
-                why=f"states are {', '.join(known)}",
+                why=f"states: {', '.join(known)}",
                 fix="use a state such as --status failed",
             )
     return frozenset(RunState(name) for name in names)
@@ -173,7 +173,7 @@ _PREPARING_STAGES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """The Batch task of a run, with the codes of the service; `since` is when its phase began."""
+    """The Batch task of a run, with codes of the service; `since` is the start of its phase."""
 
     phase: TaskPhase
     node: str | None = None
@@ -194,9 +194,9 @@ class WaitCause:
         code: Name of the cause, such as `StartTaskFailed`.
         message: One sentence.
         fix: The next step; empty if there is none.
-        evidence: What the service reports, in lines: errors, the end of a log.
-        since: When the service reported it.
-        stuck: True if the run waits until somebody acts, False if it only has to wait.
+        evidence: Lines that the service reports: errors, the end of a log.
+        since: When the service first reported it.
+        stuck: True if the run waits until a user acts, False if it will start by itself.
     """
 
     code: str
@@ -212,7 +212,7 @@ class WaitCause:
         return {**asdict(self), "evidence": list(self.evidence), "since": since}
 
 
-JOB_DISABLED = "JobDisabled"  # code of the cause: the job of the run is paused, or is being moved
+JOB_DISABLED = "JobDisabled"  # code of the cause: the job of the run is paused or being moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +222,17 @@ class RunStatus:
     state: RunState
     reason: str = ""
     node: str | None = None
-    fix: str = ""  # the next step after a failure, or of a run that is stuck, if it is known
-    cause: WaitCause | None = None  # of a queued run, if the state of its pool explains it
+    fix: str = ""  # next step after a failure or for a stuck run, if known
+    cause: WaitCause | None = None  # cause of the wait of a queued run, if its pool explains it
 
     @property
     def stuck(self) -> bool:
-        """True if the run waits until somebody acts."""
+        """True if the run waits until a user acts."""
         return self.cause is not None and self.cause.stuck
 
     @property
     def label(self) -> str:
-        """The state for people: `paused` and `queued, stuck` are not states of their own."""
+        """The state for users, which also distinguishes `paused` and `queued, stuck`."""
         if self.cause is not None and self.cause.code == JOB_DISABLED:
             return "paused"
         return f"{self.state.value}, stuck" if self.stuck else self.state.value
@@ -244,10 +244,15 @@ WAITING = "waiting for a node"
 def decide_status(
     result: RunResult | None, task: TaskView | None, attempts: int, stage: str | None
 ) -> RunStatus:
-    """Return the state of a run: a committed result decides, without one the task does.
+    """Return the state of a run: that of its result or, without one, of its task.
 
-    Read the task before the result: a task completes after its result is written. `attempts` have
-    started, and `stage` is the last one that the agent reported.
+    Read the task before the result, because a task completes after its result is written.
+
+    Args:
+        task: the task, or None if it does not exist.
+        result: the result, or None.
+        attempts: number of started attempts.
+        stage: the last stage that the agent reported, or None.
     """
     if result is not None:
         node = task.node if task else None
@@ -255,24 +260,30 @@ def decide_status(
             RunState(result.status), result.message or "", node, advice_for_result(result.code)
         )
     if task is None:
-        return RunStatus(RunState.LOST, "its task does not exist and it has no result")
+        return RunStatus(RunState.LOST, "its task does not exist, and it has no result")
     if task.phase == "active":
         return RunStatus(RunState.QUEUED, _why_waiting(task, attempts))
     if task.phase == "completed":
         return _ended_without_result(task, attempts)
     if task.phase == "preparing" or attempts == 0 or stage is None or stage in _PREPARING_STAGES:
-        return RunStatus(RunState.PREPARING, stage or "the node downloads its files", task.node)
+        return RunStatus(
+            RunState.PREPARING, stage or "the node is downloading its files", task.node
+        )
     return RunStatus(RunState.RUNNING, "" if stage == "command" else stage, task.node)
 
 
 def count_evicted(
     began: int, ends: Iterable[AttemptEnd], *, waiting: bool, nodes: int = 1, requeues: int = 0
 ) -> int:
-    """Return how many of the ended attempts were lost with their node instead of failing.
+    """Return the number of ended attempts that were lost with their node and did not fail.
 
-    All started attempts have ended while the run waits for a node; else the last one still runs.
-    An attempt that somebody had requeued, as by a pause, was not evicted. Of a run on several
-    nodes, only Batch knows how often that was: `requeues`.
+    Args:
+        began: number of started attempts.
+        ends: the ends of attempts on record.
+        waiting: the run waits for a node, so all attempts have ended; else the last one runs.
+        nodes: number of nodes of the run.
+        requeues: attempts that Batch requeued on request, as for a pause. They were not evicted;
+            the records show them only for runs on one node.
     """
     over = began if waiting else began - 1
     ended = [end for end in ends if end.attempt <= over]
@@ -286,7 +297,7 @@ def _why_waiting(task: TaskView, attempts: int) -> str:
         return WAITING
     why = "it was requeued" if task.requeues else "its node was lost"
     why = "it is retried" if task.retries else why
-    return f"attempt {attempts} ended, {why}; {WAITING}"
+    return f"attempt {attempts} ended because {why}; {WAITING}"
 
 
 def _ended_without_result(task: TaskView, attempts: int) -> RunStatus:

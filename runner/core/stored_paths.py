@@ -1,7 +1,7 @@
-"""Paths in the storage account as users type them: `cats/2024`, `runs:ID`, `share:x`.
+"""Parse paths in the storage account as users type them: `cats/2024`, `runs:ID`, `share:x`.
 
-In a container, it is a stored path as `runner.protocol.names` describes it. On a share, which nodes
-mount, files have the names that scripts see.
+A path in a container is a stored path, see `runner.protocol.names`. Files on a share, which nodes
+mount, have the names that scripts see.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.names import as_stored, file_path, stored_path
 
 SHARE = "share"
-SHARE_PARTS = ".runner-parts"  # in the root of the share: files that are being uploaded
+SHARE_PARTS = ".runner-parts"  # folder at the root of the share for partial uploads
 # 3 to 63 of a-z, 0-9 and single dashes; `$root` and `$web` too (REST docs "Naming and Referencing
 # Containers, Blobs, and Metadata", read 2026-11-21).
 _CONTAINER = re.compile(r"\$?[a-z0-9](?:-?[a-z0-9]){2,62}")
@@ -21,7 +21,7 @@ _CONTAINER = re.compile(r"\$?[a-z0-9](?:-?[a-z0-9]){2,62}")
 # service rejects these, and removes dots at the end of a name: it would be stored as another.
 _NOT_IN_SHARE = re.compile(r'[":|<>*?]')
 _MAX_SHARE_PART = 255
-# Storage refused or changed these in the names of blobs when they were not escaped yet.
+# Storage rejected or changed these in names of blobs before names were escaped.
 _NEVER_IN_BLOBS = re.compile("[\x00-\x1f\x7f\\\\\ud800-\udfff\ufffe\uffff]")
 
 
@@ -29,7 +29,7 @@ _NEVER_IN_BLOBS = re.compile("[\x00-\x1f\x7f\\\\\ud800-\udfff\ufffe\uffff]")
 class StoredPath:
     """A blob, a file of the share, or a folder of either; `path` has no slash at either end.
 
-    `older` is what a version that did not escape the name would have called it, "" if the same.
+    `older` is the name that versions without escaping used, "" if it is the same.
     """
 
     store: str
@@ -47,7 +47,7 @@ class StoredPath:
         return self.name if self.store == SHARE else file_path(self.name)
 
     def below(self, path: str) -> StoredPath:
-        """Return the place of a file of this machine, by its path relative to this folder."""
+        """Return the place of a local file below this folder, by its relative path."""
         name = path if self.store == SHARE else stored_path(path)
         return replace(self, path=f"{self.path}/{name}".lstrip("/"), older="")
 
@@ -69,7 +69,7 @@ def parse_stored_path(text: str, default_store: str) -> StoredPath:
         RunnerError: the store or the path is invalid.
     """
     head, colon, rest = text.partition(":")
-    # A colon behind a slash is one of a file's name.
+    # A colon after a slash belongs to the name of a file.
     store, path = (head, rest) if colon and "/" not in head else (default_store, text)
     if store != SHARE and not _CONTAINER.fullmatch(store):
         raise _refused(
@@ -84,18 +84,20 @@ def parse_stored_path(text: str, default_store: str) -> StoredPath:
 
 
 def check_stored_name(text: str, name: str, store: str = "") -> str:
-    """Return the path in `store` that a user means with `name`.
+    """Return the path in `store` for a `name` that a user typed.
 
     Raises:
-        RunnerError: it cannot have that name; the error quotes `text`, which the user typed.
+        RunnerError: the name is not allowed; the error quotes `text`, the whole argument.
     """
     parts = name.split("/") if name else []
     if any(part in ("", ".", "..") for part in parts):
-        raise _refused(text, "parts cannot be empty, '.' or '..'", "use the plain path")
+        raise _refused(
+            text, "parts cannot be empty, '.' or '..'", "use a plain path such as folder/file"
+        )
     if store != SHARE:
         return as_stored(name)
     if any(as_stored(char) != char for char in name if char != "."):
-        why = "names on a file share have no backslash, no control character, and are UTF-8"
+        why = "names on a file share must be UTF-8 without backslash and control characters"
         raise _refused(as_stored(text), why, "rename it")
     _check_share_parts(text, parts)
     return name
@@ -103,14 +105,12 @@ def check_stored_name(text: str, name: str, store: str = "") -> str:
 
 def _check_share_parts(text: str, parts: list[str]) -> None:
     if parts and parts[0].lower() == SHARE_PARTS:  # names on a share ignore case
-        raise _refused(
-            text, f"{SHARE_PARTS} is reserved for files that are being uploaded", "rename it"
-        )
+        raise _refused(text, f"{SHARE_PARTS} is reserved for partial uploads", "rename it")
     for part in parts:
         if bad := _NOT_IN_SHARE.search(part):
-            raise _refused(text, f"names on a file share cannot have {bad[0]}", "rename it")
+            raise _refused(text, f"names on a file share cannot contain {bad[0]}", "rename it")
         if part.endswith("."):
-            raise _refused(text, "a file share removes the dot at the end of a name", "rename it")
+            raise _refused(text, "a file share removes a dot at the end of a name", "rename it")
         if len(part) > _MAX_SHARE_PART:
             why = f"a name on a file share has at most {_MAX_SHARE_PART} characters"
             raise _refused(f"{text[:40]}…", why, "shorten it")

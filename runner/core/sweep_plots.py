@@ -1,4 +1,4 @@
-"""Pictures of a sweep: learning curves, parallel coordinates, and importance of the parameters.
+"""Plots of a sweep: learning curves, parallel coordinates, and importance of the parameters.
 
 One SVG document, which loads nothing. Names and values are untrusted text and escaped.
 """
@@ -17,15 +17,15 @@ from typing import Any
 from runner.core.curves import Curve, draw_svg
 from runner.protocol.metrics import Goal, format_metric
 
-MOST_CURVES = 20  # of the best trials
+MOST_CURVES = 20  # maximum number of learning curves, of the best trials
 _WIDTH, _HEIGHT, _LEFT, _TOP = 720, 300, 60, 50
 _BAR = 24
-_GROUPS = 5  # of the values of a numeric parameter
+_GROUPS = 5  # groups of the values of a numeric parameter
 
 
 @dataclass(frozen=True, slots=True)
 class PlottedTrial:
-    """A trial: its parameters, its last value and the values before."""
+    """A trial: parameters, last value of the metric, and learning curve."""
 
     name: str
     params: Mapping[str, Any]
@@ -36,9 +36,9 @@ class PlottedTrial:
 def importance(trials: Sequence[PlottedTrial]) -> dict[str, float]:
     """Return the share of the variance of the metric that each parameter explains alone.
 
-    It is the adjusted correlation ratio (epsilon squared; Kelley, 1935) of the values in groups: a
-    group for each value of a parameter, or for each fifth of the trials by a number. It is 0 for a
-    parameter without any effect, and 1 for one that decides the metric. Most important first.
+    This is the adjusted correlation ratio (epsilon squared; Kelley, 1935) of the values in groups:
+    one group per value of a parameter or, for numbers, per fifth of the trials. It is 0 for a
+    parameter without effect and 1 for one that decides the metric. The most important comes first.
     """
     measured = [each for each in trials if each.value is not None and math.isfinite(each.value)]
     names = list(dict.fromkeys(name for each in measured for name in each.params))
@@ -81,9 +81,9 @@ def draw_sweep(title: str, metric: str, goal: Goal, trials: Sequence[PlottedTria
     """Return an SVG document.
 
     Args:
-        title: its heading.
+        title: heading of the document.
         metric: the metric that compares the trials.
-        goal: whether less or more of it is better.
+        goal: whether less or more of the metric is better.
         trials: all trials; those without a finite value are not drawn.
     """
     measured = [each for each in trials if each.value is not None and math.isfinite(each.value)]
@@ -109,7 +109,7 @@ def draw_sweep(title: str, metric: str, goal: Goal, trials: Sequence[PlottedTria
 
 
 def sweep_html(title: str, svg: str) -> str:
-    """Return an HTML page with the picture."""
+    """Return an HTML page with the plots."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
         f"</title></head>\n<body>\n{svg}</body></html>\n"
@@ -174,7 +174,7 @@ class _Axis:
 
 
 def _coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> _Part:
-    """Return a line for each trial through its parameters to the metric, the best in front."""
+    """Return one line per trial through its parameters to the metric, the best trial on top."""
     title = f'<text x="{_LEFT}" y="20" font-weight="bold">parameters and {_text(metric)}</text>\n'
     if not trials:
         return _Part(title + f'<text x="{_LEFT}" y="44">no trial has a value yet</text>\n', 60)
@@ -217,7 +217,7 @@ def _coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> _Pa
 
 
 def _shade(share: float) -> str:
-    """Return a color between light gray, of the worst, and blue, of the best trial."""
+    """Return a color between light gray (the worst trial) and blue (the best trial)."""
     worst, best = (215, 215, 215), (0, 90, 170)
     mixed = (round(a + (b - a) * share) for a, b in zip(worst, best, strict=True))
     return "#{:02x}{:02x}{:02x}".format(*mixed)

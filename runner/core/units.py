@@ -1,7 +1,7 @@
 """Sizes, durations and ages: one grammar to parse them, one format to display them.
 
-**Sizes.** `K M G T` are powers of 1000 and `Ki Mi Gi Ti` powers of 1024, as in Kubernetes, disks
-and networks; a `B` may follow, case does not matter, and a number alone is bytes. So `28G`, `28gb`
+**Sizes.** `K M G T` are powers of 1000 and `Ki Mi Gi Ti` powers of 1024, as in Kubernetes; a `B`
+may follow, case does not matter, and a number alone is bytes. So `28G`, `28gb`
 and `28 GB` are 28,000,000,000 bytes, `28Gi`, `28GiB` and `28 gib` are 30,064,771,072. Fractions are
 allowed (`1.5GiB`); a fraction of a byte is dropped.
 
@@ -9,7 +9,7 @@ allowed (`1.5GiB`); a fraction of a byte is dropped.
 ISO 8601 with weeks, days and times (`P1DT2H`, `PT15M`; months and years differ in length and are
 rejected), or a number alone, which is seconds. `m` is minutes in any case.
 
-Standard library only: `--since` and `--max-time` must not wait for pydantic.
+Standard library only, because `--since` and `--max-time` must not load pydantic.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from decimal import Decimal
 from runner.protocol import encoding
 from runner.protocol.errors import RunnerError
 
-format_size = encoding.format_size  # the agent formats sizes too
+format_size = encoding.format_size  # shared with the agent
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-# Written without flags and named groups, so that the JSON schemas have the same patterns.
+# No flags and named groups, so that the JSON schemas can have the same patterns.
 SIZE_PATTERN = rf"^\s*({_NUMBER})\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
 _UNITS = ("[wW]", "[dD]", "[hH]", "[mM](?:[iI][nN])?", "[sS]")
 _PARTS = "".join(rf"(?:({_NUMBER})\s*{unit}\s*)?" for unit in _UNITS)
@@ -39,12 +39,12 @@ DURATION_PATTERN = (
 _SIZE = re.compile(SIZE_PATTERN)
 _DURATION = re.compile(DURATION_PATTERN)
 _SECONDS = (7 * 86400, 86400, 3600, 60, 1)
-_LONGEST = 60  # characters of a text that an error repeats
+_LONGEST = 60  # characters of a text that an error quotes
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 class UnitError(ValueError):
-    """A text that is not a size or a duration; `what`, `why` and `fix` are parts of an error."""
+    """The text is not a size or a duration; `what`, `why` and `fix` are parts of an error."""
 
     def __init__(self, what: str, why: str, fix: str) -> None:
         super().__init__(f"{what}: {fix}")
@@ -69,9 +69,9 @@ def parse_size(text: str) -> int:
             return int(total)
     raise UnitError(
         f"{_short(text)} is not a size",
-        "a size is a number of bytes, or a number with K, M, G, T (powers of 1000) or Ki, Mi, Gi, "
-        "Ti (of 1024)",
-        "write 28GiB, 500MB, 64G or a number of bytes",
+        "expected a number of bytes, or a number with K, M, G, T (powers of 1000) or Ki, Mi, Gi, "
+        "Ti (powers of 1024)",
+        "use a size such as 28GiB, 500MB or 64G",
     )
 
 
@@ -96,8 +96,8 @@ def parse_duration(text: str) -> timedelta:
             return timedelta(seconds=int(total), microseconds=int(total % 1 * 10**6))
     raise UnitError(
         f"{_short(text)} is not a duration",
-        "a duration is numbers with w, d, h, m or s, or ISO 8601, or a number of seconds",
-        "write 90s, 90m, 1h30m, 2h, 1d, P1DT2H or a number of seconds",
+        "expected numbers with w, d, h, m or s, ISO 8601, or a number of seconds",
+        "use a duration such as 90s, 90m, 1h30m, 2h, 1d or P1DT2H",
     )
 
 
@@ -106,7 +106,7 @@ def parse_duration_flag(
 ) -> timedelta:
     """Return the duration given to a command-line option, from `least` (such as `1m`) to `most`.
 
-    `because` is why these are the bounds, if a user may wonder.
+    `because` is the reason for the bounds, shown to the user; "" without one.
 
     Raises:
         RunnerError: R-FLAG-VALUE, the text is not a duration or is out of bounds.
@@ -118,14 +118,14 @@ def parse_duration_flag(
             "R-FLAG-VALUE",
             f"invalid --{flag}: {err.what}",
             why=err.why,
-            fix=f"--{flag} 90m, 2h, 1d",
+            fix=f"--{flag} 90m",
         ) from err
     if parse_duration(least) <= found <= parse_duration(most):
         return found
     nearest = least if found < parse_duration(least) else most
     raise RunnerError(
         "R-FLAG-VALUE",
-        f"invalid --{flag}: {text} is out of bounds",
+        f"invalid --{flag} {text}",
         why=f"allowed: {least} to {most}{because and f', {because}'}",
         fix=f"--{flag} {nearest}",
     )
@@ -135,8 +135,8 @@ def parse_since(text: str, now: datetime) -> datetime:
     """Return the time of `--since`.
 
     Args:
-        text: A duration before `now`, with a unit (`7d`, `12h`), or a date or time; one without a
-            zone is of this machine's zone.
+        text: A duration before `now` with a unit (`7d`, `12h`), or a date or time, which without a
+            zone is local.
         now: The present, with a zone.
 
     Raises:
@@ -153,7 +153,7 @@ def parse_since(text: str, now: datetime) -> datetime:
         raise RunnerError(
             "R-SINCE",
             f"invalid --since {text!r}",
-            why="it is neither a duration with a unit (m, h, d, w) nor a date",
+            why="expected a duration with a unit (m, h, d, w) or a date",
             fix="--since 7d, --since 12h, or --since 2026-11-21",
         ) from err
 
@@ -179,7 +179,7 @@ def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str)
 
 
 def format_age(passed: timedelta) -> str:
-    """Return how long ago something was, in one unit: `12 s`, `5 min`, `3 h`, `12 d`."""
+    """Return an age in one unit: `12 s`, `5 min`, `3 h`, `12 d`."""
     seconds = max(round(passed.total_seconds()), 0)
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length or (unit == "min" and seconds >= length):

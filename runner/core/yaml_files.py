@@ -23,19 +23,19 @@ from runner.protocol.errors import RunnerError
 
 
 class StrictModel(BaseModel):
-    """A mapping in a file that a person writes: other keys and other types are errors."""
+    """A mapping in a file that a user writes: unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def one_of(*keys: str) -> dict[str, Any]:
-    """Return the part of a JSON schema that requires one of the keys, and no second one."""
+    """Return the part of a JSON schema that requires exactly one of the keys."""
     return {"oneOf": [{"required": [key]} for key in keys]}
 
 
 @dataclass(frozen=True, slots=True)
 class TextField:
-    """Annotation of a `str`: its `pattern`, `what` it is, the `rule` in words and an `example`."""
+    """Annotation of a `str`: `pattern`, `what` it is, the `rule` in words, and an `example`."""
 
     pattern: str
     what: str
@@ -55,7 +55,7 @@ class TextField:
         return {**handler(schema), "pattern": self.pattern}
 
     def _checked(self, value: str) -> str:
-        # fullmatch: `$` alone lets a newline at the end pass.
+        # `fullmatch`, because `$` alone accepts a newline at the end.
         if re.fullmatch(self.pattern, value):
             return value
         context = {
@@ -118,7 +118,7 @@ class Amount:
 
 
 FieldPath = tuple[int | str, ...]
-_LONGEST = 100  # characters of a value that an error repeats
+_LONGEST = 100  # characters of a value that an error quotes
 
 # Pydantic's error types, and the type that each expects.
 _EXPECTED: Mapping[str, str] = {
@@ -146,15 +146,19 @@ _WRITTEN: Mapping[str, str] = {
 # What, why and fix of pydantic's other error types, with names of its context in braces.
 _TEXTS: Mapping[str, tuple[str, str, str]] = {
     "missing": ("missing", "the key is required", "add it"),
-    "greater_than": ("got {value}", "allowed: more than {gt}", "write more than {gt}"),
-    "greater_than_equal": ("got {value}", "the least is {ge}", "write {ge} or more"),
-    "less_than_equal": ("got {value}", "the most is {le}", "write {le} or less"),
-    "too_short": ("it is empty", "it has {min_length} at least", "fill it"),
-    "string_too_short": ("it is empty", "it has {min_length} at least", "fill it"),
-    "too_long": ("it is too long", "it has {max_length} at most", "leave {max_length} or fewer"),
-    "finite_number": ("got {value}", "only a finite number can be compared", "write 0.5"),
-    "string_too_long": ("it is too long", "it has {max_length} at most", "shorten it"),
-    "int_parsing_size": ("got {value}", "the number is too large", "write a smaller number"),
+    "greater_than": ("got {value}", "allowed: more than {gt}", "use more than {gt}"),
+    "greater_than_equal": ("got {value}", "the minimum is {ge}", "use {ge} or more"),
+    "less_than_equal": ("got {value}", "the maximum is {le}", "use {le} or less"),
+    "too_short": ("it is empty", "the minimum length is {min_length}", "add a value"),
+    "string_too_short": ("it is empty", "the minimum length is {min_length}", "write text"),
+    "too_long": (
+        "it is too long",
+        "the maximum is {max_length}",
+        "use {max_length} or fewer entries",
+    ),
+    "finite_number": ("got {value}", "expected a finite number", "use a number such as 0.5"),
+    "string_too_long": ("it is too long", "the maximum is {max_length} characters", "shorten it"),
+    "int_parsing_size": ("got {value}", "the number is too large", "use a smaller number"),
     "time_type": ("got {value}", "expected a time of day", "write a time such as '08:00'"),
     "time_parsing": ("got {value}", "expected a time of day", "write a time such as '08:00'"),
     "union_tag_not_found": (
@@ -165,13 +169,13 @@ _TEXTS: Mapping[str, tuple[str, str, str]] = {
     "union_tag_invalid": (
         "{discriminator} is {value}",
         "allowed: {expected_tags}",
-        "write one of {expected_tags}",
+        "use one of {expected_tags}",
     ),
     "invalid_key": ("the key is not text", "YAML reads it as {kind}", "put it in quotes"),
 }
 _ANY = (
     "got {value}",
-    "it is not what is allowed here ({type})",
+    "the value is invalid ({type})",
     "docs/guides has an example of each key",
 )
 
@@ -188,7 +192,7 @@ class FieldProblem(NamedTuple):
 def near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `did you mean 'a' or 'b'?`, or an empty string if no known name is similar.
 
-    `cutoff` is the least similarity, from 0 to 1.
+    `cutoff` is the minimum similarity, from 0 to 1.
     """
     import difflib  # noqa: PLC0415  only a mistake needs it
 
@@ -199,7 +203,7 @@ def near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 def explain_errors(
     data: object, model: type[BaseModel], errors: Sequence[ErrorDetails]
 ) -> list[FieldProblem]:
-    """Return one problem per field, also if it matches none of several types."""
+    """Return one problem per field, even if the value matches none of several types."""
     places: dict[FieldPath, list[ErrorDetails]] = {}
     for error in errors:
         places.setdefault(_field_path(data, error), []).append(error)
@@ -248,7 +252,7 @@ def _of_another_kind(value: object, kinds: Sequence[str]) -> tuple[str, str, str
     fix = _WRITTEN[kinds[0]] if len(kinds) == 1 else f"write {expected}"
     if kinds[0] == "text" and isinstance(value, bool | int | float):
         fix = "put it in quotes"
-    why = "nothing is written there" if value is None else f"YAML reads it as {_read_as(value)}"
+    why = "the key has no value" if value is None else f"YAML reads it as {_read_as(value)}"
     return f"expected {expected}, got {shown(value)}", why, fix
 
 
@@ -268,11 +272,11 @@ def _read_as(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as the file has it, shortened to one line."""
+    """Return a value as in the file, shortened to one line."""
     if value is None:
         return "nothing"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    if isinstance(value, date):  # of which a datetime is one
+    if isinstance(value, date):  # includes datetime
         text = value.isoformat()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
@@ -280,14 +284,14 @@ def shown(value: object) -> str:
 def _unknown_key(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str]:
     known = sorted(_keys(model, error["loc"][:-1]))
     name = str(error["loc"][-1])
-    fix = near(name, known) or f"remove {name}, or correct its name"
+    fix = near(name, known) or f"remove {name!r}, or correct the name"
     return "unknown key", f"allowed: {', '.join(known)}", fix
 
 
 def _other_word(value: object, allowed: str) -> tuple[str, str, str]:
     names = [name.strip("'") for name in allowed.replace(" or ", ", ").split(", ")]
     fix = near(value, names) if isinstance(value, str) else ""
-    return f"got {shown(value)}", f"allowed: {allowed}", fix or f"write {' or '.join(names)}"
+    return f"got {shown(value)}", f"allowed: {allowed}", fix or f"use {' or '.join(names)}"
 
 
 def _keys(model: type[BaseModel], parents: FieldPath) -> set[str]:
@@ -323,31 +327,31 @@ __all__ = [
 Model = TypeVar("Model", bound=BaseModel)
 _UNREADABLE: dict[type[OSError], str] = {
     FileNotFoundError: "correct the path",
-    IsADirectoryError: "name a file in that folder",
+    IsADirectoryError: "use the path of a file in that folder",
 }
-_MAX_BYTES = 1 << 19  # of ordinary text, which takes half a second
+_MAX_BYTES = 1 << 19  # parsing this much ordinary text takes half a second
 _MAX_LINES = 20_000
 _MAX_LINE = 50_000  # characters
 _MAX_DEPTH = 50
 _TOO_DEEP = "nested too deeply"
-_TOO_DEEP_FIX = "close brackets before you open more, and indent fewer lines below one another"
-_MAX_VALUES = 8_000  # 500 tasks, the most of a submit file, of 16 values: half a second
-# To the end of the line, or the next token.
+_TOO_DEEP_FIX = "use fewer nested brackets and levels of indentation"
+_MAX_VALUES = 8_000  # 500 tasks, the maximum of a submit file, with 16 values each: half a second
+# Spaces and a comment, up to the end of the line or the next token.
 _IGNORED = re.compile(r"[ ]*(?:#[^\0\r\n\x85\u2028\u2029]*)?")
 _IGNORED_IN_FLOW = re.compile(r"[ \t]*(?:#[^\0\r\n\x85\u2028\u2029]*)?")
-# The start of ruamel's messages, and the fix for each.
+# Fixes by the start of ruamel's message.
 _FIXES = {
-    "mapping values are not allowed": "put text that has `: ` in it in quotes, or indent as above",
+    "mapping values are not allowed": "quote text that contains `: `, or correct the indentation",
     "could not find expected ':'": "write `key: value`, with a space after the colon",
-    "found character '\\t'": "indent with spaces: YAML takes no tabs",
+    "found character '\\t'": "indent with spaces, because YAML does not allow tabs",
     "found duplicate key": "remove one of the two",
     "found unexpected end of stream": "close the quote that was opened",
-    "expected ',' or": "close the bracket, or put a comma between",
-    "expected <block end>": "indent it as the line that it belongs with",
-    "but found another document": "keep what is above the line `---`, or below it",
+    "expected ',' or": "close the bracket, or add a comma between values",
+    "expected <block end>": "indent the line like the others of its block",
+    "but found another document": "remove `---` and the document above or below it",
     "unacceptable character": "remove the control character",
 }
-_FIX = "put text with special characters in single quotes, and indent with spaces"
+_FIX = "quote text with special characters in single quotes, and indent with spaces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +363,7 @@ class Document:
     find_tree: Callable[[], Any]
 
     def line(self, location: tuple[int | str, ...]) -> int:
-        """Return the line, from 1, of the deepest part of `location` that is in the file."""
+        """Return the line, from 1, of the deepest part of `location` that exists in the file."""
         return _line(self.find_tree(), location)
 
 
@@ -375,20 +379,23 @@ def read_document(path: Path, *, code: str) -> Document:
     text = _text(path, code)
     parser = _parser()
     try:
-        # Else it has too few marks for too many values, or too deep ones.
+        # Count values first: aliases can repeat too many of them, or nest them too deeply.
         marks = sum(map(text.count, "*,:[{-?"))
         if "&" in text or marks > _MAX_VALUES / 2 or text.count("[") + text.count("{") > _MAX_DEPTH:
             _check_values(code, path, text)
         tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
     except MarkedYAMLError as err:
         raise _marked_error(code, path, err) from err
-    except (YAMLError, ValueError) as err:  # a character that YAML does not have, or a value
+    except (
+        YAMLError,
+        ValueError,
+    ) as err:  # a character that YAML does not allow, or an invalid value
         position = getattr(err, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
         raise _syntax_error(code, path, str(err).splitlines()[0], line=line) from err
-    except (LookupError, AttributeError, TypeError) as err:  # from `!!float x`, without a mark
-        problem = "a value is not what its tag (`!!...`) says"
-        fix = "remove the tag, or put text that begins with ! in quotes"
+    except (LookupError, AttributeError, TypeError) as err:  # from `!!float x`; has no mark
+        problem = "a value does not match its tag (`!!...`)"
+        fix = "remove the tag, or quote text that begins with !"
         raise _syntax_error(code, path, problem, fix) from err
     except RecursionError as err:
         _check_values(code, path, text)
@@ -405,10 +412,10 @@ def _parser() -> Any:
     from ruamel.yaml import YAML  # noqa: PLC0415  see above
     from ruamel.yaml.scanner import RoundTripScanner  # noqa: PLC0415
 
-    scanner: Any = RoundTripScanner  # it has no types
+    scanner: Any = RoundTripScanner  # ruamel has no types
 
     class Scanner(scanner):
-        """Skips comments as fast as it can: the original takes 20 s for half a million lines."""
+        """Skips comments fast: the original takes 20 s for half a million lines."""
 
         def scan_to_next_token(self) -> None:
             reader = self.reader
@@ -465,8 +472,8 @@ def fields_error(
     Args:
         document: the file.
         problems: at least one.
-        code: the first part of the error's code.
-        name_of: the name of a field in the message.
+        code: prefix of the error code.
+        name_of: returns the name of a field for the message.
     """
     ordered = sorted(problems, key=lambda problem: document.line(problem.place))
     lines = [f"{document.line(p.place)}: {name_of(p.place)}: {p.what}" for p in ordered]
@@ -514,7 +521,7 @@ def _syntax_error(
     return RunnerError(
         f"{code}-SYNTAX",
         f"{path}:{line}: {problem}" if line else f"{path}: {problem}",
-        why="the file is not valid YAML of this kind",
+        why="the file is not valid YAML",
         fix=fix or next(known, _FIX),
     )
 
@@ -526,10 +533,10 @@ def _marked_error(code: str, path: Path, err: Any) -> RunnerError:
 
 
 def _check_values(code: str, path: Path, text: str) -> None:
-    """Count the values of the file, with what its aliases repeat, before any of them is built.
+    """Count the values of the file, including those that aliases repeat, before building them.
 
     Raises:
-        RunnerError: they are too many or too deep, or an alias is part of what it repeats.
+        RunnerError: values are too many or too deeply nested, or an alias is recursive.
     """
     from ruamel.yaml import events  # noqa: PLC0415  see above
 
@@ -546,8 +553,8 @@ def _check_values(code: str, path: Path, text: str) -> None:
         elif isinstance(event, events.AliasEvent):
             repeated = anchors.get(anchor or "", 1)
             if not repeated:
-                problem = f"*{anchor} is part of what it repeats"
-                fix = f"write out what is meant in place of *{anchor}"
+                problem = f"alias *{anchor} refers to itself"
+                fix = f"replace *{anchor} by its value"
                 raise _syntax_error(code, path, problem, fix, line)
             total += repeated
         elif isinstance(event, events.NodeEvent):
@@ -559,7 +566,7 @@ def _check_values(code: str, path: Path, text: str) -> None:
             if anchor:
                 anchors[anchor] = int(isinstance(event, events.ScalarEvent))
         if total > _MAX_VALUES:
-            fix = "keep large data in files of their own, and repeat less with aliases (*name)"
+            fix = "move large data to other files, and use fewer aliases (*name)"
             raise _syntax_error(code, path, f"more than {_MAX_VALUES:,} values", fix, line)
 
 
@@ -568,7 +575,7 @@ def _no_mapping(code: str, path: Path, text: str, tree: object) -> RunnerError:
     node = _parser().compose(text)
     kind, fix = "text", "write `key: value`, with a space after the colon"
     if isinstance(tree, list):
-        kind, fix = "a list", "begin with `key:` and not `- `"
+        kind, fix = "a list", "begin the file with `key:`, not with `- `"
     problem = f"expected `key: value` lines at the top, got {kind}"
     return _syntax_error(code, path, problem, fix, node.start_mark.line + 1)
 
@@ -581,25 +588,28 @@ def _text(path: Path, code: str) -> str:
             f"{code}-READ",
             f"cannot read {path}",
             why=str(err.strerror),
-            fix=_UNREADABLE.get(type(err), f"make {path.name} a file that you may read"),
+            fix=_UNREADABLE.get(
+                type(err),
+                f"check that {path.name} is a file, and that you have permission to read it",
+            ),
         ) from err
     if len(raw) > _MAX_BYTES:
-        fix = "name large things in it, and keep them in files of their own"
+        fix = "move large values to other files, and refer to them here"
         line = raw.count(b"\n", 0, _MAX_BYTES) + 1
         raise _syntax_error(code, path, "larger than 512 KiB", fix, line)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as err:
         problem = f"not UTF-8 text (byte {err.start})"
-        fix = "save it as UTF-8, or type that character anew"
+        fix = "save the file as UTF-8, or type the character again"
         line = raw.count(b"\n", 0, err.start) + 1
         raise _syntax_error(code, path, problem, fix, line) from err
     lines = text.splitlines()
     if len(lines) > _MAX_LINES:
-        fix = "write fewer comments and empty lines, and keep large data in files of their own"
+        fix = "remove comments and empty lines, or move large data to other files"
         raise _syntax_error(code, path, f"more than {_MAX_LINES:,} lines", fix, _MAX_LINES + 1)
     if long := next((n for n, line in enumerate(lines, 1) if len(line) > _MAX_LINE), None):
-        fix = "keep large values in files of their own"
+        fix = "move large values to other files"
         raise _syntax_error(code, path, f"longer than {_MAX_LINE:,} characters", fix, long)
     return text
 
@@ -624,12 +634,12 @@ def _line(tree: Any, location: tuple[int | str, ...]) -> int:
     for part in location:
         lc: Any = getattr(node, "lc", None)
         if isinstance(node, CommentedMap) and part in node:
-            if part in (lc.data or {}):  # else it is merged by `<<`: use the line of its mapping
+            if part in (lc.data or {}):  # else `<<` merges the key: use the line of its mapping
                 line = lc.key(part)[0]
         elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):
             line = lc.item(part)[0]
         else:
-            continue  # a part that pydantic added, or a missing key: use the line of its parent
+            continue  # pydantic added this part, or the key is missing: use the line of the parent
         node = cast("Any", node)[part]
     return line + 1
 
@@ -642,5 +652,5 @@ def _field_error(
     why = first.why
     if len(problems) > 1:
         why = f"{why}; " if why else ""
-        why += f"{len(problems) - 1} more in this file"
+        why += f"the file has {len(problems) - 1} more problem{'s' * (len(problems) > 2)}"
     return field_error(document, first.place, first.what, code=code, why=why, fix=first.fix)

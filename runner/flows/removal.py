@@ -53,6 +53,10 @@ from runner.protocol.waiting_trials import waiting_blob
 _SUBMITTED_WITHIN = timedelta(minutes=15)
 _SETTLE_S = 30.0  # a task ends soon after its run: after a cancellation, within its grace period
 _POLL_S = 0.5
+_NEWER = (
+    "a newer version of runner wrote it",
+    "run `pip install --upgrade azure-batch-runner`, then run the command again",
+)
 _ROUNDS = 3
 _NO_SPEC = RunSpec(run_id="")
 
@@ -238,7 +242,7 @@ def _kept(
         if row.status and not row.status.state.final:
             needed[row.run_id] = f"it is {row.status.state.value}", f"runner cancel {row.run_id}"
         elif row.record is None and _is_newer(container, row.run_id):
-            needed[row.run_id] = "a newer runner wrote it", "update runner, then try again"
+            needed[row.run_id] = _NEWER
     others = [row for row in chosen if row.run_id not in needed]
     tasks = _tasks_of(connection, others, settle_s)
     for row in others:

@@ -133,7 +133,7 @@ def check_name(name: str) -> str:
 def check_alias(alias: str) -> str:
     """Return the alias. Raise ModelError if it is not allowed or computed."""
     if alias in COMPUTED_ALIASES:
-        why = f"runner computes @{alias} from the versions"
+        why = f"@{alias} is reserved: it is computed from the versions"
     elif re.fullmatch(ALIAS_PATTERN, alias):
         return alias
     else:

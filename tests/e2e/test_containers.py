@@ -111,7 +111,7 @@ def test_script_uses_the_old_python_of_its_image_and_the_agent_its_own(
 @pytest.mark.parametrize(
     ("image", "said", "fix"),
     [
-        ("docker.io/library/typo:1", "the image cannot be pulled", "check its name and tag"),
+        ("docker.io/library/typo:1", "the image cannot be pulled", "check name and tag"),
         (NO_PYTHON, "the image has no python3", "add python3 to the image"),
     ],
 )

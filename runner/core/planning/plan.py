@@ -1,4 +1,4 @@
-"""The plan of a run: made once by a pure function, when everything it depends on is known."""
+"""The plan of a run, which a pure function makes once everything that it depends on is known."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from runner.protocol.metrics import ExpectedRange
 from runner.protocol.paths import slug
 from runner.protocol.run_spec import CodeRef, DataRef, RunOrigin, RunSpec, to_arguments
 
-_QUEUE_ALLOWANCE = timedelta(days=7)  # how long a task may wait for a node before its SAS ends
-_AFTER_ALLOWANCE = timedelta(days=30)  # how long others may take that it waits for
-_WALL_CLOCK_MARGIN = timedelta(minutes=30)  # environment, data and export around the command
+_QUEUE_ALLOWANCE = timedelta(days=7)  # time that a task may wait for a node before its SAS expires
+_AFTER_ALLOWANCE = timedelta(days=30)  # time for the runs that it waits for
+_WALL_CLOCK_MARGIN = timedelta(
+    minutes=30
+)  # time for environment, data and export, in addition to the command
 
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
     """Hashes of everything that this machine uploads.
 
-    `named` are the inputs as run.json holds them.
+    `named` are the inputs as run.json stores them.
     """
 
     code: CodeRef
@@ -76,8 +78,8 @@ class Placement:
 class RunPlan:
     """Everything that a submission will do, without secrets.
 
-    `after` are the runs that must succeed before it, `depends_on` those of them, and others, whose
-    tasks had not ended when it was submitted; they are tasks of the same job.
+    `after` are the runs that must succeed before it. `depends_on` are tasks of the same job that
+    Batch waits for; they had not ended when the run was submitted.
     """
 
     run_id: str
@@ -91,8 +93,8 @@ class RunPlan:
     params: Mapping[str, ParamValue]
     recipe: Recipe
     inputs: RunInputs
-    origin: Mapping[str, str] | None = None  # kind and run_id of what it repeats
-    repeats: RunSpec | None = None  # the run that it repeats, with the changes asked for
+    origin: Mapping[str, str] | None = None  # kind, and run ID of the repeated run
+    repeats: RunSpec | None = None  # the repeated run, with the requested changes
     after: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     group: str | None = None
@@ -144,15 +146,15 @@ class RunPlan:
 
     @property
     def wall_clock(self) -> timedelta | None:
-        """Return Batch's time limit, a backstop: the agent enforces `timeout_s`.
+        """Return Batch's time limit, a safety net: the agent enforces `timeout_s`.
 
-        On several nodes one task may be two attempts, when an agent was lost and came back.
+        On several nodes, one task may contain two attempts, if an agent was lost and rejoined.
         """
         return _wall_clock(self.recipe, self.job_limit_s)
 
     @property
     def access_lifetime(self) -> timedelta:
-        """Return how long the task needs storage access: to wait, and for every attempt."""
+        """Return how long the task needs storage access: the wait and every attempt."""
         attempts = self.recipe.retries + 1
         waiting = _QUEUE_ALLOWANCE + (_AFTER_ALLOWANCE if self.depends_on else timedelta())
         return waiting + attempts * (self.wall_clock or timedelta(days=7))
@@ -169,7 +171,7 @@ def _wall_clock(recipe: Recipe, job_limit_s: int | None) -> timedelta | None:
 
 
 def to_work(recipe: Recipe, *, waits: bool) -> Work:
-    """Return what the task of a recipe occupies, for `plan_cost`."""
+    """Return nodes and times of the task of a recipe, for `plan_cost`."""
     limit = _wall_clock(recipe, None)
     return Work(
         recipe.resources.nodes,
@@ -220,10 +222,10 @@ def plan_run(
 def _expected(
     recipe: Recipe, request: RunRequest, data: DataRef | None
 ) -> tuple[ExpectedRange, ...]:
-    """Return the ranges that apply: one that only warns describes the recipe as it stands.
+    """Return the ranges that apply to the run.
 
-    A run with other parameters, or with data that its downloader calls incomplete, may be outside
-    of it for good reasons. A range that fails the run is a condition, and always applies.
+    With other parameters or incomplete data, metrics may be outside for good reasons, so such a run
+    gets no ranges that only warn. A range that fails the run is a condition and always applies.
     """
     defaults = {param.name: param.default for param in recipe.params if param.default is not None}
     as_it_stands = dict(request.params) == defaults and not request.script_args
@@ -235,13 +237,13 @@ def _expected(
 def _check_rehearsal(target: str, pool: PoolOutput) -> None:
     """Raise RunnerError unless evictions of a pool can be rehearsed.
 
-    Batch has no operation that evicts a spot node (REST API 2025-06-01); to remove or reboot one is
-    no eviction, because it gives no notice and counts as a request of the user.
+    Batch has no operation that evicts a spot node (REST API 2025-06-01). Removing or rebooting a
+    node is not an eviction: it gives no notice and counts as a request of the user.
     """
     if target != "local":
         raise RunnerError(
             "R-EVICT-AZURE",
-            "evictions can be rehearsed on this machine only",
+            "evictions can be rehearsed only on this machine",
             why="Azure Batch has no operation that evicts a spot node",
             fix="--target local",
             exit_code=ExitCode.PREFLIGHT,
@@ -266,8 +268,8 @@ _LIKE_A_SECRET = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|AC
 def env_warnings(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return a warning for each variable that is named like a secret."""
     return tuple(
-        f"{name} in env looks like a secret, and run.json and logs show it; as one it is written "
-        f"secrets: {{{name}: {{env: {name}}}}}"
+        f"{name} in env looks like a secret, but run.json and logs show its value; to keep it "
+        f"secret, write `secrets: {{{name}: {{env: {name}}}}}`"
         for name, value in env.items()
         if value and _LIKE_A_SECRET.search(name)
     )

@@ -43,7 +43,7 @@ def pools_for_all(
     named = next(
         (pool for pool in outputs.pools if pool.id.lower() == (wanted or "").lower()), None
     )
-    if named is None and (fitting or wanted is not None):  # an unknown pool is refused later
+    if named is None and (fitting or wanted is not None):  # an unknown pool is rejected later
         return replace(outputs, pools=fitting or outputs.pools)
     if named is not None and named in fitting:
         return outputs
@@ -53,7 +53,7 @@ def pools_for_all(
     raise RunnerError(
         "R-POOL-CONTAINERS",
         f"{runs} every task",
-        why=f"{inside} has an image and {outside} has none: tasks of one file share a pool, "
+        why=f"{inside} has an image and {outside} has none; tasks of one file share a pool, "
         "and a pool runs either containers only or none",
         fix=f"--pool {fitting[0].id}"
         if fitting
@@ -75,7 +75,10 @@ def _unsuitable(what: str, image: str | None, fitting: tuple[PoolOutput, ...]) -
     if image is None:
         problem, fix = "runs containers only", "add `image` to the recipe"
     else:
-        problem, fix = "runs no containers", "add a pool with `containers: true` and deploy"
+        problem, fix = (
+            "runs no containers",
+            "add a pool with `containers: true` to the stack, and run `runner up`",
+        )
     return RunnerError(
         "R-POOL-CONTAINERS",
         f"{what} {problem}",
@@ -105,14 +108,14 @@ def choose_pool(
 ) -> PoolChoice:
     """Return the pool `wanted`, else the first that fits, preferring fewer GPUs.
 
-    A named pool is used even if it lacks resources of the recipe (`asked`): in this way a recipe
-    for a GPU runs on the local pool. It must have the resources of the command (`insisted`).
+    A named pool is used even if it lacks resources of the recipe (`asked`), so that a recipe for a
+    GPU runs on the local pool. It must have the resources of the command line (`insisted`).
     """
     if not outputs.pools:
         raise RunnerError(
             "R-POOL-NONE",
             "this stack has no pools",
-            fix="add a pool to the stack's configuration and deploy it",
+            fix="add a pool to the stack's configuration, and run `runner up`",
             exit_code=ExitCode.PREFLIGHT,
         )
     if wanted is not None:
@@ -130,7 +133,7 @@ def lacks(pool: PoolOutput, asked: Resources) -> str:
     missing: list[str] = []
     if asked.gpus is not None and pool.gpus < asked.gpus:
         plural = "" if pool.gpus == 1 else "s"
-        missing.append(f"{pool.gpus or 'no'} GPU{plural}, {asked.gpus} wanted")
+        missing.append(f"{pool.gpus or 'no'} GPU{plural} ({asked.gpus} needed)")
     if asked.memory_bytes is not None:
         missing += _memory(pool, asked.memory_bytes)
     if asked.vm_sizes and pool.vm_size.lower() not in {size.lower() for size in asked.vm_sizes}:
@@ -143,11 +146,11 @@ def lacks(pool: PoolOutput, asked: Resources) -> str:
 
 def _memory(pool: PoolOutput, wanted_bytes: int) -> list[str]:
     machine = find_machine(pool.vm_size)
-    if machine is None:  # this machine, or an unknown size: only the node knows
+    if machine is None:  # this machine or an unknown size: only the node knows its memory
         return []
     if machine.memory_gib * _GIB >= wanted_bytes:
         return []
-    return [f"{machine.memory_gib:g} GiB of memory, {wanted_bytes / _GIB:.3g} wanted"]
+    return [f"{machine.memory_gib:g} GiB of memory ({wanted_bytes / _GIB:.3g} needed)"]
 
 
 def _capacity(pool: PoolOutput, wanted: str) -> list[str]:
@@ -163,9 +166,10 @@ def _nodes(pool: PoolOutput, wanted: int) -> list[str]:
     if wanted == 1 or pool.task_nodes is None or pool.task_nodes >= wanted:
         return []
     if pool.task_nodes > 1:
-        return [f"{pool.task_nodes} nodes of {wanted}"]
-    why = f"{pool.max_nodes} node" if pool.max_nodes < 2 else "no tasks over several nodes"
-    return [f"{why}, {wanted} wanted"]
+        return [f"{pool.task_nodes} nodes ({wanted} needed)"]
+    if pool.max_nodes < 2:
+        return [f"{pool.max_nodes} node ({wanted} needed)"]
+    return [f"only tasks on one node ({wanted} nodes needed)"]
 
 
 def check_nodes(pool: PoolOutput, wanted: int) -> None:
@@ -182,8 +186,8 @@ def check_nodes(pool: PoolOutput, wanted: int) -> None:
 
 def _nodes_fix(wanted: int) -> str:
     return (
-        f"run `runner local up --nodes {wanted} --slots 1` on this machine; on Azure a pool with "
-        f"`inter_node_communication: true`, `slots: 1` and {wanted} nodes or more"
+        f"run `runner local up --nodes {wanted} --slots 1` on this machine; on Azure, use a pool "
+        f"with `inter_node_communication: true`, `slots: 1` and at least {wanted} nodes"
     )
 
 
@@ -192,9 +196,9 @@ def _named(pool: PoolOutput, asked: Resources, insisted: Resources) -> PoolChoic
     if missing := lacks(pool, insisted):
         raise RunnerError(
             "R-POOL-FIT",
-            f"pool {pool.id!r} does not fit",
+            f"pool {pool.id!r} does not have the requested resources",
             why=f"it has {missing}",
-            fix="remove --pool, or the option that it does not satisfy",
+            fix="remove --pool, or the option that the pool does not satisfy",
         )
     missing = lacks(pool, asked)
     warning = f"pool {pool.id} does not satisfy `resources`: it has {missing}"
@@ -209,19 +213,19 @@ def _by_name(wanted: str, outputs: StackOutputs) -> PoolOutput:
     raise RunnerError(
         "R-POOL-UNKNOWN",
         f"unknown pool {wanted!r}",
-        why=f"pools of this stack are: {', '.join(pool.id for pool in outputs.pools)}",
+        why=f"pools of this stack: {', '.join(pool.id for pool in outputs.pools)}",
         fix=f"--pool {by_id[near[0]].id if near else outputs.pools[0].id}",
     )
 
 
 def _none_fits(pools: Sequence[PoolOutput], asked: Resources) -> RunnerError:
     reasons = "; ".join(f"{pool.id} has {lacks(pool, asked)}" for pool in pools)
-    fix = f"--pool {pools[0].id} to use it nevertheless, or add a pool to the stack"
+    fix = f"--pool {pools[0].id} to use that pool anyway, or add a pool to the stack"
     if all(_nodes(pool, asked.nodes) for pool in pools):
         fix = _nodes_fix(asked.nodes)
     if asked.capacity == _FALLBACK:
         fix = (
-            "set `scenario: spot_first_with_dedicated_fallback` and `max_dedicated: 1` of a pool, "
+            "set `scenario: spot_first_with_dedicated_fallback` and `max_dedicated: 1` for a pool, "
             f"or use --pool {pools[0].id}"
         )
     return RunnerError(
@@ -247,7 +251,7 @@ def choose_common_pool(
         raise RunnerError(
             "R-POOL-FIT",
             "no pool of this stack fits every task",
-            why="tasks of one file share a Batch job, and so a pool; "
+            why="tasks of one file share a Batch job and therefore a pool; "
             + "; ".join(f"{pool} {misfit}" for pool, misfit in misfits.items()),
             fix=f"--pool {outputs.pools[0].id}, or submit the tasks in separate files",
             exit_code=ExitCode.PREFLIGHT,

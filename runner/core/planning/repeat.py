@@ -24,21 +24,23 @@ RepeatKind = Literal["retry", "resume", "reproduce"]
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """How to repeat a run: the kind, changed parameters, and where to resume.
+    """How to repeat a run: kind, changed parameters, and the checkpoint to resume from.
 
-    `after` are the runs it waits for, by those that the repeated one waited for.
+    `after` has the runs to wait for, by the runs that the repeated run waited for.
     """
 
     kind: RepeatKind
     overrides: tuple[str, ...] = ()
     resume_from: ResumeFrom | None = None
     after: Mapping[str, str] = field(default_factory=dict[str, str])
-    constraints: tuple[str, ...] | None = None  # `name==version` of every package; None leaves them
-    nodes: int | None = None  # on so many; None leaves it
+    constraints: tuple[str, ...] | None = (
+        None  # `name==version` of every package; None keeps those of the run
+    )
+    nodes: int | None = None  # number of nodes; None keeps that of the run
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """Return the runs it waits for, each once."""
+        """Return the runs to wait for, without duplicates."""
         return tuple(dict.fromkeys(self.after.values()))
 
 
@@ -55,8 +57,8 @@ def plan_again(
     """Return the plan of the repetition; `origin` is None for a run of a schedule.
 
     Raises:
-        RunnerError: An override names a parameter that the run does not have.
-        ValueError: The run recorded no code or no command.
+        RunnerError: an override names a parameter that the run does not have.
+        ValueError: the run recorded no code or no command.
     """
     record.check_executable()
     params = change_params(record, asked.overrides)
@@ -97,7 +99,7 @@ def plan_again(
 
 
 def change_params(record: RunSpec, overrides: Iterable[str]) -> dict[str, ParamValue]:
-    """Return the parameters with overrides, each of the type of its recorded value."""
+    """Return the parameters with overrides, converted to the type of the recorded value."""
     declared = tuple(Param.of_value(name, value) for name, value in record.params.items())
     return resolve_params(declared, overrides, notebook_of(record.command))
 
@@ -105,9 +107,16 @@ def change_params(record: RunSpec, overrides: Iterable[str]) -> dict[str, ParamV
 def choose_same_pool(
     wanted: str | None, record: RunSpec, outputs: StackOutputs, nodes: int | None = None
 ) -> PoolOutput:
-    """The pool that is named, else the run's own. Raises RunnerError where there is none.
+    """Return the pool `wanted`, else the run's own.
 
-    Or where it does not take a run on `nodes`, which are the run's own where it is None.
+    Args:
+        wanted: name of a pool, or None.
+        record: the run.
+        outputs: the stack.
+        nodes: number of nodes of the repetition; None for that of the run.
+
+    Raises:
+        RunnerError: the pool does not exist, or cannot run a task on so many nodes.
     """
     name = (wanted or record.pool).lower()
     for pool in outputs.pools:
@@ -117,9 +126,9 @@ def choose_same_pool(
     names = ", ".join(pool.id for pool in outputs.pools)
     raise RunnerError(
         "R-POOL-UNKNOWN",
-        f"there is no pool {wanted or record.pool!r}",
-        why=f"this stack has: {names or 'no pool'}"
-        + ("" if wanted else f"; {record.run_id} ran on one that is gone"),
+        f"unknown pool {wanted or record.pool!r}",
+        why=f"pools of this stack: {names or 'none'}"
+        + ("" if wanted else f"; the pool of {record.run_id} does not exist any more"),
         fix=f"--pool {outputs.pools[0].id}"
         if outputs.pools
         else "add a pool to the stack's file, then run `runner up`",
@@ -133,15 +142,15 @@ def order_again(after: Edges) -> tuple[str, ...]:
     except CyclicError as err:
         raise RunnerError(
             "R-RETRY-CYCLE",
-            f"these runs wait for one another: {' -> '.join(err.path)}",
-            why="a run.json was changed after the submission, as no submission has a cycle",
-            fix="repeat others one by one: `runner ps --status failed`, then `runner retry RUN`",
+            f"runs depend on each other: {' -> '.join(err.path)}",
+            why="run.json of one of them was changed after its submission",
+            fix="run `runner ps --status failed`, then `runner retry RUN` for single runs",
             exit_code=ExitCode.RUN_FAILED,
         ) from err
 
 
 def _changed(record: RunSpec, asked: Repetition) -> RunSpec:
-    """Return the run with the changes asked for; everything else stays as it was recorded."""
+    """Return the run with the requested changes; everything else stays as recorded."""
     after, model = asked.after, record.model
     changes: dict[str, Any] = {
         "after": asked.awaited if record.after else (),
@@ -153,7 +162,7 @@ def _changed(record: RunSpec, asked: Repetition) -> RunSpec:
         },
         "resources": replace(record.resources, nodes=asked.nodes or record.nodes),
     }
-    if asked.kind != "reproduce":  # a run that resumed another one is reproduced from there, too
+    if asked.kind != "reproduce":  # a reproduction starts from the same checkpoint
         changes["resume_from"] = asked.resume_from
     elif model is not None:
         # A new version would move @latest and the aliases back to an old run.
@@ -172,7 +181,7 @@ def _command(
         return changed
     raise RunnerError(
         "R-SET-COMMAND",
-        "the run's command does not hold its parameters",
-        why="run.json was not written by a runner that knows how they are passed",
-        fix="run it again without --set",
+        "cannot change the parameters of the run",
+        why="the recorded command does not contain the recorded parameters as arguments",
+        fix="repeat the run without --set",
     )

@@ -18,14 +18,14 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One difference, as texts for people."""
+    """One difference, as text for users."""
 
     what: str
     was: str
     now: str
 
 
-# Of `attempts/<n>/environment.json`, with the name that people know it by.
+# Keys of `attempts/<n>/environment.json`, with the names that users see.
 _MACHINE = (
     ("python", "Python"),
     ("platform", "platform"),
@@ -35,12 +35,12 @@ _MACHINE = (
     ("gpus", "GPUs"),
     ("driver", "GPU driver"),
 )
-# Named one by one, with the word for one of them.
+# Mappings that are compared entry by entry, with the name of an entry.
 _NAMED = (("params", "parameter"), ("env", "variable"), ("inputs", "input"))
 
 
 def plan_drift(record: RunSpec, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
-    """Return the differences that are known before a run is repeated on that pool."""
+    """Return the differences that are known before a run is repeated on the pool."""
     drift: list[Drift] = []
     _add(drift, "node agent", _text(record.agent_sha256)[:12], agent_sha256[:12])
     _add(drift, "VM size", _text(record.vm_size), pool.vm_size)
@@ -64,7 +64,7 @@ def spec_drift(original: RunSpec, repeated: RunSpec) -> list[Drift]:
 
 
 def environment_drift(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Drift]:
-    """Return the differences between the environments of two attempts, as far as both are known."""
+    """Return the differences between the known environments of two attempts."""
     drift: list[Drift] = []
     for name, shown in _MACHINE:
         if name in was and name in now:
@@ -96,7 +96,7 @@ def _one(part: str, value: Any) -> str:
     if part != "inputs" or not isinstance(value, dict):
         return "none" if value is None else json.dumps(value, sort_keys=True)
     document = cast("dict[str, Any]", value)
-    # Where its files are known by their hashes, it does not matter where they lay.
+    # If hashes of the files are known, their location does not matter.
     files = [(file.get("name"), file.get("sha256")) for file in document.get("files") or ()]
     if len(files) == 1 and files[0][1]:
         return f"{files[0][0]} {files[0][1][:12]}"
@@ -116,7 +116,7 @@ def _text(value: object) -> str:
     return "none" if value in (None, "") else str(value)
 
 
-# Of a `.keras` archive (Keras 3, saving/saving_lib.py and saving/serialization_lib.py).
+# Volatile parts of a `.keras` archive (Keras 3, saving/saving_lib.py, serialization_lib.py).
 _KERAS_TEXTS = ("metadata.json", "config.json")
 _KERAS_DATE = "date_saved"
 _KERAS_ADDRESS = "shared_object_id"  # id(object)
@@ -149,7 +149,7 @@ def _members(path: Path) -> dict[str, str]:
             for name in archive.namelist():
                 found[name] = _member(archive, name, keras=path.suffix == ".keras")
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as err:
-        found["?"] = f"{path}: {err}"  # what cannot be read is equal to nothing
+        found["?"] = f"{path}: {err}"  # an unreadable file is not equal to any other
     return found
 
 
@@ -164,7 +164,7 @@ def _member(archive: zipfile.ZipFile, name: str, *, keras: bool) -> str:
 
 
 def _timeless(value: Any, addresses: dict[Any, int]) -> Any:
-    """Return Keras' JSON without the date, and with addresses numbered in order."""
+    """Return the JSON of Keras without its date, and with object IDs numbered in order."""
     if isinstance(value, list):
         return [_timeless(item, addresses) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):

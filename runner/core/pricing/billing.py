@@ -1,8 +1,8 @@
-"""Compare the ledger with what Azure billed: the rows of a cost export, by pool and day.
+"""Compare the ledger with Azure's bill: the rows of a cost export, by pool and day.
 
 Exports are CSV files whose columns depend on the agreement, by "Understand cost details fields":
 https://learn.microsoft.com/azure/cost-management-billing/automate/understand-usage-details-fields
-(read 2026-11-24). Those of FOCUS were not compared with a file from Azure. A row belongs to a pool
+(read 2026-11-24). The columns of FOCUS were not checked with a real file. A row belongs to a pool
 if its tag `pool` or its resource ID says so, else to the account as a whole: our choice, as no page
 was found that says how Azure names the pools in an export.
 """
@@ -24,10 +24,10 @@ from typing import Any, cast
 from runner.core.pricing.ledger import MICRO, NodeLife
 from runner.protocol.errors import RunnerError
 
-POOL_TAG = "pool"  # of the pools of a stack
+POOL_TAG = "pool"  # tag of the pools of a stack
 _DAY_MS = 86_400_000
 _MAX_BYTES = 2 * 1024**3
-# The first column that a file has counts; names in lower case, without spaces and underscores.
+# For each field, the first of these columns that a file has; names without case, space and `_`.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "day": ("date", "usagedate", "usagedatetime", "chargeperiodstart"),
     "resource": ("resourceid", "instanceid"),
@@ -54,8 +54,8 @@ class BilledRow:
     Attributes:
         pool: ID of the pool in lower case; empty if the row does not name one.
         micro: The cost in micro-dollars, or None in another currency.
-        is_compute: Whether it is the time of nodes, and not a disk, address or traffic.
-        hours: The billed node hours of a row about nodes, None if its unit is another.
+        is_compute: True for node time, False for a disk, an address or traffic.
+        hours: Billed node hours of a row about nodes; None if the row has another unit.
     """
 
     day: date
@@ -68,9 +68,9 @@ class BilledRow:
 
 @dataclass(slots=True)
 class Bill:
-    """What was billed for nodes on a day, and what is on record for it.
+    """The billed and the recorded costs of nodes on one day.
 
-    `pool` is empty for rows that name no pool, and then stands for all pools without rows.
+    `pool` is empty for rows that name no pool; these count for all pools without rows.
     """
 
     day: date
@@ -82,7 +82,7 @@ class Bill:
     recorded_ms: int = 0
 
     def add(self, other: Bill) -> None:
-        """Add the amounts of `other`; a sum with an unknown amount is unknown."""
+        """Add the amounts of `other`. A sum with an unknown amount is unknown."""
         self.billed_micro = _plus(self.billed_micro, other.billed_micro)
         self.other_micro = _plus(self.other_micro, other.other_micro)
         self.recorded_micro = _plus(self.recorded_micro, other.recorded_micro)
@@ -92,7 +92,7 @@ class Bill:
 
     @property
     def difference_micro(self) -> int | None:
-        """What was billed and is not on record; below 0, more is on record."""
+        """The billed costs minus the recorded ones; negative if more is on record."""
         if self.billed_micro is None or self.recorded_micro is None:
             return None
         return self.billed_micro - self.recorded_micro
@@ -100,7 +100,7 @@ class Bill:
 
 @dataclass(frozen=True, slots=True)
 class CostExport:
-    """The rows of a file about one Batch account, of `since` to `until`, and how many others."""
+    """The rows of a file about one Batch account, `since` to `until`, and the number of others."""
 
     rows: Sequence[BilledRow]
     since: date
@@ -113,11 +113,11 @@ def load_export(path: Path, account: str) -> CostExport:
     """Read a cost export, as CSV or compressed with gzip.
 
     Raises:
-        RunnerError: R-COST-EXPORT, it cannot be read, is none, or a line is invalid.
+        RunnerError: R-COST-EXPORT, the file cannot be read, is no export, or has an invalid line.
     """
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise _invalid(path, "it is larger than 2 GiB")
+            raise _invalid(path, "the file is larger than 2 GiB")
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         text = raw.decode("utf-8-sig")
@@ -139,7 +139,7 @@ def parse_export(text: str, path: Path, account: str) -> CostExport:
         if not (columns["usd"] or columns["cost"]):
             missing.append(_COLUMNS["cost"][0])
         if missing:
-            raise _invalid(path, f"it has no column {' and no '.join(missing)}")
+            raise _invalid(path, f"missing columns: {', '.join(missing)}")
         rows: list[BilledRow] = []
         days: list[date] = []
         others = 0
@@ -158,7 +158,7 @@ def parse_export(text: str, path: Path, account: str) -> CostExport:
     except csv.Error as err:
         raise _invalid(path, f"line {lines.line_num}: {err}") from err
     if not days:
-        raise _invalid(path, "it has no rows")
+        raise _invalid(path, "the file has no rows")
     currencies = frozenset(row.currency for row in rows if row.micro is None)
     return CostExport(rows, min(days), max(days), others, currencies)
 
@@ -166,9 +166,9 @@ def parse_export(text: str, path: Path, account: str) -> CostExport:
 def reconcile(
     export: CostExport, lives: Iterable[NodeLife], pool: str | None = None
 ) -> tuple[Bill, ...]:
-    """Return bills of the days of an export, by day and pool; with `pool`, only of that one.
+    """Return one bill per day and pool of an export; with `pool`, only those of that pool.
 
-    Nodes of a pool that no row names are compared with the rows that name no pool.
+    Nodes of pools without rows are compared with the rows that name no pool.
     """
     named = {row.pool for row in export.rows if row.pool}
     has_unnamed = any(not row.pool for row in export.rows)
@@ -193,7 +193,7 @@ def reconcile(
 
 
 def _by_day(life: NodeLife) -> Iterator[tuple[date, int, int | None]]:
-    """Yield the time and price of a node by day in UTC; the prices sum to that of its life."""
+    """Yield time and price of a node per day in UTC; the prices sum to the price of its life."""
     begin, before = life.started_ms, 0
     while begin < life.ended_ms:
         number = begin // _DAY_MS
@@ -221,7 +221,7 @@ def _row(line: Mapping[str, str], columns: Mapping[str, str], day: date, pool: s
 
 
 def _tags(text: str) -> Mapping[str, Any]:
-    """Return the tags of a row: JSON, which older exports write without braces."""
+    """Return the tags of a row: JSON, in older exports without braces."""
     for each in (text, f"{{{text}}}"):
         try:
             found: Any = json.loads(each)
@@ -235,7 +235,7 @@ def _tags(text: str) -> Mapping[str, Any]:
 def _number(text: str) -> Decimal:
     number = Decimal(text)
     if not number.is_finite():
-        raise ValueError(f"{text} is not an amount")
+        raise ValueError(f"invalid amount {text}")
     return number
 
 
@@ -246,7 +246,7 @@ def _day(text: str) -> date:
             return datetime.strptime(first, form).replace(tzinfo=UTC).date()
         except ValueError:
             continue
-    raise ValueError(f"{text!r} is not a date")
+    raise ValueError(f"invalid date {text!r}")
 
 
 def _plain(name: str) -> str:
@@ -262,7 +262,7 @@ def _invalid(path: Path, why: str) -> RunnerError:
         "R-COST-EXPORT",
         f"cannot read {path} as a cost export",
         why=why,
-        fix="use a CSV file that Cost Management exported: actual costs, or FOCUS",
+        fix="use a CSV file from an export of Azure Cost Management: actual costs, or FOCUS",
     )
 
 

@@ -1,7 +1,7 @@
-"""What a submission costs: the expected costs, the worst case, and the limits that enforce a cap.
+"""The costs of a submission: expected costs, worst case, and the limits that enforce a cap.
 
-Money is in micro-dollars: integers, rounded up for costs and down for what a cap pays for. The
-reasons of the bound, and what it leaves out, are in docs/decisions/0019-a-cap-is-a-job-limit.md.
+Money is in micro-dollars: integers, rounded up for costs and down for the time that a cap pays for.
+docs/decisions/0019-a-cap-is-a-job-limit.md explains the bound and its exceptions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from runner.core.pricing.prices import Price, PriceTable
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
-MICROS = 1_000_000  # of a dollar
-UNBILLED_SIZE = "local"  # the VM size of the nodes of this machine
-BOOT_S = 600  # of a node with its start task, our estimate; in a bound, boots are part of the job
-LIMIT_DELAY_S = 300  # how late the service may end a job, our choice
+MICROS = 1_000_000  # micro-dollars in a dollar
+UNBILLED_SIZE = "local"  # VM size of the local pool
+BOOT_S = 600  # boot and start task of a node, our estimate; in a bound, boots are part of the job
+LIMIT_DELAY_S = 300  # maximum delay of the service in ending a job, our choice
 SHORTEST_JOB_S = BOOT_S + 300
-_EXPORT_S = 300  # left for the outputs after the time limit of the script
+_EXPORT_S = 300  # time for the outputs after the time limit of the script
 _LONGEST_JOB_S = 180 * 86400  # Batch ends tasks after 180 days
 _OLD_DAYS = 90
 _MAX_USD = 1_000_000
@@ -33,7 +33,7 @@ _MAX_USD = 1_000_000
 class Work:
     """One task: nodes at once, attempts after failures, seconds of one attempt.
 
-    `limit_s` and `expected_s` are None if unknown. A task that `waits` starts after others.
+    `limit_s` and `expected_s` are None if unknown. A task with `waits` starts after others.
     """
 
     nodes: int = 1
@@ -45,14 +45,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class KindCost:
-    """The costs on spot or on dedicated nodes; None is unknown, or without a limit."""
+    """The costs on spot or on dedicated nodes; None is unknown or unlimited."""
 
     price: Price | None
     expected_micros: int | None
     worst_micros: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the costs for programs."""
+        """Return the costs for `-o json`."""
         price = self.price
         return {
             "usd_per_hour": price.usd_per_hour if price else None,
@@ -68,10 +68,10 @@ class CostCap:
 
     Attributes:
         cap_micros: The cap as given.
-        bound_micros: The most that the limits allow, at most `cap_micros`.
+        bound_micros: Maximum costs under these limits, at most `cap_micros`.
         nodes: Maximum number of nodes at once.
         job_s: Time limit of the job, from its creation.
-        script_s: Time limit of each script, so that it can export its outputs.
+        script_s: Time limit of each script, which leaves time to export the outputs.
     """
 
     cap_micros: int
@@ -81,7 +81,7 @@ class CostCap:
     script_s: int
 
     def to_json(self) -> dict[str, int]:
-        """Return the limits for programs."""
+        """Return the limits for `-o json`."""
         return {
             "cap_micros": self.cap_micros,
             "bound_micros": self.bound_micros,
@@ -93,7 +93,7 @@ class CostCap:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionCost:
-    """The costs of a submission on a pool; `uses_spot` are the nodes that the pool has first."""
+    """The costs of a submission on a pool; `uses_spot` is True if it allocates spot nodes first."""
 
     region: str
     vm_size: str
@@ -105,7 +105,7 @@ class SubmissionCost:
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the costs for programs, in micro-dollars."""
+        """Return the costs for `-o json`, in micro-dollars."""
         return {
             "region": self.region,
             "vm_size": self.vm_size,
@@ -132,8 +132,8 @@ def to_micros(amount: object, name: str = "max-cost") -> int:
         return micros
     raise RunnerError(
         "R-FLAG-VALUE",
-        f"--{name} {amount} is refused",
-        why=f"an amount is a number of US dollars above 0, at most {_MAX_USD:,}",
+        f"invalid --{name} {amount}",
+        why=f"expected US dollars: a number above 0 and up to {_MAX_USD:,}",
         fix=f"--{name} 5",
     )
 
@@ -152,11 +152,11 @@ def rate_micros(price: Price) -> int:
 
 
 def most_nodes(pool: PoolOutput, work: Sequence[Work]) -> int:
-    """Return how many nodes can be billed at once because of these tasks.
+    """Return the maximum number of nodes that can be billed at once for these tasks.
 
-    A task occupies its nodes, or waits and makes the pool start them; with a fallback, a dedicated
-    node may run beside each spot node. A task that waits for others may start new nodes while those
-    of earlier tasks still leave the pool.
+    A task occupies its nodes, or makes the pool start them while it waits. With a fallback, a
+    dedicated node may run in addition to each spot node. A task that waits for others may start new
+    nodes while the nodes of earlier tasks still leave the pool.
     """
     wanted = sum(each.nodes for each in work)
     later = sum(each.nodes for each in work if each.waits)
@@ -184,11 +184,11 @@ def plan_cost(
     cap_micros: int | None,
     today: date,
 ) -> SubmissionCost | None:
-    """Return the costs of tasks on a pool, or None for nodes that nobody bills.
+    """Return the costs of tasks on a pool, or None for nodes that cost nothing.
 
     Raises:
-        RunnerError: R-COST-UNKNOWN, the cap depends on an unknown price; R-COST-POOL, nobody knows
-            when the pool releases its nodes; R-COST-CAP, the cap is too low. Exit code 6.
+        RunnerError: R-COST-UNKNOWN, the cap depends on an unknown price; R-COST-POOL, the time when
+            the pool releases its nodes is unknown; R-COST-CAP, the cap is too low. Exit code 6.
     """
     if pool.vm_size == UNBILLED_SIZE:
         return None
@@ -220,7 +220,7 @@ def _release_s(pool: PoolOutput) -> int | None:
 
 
 def _expected(price: Price | None, work: Sequence[Work], release_s: int | None) -> int | None:
-    """Return the costs if every task takes its expected time once, each on nodes of its own."""
+    """Return the costs if every task takes its expected time once, on its own nodes."""
     if price is None or any(each.expected_s is None for each in work):
         return None
     around_s = BOOT_S + (release_s or 0)
@@ -229,7 +229,7 @@ def _expected(price: Price | None, work: Sequence[Work], release_s: int | None) 
 
 
 def _worst(price: Price | None, work: Sequence[Work], release_s: int | None) -> int | None:
-    """Return the costs if every attempt takes all of its time, without evictions."""
+    """Return the costs if every attempt takes its time limit, without evictions."""
     if price is None or release_s is None or any(each.limit_s is None for each in work):
         return None
     node_s = sum(
@@ -256,13 +256,13 @@ def _cap(
     if release_s is None:
         raise RunnerError(
             "R-COST-POOL",
-            f"--max-cost cannot limit what pool {pool.id} costs",
-            why="it is unknown when the pool releases its nodes: its formula is not the runner's, "
-            "or the stack was deployed by an older version",
-            fix="deploy the stack again with `runner up`, or use a pool without a formula of yours",
+            f"--max-cost cannot limit the costs of pool {pool.id}",
+            why="the time when the pool releases its nodes is unknown: it has a custom autoscale "
+            "formula, or an older version of runner deployed the stack",
+            fix="run `runner up` to deploy the stack again, or use a pool without a custom formula",
             exit_code=ExitCode.COST_CAP,
         )
-    # A spot node costs at most as much as a dedicated one; its price may change at any time.
+    # A spot price may change at any time, up to the dedicated price.
     rate = max(rate_micros(price) for price in (spot, dedicated) if price is not None)
     nodes = most_nodes(pool, work)
     after_s = LIMIT_DELAY_S + release_s
@@ -272,9 +272,9 @@ def _cap(
         raise RunnerError(
             "R-COST-CAP",
             f"a cap of {usd_text(cap_micros)} is too low for pool {pool.id}",
-            why=f"{nodes} node{'s' * (nodes > 1)} of {pool.vm_size} at {usd_text(rate)} per hour "
-            f"cost {usd_text(least)} until they have started, worked for "
-            f"{format_duration(SHORTEST_JOB_S - BOOT_S)} and left the pool",
+            why=f"to boot, work for {format_duration(SHORTEST_JOB_S - BOOT_S)} and leave the pool, "
+            f"{nodes} node{'s' * (nodes > 1)} of {pool.vm_size} at {usd_text(rate)} per hour "
+            f"cost{'s' * (nodes == 1)} {usd_text(least)}",
             fix=f"--max-cost {_cents_up(least)}",
             exit_code=ExitCode.COST_CAP,
         )
@@ -287,12 +287,12 @@ def _cents_up(micros: int) -> str:
 
 
 def _unknown(pool: PoolOutput, region: str, spot: Price | None) -> RunnerError:
-    because = " and bounds that of a spot node, which changes" if spot else ""
+    because = ", which is the upper limit of the spot price" if spot else ""
     return RunnerError(
         "R-COST-UNKNOWN",
         f"the price of {pool.vm_size} in {region} is unknown",
-        why=f"--max-cost depends on it: the price of a dedicated node is not in the table{because}",
-        fix=f"runner skus --refresh --region {region}, or remove the cap",
+        why=f"--max-cost depends on the price of a dedicated node{because}",
+        fix=f"run `runner skus --refresh --region {region}`, or remove the cap",
         exit_code=ExitCode.COST_CAP,
     )
 
@@ -310,4 +310,4 @@ def _old(prices: Sequence[Price], region: str, today: date) -> list[str]:
     if (today - oldest).days <= _OLD_DAYS:
         return []
     refresh = f"`runner skus --refresh --region {region}`"
-    return [f"the cap is computed with prices of {oldest}: run {refresh} for current ones"]
+    return [f"the cap is computed with prices of {oldest}; run {refresh} for current prices"]

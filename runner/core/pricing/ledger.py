@@ -1,12 +1,12 @@
-"""The costs of runs: node time by what it was spent on, times the price, in micro-dollars.
+"""The costs of runs: node time by purpose, times the price, in micro-dollars.
 
-A node is divided among runs by one rule. A moment with n attempts on the node is paid by each of
-them with 1/n. The boot, and the time until the first attempt, are paid by the attempts that began
-first; a moment without an attempt is paid by those that ended last. So the costs of a run do not
-change when other runs use the node later, and all parts of a node sum exactly to its time times
-its price, rounded once to a micro-dollar.
+One rule divides the time of a node among runs. While n attempts run on the node, each pays 1/n. The
+attempts that begin first also pay for the boot and the time until they start; idle time is paid by
+the attempts that ended last. So the costs of a run do not change when other runs use the node
+later, and all parts of a node sum exactly to its time times its price, rounded once to a
+micro-dollar.
 
-What was not recorded is a `Gap`, and in no sum.
+Node time that was not recorded is a `Gap` and part of no sum.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from runner.protocol.usage import AttemptUsage
 
 Part = Literal["useful", "boot", "setup", "lost", "evicted", "failed", "idle"]
 PARTS: tuple[Part, ...] = ("useful", "boot", "setup", "lost", "evicted", "failed", "idle")
-EVICTED: tuple[Part, ...] = ("lost", "evicted")  # what evictions cost
+EVICTED: tuple[Part, ...] = ("lost", "evicted")  # parts that evictions cause
 _HOUR_MS = 3_600_000
-_LONGEST_BOOT_MS = _HOUR_MS  # from the start of the kernel until Batch makes the node's folders
-_SKEW_MS = 2000  # clocks are set by steps of this size at most while they work
+_LONGEST_BOOT_MS = (
+    _HOUR_MS  # from the start of the kernel until Batch creates the folders of the node
+)
+_SKEW_MS = 2000  # largest correction of a working clock
 MICRO = 1_000_000
 
 GapCause = Literal["unreadable", "clock", "boot", "lost", "end"]
@@ -32,10 +34,10 @@ GapCause = Literal["unreadable", "clock", "boot", "lost", "end"]
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """A run with its attempts; `status` is that of its result, empty if it has none.
+    """A run with its attempts; `status` is from its result, empty without a result.
 
-    `is_running` means that its last attempt still runs. `attempts` None means that its records
-    cannot be read. `moved_from` are the pools that it was in before.
+    `is_running` is True while its last attempt runs. `attempts` is None if its records cannot be
+    read. `moved_from` are its earlier pools.
     """
 
     run_id: str
@@ -59,9 +61,9 @@ class RunUsage:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Node time that is not in the sums, from `since_ms` (None: unknown) on.
+    """Node time that is in no sum, beginning at `since_ms`, or None if unknown.
 
-    `until_ms` bounds it; None means that no record bounds it.
+    `until_ms` is the latest possible end, or None if no record bounds it.
     """
 
     cause: GapCause
@@ -77,10 +79,11 @@ class Spent:
     """Node time in milliseconds and its price in micro-dollars, by part.
 
     Attributes:
-        unpriced_ms: The node time whose price is unknown, which `micro` does not contain.
-        spot_ms: The part of the node time that was on spot nodes.
-        repeated_ms: The part of it that evictions cost.
-        spot_micro, dedicated_micro: Its price, and its price on dedicated nodes; None if unknown.
+        unpriced_ms: Node time with an unknown price, which is not in `micro`.
+        spot_ms: Node time on spot nodes.
+        repeated_ms: The part of `spot_ms` that evictions caused.
+        spot_micro: Price of `spot_ms`; None if unknown.
+        dedicated_micro: Price of the same time on dedicated nodes; None if unknown.
     """
 
     ms: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
@@ -98,12 +101,12 @@ class Spent:
 
     @property
     def total_micro(self) -> int | None:
-        """The price in micro-dollars, or None if that of a node is unknown."""
+        """The price in micro-dollars, or None if the price of a node is unknown."""
         return None if self.unpriced_ms else sum(self.micro.values())
 
     @property
     def goodput(self) -> float | None:
-        """The useful share of the node time; None without node time."""
+        """The share of the node time that was useful work; None without node time."""
         return self.ms["useful"] / self.total_ms if self.total_ms else None
 
     def add(self, other: Spent) -> None:
@@ -119,7 +122,7 @@ class Spent:
 
     @property
     def break_even(self) -> BreakEven | None:
-        """Return spot against dedicated nodes; None without spot nodes or if a price is unknown."""
+        """Return the comparison with dedicated nodes, or None without spot nodes or a price."""
         if not self.spot_ms or self.spot_micro is None or not self.dedicated_micro:
             return None
         repeated = self.repeated_ms / self.spot_ms
@@ -133,13 +136,13 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Spot nodes against dedicated ones for the same work.
+    """The costs of spot nodes compared with dedicated nodes for the same work.
 
     Attributes:
-        spot_micro: The price of the spot node time.
-        dedicated_micro: The price of dedicated nodes for it, without what evictions cost.
-        repeated: The share of the spot node time that evictions cost.
-        limit: The share from which on dedicated nodes are cheaper; below 0 they always are.
+        spot_micro: Price of the spot node time.
+        dedicated_micro: Price of dedicated nodes for the same work, without evictions.
+        repeated: Share of the spot node time that evictions caused.
+        limit: The share at which dedicated nodes become cheaper; if negative, they always are.
     """
 
     spot_micro: int
@@ -154,10 +157,10 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeLife:
-    """One life of a node: from its start to its end, or to the last moment on record.
+    """One life of a node, from its start to its end or the last record.
 
-    `micro_per_hour` and `dedicated_per_hour`, the price of the same size as a dedicated node, are
-    None if unknown.
+    `micro_per_hour` is its price, and `dedicated_per_hour` the price of a dedicated node of the
+    same size; None if unknown.
     """
 
     pool: str
@@ -171,7 +174,7 @@ class NodeLife:
 
     @property
     def micro(self) -> int | None:
-        """Node time times price, rounded to a micro-dollar."""
+        """The price of the node time, rounded to a micro-dollar; None if unknown."""
         return self.micro_until(self.ended_ms)
 
     def micro_until(self, moment_ms: int) -> int | None:
@@ -181,9 +184,9 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What each run spent, the nodes that this sums to, and what is not on record.
+    """The costs of each run, the nodes that these sum to, and the gaps in the records.
 
-    `pools` is what each run spent in each pool: a run that was moved has several.
+    `pools` has the costs of each run by pool: a run that was moved has several pools.
     """
 
     runs: Mapping[str, Spent]
@@ -192,7 +195,7 @@ class Ledger:
     pools: Mapping[tuple[str, str], Spent] = field(default_factory=dict[tuple[str, str], Spent])
 
 
-# Micro-dollars an hour of a VM size, spot or dedicated; None if unknown.
+# Micro-dollars per hour of a VM size, spot or dedicated; None if unknown.
 Rate = Callable[[str, bool], "int | None"]
 
 
@@ -204,15 +207,15 @@ def keep_ledger(
     present: Mapping[tuple[str, str], bool] | None = None,
     share_kernel: bool = False,
 ) -> Ledger:
-    """Return what runs spent.
+    """Return the costs of runs.
 
     Args:
-        runs: All runs of the nodes; a run that is missing makes others pay for its time.
-        rate: The price of a node.
-        now_ms: The present, for attempts that run.
-        present: The nodes that exist, by pool and ID in lower case: their last idle time lasts
-            until now. False is a node that exists without a machine, as an evicted one.
-        share_kernel: The nodes are folders of one machine, whose start is not theirs.
+        runs: All runs of the nodes; other runs would pay for the time of a missing one.
+        rate: Returns the price of a node.
+        now_ms: The present, for running attempts.
+        present: The nodes that exist, by pool and ID in lower case; their last idle time lasts
+            until now. False means that the node has no machine, as after an eviction.
+        share_kernel: True if the nodes are folders of one machine, whose boot does not count.
     """
     gaps: list[Gap] = []
     by_node: dict[tuple[str, str], list[_Use]] = defaultdict(list)
@@ -239,7 +242,7 @@ _Accounts = dict[tuple[str, str], Spent]  # by run and pool
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """An attempt on a node; `segments` are its parts from start to end, without holes."""
+    """An attempt on a node; `segments` are its contiguous parts from start to end."""
 
     run: RunUsage
     usage: AttemptUsage
@@ -289,7 +292,7 @@ def _gap(
 
 
 def _is_lost(usage: AttemptUsage, run: RunUsage, *, is_last: bool) -> bool:
-    """Return True if nothing says when the attempt ended."""
+    """Return True if no record says when the attempt ended."""
     return usage.ended is None and not (is_last and run.is_running)
 
 
@@ -310,7 +313,7 @@ def _use(
         ended = now_ms if is_running else max(known)
     command = usage.command
     is_behind = ended < started - _SKEW_MS or (command is not None and command < started - _SKEW_MS)
-    # The clock of the node was set back after the command, or the last event.
+    # The clock of the node was set back after the command or the last event.
     is_set_back = any(t is not None and t > ended + _SKEW_MS for t in (command, usage.seen))
     if is_behind or is_set_back or started > now_ms + _HOUR_MS:
         return _gap("clock", run, usage, started)
@@ -322,7 +325,7 @@ def _use(
     if gone is not None and following is not None and following.node == usage.node:
         gone = (
             gone if following.started is None else min(gone, following.started)
-        )  # withdrawn notice
+        )  # the notice was withdrawn
     if usage.why == "terminated" and gone is not None and gone > ended:
         segments.append(("evicted", ended, gone))
     return _Use(run, usage, tuple(segments))
@@ -347,7 +350,7 @@ def _node_start(usage: AttemptUsage, *, share_kernel: bool) -> int | None:
 
 
 def _lives(uses: list[_Use]) -> Iterator[list[_Use]]:
-    """Yield the uses of each life of a node: a spot node may return with the ID it had."""
+    """Yield the uses of each life of a node: a spot node may return with the same ID."""
     uses.sort(key=lambda use: (use.started_ms, use.run.run_id, use.usage.attempt, use.usage.rank))
     group: list[_Use] = []
     for use in uses:
@@ -368,7 +371,7 @@ def _settle(
     *,
     exists: bool,
 ) -> NodeLife:
-    """Divide one life of a node among its uses."""
+    """Divide the costs of one life of a node among its uses."""
     first, final = uses[0], max(uses, key=lambda use: use.ended_ms)
     starts = [use.node_started_ms for use in uses if use.node_started_ms is not None]
     start, ended = first.started_ms, final.ended_ms
@@ -400,7 +403,7 @@ _Payers = Sequence[tuple[str, Part]]
 
 
 def _moments(uses: Sequence[_Use], start: int, ended: int) -> Iterator[tuple[_Payers, int, int]]:
-    """Yield the time of a life in pieces, each with the runs that pay for it, and for what."""
+    """Yield the pieces of a life, each with the runs that pay for it and the purpose."""
     begin = uses[0].started_ms
     last = [use.run.run_id for use in uses if use.started_ms == begin]
     ready = uses[0].usage.ready
@@ -428,7 +431,7 @@ def _moments(uses: Sequence[_Use], start: int, ended: int) -> Iterator[tuple[_Pa
 
 
 def _charge(spent: _Accounts, life: NodeLife, payers: _Payers, begin: int, end: int) -> None:
-    """Divide a piece of a life equally; what is left over goes to the first ones."""
+    """Divide a piece of a life equally; the first runs get the remainder."""
     count = len(payers)
     times = _shares(end - begin, count)
     paid = _shares(_between(life, begin, end, life.micro_per_hour), count)
@@ -463,7 +466,7 @@ def _shares(amount: int, count: int) -> list[int]:
 
 
 def _price(ms: int, micro_per_hour: int | None) -> int | None:
-    """Return the price of node time from its start, so that pieces sum to the whole."""
+    """Return the price of node time since its start, so that pieces sum to the whole."""
     if micro_per_hour is None:
         return None
     return (2 * ms * micro_per_hour + _HOUR_MS) // (2 * _HOUR_MS)

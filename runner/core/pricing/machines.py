@@ -13,10 +13,10 @@ from typing import Literal, cast
 
 from runner.protocol.errors import ExitCode, RunnerError
 
-_TABLE = Path(__file__).with_name("machines.csv")  # with the sources of its rows
-# Azure/Batch#180 (14.04 to 18.04), #174 (20.04), #200 (22.04): issues of the service's own team
+_TABLE = Path(__file__).with_name("machines.csv")  # names the source of each row
+# Announced by the Batch team in Azure/Batch#180 (14.04 to 18.04), #174 (20.04), #200 (22.04)
 # (read 2026-11-20).
-# None: current, without an announced end.
+# None: no announced end.
 OS_END_OF_LIFE: Mapping[str, date | None] = {
     "batch.node.ubuntu 16.04": date(2024, 12, 31),
     "batch.node.ubuntu 18.04": date(2024, 12, 31),
@@ -31,10 +31,10 @@ Driver = Literal["cuda", "grid"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One VM size. `gpus` counts the devices of a node: a third of an A10 is one device.
+    """One VM size. `gpus` counts the devices of a node; a fraction of a GPU is one device.
 
-    `family` is the quota family, empty if Azure's name for it is unknown. `retired` is the day of
-    its retirement, which may be in the future. `gpu_memory_gib` is of one device.
+    `family` is the quota family, empty if its name is unknown. `retired` is the day of retirement,
+    which may be in the future. `gpu_memory_gib` is the memory of one device.
     """
 
     vm_size: str
@@ -72,7 +72,7 @@ def machine(vm_size: str, today: date) -> Machine:
         raise RunnerError(
             "R-MACHINE-RETIRED",
             f"VM size {found.vm_size} was retired on {found.retired}",
-            why="Azure does not allocate nodes of this size any more",
+            why="Azure no longer allocates nodes of this size",
             fix=f"use {found.successor}; run `runner skus` to list all sizes",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -80,7 +80,7 @@ def machine(vm_size: str, today: date) -> Machine:
 
 
 def family_key(family: str) -> str:
-    """Return the key of a quota: spaces, underscores and case of its name do not matter."""
+    """Return the key of a quota: its name without spaces, underscores and case."""
     return family.replace(" ", "").replace("_", "").lower()
 
 
@@ -93,7 +93,7 @@ def _unknown(vm_size: str) -> RunnerError:
     return RunnerError(
         "R-MACHINE-UNKNOWN",
         f"unknown VM size {vm_size!r}",
-        why=f"similar: {alike}" if alike else "no known size has a similar name",
+        why=f"similar sizes: {alike}" if alike else "no known size has a similar name",
         fix="run `runner skus` to list all sizes",
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -121,7 +121,7 @@ def _parsed(row: Mapping[str, str]) -> Machine:
     )
 
 
-# Azure adds regions, so an unknown name is only worth a warning.
+# Azure adds regions, so an unknown name is only a warning.
 # https://learn.microsoft.com/azure/reliability/regions-list (read 2026-11-22)
 _PUBLIC = """
     australiacentral australiacentral2 australiaeast australiasoutheast austriaeast belgiumcentral

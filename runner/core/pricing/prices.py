@@ -80,7 +80,7 @@ def load_price_table(home: Path | None) -> PriceTable:
 
 
 def parse_prices(text: str, path: Path) -> dict[PriceKey, Price]:
-    """Parse a table; the higher of two prices counts.
+    """Parse a table. If a key has two prices, return the higher one.
 
     Raises:
         RunnerError: a line is invalid; the error names `path` and the line.

@@ -1,4 +1,3 @@
-"""A recipe: what to run, with which parameters and resources. `recipe` is what the program
-holds, `file` is `train.yaml` and how it is loaded, `keys` are the types of its keys. Start in
-`recipe`.
+"""A recipe: what to run, with which parameters and resources. `recipe` has the class that the
+program uses, `file` loads `train.yaml`, and `keys` has the types of its keys. Start in `recipe`.
 """

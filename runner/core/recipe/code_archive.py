@@ -1,5 +1,5 @@
-"""Pack the code of a recipe as one archive with a stable hash, without what `.gitignore` and
-`.runnerignore` exclude.
+"""Pack the code of a recipe as one archive with a stable hash, without the files that `.gitignore`
+and `.runnerignore` exclude.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.core.recipe.recipe import Recipe
 from runner.core.units import format_size
 from runner.protocol.errors import RunnerError
 
-IGNORE_FILES = (".gitignore", ".runnerignore")  # the later one has the last word
+IGNORE_FILES = (".gitignore", ".runnerignore")  # rules of the later file win
 _ALWAYS = (
     *(".git/", ".hg/", ".svn/", "__pycache__/", "*.py[cod]", ".venv/", "venv/", "node_modules/"),
     *(".ipynb_checkpoints/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".DS_Store"),
@@ -29,7 +29,7 @@ _ALWAYS = (
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The patterns of one ignore file, relative to the folder it lies in."""
+    """The patterns of one ignore file, relative to its folder."""
 
     base: Path
     spec: GitIgnoreSpec
@@ -72,16 +72,16 @@ def _rules_in(folder: Path) -> list[_Rules]:
     for name in IGNORE_FILES:
         try:
             lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:  # most folders have none
+        except OSError:  # most folders have no ignore file
             continue
         found.append(_Rules(folder, GitIgnoreSpec.from_lines(lines)))
     return found
 
 
 def _rules_above(root: Path) -> list[_Rules]:
-    """Rules from the top of the git checkout down to the parent of `root`.
+    """Return the rules from the top of the git checkout down to the parent of `root`.
 
-    None where they ignore `root` itself: who names an ignored folder means its contents.
+    Return none if they ignore `root` itself: a user who names an ignored folder wants its contents.
     """
     top = next((parent for parent in (root, *root.parents) if (parent / ".git").exists()), None)
     if top is None or top == root:
@@ -113,22 +113,22 @@ class CodeArchive:
 
     @property
     def warning(self) -> str | None:
-        """Return a warning if the code is unusually large, else ""."""
+        """Return a warning if the code is unusually large, else None."""
         largest = self.largest[0][1] if self.largest else 0
         if self.raw_bytes <= WARN_BYTES and largest <= WARN_FILE_BYTES:
             return None
         names = ", ".join(f"{name} ({format_size(size)})" for name, size in self.largest)
         return (
-            f"the code folder holds {format_size(self.raw_bytes)} in {self.files} files; "
-            f"the largest: {names}. A .runnerignore file keeps them out; what the script reads "
-            "is an input: --input NAME=PATH"
+            f"the code folder has {format_size(self.raw_bytes)} in {self.files} files, the largest "
+            f"are {names}; exclude files with .runnerignore, and pass data with --input NAME=PATH"
         )
 
 
 def pack_code(recipe: Recipe, excluded: tuple[Path, ...] = ()) -> CodeArchive:
-    """Pack what `recipe.files` names, or its whole folder without what is ignored.
+    """Pack `recipe.files`, or the whole folder without ignored files.
 
-    Raises RunnerError for links and names that leave the folder, and for more than 500 MB.
+    Raises:
+        RunnerError: a link or name leaves the folder, or the files are larger than 500 MB.
     """
     root = recipe.folder.resolve()
     paths = (
@@ -154,7 +154,7 @@ def _named(root: Path, names: tuple[str, ...]) -> list[Path]:
             raise _leaves_folder(name, root)
         if not path.is_file():
             raise RunnerError(
-                "R-CODE-MISSING", f"{name} is not a file in {root}", fix="check the recipe's files"
+                "R-CODE-MISSING", f"no file {name} in {root}", fix="create it, or correct the name"
             )
         paths.append(path)
     return paths
@@ -174,7 +174,7 @@ def _checked_size(path: Path, root: Path) -> int:
             "R-CODE-UNREADABLE",
             f"cannot read {path}",
             why=err.strerror or str(err),
-            fix="make it readable, or name it in .runnerignore",
+            fix="make it readable, or exclude it in .runnerignore",
         ) from err
 
 
@@ -185,9 +185,9 @@ def _refuse_too_large(sizes: dict[str, int]) -> None:
     name, size = max(sizes.items(), key=lambda item: item[1])
     raise RunnerError(
         "R-CODE-TOO-LARGE",
-        f"the code folder holds {format_size(total)}, the limit is {format_size(LIMIT_BYTES)}",
+        f"the code folder has {format_size(total)}, the limit is {format_size(LIMIT_BYTES)}",
         why=f"the largest file is {name} ({format_size(size)})",
-        fix="name data and results in .runnerignore; pass data with --data PATH",
+        fix="exclude data and results in .runnerignore, and pass data with --data PATH",
     )
 
 
@@ -203,7 +203,9 @@ def _archive(root: Path, paths: list[Path]) -> bytes:
 
 
 def _add(archive: tarfile.TarFile, root: Path, path: Path) -> None:
-    member = tarfile.TarInfo(path.relative_to(root).as_posix())  # mtime, uid, gid stay 0
+    member = tarfile.TarInfo(
+        path.relative_to(root).as_posix()
+    )  # mtime, uid and gid stay 0, for a stable hash
     if path.is_symlink() and path.is_dir():
         member.type = tarfile.SYMTYPE
         member.linkname = os.path.relpath(path.resolve(), path.parent)
@@ -218,7 +220,7 @@ def _add(archive: tarfile.TarFile, root: Path, path: Path) -> None:
 def _leaves_folder(what: str, root: Path) -> RunnerError:
     return RunnerError(
         "R-CODE-OUTSIDE",
-        f"{what} leaves the recipe's folder",
-        why=f"only what lies in {root} is uploaded, so a node would not find it",
-        fix="copy the file into the folder, or name the link in .runnerignore",
+        f"{what} leaves the folder of the recipe",
+        why=f"only files in {root} are uploaded, so the file would be missing on the node",
+        fix="copy the file into the folder, or exclude the link in .runnerignore",
     )

@@ -1,5 +1,5 @@
-"""What a folder or a file runs: Python scripts, modules of packages, shell scripts, and programs
-with a `#!` line; and which file lists their packages.
+"""Find the command of a folder or file (a Python or shell script, a module of a package, a program
+with a `#!` line) and the file that lists its packages.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from runner.protocol.errors import RunnerError
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_PROGRAMS = ("train", "main", "__main__")  # names of modules that probably are programs
-_LINE_BYTES = 256  # of a `#!` line, as in Linux
-# Inline metadata of a script: packaging.python.org/specifications/inline-script-metadata.
+_PROGRAMS = ("train", "main", "__main__")  # names of modules that are probably programs
+_LINE_BYTES = 256  # maximum length of a `#!` line on Linux
+# Inline metadata: packaging.python.org/specifications/inline-script-metadata.
 _METADATA = re.compile(rb"(?m)^# /// script\s*$(?s:.*?)^# ///\s*$")
-_WITH_COMMAND = f"write a {RECIPE_FILE} with its command"
+_WITH_COMMAND = f"write a {RECIPE_FILE} with a `command`"
 _UNREAD = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml", "Pipfile", "setup.py")
 
 
 def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
-    """Return the command of a folder: of its entry, or of the script that its name tells.
+    """Return the command of a folder: that of `entry`, or of the script with a usual name.
 
     Raises:
-        RunnerError: there is no such entry, or nothing tells what to run.
+        RunnerError: the entry does not exist, or no file shows what to run.
     """
     if entry is None:
         return _command_of(folder, _only_script(folder)) or ()
@@ -43,13 +43,13 @@ def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
     elif (folder / path).is_file():
         if command := _command_of(folder, str(path)):
             return command
-        why = "it is neither a Python nor a shell script, and has no line with #!"
+        why = "the file is not a Python or shell script, and does not begin with #!"
     elif has_entry(folder, entry):
         return "python", "-m", entry
     else:
         known = [each.name for each in folder.iterdir() if each.suffix in (".py", ".sh", SUFFIX)]
-        why, fix = f"no such file in {folder}", near(entry, known) or "name one of its scripts"
-    raise RunnerError("R-RECIPE-ENTRY", f"entry {entry!r} is refused", why=why, fix=fix)
+        why, fix = f"no such file in {folder}", near(entry, known) or "use one of its scripts"
+    raise RunnerError("R-RECIPE-ENTRY", f"invalid entry {entry!r}", why=why, fix=fix)
 
 
 def has_entry(folder: Path, name: str) -> bool:
@@ -61,14 +61,14 @@ def script_command(path: Path) -> tuple[str, ...]:
     """Return the command of a script that is sent without its folder.
 
     Raises:
-        RunnerError: it is no script, or `SENT_ALONE`: it needs files of its folder.
+        RunnerError: the file is not a script, or it needs files of its folder (`SENT_ALONE`).
     """
     command = _command_of(path.parent, path.name)
     if command is None:
         raise RunnerError(
             "R-RECIPE-PATH",
             f"{path} is not a script",
-            why=f"a recipe is a folder, a {RECIPE_FILE}, a .py, an .ipynb, or a file with a #!",
+            why=f"expected a folder, a {RECIPE_FILE}, a .py or .ipynb file, or one with a #! line",
             fix=f"run `runner submit {shlex.quote(str(path))}` if it has tasks"
             if path.suffix in (".yaml", ".yml")
             else f"{_WITH_COMMAND}, and train the folder",
@@ -79,19 +79,19 @@ def script_command(path: Path) -> tuple[str, ...]:
         beside.insert(0, f"the package {entry.partition('/')[0]}")
     if beside:
         raise RunnerError(
-            "R-RECIPE-ALONE",  # SENT_ALONE, literally for the tests of what is printed
-            f"{path.name} uses {', '.join(beside)}, which would be left behind",
-            why="a script is sent alone, with the requirements.txt beside it",
+            "R-RECIPE-ALONE",  # SENT_ALONE; a literal, because tests search for codes
+            f"{path.name} uses {', '.join(beside)}, which would not be uploaded",
+            why="only the script and the requirements.txt in its folder are uploaded",
             fix=f"runner train {shlex.quote(str(root))} --entry {shlex.quote(entry)}",
         )
     return command
 
 
 def entry_in_folder(script: Path) -> tuple[Path, str]:
-    """Return the folder that a script needs and its path there.
+    """Return the folder that a script needs, and its path in that folder.
 
-    It is the folder of the script, or, if that imports from its own package, the folder of the
-    outermost package.
+    It is the folder of the script or, if the script imports from its own package, the folder that
+    contains the outermost package.
     """
     root = script.parent
     while (root / "__init__.py").is_file() and root != root.parent:
@@ -102,7 +102,7 @@ def entry_in_folder(script: Path) -> tuple[Path, str]:
 
 
 def _command_of(folder: Path, name: str) -> tuple[str, ...] | None:
-    """Return the command of a script in a folder, or None if it is none."""
+    """Return the command of a script in a folder, or None if the file is not a script."""
     path = folder / name
     if path.suffix == SUFFIX:
         return notebook_command(name)
@@ -118,12 +118,12 @@ def _command_of(folder: Path, name: str) -> tuple[str, ...] | None:
     program = PurePosixPath(words[0]).name
     if re.fullmatch(r"python[\d.]*", program):
         return "python", *words[1:], name
-    # A shell is found on PATH; the file may lack the permission to be executed.
+    # Call the interpreter from PATH, because the file may lack the permission to be executed.
     return program if program in _SHELLS else words[0], *words[1:], name
 
 
 def _interpreter(path: Path) -> list[str] | None:
-    """Return the words after `#!`, without `env`; None if the file does not begin with it."""
+    """Return the words after `#!`, without `env`; None if the file does not begin with `#!`."""
     try:
         with path.open("rb") as file:
             line = file.readline(_LINE_BYTES)
@@ -136,7 +136,7 @@ def _interpreter(path: Path) -> list[str] | None:
 
 
 def _is_module(folder: Path, name: str) -> bool:
-    """Return True for a module of a package in the folder that `python -m` can run."""
+    """Return True if `python -m` can run the name as a module of a package in the folder."""
     if not _MODULE.fullmatch(name):
         return False
     path = folder.joinpath(*name.split("."))
@@ -144,7 +144,7 @@ def _is_module(folder: Path, name: str) -> bool:
 
 
 def _imports_package(script: Path, package: str) -> bool:
-    """Return True if a script imports the package that it is in, or relative to itself."""
+    """Return True if a script imports its own package, or relative to itself."""
     for node in ast.walk(_parsed(script)):
         if isinstance(node, ast.ImportFrom):
             names = [f"{package}." if node.level else node.module or ""]
@@ -156,7 +156,7 @@ def _imports_package(script: Path, package: str) -> bool:
 
 
 def imported_beside(script: Path) -> list[str]:
-    """Return the files and packages beside a script that it imports, outside of any `try`."""
+    """Return the files and packages in the folder of a script that it imports outside of `try`."""
     names: set[str] = set()
     pending: list[ast.AST] = [_parsed(script)]
     while pending:
@@ -182,11 +182,11 @@ def _parsed(script: Path) -> ast.Module:
     try:
         return ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])  # not Python, or Python will say more about it
+        return ast.Module([], [])  # not Python; the run reports a syntax error better
 
 
 def _read_beside(script: Path) -> list[str]:
-    """Return the files beside a script that it reads by name, unless it checks or tries first."""
+    """Return the files in its folder that a script reads by name, without a check or `try`."""
     if script.suffix not in (".py", SUFFIX) and not _parsed(script).body:
         return _named_beside(script)
     names: set[str] = set()
@@ -207,7 +207,7 @@ def _read_beside(script: Path) -> list[str]:
 
 
 def _named_beside(script: Path) -> list[str]:
-    """Return the files beside a script of a shell whose names are words of it."""
+    """Return the files in the folder of a shell script that are words of the script."""
     words: set[str] = set()
     for line in script.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
@@ -238,8 +238,8 @@ def _only_script(folder: Path) -> str:
     likely = [name for name in scripts if name not in imported] or scripts
     likely += [*_package_programs(folder), *sorted(path.name for path in folder.glob("*.sh"))]
     likely += notebooks
-    found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file of its own"
-    why = f"no command in a {RECIPE_FILE}, no train.py, no main.py; {found}"
+    found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file"
+    why = f"the folder has no {RECIPE_FILE} with a command, no train.py and no main.py; {found}"
     raise RunnerError(
         "R-RECIPE-COMMAND",
         f"cannot tell what to run in {folder}",
@@ -251,7 +251,7 @@ def _only_script(folder: Path) -> str:
 
 
 def _package_programs(folder: Path) -> Iterator[str]:
-    """Yield the modules of packages in a folder that probably are programs."""
+    """Yield the modules of packages in a folder that are probably programs."""
     for name in _PROGRAMS:
         for path in sorted(folder.glob(f"*/{name}.py")):
             if (path.parent / "__init__.py").is_file():
@@ -262,11 +262,11 @@ def _package_programs(folder: Path) -> Iterator[str]:
 def packages_file(
     folder: Path, command: tuple[str, ...], *, is_in_image: bool = False
 ) -> str | None:
-    """Return the file of a folder that lists the packages of a command, None if there is none.
+    """Return the file of a folder that lists the packages of a command, or None.
 
-    It is `requirements.txt`, the script with inline metadata, or a `pyproject.toml` whose
-    dependencies can be read without a build. An image has its packages, so of the others none
-    counts for it.
+    It is `requirements.txt`, the script if it has inline metadata, or a `pyproject.toml` whose
+    dependencies can be read without a build. An image contains its packages, so that only
+    `requirements.txt` counts for it.
     """
     if (folder / "requirements.txt").is_file():
         return "requirements.txt"
@@ -281,7 +281,7 @@ def packages_file(
 
 
 def _project(folder: Path) -> dict[str, Any]:
-    """Return `[project]` of pyproject.toml; empty if there is none that can be read."""
+    """Return `[project]` of pyproject.toml; empty if it is missing or cannot be read."""
     try:
         found = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -291,7 +291,7 @@ def _project(folder: Path) -> dict[str, Any]:
 
 
 def unread_packages(recipe: Recipe) -> str | None:
-    """Return a warning if only a file that is not read lists the packages of a recipe."""
+    """Return a warning if only an unsupported file lists the packages of a recipe."""
     if recipe.requirements_file or recipe.image or recipe.source == "builtin":
         return None
     names = [name for name in _UNREAD if (recipe.folder / name).is_file()]
@@ -302,6 +302,6 @@ def unread_packages(recipe: Recipe) -> str | None:
     if not names:
         return None
     return (
-        f"no packages are installed: {names[0]} is not read. List them in a requirements.txt "
-        "beside it"
+        f"no packages are installed, because {names[0]} is not supported; list them in "
+        "requirements.txt in the same folder"
     )

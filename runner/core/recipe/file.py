@@ -1,6 +1,4 @@
-"""`train.yaml` as a person writes it: its keys, and how a built-in recipe, a folder or a script
-becomes a Recipe.
-"""
+"""The keys of `train.yaml`, and how a built-in recipe, folder or script is loaded as a Recipe."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ def relative_path(value: str) -> str:
     path = PurePosixPath(value)
     if not value.strip() or path.is_absolute() or ".." in path.parts or "\\" in value:
         raise keys.key_error(
-            f"{value!r} leaves the folder", "write a path relative to it, without '..'"
+            f"{value!r} leaves the folder", "use a path relative to the folder, without '..'"
         )
     if any(ord(char) < 32 for char in value):
         raise keys.key_error(f"{value!r} has a control character", "rename it")
@@ -65,7 +63,7 @@ def relative_path(value: str) -> str:
 
 def _python_version(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise keys.key_error(f"{value!r} is a number to YAML", f'quote it: python: "{value}"')
+        raise keys.key_error(f"YAML reads {value!r} as a number", f'quote it: python: "{value}"')
     return value
 
 
@@ -74,12 +72,12 @@ def _compiled(value: str) -> str:
         compiled = re.compile(value)
     except re.error as err:
         problem = f"{value!r} is not a regular expression: {err}"
-        fix = "put \\ before ( [ * + ? . | that are meant as they stand"
+        fix = "escape literal ( [ * + ? . | with \\"
         raise keys.key_error(problem, fix) from err
     if compiled.groups != 1 and "value" not in compiled.groupindex:
         raise keys.key_error(
-            f"{value!r} has {compiled.groups} groups",
-            "put ( ) around the number, once, or name its group: (?P<value>...)",
+            f"{value!r} has {compiled.groups} groups, expected one",
+            "put ( ) around the number only, or name its group: (?P<value>...)",
         )
     return value
 
@@ -87,10 +85,12 @@ def _compiled(value: str) -> str:
 def _expanded_param(value: object) -> object:
     """`epochs: 5` is short for `epochs: {default: 5}`; the type follows the default."""
     if not isinstance(value, bool | int | float | str | dict):
-        problem = f"{value!r} is not a value of a parameter"
+        problem = f"{value!r} cannot be the value of a parameter"
         if value is None:
             problem = "the parameter has no value"
-        raise keys.key_error(problem, "write its default, or {type: int} if it has none")
+        raise keys.key_error(
+            problem, "write a default value, or {type: int} for a parameter without one"
+        )
     raw = cast("dict[str, Any]", value if isinstance(value, dict) else {"default": value})
     default = raw.get("default")
     if "type" not in raw and isinstance(default, bool | int | float | str):
@@ -105,7 +105,7 @@ Identifier = Annotated[
     TextField(
         r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$",
         "the name of a parameter",
-        "letters, digits, _ and -, 64 at most, and begins with a letter or _",
+        "up to 64 letters, digits, _ and -, and begins with a letter or _",
         "learning_rate",
     ),
 ]
@@ -114,7 +114,7 @@ RecipeName = Annotated[
     TextField(
         r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$",
         "a name",
-        "letters, digits, _ and -, 40 at most, and begins with a letter or digit",
+        "up to 40 letters, digits, _ and -, and begins with a letter or digit",
         "cats-v2",
     ),
 ]
@@ -123,7 +123,7 @@ VariantName = Annotated[
     TextField(
         r"^[a-z0-9][a-z0-9_-]{0,39}$",
         "the name of a variant",
-        "lower-case letters, digits, _ and -, 40 at most, and begins with a letter or digit",
+        "up to 40 lower-case letters, digits, _ and -, and begins with a letter or digit",
         "small",
     ),
 ]
@@ -132,7 +132,7 @@ _DatasetName = Annotated[
     TextField(
         r"^[a-z0-9][a-z0-9_-]{0,62}$",
         "the name of a data set",
-        "lower-case letters, digits, _ and -, 63 at most, and begins with a letter or digit",
+        "up to 63 lower-case letters, digits, _ and -, and begins with a letter or digit",
         "mnist",
     ),
 ]
@@ -141,7 +141,7 @@ _Python = Annotated[
     TextField(
         r"^3\.\d{1,2}(\.\d{1,2})?$",
         "a Python version",
-        "two numbers or three, and the first is 3",
+        "two or three numbers, of which the first is 3",
         'python: "3.11"',
     ),
 ]
@@ -149,9 +149,9 @@ _Python = Annotated[
 
 _TYPED = {
     "bool": "write true or false, without quotes",
-    "int": "write a whole number, or say type: float",
-    "float": "write a number, like 0.5, or say type: str",
-    "str": "put it in quotes, or leave `type` out",
+    "int": "write a whole number, or `type: float`",
+    "float": "write a number, like 0.5, or `type: str`",
+    "str": "put it in quotes, or remove `type`",
 }
 
 
@@ -172,7 +172,7 @@ class ParamFile(StrictModel):
                 f"min and max do not apply to a {self.type}", "remove them, or use choices"
             )
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise keys.key_error(f"min {self.min:g} is above max {self.max:g}", "exchange them")
+            raise keys.key_error(f"min {self.min:g} is above max {self.max:g}", "swap them")
         for value in [*(self.choices or []), *([] if self.default is None else [self.default])]:
             _check_value(self, value)
         return self
@@ -190,18 +190,22 @@ def _check_value(param: ParamFile, value: Scalar) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise keys.key_error(f"{value!r} is not a finite number", "write a finite number, like 0.5")
     if param.choices is not None and value not in param.choices:
-        problem = f"{value!r} is not among the choices {param.choices}"
-        raise keys.key_error(problem, f"choose one of them, or add {value!r} to choices")
+        problem = f"{value!r} is not one of the choices {param.choices}"
+        raise keys.key_error(problem, f"use one of them, or add {value!r} to `choices`")
     if isinstance(value, str | bool):
         return
     if param.min is not None and value < param.min:
-        raise keys.key_error(f"{value!r} is below min {param.min:g}", "raise it, or lower min")
+        raise keys.key_error(
+            f"{value!r} is below min {param.min:g}", "use a larger value, or lower `min`"
+        )
     if param.max is not None and value > param.max:
-        raise keys.key_error(f"{value!r} is above max {param.max:g}", "lower it, or raise max")
+        raise keys.key_error(
+            f"{value!r} is above max {param.max:g}", "use a smaller value, or raise `max`"
+        )
 
 
 class MetricsSection(StrictModel):
-    """What is measured: patterns are regular expressions over standard output with one group."""
+    """The metrics: patterns are regular expressions over standard output with one group."""
 
     primary: str | None = None
     goal: Literal["max", "min"] = "max"
@@ -209,7 +213,7 @@ class MetricsSection(StrictModel):
 
 
 class RecipeFile(StrictModel, title="train.yaml of runner"):
-    """A recipe: what to run, with which parameters, and what it promises to write."""
+    """A recipe: command, parameters, resources and outputs."""
 
     name: RecipeName | None = Field(None, description="Defaults to the name of the folder.")
     description: str = ""
@@ -234,16 +238,15 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     dataset: _DatasetName | None = None
     inputs: keys.Inputs = Field(
         default_factory=dict,
-        description="What the script finds at $RUNNER_INPUT_<NAME>: a path, a URL, blob:, run: ...",
+        description="Inputs of the script, at $RUNNER_INPUT_<NAME>: a path, a URL, blob:, run: ...",
     )
     image: keys.ImageName | None = Field(
         None,
-        description="A container image that the run takes place in; needs a pool that "
-        "runs containers.",
+        description="A container image for the run; requires a pool that runs containers.",
     )
     secrets: keys.Secrets = Field(
         default_factory=dict,
-        description="Variables whose values stay secret: {env: NAME} here, or {keyvault: URL}.",
+        description="Variables with secret values: {env: NAME} of this machine or {keyvault: URL}.",
     )
     params: dict[
         Identifier,
@@ -268,7 +271,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         "fail}. A run outside of one warns, or fails.",
     )
     model: keys.Model | None = Field(
-        None, description="The model that every run which succeeds becomes a version of."
+        None, description="The model that each successful run is registered as a version of."
     )
     env: keys.EnvFile = Field(default_factory=dict)
     launcher: Launcher = Field(
@@ -315,17 +318,17 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         description="Cap of the costs of its nodes in US dollars; its job ends before they exceed "
         "it.",
     )
-    estimate: str | None = Field(None, description="How long it takes, told before it starts.")
+    estimate: str | None = Field(None, description="Expected duration, shown before the start.")
     toolkit: str | None = Field(
-        None, description="The framework that the script uses, for people who choose a recipe."
+        None, description="The framework of the script, shown in lists of recipes."
     )
     variants: dict[VariantName, dict[str, Any]] = Field(
         default_factory=dict,
-        description="Other values of these keys by name: `runner train RECIPE:VARIANT`.",
+        description="Named changes of these keys: `runner train RECIPE:VARIANT`.",
     )
     resources: keys.ResourcesFile | None = None
     priority: keys.Priority = Field(
-        0, description="-1000 to 1000; tasks of a higher one start first."
+        0, description="-1000 to 1000; tasks with a higher priority start first."
     )
     after: list[keys.RunReference] = Field(
         default_factory=list, description="Runs that must have succeeded before this one starts."
@@ -371,7 +374,7 @@ def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
 
 
 def _split(ref: str, cwd: Path) -> tuple[str, tuple[str, ...]]:
-    """Return name or path, and the variants behind it: `mnist:torch:small`."""
+    """Return the name or path, and the variants after it, of `mnist:torch:small`."""
     found = _WITH_VARIANTS.fullmatch(ref)
     if found is None or _resolved(ref, cwd).exists():
         return ref, ()
@@ -379,11 +382,13 @@ def _split(ref: str, cwd: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
-    """Load a folder for a command that is none of its recipe; see `recipe.load_workspace`."""
+    """Load a folder for a command other than its recipe's; see `recipe.load_workspace`."""
     folder = _resolved(ref, cwd)
     if not folder.is_dir():
         raise RunnerError(
-            f"{_CODE}-UNKNOWN", f"no folder {ref!r}", fix="pass a folder, or . for the current one"
+            f"{_CODE}-UNKNOWN",
+            f"no folder {ref!r}",
+            fix="use an existing folder, or . for the current one",
         )
     return replace(
         _from_folder(folder, "folder", command=command),
@@ -398,7 +403,7 @@ def list_recipes() -> tuple[Recipe, ...]:
 
 
 def _with_variants(document: Document, names: Sequence[str]) -> tuple[Document, RecipeFile]:
-    """Return the document with the keys of these variants, each after those before it."""
+    """Return the document with the keys of these variants, applied in order."""
     parsed = check_document(document, RecipeFile, code=_CODE)
     for name in names:
         if name not in parsed.variants:
@@ -406,11 +411,11 @@ def _with_variants(document: Document, names: Sequence[str]) -> tuple[Document, 
         changes = parsed.variants[name]
         for key in ("name", "variants"):
             if key in changes:
-                problem, fix = "a variant cannot change it", "remove the key"
+                problem, fix = "a variant cannot change this key", "remove the key"
                 raise field_error(document, ("variants", name, key), problem, code=_CODE, fix=fix)
         tree = document.find_tree
         merged = _merged(document.data, changes)
-        # The recipe is valid without the variant, so that a problem is in the lines of the variant.
+        # The recipe is valid without the variant, so any problem is in the lines of the variant.
         document = Document(document.path, merged, lambda t=tree, n=name: t()["variants"][n])
         parsed = check_document(document, RecipeFile, code=_CODE)
         document = Document(document.path, merged, tree)
@@ -418,7 +423,7 @@ def _with_variants(document: Document, names: Sequence[str]) -> tuple[Document, 
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], *, params: bool = False) -> Any:
-    """Return `base` with other values; mappings are merged, and a parameter has another default."""
+    """Return `base` with the changes; mappings are merged, parameters get another default."""
     result = dict(base)
     for key, value in changes.items():
         old: Any = base.get(key)
@@ -436,8 +441,9 @@ def _no_variant(name: str, variant: str, known: Sequence[str]) -> RunnerError:
     return RunnerError(
         f"{_CODE}-VARIANT",
         f"{name} has no variant {variant!r}",
-        why=f"its variants are: {', '.join(known)}" if known else "it declares no variants",
-        fix=near(variant, known) or (f"use {known[0]!r}, or none" if known else "remove the ':'"),
+        why=f"its variants are: {', '.join(known)}" if known else "the recipe has no variants",
+        fix=near(variant, known)
+        or (f"use {known[0]!r}, or no variant" if known else "remove the ':'"),
     )
 
 
@@ -449,7 +455,7 @@ def _resolved(ref: str, cwd: Path) -> Path:
             f"{_CODE}-PATH",
             f"cannot resolve {ref!r}",
             why=str(err),
-            fix="give the path of a folder or of a script",
+            fix="use the path of an existing folder or script",
         ) from err
 
 
@@ -463,13 +469,13 @@ def _unknown(ref: str) -> RunnerError:
         return RunnerError(
             f"{_CODE}-UNKNOWN",
             f"no folder or script {ref!r}",
-            fix=f"pass a folder, a script, or a built-in recipe: {', '.join(names)}",
+            fix=f"use an existing folder or script, or a built-in recipe: {', '.join(names)}",
         )
     return RunnerError(
         f"{_CODE}-UNKNOWN",
-        f"no recipe {ref!r}",
-        why=f"built-in recipes are: {', '.join(names)}",
-        fix=near(ref, names) or "pass one of these, or the path of a folder or script",
+        f"unknown recipe {ref!r}",
+        why=f"built-in recipes: {', '.join(names)}",
+        fix=near(ref, names) or "use one of these, or the path of a folder or script",
     )
 
 
@@ -477,7 +483,7 @@ def _from_file(path: Path, entry: str | None) -> Recipe:
     if entry is not None:
         raise RunnerError(
             "R-RECIPE-ENTRY",
-            f"--entry {entry}: {path.name} is a script itself",
+            f"unexpected --entry {entry}: {path.name} is a script, not a folder",
             fix=f"runner train {shlex.quote(str(path.parent))} --entry {shlex.quote(entry)}",
         )
     command = script_command(path)
@@ -506,7 +512,7 @@ def _from_folder(
     document, parsed = _with_variants(document, variants)
     _check_requirements(document, folder, parsed)
     if parsed.entry is not None and parsed.command is not None:
-        problem = "`command` says what to run already"
+        problem = "`entry` and `command` exclude each other"
         raise field_error(document, ("entry",), problem, code=_CODE, fix="remove one of the two")
     if parsed.entry is not None and not has_entry(folder, parsed.entry):
         problem = f"no file {parsed.entry!r} in {folder}"
@@ -517,8 +523,8 @@ def _from_folder(
         fix = near(missing, (path.name for path in folder.glob("*.py"))) or "create it"
         raise field_error(document, ("command",), problem, code=_CODE, fix=fix)
     if parsed.image is not None and parsed.python is not None:
-        problem = "an image brings its own Python: no other one can be had in it"
-        fix = f"drop this key, or choose an image with Python {parsed.python}"
+        problem = "`python` cannot be combined with `image`, which contains its own Python"
+        fix = f"remove `python`, or use an image with Python {parsed.python}"
         raise field_error(document, ("python",), problem, code=_CODE, fix=fix)
     command = chosen or tuple(parsed.command or ()) or folder_command(folder, parsed.entry)
     return _build(folder, source, parsed, command=command)
@@ -527,11 +533,11 @@ def _from_folder(
 def missing_script(command: Sequence[str], folder: Path) -> str | None:
     """Return the script that `python SCRIPT.py` names if the folder lacks it, else None.
 
-    Other commands are not looked into: a shell or a launcher may make its files itself.
+    Other commands are not checked: a shell or a launcher may create its files itself.
     """
     if len(command) < 2 or command[0] not in _PYTHONS or not command[1].endswith(".py"):
         return None
-    script = Path(command[1])  # an absolute one is of an image, or of the node
+    script = Path(command[1])  # an absolute path is in an image or on the node
     return None if script.is_absolute() or (folder / script).is_file() else command[1]
 
 
@@ -540,9 +546,12 @@ def _check_requirements(document: Document, folder: Path, parsed: RecipeFile) ->
         return
     target = (folder / parsed.requirements).resolve()
     if not target.is_relative_to(folder.resolve()):
-        problem, fix = "a link that leaves the recipe folder", "copy the file into the folder"
+        problem, fix = "the link leaves the recipe folder", "copy the file into the folder"
     elif not target.is_file():
-        problem, fix = f"no file {parsed.requirements!r} in {folder}", "create it, or drop the key"
+        problem, fix = (
+            f"no file {parsed.requirements!r} in {folder}",
+            "create it, or remove the key",
+        )
     else:
         return
     raise field_error(document, ("requirements",), problem, code=_CODE, fix=fix)
@@ -618,7 +627,7 @@ def _param(name: str, param: ParamFile) -> Param:
 
 
 def _typed(param: ParamFile, value: ParamValue) -> ParamValue:
-    """Return the value as the parameter's type: `default: 1` of a float parameter is 1.0."""
+    """Return the value in the type of the parameter: `default: 1` of a float is 1.0."""
     return float(value) if param.type == "float" and isinstance(value, int) else value
 
 

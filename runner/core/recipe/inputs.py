@@ -11,24 +11,25 @@ from urllib.parse import parse_qsl, urlsplit
 
 from runner.protocol.errors import RunnerError
 
-# `trials` are all results of a sweep, an input of its merge task.
+# `trials` are all results of a sweep: the input of its merge task.
 InputKind = Literal["path", "blob", "url", "share", "dataset", "run", "trials"]
 VARIABLE = "RUNNER_INPUT_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _CONTAINER = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")  # naming rules of the storage REST docs
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PREFIXED: tuple[InputKind, ...] = ("blob", "share", "dataset", "run")
+_FORMS = "NAME=./folder, NAME=https://…, NAME=blob:container/prefix or NAME=run:RUN"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-# Query parameters that let whoever knows them in: they have no place in run.json.
+# Query parameters that grant access to anyone who knows them, so run.json must not contain them.
 _SIGNATURES = frozenset({"sig", "x-amz-signature", "x-goog-signature", "signature", "token"})
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One input as written.
+    """One input of a recipe or an option.
 
-    `source` is a path, `container/prefix`, a URL, a path on the share, a data set's name or a run;
-    `part` is which of a run's outputs; `base` is the folder that a relative path counts from.
+    `source` is a path, `container/prefix`, a URL, a path on the share, the name of a data set or a
+    run. `part` is a path below the outputs of a run. Relative paths begin at `base`.
     """
 
     name: str
@@ -40,7 +41,7 @@ class InputSpec:
 
     @property
     def variable(self) -> str:
-        """Return the script's variable."""
+        """The variable of the script with the path of the input."""
         return input_variable(self.name)
 
 
@@ -52,7 +53,7 @@ def input_variable(name: str) -> str:
 def parse_input(name: str, text: str, base: Path | None = None) -> InputSpec:
     """Read the short form: a URL, `blob:…`, `share:…`, `dataset:…`, `run:RUN/path`, else a path.
 
-    Raises ValueError saying what is wrong with it.
+    Raises ValueError with the reason if the text is invalid.
     """
     head, colon, rest = text.partition(":")
     if text.startswith(("https://", "http://")):
@@ -69,11 +70,11 @@ def parse_input(name: str, text: str, base: Path | None = None) -> InputSpec:
 def check_input(spec: InputSpec) -> InputSpec:
     """Return the input with a normalized source. Raise ValueError with the reason."""
     if not spec.source.strip():
-        raise ValueError(f"{spec.kind} is empty")
+        raise ValueError(f"the {spec.kind} is empty")
     if spec.kind == "url":
         _check_url(spec.source)
         if spec.sha256 is not None and not _SHA256.fullmatch(spec.sha256):
-            raise ValueError("sha256 is 64 hexadecimal digits in lower case")
+            raise ValueError("invalid sha256: expected 64 hexadecimal digits in lower case")
     elif spec.kind == "blob":
         return replace(spec, source=_container_path(spec.source))
     elif spec.kind == "share":
@@ -89,7 +90,9 @@ def check_variables(names: Iterable[str]) -> None:
     for name in names:
         other = taken.setdefault(input_variable(name), name)
         if other != name:
-            raise ValueError(f"{other!r} and {name!r} would both be {input_variable(name)}")
+            raise ValueError(
+                f"inputs {other!r} and {name!r} have the same variable {input_variable(name)}"
+            )
 
 
 def override_inputs(
@@ -103,14 +106,14 @@ def override_inputs(
         if not equals or not _NAME.fullmatch(name):
             raise RunnerError(
                 "R-INPUT-FORM",
-                f"--input {text!r} is not NAME=SPEC",
-                fix="--input images=./folder, =https://…, =blob:container/prefix or =run:RUN",
+                f"invalid --input {text!r}: expected NAME=SPEC",
+                fix=f"use a form such as {_FORMS}",
             )
         try:
             found[name] = parse_input(name, source, cwd)
         except ValueError as err:
             raise RunnerError(
-                "R-INPUT-FORM", f"--input {name}: {err}", fix="correct it, or see docs/guides"
+                "R-INPUT-FORM", f"invalid --input {name}: {err}", fix=f"use a form such as {_FORMS}"
             ) from err
     try:
         check_variables(found)
@@ -125,24 +128,24 @@ def _check_url(url: str) -> None:
         host = parts.hostname
         _ = parts.port
     except ValueError as err:
-        raise ValueError(f"not a URL: {err}") from err
+        raise ValueError(f"invalid URL: {err}") from err
     if not host or any(ord(char) <= 32 or ord(char) == 127 for char in url):
-        raise ValueError(f"{url!r} is not a URL")
+        raise ValueError(f"invalid URL {url!r}")
     if parts.scheme != "https" and not (parts.scheme == "http" and host in _LOOPBACK):
-        raise ValueError("only https:// is fetched")
+        raise ValueError("a URL must begin with https://")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("the URL holds a user or password, which would be written into run.json")
+        raise ValueError("the URL contains a user or password, which would be stored in run.json")
     if _SIGNATURES & {key.lower() for key, _ in parse_qsl(parts.query, keep_blank_values=True)}:
         raise ValueError(
-            "the URL holds a signature, which would be written into run.json: "
-            "copy the file to the stack's storage and name it as blob:"
+            "the URL contains a signature, which would be stored in run.json; "
+            "copy the file to the stack's storage, and use blob:container/path"
         )
 
 
 def _container_path(text: str) -> str:
     container, _, prefix = text.strip("/").partition("/")
     if not _CONTAINER.fullmatch(container):
-        raise ValueError(f"{container!r} is not the name of a container: write container/prefix")
+        raise ValueError(f"invalid container name {container!r}; expected container/prefix")
     return f"{container}/{_inside(prefix, 'the container')}" if prefix else container
 
 

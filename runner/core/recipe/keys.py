@@ -1,6 +1,4 @@
-"""Types of the keys of `train.yaml` that have a grammar of their own, and what each becomes in a
-Recipe.
-"""
+"""Types of the keys of `train.yaml` with their own grammar, and their conversion for a Recipe."""
 
 from __future__ import annotations
 
@@ -28,22 +26,22 @@ from runner.protocol.run_spec import Capacity, CheckpointRule, KeepRule, Resourc
 
 
 def key_error(problem: str, fix: str, why: str = "") -> PydanticCustomError:
-    """Return the error for a value of train.yaml, which names file, line and key when shown."""
-    # The text goes in as data: braces in it must not be read as a template.
+    """Return the error for a value of train.yaml; file, line and key are added when it is shown."""
+    # The text is passed as data, so that braces in it are not read as a template.
     context = {"problem": problem, "fix": fix, **({"why": why} if why else {})}
     return PydanticCustomError("runner", "{problem}", context)
 
 
-# What the agent and Batch set: they come after `env`, so it would change nothing.
+# Prefixes of variables that the agent and Batch set after `env`, which would have no effect.
 _SET_BY_OTHERS = ("RUNNER_", "AZ_BATCH_")
 
 
 def _check_variable(name: str) -> str:
     if name.upper().startswith(_SET_BY_OTHERS):
         raise key_error(
-            f"{name} is set by {'runner' if name.upper().startswith('R') else 'Batch'}",
-            "choose another name",
-            f"names that begin with {' or '.join(_SET_BY_OTHERS)} are not a recipe's",
+            f"{name} is reserved for {'runner' if name.upper().startswith('R') else 'Batch'}",
+            "use another name",
+            f"names that begin with {' or '.join(_SET_BY_OTHERS)} are reserved",
         )
     return name
 
@@ -54,7 +52,7 @@ EnvFile = dict[
         TextField(
             r"^[A-Za-z_][A-Za-z0-9_]*$",
             "the name of a variable",
-            "letters, digits and _, and begins with no digit",
+            "letters, digits and _, and does not begin with a digit",
             "OMP_NUM_THREADS",
         ),
         AfterValidator(_check_variable),
@@ -66,7 +64,7 @@ EnvFile = dict[
 def _check_image(value: str) -> str:
     if len(value) > 255 or IMAGE_NAME.fullmatch(value) is None:
         raise key_error(
-            f"{value!r} is not the name of an image",
+            f"invalid image name {value!r}",
             "write repository:tag or registry.example/repository:tag, in lower case",
         )
     return value
@@ -88,10 +86,14 @@ def _check_outputs(value: dict[str, str]) -> dict[str, str]:
     for name, path in value.items():
         variable = output_variable(name)
         if variable in taken:
-            raise key_error(f"{name!r} would be {variable}, as {taken[variable]} is", "rename it")
+            raise key_error(
+                f"{name!r} has the same variable {variable} as {taken[variable]}", "rename it"
+            )
         taken[variable] = repr(name)
         if _GLOB & set(path):
-            raise key_error(f"{path!r} is a pattern", "name a folder; patterns go under outputs")
+            raise key_error(
+                f"{path!r} is a pattern", "use a folder here, and patterns in `outputs`"
+            )
     return value
 
 
@@ -115,14 +117,16 @@ _ALIAS_RULE = "lower-case letters, digits, _ and -, 63 at most, and begins with 
 
 def _check_alias(alias: str) -> str:
     if alias in COMPUTED_ALIASES:
-        raise key_error(f"{alias!r} is computed from the versions", "drop it; NAME@latest works")
+        raise key_error(
+            f"{alias!r} is computed from the versions", "remove it; NAME@latest works anyway"
+        )
     return alias
 
 
 def _below_outputs(path: str) -> str:
     pure = PurePosixPath(path)
     if not path.strip() or pure.is_absolute() or ".." in pure.parts or "\\" in path:
-        raise key_error(f"{path!r} leaves the outputs", "write it relative to $RUNNER_OUTPUT_DIR")
+        raise key_error(f"{path!r} leaves the outputs", "use a path relative to $RUNNER_OUTPUT_DIR")
     return str(pure)
 
 
@@ -132,7 +136,7 @@ def _expand_model(value: object) -> object:
 
 
 class ModelFile(StrictModel):
-    """The model that every run which succeeds becomes a version of."""
+    """The model that each successful run is registered as a version of."""
 
     name: Annotated[
         str, TextField(NAME_PATTERN, "the name of a model", _MODEL_NAME_RULE, "cats-v2")
@@ -143,9 +147,9 @@ class ModelFile(StrictModel):
             TextField(ALIAS_PATTERN, "an alias", _ALIAS_RULE, "production"),
             AfterValidator(_check_alias),
         ]
-    ] = Field(default_factory=list, description="Set to each new version.")
+    ] = Field(default_factory=list, description="Aliases to set to each new version.")
     path: Annotated[str, AfterValidator(_below_outputs)] | None = Field(
-        None, description="A file, a glob or a folder below the outputs. Defaults to all of them."
+        None, description="A file, a glob or a folder below the outputs. Defaults to all outputs."
     )
     description: str = ""
 
@@ -161,23 +165,27 @@ def to_model(parsed: ModelFile | None) -> ModelRequest | None:
 
 
 class ExpectedFile(StrictModel):
-    """The range that the last value of a metric is expected in."""
+    """The expected range of the last value of a metric."""
 
     min: float | None = None
     max: float | None = None
     outside: Literal["warn", "fail"] = Field(
-        "warn", description="What a run does whose metric is outside of the range."
+        "warn", description="Effect of a metric outside the range on the run."
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> ExpectedFile:
         low, high = self.min, self.max
         if low is None and high is None:
-            raise key_error("the range has no end", "write [0.97, 1], or {min: 0.97}")
+            raise key_error(
+                "the range is empty: it has no min and no max", "write [0.97, 1], or {min: 0.97}"
+            )
         if not all(math.isfinite(end) for end in (low, high) if end is not None):
-            raise key_error("an end is not a finite number", "leave out the end that is open")
+            raise key_error(
+                "min and max must be finite numbers", "leave out min or max for an open range"
+            )
         if low is not None and high is not None and low > high:
-            raise key_error(f"min {low:g} is above max {high:g}", "exchange them")
+            raise key_error(f"min {low:g} is above max {high:g}", "swap them")
         return self
 
 
@@ -215,29 +223,32 @@ RunReference = Annotated[
     TextField(
         r"^(@last|[a-z0-9][a-z0-9_-]{0,63})$",
         "a run",
-        "a run's id, or the beginning of one, or @last",
+        "a run ID, a prefix of one, or @last",
         "mnist-20261121-143005-k3f9",
     ),
 ]
 
 
 class ResourcesFile(StrictModel):
-    """What a node must have: chooses the pool among those of the stack."""
+    """Requirements on a node, which select a pool of the stack."""
 
     gpus: int | None = Field(
-        None, ge=0, le=16, description="At least so many on the node; the fewest that fit."
+        None,
+        ge=0,
+        le=16,
+        description="Minimum number of GPUs per node; the pool with the fewest is used.",
     )
     memory: Annotated[int, Amount("size", "1B")] | None = Field(
-        None, description="Of the node, at least: 28GiB, 64GB."
+        None, description="Minimum memory of the node: 28GiB, 64GB."
     )
     vm_sizes: list[Annotated[str, Field(min_length=1)]] | None = Field(
-        None, min_length=1, description="One of these, such as Standard_NC4as_T4_v3."
+        None, min_length=1, description="Allowed VM sizes, such as Standard_NC4as_T4_v3."
     )
     nodes: int = Field(
-        1, ge=1, le=MOST_NODES, description="So many at once, each running the command."
+        1, ge=1, le=MOST_NODES, description="Number of nodes that run the command at once."
     )
     capacity: Capacity | None = Field(
-        None, description="Spot, dedicated, or a pool that takes over with dedicated nodes."
+        None, description="Spot nodes, dedicated nodes, or spot nodes with a dedicated fallback."
     )
 
     def to_resources(self) -> Resources:
@@ -257,17 +268,19 @@ class CheckpointsFile(StrictModel):
     interval: Annotated[
         int,
         Amount("duration", "1s", "24h"),
-        Field(description="Between two commits: 30s, 5m, 1h or seconds."),
+        Field(description="Time between two checkpoints: 30s, 5m, 1h or seconds."),
     ] = 60
-    keep: int = Field(default=3, ge=1, le=100, description="So many checkpoints stay in blob.")
+    keep: int = Field(default=3, ge=1, le=100, description="Number of checkpoints that are kept.")
     max_size: Annotated[
         int,
         Amount("size", "1B", "8TiB"),
-        Field(description="A larger folder is not committed: 10GiB, 500MB."),
+        Field(
+            description="Maximum size of the folder; a larger one is not committed: 10GiB, 500MB."
+        ),
     ] = 10 << 30
     automatic: bool = Field(
         default=True,
-        description="Let Keras, Lightning and others save there in a script that does not.",
+        description="Save checkpoints of Keras, Lightning and others for a script that saves none.",
     )
     sharded: bool = Field(
         default=False,
@@ -277,15 +290,15 @@ class CheckpointsFile(StrictModel):
 
 def _expand_checkpoints(value: object) -> object:
     if value is None:
-        raise key_error("nothing is said after `checkpoints:`", "write false, or interval: 60s")
+        raise key_error("`checkpoints` has no value", "write false, or interval: 60s")
     if isinstance(value, str) and value.lower() in ("no", "off", "n", "none", "never"):
         raise key_error(f"YAML 1.2 reads {value} as text", "write false")
     if isinstance(value, str) and value.lower() in ("yes", "on", "y"):
-        raise key_error(f"YAML 1.2 reads {value} as text", "write true, or leave the key out")
+        raise key_error(f"YAML 1.2 reads {value} as text", "write true, or remove the key")
     return {} if value is True else (None if value is False else value)
 
 
-# `false` switches checkpoints off and becomes None, `true` is as without the key.
+# `false` switches checkpoints off and becomes None; `true` is the default.
 Checkpoints = Annotated[
     CheckpointsFile | None,
     BeforeValidator(_expand_checkpoints, json_schema_input_type=CheckpointsFile | bool),
@@ -311,21 +324,21 @@ class KeepFile(StrictModel):
     max_size: Annotated[
         int,
         Amount("size", "0B", "8TiB"),
-        Field(description="Beyond it the largest files are left out: 10GiB, 500MB."),
+        Field(description="Maximum total size; the largest files are left out: 10GiB, 500MB."),
     ] = 10 << 30
     paths: list[str] = Field(
         default_factory=list,
-        description="Globs in the folder of the script that are kept whatever their size.",
+        description="Globs in the folder of the script; matching files are kept at any size.",
     )
 
 
 def _expand_keep(value: object) -> object:
     if value is None:
-        raise key_error("nothing is said after `keep:`", "write false, or max_size: 20GB")
+        raise key_error("`keep` has no value", "write false, or max_size: 20GB")
     return {} if value is True else (None if value is False else value)
 
 
-# `false` keeps $RUNNER_OUTPUT_DIR only and becomes None, `true` is as without the key.
+# `false` keeps only $RUNNER_OUTPUT_DIR and becomes None; `true` is the default.
 Keep = Annotated[
     KeepFile | None, BeforeValidator(_expand_keep, json_schema_input_type=KeepFile | bool)
 ]
@@ -343,22 +356,24 @@ _ONE_SOURCE = [{"required": [kind]} for kind in _INPUT_KINDS if kind != "path"] 
 
 
 _INPUT_FORMS = (
-    "write ./folder, https://…, blob:container/prefix, share:path, dataset:mnist or run:RUN/path"
+    "use ./folder, https://…, blob:container/prefix, share:path, dataset:mnist or run:RUN/path"
 )
 
 
 class InputFile(StrictModel, json_schema_extra={"oneOf": cast("Any", _ONE_SOURCE)}):
-    """Where an input comes from: one of blob, share, url, dataset, run and path."""
+    """The source of an input: one of blob, share, url, dataset, run and path."""
 
     blob: str | None = Field(None, description="container/prefix of the stack's storage account.")
     share: str | None = Field(None, description="A path on the file share that the pool mounts.")
     url: str | None = Field(None, description="A file, fetched by the node; https only.")
-    sha256: str | None = Field(None, description="Of what the URL holds; else it is not checked.")
-    dataset: str | None = Field(None, description="A data set by name.")
-    path: str | None = Field(
-        None, description="A file or folder of this machine; with run, which of its outputs."
+    sha256: str | None = Field(
+        None, description="SHA-256 of the file at the URL; without it, the file is not verified."
     )
-    run: str | None = Field(None, description="The outputs of another run: its id, or @last.")
+    dataset: str | None = Field(None, description="Name of a data set.")
+    path: str | None = Field(
+        None, description="A file or folder of this machine; with `run`, a path below its outputs."
+    )
+    run: str | None = Field(None, description="Another run, for its outputs: an ID, or @last.")
 
     @model_validator(mode="after")
     def _consistent(self) -> InputFile:
@@ -368,10 +383,10 @@ class InputFile(StrictModel, json_schema_extra={"oneOf": cast("Any", _ONE_SOURCE
         if len(given) != 1:
             found = f"got {' and '.join(given)}" if given else "got none"
             raise key_error(
-                f"an input has one source, {found}", f"one of {', '.join(_INPUT_KINDS)}"
+                f"expected one source, {found}", f"use one of {', '.join(_INPUT_KINDS)}"
             )
         if self.sha256 is not None and given != ["url"]:
-            raise key_error("sha256 goes with url only", "remove it")
+            raise key_error("`sha256` requires `url`", "remove it")
         try:
             self.spec("x")
         except ValueError as err:
@@ -433,9 +448,9 @@ def to_inputs(inputs: dict[str, InputFile], folder: Path) -> tuple[InputSpec, ..
 
 
 class SecretFile(StrictModel, json_schema_extra=one_of("env", "keyvault")):
-    """Where a secret's value is: one of env and keyvault."""
+    """The source of a secret: env or keyvault."""
 
-    env: str | None = Field(None, description="A variable of the machine that submits.")
+    env: str | None = Field(None, description="A variable of the machine that submits the run.")
     keyvault: str | None = Field(
         None, description="https://VAULT.vault.azure.net/secrets/NAME, read by the node's identity."
     )
@@ -446,8 +461,8 @@ def _check_secrets(value: dict[str, SecretFile]) -> dict[str, SecretFile]:
         try:
             check_secret(SecretRef(name, file.env, file.keyvault))
         except ValueError as err:
-            # Whatever was written there may be the value itself: it is not repeated.
-            raise key_error(f"{name}: {err}", "NAME: {env: NAME}") from None
+            # The text may be the secret itself, so the message does not repeat it.
+            raise key_error(f"{name}: {err}", f"write {name}: {{env: {name}}}") from None
     return value
 
 
@@ -456,8 +471,8 @@ def _check_reference(value: object) -> object:
         sources = cast("dict[object, object]", value)
         if all(isinstance(source, str) for source in sources.values()):
             return sources
-    # Whoever writes a value here must not find it in an error message.
-    raise key_error("a secret is a reference, never a value", "{env: NAME}")
+    # The text may be the secret itself, so the message does not repeat it.
+    raise key_error("expected a reference to a secret, not its value", "write {env: NAME}")
 
 
 Secrets = Annotated[
@@ -480,12 +495,15 @@ def _argument_list(value: object) -> object:
     try:
         words = shlex.split(value)
     except ValueError as err:
-        problem, fix = f"{value!r} cannot be split into words: {err}", "close it, or write a list"
+        problem, fix = (
+            f"cannot split {value!r} into words: {err}",
+            "close the quote, or write a list",
+        )
         raise key_error(problem, fix) from err
     if operators := [word for word in words if word in _SHELL_WORDS]:
         raise key_error(
-            f"{operators[0]!r} is shell syntax, and the command is not run by a shell",
-            'write ["bash", "-c", "…"], or put it in a script',
+            f"unexpected {operators[0]!r}: commands do not run in a shell",
+            'use ["bash", "-c", "…"], or a shell script',
         )
     return words
 

@@ -1,4 +1,4 @@
-"""Notebooks as scripts: their command, their code, and the parameters of the cell tagged
+"""Notebooks as scripts: their command, their code, and the parameters of the cell with the tag
 `parameters`, as papermill reads them.
 """
 
@@ -18,24 +18,24 @@ from runner.core.recipe.recipe import Param, ParamType, ParamValue
 from runner.protocol.errors import RunnerError
 
 SUFFIX = ".ipynb"
-PACKAGES = ("papermill", "ipykernel")  # what executes it, beside its own imports
+PACKAGES = ("papermill", "ipykernel")  # packages that execute a notebook
 _DRIVER = ("python", "-m", "runner.hooks.notebook")
 _TAG = "parameters"
-_KEPT_MAGICS = ("time", "timeit", "capture", "prun")  # of a cell that remains Python
+_KEPT_MAGICS = ("time", "timeit", "capture", "prun")  # magics whose cell is Python code
 _MAGIC_LINE = re.compile(r"^([ \t]*)[%!?].*$|^([ \t]*)[\w.]+\?{1,2}[ \t]*$", re.MULTILINE)
 _HOW_TO_TAG = (
-    "tag the cell that sets them `parameters`: in JupyterLab with the gear at the top right, in VS "
-    "Code with Add Cell Tag in its menu"
+    "add the tag `parameters` to the cell that sets them: in JupyterLab under the gear at the top "
+    "right, in VS Code with Add Cell Tag in the menu of the cell"
 )
 
 
 def notebook_command(name: str) -> tuple[str, ...]:
-    """Return the command that executes a notebook of the code's folder."""
+    """Return the command that executes a notebook of the code folder."""
     return *_DRIVER, name
 
 
 def notebook_of(command: Sequence[str]) -> str | None:
-    """Return the notebook that a command executes, None if it is another command."""
+    """Return the notebook that a command executes, or None for another command."""
     length = len(_DRIVER)
     return command[length] if tuple(command[:length]) == _DRIVER and command[length:] else None
 
@@ -54,11 +54,11 @@ class _Cell:
 def read_params(path: Path) -> tuple[Param, ...]:
     """Return the parameters that the tagged cell of a notebook sets; none without such a cell.
 
-    A parameter has the type of its annotation, or of its value. A value that is computed may be of
-    any type, and has no default here.
+    A parameter has the type of its annotation or value. A computed value has any type and no
+    default.
 
     Raises:
-        RunnerError: R-NOTEBOOK, it is no notebook of Python.
+        RunnerError: R-NOTEBOOK, the file is not a Python notebook.
     """
     tagged = next((cell for cell in _code_cells(path) if _TAG in cell.tags), None)
     if tagged is None:
@@ -69,8 +69,8 @@ def read_params(path: Path) -> tuple[Param, ...]:
         line = getattr(err, "lineno", None)
         raise RunnerError(
             "R-NOTEBOOK",
-            f"{path.name}: the cell tagged `{_TAG}` is not valid Python",
-            why=f"{err.args[0]}{f', in its line {line}' if line else ''}",
+            f"{path.name}: the cell with the tag `{_TAG}` is not valid Python",
+            why=f"{err.args[0]}{f' in line {line} of the cell' if line else ''}",
             fix="correct the cell",
         ) from err
     found: dict[str, Param] = {}
@@ -109,19 +109,19 @@ def _is_value(value: object) -> bool:
 
 
 def merged_params(path: Path, declared: tuple[Param, ...]) -> tuple[Param, ...]:
-    """Return the parameters of a notebook, those that train.yaml declares as it declares them.
+    """Return the parameters of a notebook; declarations in train.yaml replace its own.
 
     Raises:
-        RunnerError: R-NOTEBOOK-PARAM, train.yaml declares one that the tagged cell does not set.
+        RunnerError: R-NOTEBOOK-PARAM, train.yaml declares a parameter that the cell does not set.
     """
     own = {param.name: param for param in read_params(path)}
     for param in declared:
         if param.name not in own:
             raise RunnerError(
                 "R-NOTEBOOK-PARAM",
-                f"params: {param.name} is not a parameter of {path.name}",
+                f"params: {param.name!r} is not a parameter of {path.name}",
                 why=_why(path.name, tuple(own)),
-                fix=f"set {param.name} in that cell, or remove it from params"
+                fix=f"set {param.name} in the cell, or remove it from `params`"
                 if own
                 else _HOW_TO_TAG,
             )
@@ -140,17 +140,17 @@ def unknown_param(notebook: str, name: str, known: tuple[str, ...], near: str) -
 
 def _why(notebook: str, known: tuple[str, ...]) -> str:
     if not known:
-        return f"{notebook} has no cell tagged `{_TAG}` that sets parameters"
-    return f"its cell tagged `{_TAG}` sets: {', '.join(known)}"
+        return f"{notebook} has no cell with the tag `{_TAG}` that sets parameters"
+    return f"the cell with the tag `{_TAG}` sets: {', '.join(known)}"
 
 
 def refuse_arguments(notebook: str, arguments: Sequence[str]) -> None:
-    """Raise RunnerError for arguments of a script, which a notebook has none of."""
+    """Raise RunnerError for command-line arguments, which a notebook does not accept."""
     if arguments:
         raise RunnerError(
             "R-NOTEBOOK-ARGS",
             f"unexpected argument {arguments[0]!r}",
-            why=f"{notebook} is a notebook, which has parameters instead of arguments",
+            why=f"{notebook} is a notebook, which takes parameters instead of arguments",
             fix="use --set NAME=VALUE",
         )
 
@@ -161,7 +161,7 @@ def parse_text(raw: str) -> ParamValue:
         return json.loads(raw, parse_constant=_refuse_constant)
     with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         value: Any = ast.literal_eval(raw.strip())
-        return json.loads(json.dumps(value, allow_nan=False))  # a tuple is a list in JSON
+        return json.loads(json.dumps(value, allow_nan=False))  # converts tuples to lists
     return raw
 
 
@@ -170,7 +170,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def parsed_code(path: Path) -> ast.Module:
-    """Return the code of all cells that are valid Python; none for a file that is no notebook."""
+    """Return the code of all cells that are valid Python; empty if the file is not a notebook."""
     body: list[ast.stmt] = []
     with suppress(RunnerError):
         for cell in _code_cells(path):
@@ -180,7 +180,7 @@ def parsed_code(path: Path) -> ast.Module:
 
 
 def _without_magics(source: str) -> str:
-    """Return the code of a cell without what only IPython understands; its lines stay."""
+    """Return the code of a cell without IPython syntax, with the same number of lines."""
     if source.lstrip().startswith("%%"):
         first, _, rest = source.lstrip().partition("\n")
         if first[2:].split(" ")[0] not in _KEPT_MAGICS:
@@ -190,7 +190,7 @@ def _without_magics(source: str) -> str:
 
 
 def _code_cells(path: Path) -> Iterator[_Cell]:
-    """Yield the code cells of a notebook. Raise RunnerError if it is none of Python."""
+    """Yield the code cells of a notebook. Raise RunnerError if it is not a Python notebook."""
     try:
         raw: Any = json.loads(path.read_text(encoding="utf-8-sig"))
         cells: list[Any] = raw["cells"]
@@ -201,16 +201,16 @@ def _code_cells(path: Path) -> Iterator[_Cell]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
         raise RunnerError(
             "R-NOTEBOOK",
-            f"{path.name} is not a notebook of format 4",
+            f"{path.name} is not a notebook in format 4",
             why=f"{type(err).__name__}: {err}" if not isinstance(err, KeyError) else "no `cells`",
-            fix="open it in Jupyter, and save it",
+            fix="open the file in Jupyter and save it again",
         ) from err
     if language.lower() != "python":
         raise RunnerError(
             "R-NOTEBOOK",
             f"{path.name} is a notebook of {language}",
-            why="only those of Python are executed",
-            fix=f"use an image with a kernel of {language}, and a train.yaml with a `command`",
+            why="only Python notebooks can be executed",
+            fix=f"use an image with a {language} kernel, and a train.yaml with a `command`",
         )
     for cell in cells:
         if isinstance(cell, dict) and cast("dict[str, Any]", cell).get("cell_type") == "code":

@@ -32,8 +32,8 @@ def resolve_params(
 ) -> dict[str, ParamValue]:
     """Return each parameter's default or the last value given; omit one with neither.
 
-    A script that declares none gets every name, with the text as it was typed, because it alone
-    knows its arguments. `notebook` is the one that declares them, if it is one.
+    A script without declared parameters gets every name with the text as typed, because only the
+    script knows its arguments. `notebook` is the notebook that declares them, or None.
     """
     declared = {param.name: param for param in params}
     values: dict[str, ParamValue] = {
@@ -69,7 +69,9 @@ def _split(text: str) -> tuple[str, str]:
     name = name.strip()
     if not equals or not name:
         raise RunnerError(
-            "R-SET-FORM", f"--set {text!r} is not name=value", fix=f"--set {name or 'epochs'}=VALUE"
+            "R-SET-FORM",
+            f"invalid --set {text!r}: expected NAME=VALUE",
+            fix=f"--set {name or 'epochs'}=VALUE",
         )
     return name, raw
 
@@ -110,7 +112,7 @@ def _plain(limit: float) -> str:
 def _refused(param: Param, raw: str, why: str) -> RunnerError:
     return RunnerError(
         "R-SET-VALUE",
-        f"parameter {param.name}: {raw!r} is refused",
+        f"invalid value {raw!r} for parameter {param.name!r}",
         why=why,
         fix=f"--set {param.name}={_example(param)}   (type {param.type})",
     )
@@ -125,14 +127,16 @@ def _example(param: Param) -> str:
 
 def _unknown(name: str, known: tuple[str, ...], notebook: str | None) -> RunnerError:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    fix = "did you mean " + " or ".join(near) + "?" if near else "use one of these names"
+    fix = (
+        "did you mean " + " or ".join(near) + "?" if near else "use one of the declared parameters"
+    )
     if notebook is not None:
         return unknown_param(notebook, name, known, fix)
     if not known:
-        why = f"the script would get it as --{name}"
-        fix = "use a name of letters, digits, _, - and ."
+        why = f"the script would receive it as --{name}"
+        fix = "use letters, digits, _, - and . in the name"
     else:
-        why = f"declared are: {', '.join(known)}"
+        why = f"declared parameters: {', '.join(known)}"
     return RunnerError("R-SET-UNKNOWN", f"parameter {name!r} is not declared", why=why, fix=fix)
 
 
@@ -141,7 +145,7 @@ _MOST_RETRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class RecipeFlags:
-    """Options as typed; None and () are defaults. `max_time` as in train.yaml: `90m`, `2h`."""
+    """Options as typed; None and () are defaults. `max_time` has a unit: `90m`, `2h`."""
 
     gpus: int | None = None
     capacity: Capacity | None = None
@@ -156,7 +160,7 @@ class RecipeFlags:
 
     @property
     def resources(self) -> Resources:
-        """The resources typed with the command; a pool named with them must have them."""
+        """The resources from the command line, which a pool in `--pool` must have."""
         return Resources(gpus=self.gpus, nodes=self.nodes or 1, capacity=self.capacity)
 
 
@@ -164,7 +168,7 @@ NO_FLAGS = RecipeFlags()
 
 
 def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
-    """Return the recipe with the options. Raise RunnerError for an invalid one."""
+    """Return the recipe with the options applied. Raise RunnerError for an invalid option."""
     asked = recipe.resources
     return replace(
         recipe,
@@ -194,15 +198,15 @@ def _launcher(recipe: Recipe, name: str) -> Launcher:
         near = difflib.get_close_matches(name, LAUNCHERS, n=1, cutoff=0.4)
         raise RunnerError(
             "R-FLAG-VALUE",
-            f"--launcher {name} is refused",
-            why=f"launchers are: {', '.join(LAUNCHERS)}",
+            f"unknown --launcher {name}",
+            why=f"launchers: {', '.join(LAUNCHERS)}",
             fix=f"--launcher {near[0] if near else 'torchrun'}",
         )
     processes = recipe.processes_per_node or 1
     if processes > 1 and launcher not in PROCESS_LAUNCHERS:
         raise RunnerError(
             "R-FLAG-VALUE",
-            f"--launcher {name} is refused",
+            f"--launcher {name} does not fit the recipe",
             why=f"it starts one process on each node, but the recipe has `processes_per_node: "
             f"{processes}`",
             fix="--launcher torchrun",
@@ -224,8 +228,8 @@ def _within(flag: str, given: int | None, default: int | None, allowed: range) -
         return given
     raise RunnerError(
         "R-FLAG-VALUE",
-        f"--{flag} {given} is refused",
-        why=f"from {allowed.start} to {allowed.stop - 1}",
+        f"invalid --{flag} {given}",
+        why=f"allowed: {allowed.start} to {allowed.stop - 1}",
         fix=f"--{flag} {min(max(given, allowed.start), allowed.stop - 1)}",
     )
 

@@ -1,5 +1,4 @@
-"""A recipe as the program holds it: command, parameters, resources and what it writes; and where
-the built-in recipes are.
+"""The class of a recipe (command, parameters, resources, outputs), and the built-in recipes.
 
 Imports no pydantic: `file` is imported when a recipe is loaded.
 """
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
     from runner.core.recipe.sweep import SweepFile
 
 CAPACITIES: tuple[Capacity, ...] = get_args(Capacity)
-# Of a pool whose nodes reach one another (Batch quotas page).
+# Maximum nodes of a pool with inter-node communication (Batch quotas page).
 MOST_NODES = 100
-PRIORITIES = range(-1000, 1001)  # of a Batch job: Jobs - Create, Batch REST 2025-06-01
+PRIORITIES = range(-1000, 1001)  # priorities of a Batch job: Jobs - Create, Batch REST 2025-06-01
 
 
 BUILTIN_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 TEMPLATE = "template"
 RECIPE_FILE = "train.yaml"
-SENT_ALONE = "R-RECIPE-ALONE"  # the code of an error: a script imports what is beside it
+SENT_ALONE = "R-RECIPE-ALONE"  # error code: the script imports files of its folder
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -35,14 +34,14 @@ def builtin_names() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in found if path.parent.name != TEMPLATE))
 
 
-ParamType = Literal["int", "float", "str", "bool", "list", "any"]  # the last two of notebooks
+ParamType = Literal["int", "float", "str", "bool", "list", "any"]  # the last two only in notebooks
 ParamValue = int | float | str | bool | list[Any] | None
 RecipeSource = Literal["builtin", "folder", "script"]
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter a recipe declares; `min` and `max` are inclusive."""
+    """One parameter that a recipe declares; `min` and `max` are inclusive."""
 
     name: str
     type: ParamType
@@ -54,7 +53,7 @@ class Param:
 
     @classmethod
     def of_value(cls, name: str, value: ParamValue) -> Param:
-        """Return a parameter of the type of its value, for a command that declares none."""
+        """Return a parameter with the type of its value, for a command without declarations."""
         kinds: dict[type, ParamType] = {
             bool: "bool", int: "int", float: "float", str: "str", list: "list",
         }  # fmt: skip
@@ -63,13 +62,13 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Recipe(RecipeSpec):
-    """A loaded recipe: what `run.json` stores of it, and what only this machine needs.
+    """A loaded recipe: the part that `run.json` stores, and the part for this machine only.
 
     Attributes:
-        files: What is uploaded from `folder`; None means all of it.
+        files: Files of `folder` to upload; None uploads all of it.
         after: References to runs, as typed.
-        toolkit: The framework of the script, for people.
-        variants: Names behind a colon that change some keys.
+        toolkit: The framework of the script, for lists of recipes.
+        variants: Named changes of some keys, as in `mnist:torch`.
     """
 
     name: str
@@ -92,12 +91,12 @@ def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
     """Load a built-in recipe by name, or a folder or a single script by path relative to `cwd`.
 
     Args:
-        ref: name or path, with variants behind colons: `mnist:torch`.
-        cwd: where a relative path begins.
-        entry: the script of a folder, instead of the one that its train.yaml or names decide.
+        ref: name or path, with variants after colons: `mnist:torch`.
+        cwd: base of a relative path.
+        entry: script of the folder to use instead of the one in train.yaml or with a usual name.
 
     Raises:
-        RunnerError: no such recipe, or an invalid one; `SENT_ALONE` if a script needs its folder.
+        RunnerError: the recipe is missing or invalid; `SENT_ALONE` if a script needs its folder.
     """
     from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
 
@@ -105,10 +104,10 @@ def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
 
 
 def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
-    """Load a folder, with the environment and data of its train.yaml if it has one, for a command.
+    """Load a folder for a command, with environment and data of its train.yaml, if any.
 
     Raises:
-        RunnerError: no such folder, or an invalid train.yaml.
+        RunnerError: the folder does not exist, or train.yaml is invalid.
     """
     from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
 
@@ -122,7 +121,7 @@ def list_recipes() -> tuple[Recipe, ...]:
     return file.list_recipes()
 
 
-# distribution/reference: [domain/]path[:tag][@digest]; a path has lower case only.
+# distribution/reference: [domain/]path[:tag][@digest]; a path is in lower case.
 _IMAGE_PATH_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 
 

@@ -1,4 +1,4 @@
-"""Secrets by reference: check references, and read the values of this machine."""
+"""Check references to secrets, and read the values on this machine."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from urllib.parse import urlsplit
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import RunSpec, SecretRef
 
-REDACTED_FROM = 6  # characters; shorter values occur in any text
+REDACTED_FROM = 6  # characters; shorter values occur by chance in any text
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The agent's own, Batch's own, and what would decide which program runs.
+# Variables of the agent, of Batch, and those that select the program to run.
 _RESERVED = ("RUNNER_", "AZ_BATCH_")
 _RESERVED_NAMES = frozenset({"PATH", "VIRTUAL_ENV", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHOME"})
-# Key Vault docs, "Vault name and object name": one suffix for each cloud.
+# Key Vault docs, "Vault name and object name": one suffix per cloud.
 VAULT_HOSTS = (".vault.azure.net", ".vault.azure.cn", ".vault.usgovcloudapi.net")
 _VAULT_PATH = re.compile(r"/secrets/[0-9A-Za-z-]{1,127}(/[0-9a-f]{32})?/?")
 
 
 class SecretValues:
-    """Values by variable; only `reveal` returns them."""
+    """Secret values by variable; only `reveal` returns them."""
 
     def __init__(self, values: Mapping[str, str], vault: Mapping[str, str]) -> None:
         self._values = dict(values)
@@ -34,7 +34,7 @@ class SecretValues:
         return bool(self._values or self._vault)
 
     def reveal(self) -> dict[str, dict[str, str]]:
-        """Return the document for the node, which is a secret."""
+        """Return the document for the node, which contains the secret values."""
         return {"values": dict(self._values), "keyvault": dict(self._vault)}
 
     def short(self) -> list[str]:
@@ -58,13 +58,13 @@ def check_secret(ref: SecretRef) -> SecretRef:
     """Return the reference. Raise ValueError with the reason if it is invalid."""
     name = ref.variable
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a variable")
+        raise ValueError(f"invalid variable name {name!r}")
     if name.upper().startswith(_RESERVED) or name in _RESERVED_NAMES:
-        raise ValueError(f"{name} is not a secret's name: it is set by runner, Batch or the system")
+        raise ValueError(f"{name} is reserved: runner, Batch or the system sets it")
     if (ref.env is None) == (ref.keyvault is None):
-        raise ValueError("a secret has one source: env or keyvault")
+        raise ValueError("expected one source: env or keyvault")
     if ref.env is not None and not _NAME.fullmatch(ref.env):
-        raise ValueError("env is the name of a variable of this machine, not its value")
+        raise ValueError("env must be the name of a variable of this machine, not a value")
     if ref.keyvault is not None:
         _check_vault(ref.keyvault)
     return ref
@@ -75,7 +75,7 @@ def _check_vault(url: str) -> None:
     host = parts.hostname or ""
     named = parts.netloc == host and host.endswith(VAULT_HOSTS) and not parts.query
     if parts.scheme != "https" or not named or not _VAULT_PATH.fullmatch(parts.path):
-        raise ValueError("keyvault is https://VAULT.vault.azure.net/secrets/NAME, or with /VERSION")
+        raise ValueError("keyvault must be https://VAULT.vault.azure.net/secrets/NAME[/VERSION]")
 
 
 def recorded_secrets(run: RunSpec) -> tuple[SecretRef, ...]:
@@ -87,7 +87,7 @@ def recorded_secrets(run: RunSpec) -> tuple[SecretRef, ...]:
             "R-RUN-BROKEN",
             f"the secrets of {run.run_id} cannot be read",
             why=str(err),
-            fix="submit it again from its recipe",
+            fix="submit the run again from its recipe",
         ) from err
 
 
@@ -103,23 +103,25 @@ def read_secrets(refs: Iterable[SecretRef], environment: Mapping[str, str]) -> S
         if not value:
             raise RunnerError(
                 "R-SECRET-MISSING",
-                f"the secret {ref.variable} has no value",
+                f"secret {ref.variable} has no value",
                 why=f"${ref.env} is {'empty' if value == '' else 'not set'} on this machine",
                 fix=f"read -rs {ref.env} && export {ref.env}",
                 exit_code=ExitCode.PREFLIGHT,
             )
         if "\0" in value:
-            raise RunnerError("R-SECRET-MISSING", f"${ref.env} has a NUL", fix="correct it")
+            raise RunnerError(
+                "R-SECRET-MISSING", f"${ref.env} contains a NUL character", fix="remove it"
+            )
         values[ref.variable] = value
     return SecretValues(values, vault)
 
 
 def refuse_in_the_open(values: SecretValues, texts: Iterable[str]) -> None:
-    """Raise RunnerError if a value is also an argument or a setting, which run.json stores."""
+    """Raise RunnerError if a secret value occurs in arguments or settings of run.json."""
     for name in values.found_in(texts):
         raise RunnerError(
             "R-SECRET-EXPOSED",
-            f"the value of the secret {name} is also among the arguments, parameters or env",
-            why="those stand in run.json, in process lists and in logs",
-            fix=f"read ${name} in the script instead",
+            f"the value of secret {name} occurs in arguments, parameters or env",
+            why="run.json, process lists and logs show these",
+            fix=f"remove it there, and read ${name} in the script",
         )

@@ -1,7 +1,7 @@
 """The `sweep` block of train.yaml: its grammar, and the parameters of each trial.
 
-A key of `params` is a parameter, or several of them with commas. Its value is a list, whose entries
-are tried in turn, or one of these:
+A key of `params` is the name of a parameter, or of several with commas. Its value is a list of
+values, or one of these:
 
 - `{choice: [adam, sgd]}`: the list with a condition;
 - `{range: [1, 9, 2]}`: whole numbers from the first to the second inclusive, in steps;
@@ -11,11 +11,11 @@ are tried in turn, or one of these:
   `{permutations: [1, 2, 3]}`;
 - a distribution to draw from, like `{loguniform: [1e-5, 1e-1]}`.
 
-`when` gives a parameter a value only in trials in which others have certain values. The method
-`grid` makes a trial of every combination. `random` draws each trial from a generator whose seed is
-that of the sweep and the number of the trial, so that more trials never change the earlier ones.
-`tpe` starts like `random`; later trials get their parameters when they start, from what the others
-reported (`runner/node/agent/sweep_trial.py`).
+`when` limits a parameter to trials in which other parameters have certain values. The method `grid`
+makes one trial of every combination. `random` draws each trial with a seed made of the seed of the
+sweep and the number of the trial, so that additional trials never change earlier ones. `tpe` starts
+like `random`; later trials get their parameters when they start, based on the reports of other
+trials (`runner/node/agent/sweep_trial.py`).
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from runner.protocol.sweeps import StopRule
 Value = bool | int | float | str
 Trial = dict[str, Value]
 
-BLOBS = "blob:"  # what a pattern of `files` begins with if it is one of blobs
+BLOBS = "blob:"  # prefix of a pattern in `files` that matches blobs
 MOST_TRIALS = 10_000
 DEFAULT_TRIALS = 20
-_REDRAWS = 1000  # of a distribution with `min` and `max`
-_DIGITS = 6  # of a drawn number
+_REDRAWS = 1000  # maximum number of draws to get a value between `min` and `max`
+_DIGITS = 6  # significant digits of a drawn number
 
 
 @dataclass(frozen=True, slots=True)
 class _Distribution:
-    """How to draw a number, and what its arguments must be."""
+    """A distribution: how to draw a number, and the condition on its arguments."""
 
     arguments: tuple[str, ...]
     draw: Callable[..., float]
@@ -68,18 +68,18 @@ def _positive(numbers: tuple[float, ...]) -> bool:
 # Python's `random` draws them (https://docs.python.org/3/library/random.html, read 2026-11-23).
 DISTRIBUTIONS: Mapping[str, _Distribution] = {
     "uniform": _Distribution(
-        ("low", "high"), random.Random.uniform, "low is below high", lambda n: n[0] < n[1]
+        ("low", "high"), random.Random.uniform, "low < high", lambda n: n[0] < n[1]
     ),
     "loguniform": _Distribution(
         ("low", "high"),
         _log_uniform,
-        "low is above 0 and below high",
+        "0 < low < high",
         lambda n: 0 < n[0] < n[1],
     ),
     "integers": _Distribution(
         ("low", "high"),
         random.Random.randint,
-        "both are whole numbers, and low is below high",
+        "both are whole numbers and low < high",
         lambda n: n[0] < n[1] and n[0].is_integer() and n[1].is_integer(),
         whole=True,
     ),
@@ -98,7 +98,7 @@ DISTRIBUTIONS: Mapping[str, _Distribution] = {
     "triangular": _Distribution(
         ("low", "high", "mode"),
         random.Random.triangular,
-        "low is below high, and the mode between them",
+        "low <= mode <= high",
         lambda n: n[0] < n[1] and n[0] <= n[2] <= n[1],
     ),
     "beta": _Distribution(
@@ -128,11 +128,11 @@ class Dimension:
 
     Attributes:
         names: The parameters.
-        rows: The values in turn, one for each name; empty for a distribution.
-        distribution: Its name, and its arguments.
-        when: The values of other parameters under which these parameters exist.
-        low: The smallest value that is kept of a distribution.
-        high: The largest one.
+        rows: The values, one per name in each row; empty for a distribution.
+        distribution: Name of the distribution, or None; `arguments` are its arguments.
+        when: The values of other parameters that are required for these parameters.
+        low: The smallest allowed value of a distribution.
+        high: The largest allowed value of a distribution.
     """
 
     names: tuple[str, ...]
@@ -144,7 +144,7 @@ class Dimension:
     high: float = math.inf
 
     def applies(self, trial: Trial) -> bool:
-        """Return True if the trial has the values that the parameters depend on."""
+        """Return True if the trial has the values that `when` requires."""
         return all(name in trial and trial[name] in values for name, values in self.when)
 
     def to_json(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Dimension:
         if self.distribution is None:
             return {**common, "kind": "rows", "rows": [list(row) for row in self.rows]}
         if self.distribution not in ("uniform", "loguniform", "integers"):
-            return {**common, "kind": self.distribution}  # drawn, also by the sampler
+            return {**common, "kind": self.distribution}  # for the sampler
         low, high = max(self.arguments[0], self.low), min(self.arguments[1], self.high)
         return {**common, "kind": self.distribution, "low": low, "high": high}
 
@@ -161,7 +161,7 @@ class Dimension:
         """Return a value for each name.
 
         Raises:
-            RunnerError: R-SWEEP-BOUNDS, the distribution has hardly any values within its bounds.
+            RunnerError: R-SWEEP-BOUNDS, hardly any value of the distribution is within its bounds.
         """
         if self.distribution is None:
             return chance.choice(self.rows)
@@ -174,20 +174,20 @@ class Dimension:
                 return (number if known.whole else float(f"{number:.{_DIGITS}g}"),)
         raise RunnerError(
             "R-SWEEP-BOUNDS",
-            f"sweep: no value of {self.names[0]} was between {self.low:g} and {self.high:g}",
-            why=f"{_REDRAWS} draws of {self.distribution}{list(self.arguments)} were outside",
+            f"sweep: found no value of {self.names[0]} between {self.low:g} and {self.high:g}",
+            why=f"{_REDRAWS} values of {self.distribution}{list(self.arguments)} were outside",
             fix=f"change min and max of {self.names[0]}, or its distribution",
         )
 
 
 def _param(value: object) -> object:
-    """Check one entry of `params`, which YAML has parsed. Return it as a mapping."""
+    """Check one parsed entry of `params`. Return it as a mapping."""
     if isinstance(value, list):
         return {"choice": cast("list[object]", value)}
     if not isinstance(value, dict):
         raise key_error(
-            f"{value!r} is one value, which no sweep can vary",
-            f"write a list, like [{value}, …], or `set` it with --set",
+            f"{value!r} is a single value",
+            f"write a list, like [{value}, …], or pass the value with --set",
         )
     raw = cast("dict[str, Any]", value)
     kinds = [key for key in raw if key in _KINDS]
@@ -195,7 +195,7 @@ def _param(value: object) -> object:
     if others:
         raise key_error(
             f"{others[0]!r} is not a distribution",
-            near(str(others[0]), _KINDS) or f"one of {', '.join(_KINDS)}",
+            near(str(others[0]), _KINDS) or f"use one of {', '.join(_KINDS)}",
         )
     if len(kinds) != 1:
         problem = f"expected one of {', '.join(_KINDS)}, got {' and '.join(kinds) or 'none'}"
@@ -220,41 +220,43 @@ Generator = Annotated[
 
 
 class EarlyStopFile(StrictModel):
-    """When trials stop early, by the values of the metric that they report."""
+    """The rule of early stopping, based on the values of a metric that trials report."""
 
     rule: Literal["median", "halving", "hyperband", "truncation", "bandit", "none"] = Field(
-        "median", description="How trials are compared; see the guide."
+        "median", description="How trials are compared; see docs/guides/sweeps.md."
     )
-    min_reports: int = Field(
-        3, ge=3, description="Values that a trial reports before the first decision."
-    )
-    every: int = Field(1, ge=1, description="Values between two decisions.")
+    min_reports: int = Field(3, ge=3, description="Number of values before the first decision.")
+    every: int = Field(1, ge=1, description="Number of values between two decisions.")
     factor: int = Field(
-        3, ge=2, description="Of halving and hyperband: one of so many trials continues."
+        3, ge=2, description="For halving and hyperband: one in this many trials continues."
     )
-    brackets: int = Field(3, ge=1, description="Of hyperband: how late the rungs of trials start.")
+    brackets: int = Field(
+        3, ge=1, description="For hyperband: number of brackets, which differ in their first rung."
+    )
     share: float = Field(
-        0.2, gt=0, lt=1, description="Of truncation: the share of the trials that stops."
+        0.2, gt=0, lt=1, description="For truncation: share of the trials that stops."
     )
     slack: float = Field(
-        0.2, gt=0, description="Of bandit: the relative difference to the best trial."
+        0.2,
+        gt=0,
+        description="For bandit: allowed difference to the best trial, relative to its value.",
     )
 
 
 class MergeFile(StrictModel, json_schema_extra=one_of("command", "recipe")):
-    """A task after all trials, with their outputs."""
+    """A task that runs after all trials, with their outputs."""
 
     command: Command | None = Field(
-        None, description="In the folder of the recipe: words or a list; no shell."
+        None, description="Command in the folder of the recipe: words or a list; no shell."
     )
     recipe: str | None = Field(None, min_length=1, description="A recipe, a folder or a script.")
-    partial: bool = Field(False, description="Run it also if some trials fail.")
+    partial: bool = Field(False, description="Run the task even if some trials fail.")
 
     @model_validator(mode="after")
     def _one_source(self) -> MergeFile:
         if (self.command is None) == (self.recipe is None):
             problem = f"expected command or recipe, got {'both' if self.command else 'neither'}"
-            raise key_error(problem, "command: python merge.py, or recipe: ./merge")
+            raise key_error(problem, "write `command: python merge.py`, or `recipe: ./merge`")
         return self
 
 
@@ -275,14 +277,14 @@ EarlyStop = Annotated[
 
 
 class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
-    """Which trials a sweep has."""
+    """The trials of a sweep."""
 
     params: dict[str, ParamSpace] = Field(
         default_factory=dict,
-        description="A list, a distribution or another kind for each parameter; see the guide.",
+        description="Per parameter, a list, a distribution or another kind: docs/guides/sweeps.md.",
     )
     generator: Generator | None = Field(
-        None, description="Instead of params: FILE.py:FUNCTION, which yields one dict per trial."
+        None, description="Instead of params: FILE.py:FUNCTION, a generator of one dict per trial."
     )
     method: Literal["grid", "random", "tpe"] | None = Field(
         None,
@@ -290,10 +292,12 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         "metric, else to random.",
     )
     metric: str | None = Field(
-        None, min_length=1, description="Compares trials; defaults to the recipe's primary metric."
+        None,
+        min_length=1,
+        description="Metric that compares trials; defaults to the recipe's primary metric.",
     )
     goal: Literal["max", "min"] | None = Field(
-        None, description="Of `metric`; defaults to what its name suggests."
+        None, description="Whether to minimize or maximize `metric`; by default, its name decides."
     )
     early_stop: EarlyStop | None = Field(
         None,
@@ -301,23 +305,32 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         "with method tpe.",
     )
     trials: int | None = Field(
-        None, ge=1, le=MOST_TRIALS, description=f"Of method random; defaults to {DEFAULT_TRIALS}."
+        None,
+        ge=1,
+        le=MOST_TRIALS,
+        description=f"Number of trials with method random or tpe; defaults to {DEFAULT_TRIALS}.",
     )
-    repeat: int = Field(1, ge=1, le=MOST_TRIALS, description="How often each trial runs.")
-    seed: int = Field(0, description="Of the draws: the same seed gives the same trials.")
-    max_parallel: int | None = Field(None, ge=1, description="Trials that run at the same time.")
+    repeat: int = Field(1, ge=1, le=MOST_TRIALS, description="Number of runs per trial.")
+    seed: int = Field(0, description="Seed of random values: the same seed gives the same trials.")
+    max_parallel: int | None = Field(
+        None, ge=1, description="Maximum number of trials that run at the same time."
+    )
     merge: Merge | None = Field(
         None,
-        description="A command after all trials, with their outputs in $RUNNER_INPUT_TRIALS.",
+        description="A task after all trials, with their outputs in $RUNNER_INPUT_TRIALS.",
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepFile:
         if bool(self.params) == (self.generator is not None):
             problem = f"expected params or generator, got {'both' if self.params else 'neither'}"
-            raise key_error(problem, "params: {lr: [0.1, 0.01]}, or generator: trials.py:make")
+            raise key_error(
+                problem, "write `params: {lr: [0.1, 0.01]}`, or `generator: trials.py:make`"
+            )
         if self.generator and (self.method or self.trials):
-            raise key_error("a generator decides how many trials there are", "remove the other key")
+            raise key_error(
+                "a generator decides the number of trials", "remove `method` and `trials`"
+            )
         dimensions = [_dimension(key, value) for key, value in self.params.items()]
         names = [name for each in dimensions for name in each.names]
         for number, name in enumerate(names):
@@ -327,13 +340,13 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         drawn = [each.names[0] for each in dimensions if each.distribution]
         if self.method == "grid" and drawn:
             raise key_error(
-                f"{drawn[0]} has a distribution, which has no values in turn",
-                f"write `method: random`, or give {drawn[0]} a list",
+                f"{drawn[0]} is a distribution, but a grid needs lists",
+                f"use `method: random`, or write a list for {drawn[0]}",
             )
         if self.trials is not None and self._is_grid(drawn):
             raise key_error(
-                "a grid has as many trials as it has combinations",
-                "remove `trials`, or write `method: random`",
+                "`trials` has no effect: a grid has one trial per combination",
+                "remove `trials`, or use `method: random`",
             )
         return self
 
@@ -341,19 +354,19 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         return self.method == "grid" or (self.method is None and not drawn)
 
     def method_with(self, metric: str | None) -> Literal["grid", "random", "tpe"]:
-        """Return the method of a sweep whose trials are compared by this metric, if any.
+        """Return the method of the sweep; `metric` compares its trials, if any.
 
         Raises:
-            RunnerError: R-SWEEP-METRIC, the method or the rule of early stopping needs a metric.
+            RunnerError: R-SWEEP-METRIC, the method or the early stopping requires a metric.
         """
         drawn = [key for key, value in self.params.items() if set(value) & set(DISTRIBUTIONS)]
         needs = "method: tpe" if self.method == "tpe" else "early_stop"
         if metric is None and (self.method == "tpe" or self.stops_early):
             raise RunnerError(
                 "R-SWEEP-METRIC",
-                f"sweep: `{needs}` needs a metric",
-                why="the recipe names no primary metric, and the sweep none either",
-                fix="--metric loss, or `metric: loss` in `sweep`",
+                f"sweep: `{needs}` requires a metric",
+                why="neither the recipe nor the sweep names a metric",
+                fix="use --metric NAME, or write `metric: NAME` in `sweep`",
             )
         if self.generator is not None or self._is_grid(drawn):
             return "grid"
@@ -361,7 +374,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
 
     @property
     def stops_early(self) -> bool:
-        """True if the sweep names a rule of early stopping."""
+        """True if the sweep has a rule of early stopping."""
         return self.early_stop is not None and self.early_stop.rule != "none"
 
     def stop_rule(self, method: str) -> StopRule | None:
@@ -381,7 +394,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         }
 
     def with_blobs(self, names: Mapping[str, Sequence[str]]) -> SweepFile:
-        """Return the sweep with the blobs that the patterns match, by parameter."""
+        """Return the sweep with the matching blobs of each parameter instead of its pattern."""
         params = {
             key: {**{k: v for k, v in value.items() if k != "files"}, "choice": list(names[key])}
             if key in names
@@ -398,7 +411,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         """Return the parameters, each after those that it depends on.
 
         Args:
-            folder: where the globs of `files` begin.
+            folder: base of the globs in `files`.
 
         Raises:
             RunnerError: R-SWEEP-FILES, a glob matches nothing.
@@ -421,7 +434,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         return self.repeated(_drawn(dimensions, chance) for chance in chances)
 
     def repeated(self, trials: Iterable[Trial]) -> tuple[Trial, ...]:
-        """Return each trial `repeat` times. Raise RunnerError: R-SWEEP-SIZE."""
+        """Return each trial `repeat` times. Raise RunnerError (R-SWEEP-SIZE) for too many."""
         most = MOST_TRIALS // self.repeat
         found = list(itertools.islice(trials, most + 1))
         if len(found) > most:
@@ -430,7 +443,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
                 "R-SWEEP-SIZE",
                 f"sweep: more than {most:,} trials{times}",
                 why=f"a sweep has at most {MOST_TRIALS:,} trials",
-                fix="write fewer values, or `method: random` with `trials: 100`",
+                fix="use fewer values, or `method: random` with `trials: 100`",
             )
         return tuple(trial for trial in found for _ in range(self.repeat))
 
@@ -451,22 +464,28 @@ def _grid(dimensions: Sequence[Dimension], trial: Trial) -> Iterator[Trial]:
 def _drawn(dimensions: Sequence[Dimension], chance: random.Random) -> Trial:
     trial: Trial = {}
     for each in dimensions:
-        values = each.draw(chance)  # also if it does not apply: others keep their values
+        values = each.draw(
+            chance
+        )  # draw even if it does not apply, so that other parameters keep their values
         if each.applies(trial):
             trial |= zip(each.names, values, strict=True)
     return trial
 
 
 def _dimension(key: str, raw: Mapping[str, Any], folder: Path | None = None) -> Dimension:
-    """Return the parameters of an entry; without a folder, `files` are not looked for."""
+    """Return the parameters of an entry; without a folder, `files` are not searched."""
     names = tuple(name.strip() for name in key.split(","))
     if not all(names) or len(set(names)) < len(names):
-        raise key_error(f"{key!r} does not name parameters", 'write "a, b" for two of them')
+        raise key_error(
+            f"{key!r} is not a list of parameter names", 'write "a, b" for two parameters'
+        )
     [kind] = (each for each in raw if each in _KINDS)
     when = _condition(raw.get("when"))
     if kind in DISTRIBUTIONS:
         if len(names) > 1:
-            raise key_error(f"{kind} draws one value, not {len(names)}", "give each its own entry")
+            raise key_error(
+                f"{kind} gives one value, not {len(names)}", "write one entry per parameter"
+            )
         numbers = _arguments(kind, raw[kind])
         low, high = _bounds(raw)
         return Dimension(names, (), kind, numbers, when, low, high)
@@ -479,7 +498,7 @@ def _condition(raw: object) -> tuple[tuple[str, tuple[Value, ...]], ...]:
     if raw is None:
         return ()
     if not isinstance(raw, dict) or not raw:
-        raise key_error("`when` names no parameter", "write when: {optimizer: sgd}")
+        raise key_error("`when` names no parameter", "write `when: {optimizer: sgd}`")
     return tuple(
         (name, tuple(_scalars(_listed(value))))
         for name, value in cast("dict[str, Any]", raw).items()
@@ -500,17 +519,19 @@ def _arguments(kind: str, raw: object) -> tuple[float, ...]:
         if isinstance(number, int | float) and not isinstance(number, bool)
     )
     if len(given) < len(numbers) or len(given) != len(known.arguments):
-        raise key_error(f"{raw!r} is not what {kind} needs", f"write {example}")
+        raise key_error(f"invalid arguments {raw!r} for {kind}", f"write `{example}`")
     if not all(map(math.isfinite, given)) or not known.holds(given):
-        problem = f"{list(given)} is not a valid {example}"
-        raise key_error(problem, f"write numbers where {known.rule}")
+        problem = f"invalid arguments {list(given)} for `{example}`"
+        raise key_error(problem, f"use numbers with {known.rule}")
     return given
 
 
 def _bounds(raw: Mapping[str, Any]) -> tuple[float, float]:
     low, high = raw.get("min", -math.inf), raw.get("max", math.inf)
     if not all(isinstance(each, int | float) for each in (low, high)) or not low < high:
-        raise key_error(f"min {low} and max {high} leave no value", "write numbers, min below max")
+        raise key_error(
+            f"no value is between min {low} and max {high}", "use numbers, min below max"
+        )
     return float(low), float(high)
 
 
@@ -530,13 +551,13 @@ def _rows(
         columns = [_scalars(each) for each in values]
         if len(columns) != len(names) or len({len(each) for each in columns}) != 1:
             problem = f"zip needs {len(names)} lists of the same length, one for each parameter"
-            raise key_error(problem, "write zip: [[1, 2], [3, 4]]")
+            raise key_error(problem, "write `zip: [[1, 2], [3, 4]]`")
         return tuple(zip(*columns, strict=True))
     if kind in ("combinations", "permutations"):
         choose = itertools.combinations if kind == "combinations" else itertools.permutations
         rows = tuple(itertools.islice(choose(_scalars(values), len(names)), MOST_TRIALS + 1))
         if not rows:
-            problem = f"{kind} of {len(names)} need at least {len(names)} values"
+            problem = f"{kind} of {len(names)} parameters need at least {len(names)} values"
             raise key_error(problem, "add values")
         return rows
     if len(names) == 1:
@@ -550,34 +571,37 @@ def _rows(
 
 def _range(values: Sequence[object]) -> Sequence[int]:
     if len(values) not in (2, 3) or not all(type(value) is int for value in values):
-        raise key_error(f"{list(values)} is not a range", "write range: [first, last] or [1, 9, 2]")
+        raise key_error(
+            f"{list(values)} is not a range",
+            "write `range: [first, last]` or `[first, last, step]`",
+        )
     first, last, step = cast("tuple[int, int, int]", (*values, 1)[:3])
     numbers = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
     if not numbers:
-        raise key_error(f"range {list(values)} is empty", "write range: [first, last]")
+        raise key_error(f"range {list(values)} is empty", "write `range: [first, last]`")
     return numbers[: MOST_TRIALS + 1]
 
 
 def _files(name: str, raw: object, folder: Path | None) -> list[str]:
     if not isinstance(raw, str) or not raw or Path(raw).is_absolute() or ".." in Path(raw).parts:
-        raise key_error(f"{raw!r} is not a pattern within the folder", 'write files: "data/*.csv"')
+        raise key_error(f"{raw!r} is not a pattern below the folder", 'write `files: "data/*.csv"`')
     if folder is None or raw.startswith(BLOBS):
         return ["?"]
     found = sorted(path for path in folder.glob(raw) if path.is_file())
     if not found:
         raise RunnerError(
             "R-SWEEP-FILES",
-            f"sweep: no file for {name} matches {raw}",
-            why=f"searched in {folder}",
-            fix="correct the glob of `files`",
+            f"sweep: no file for {name} matches {raw!r}",
+            why=f"the glob was searched in {folder}",
+            fix="correct the glob in `files`",
         )
     return [path.relative_to(folder).as_posix() for path in found]
 
 
 def matches_blob(name: str, pattern: str) -> bool:
-    """Return True if a pattern means this blob: `*` stays within a folder, `**` does not.
+    """Return True if a pattern matches the blob: `*` stays within a folder, `**` does not.
 
-    A pattern without `*`, `?` and `[` is a blob, or a folder whose blobs are all meant.
+    A pattern without `*`, `?` and `[` is a blob, or a folder with all its blobs.
     """
     if not any(char in pattern for char in "*?["):
         return name == pattern or not pattern or name.startswith(f"{pattern}/")
@@ -602,13 +626,13 @@ def _scalars(raw: object) -> list[Value]:
         raise key_error(f"{raw!r} is not a list of values", "write a list with at least one value")
     for value in cast("list[object]", raw):
         if not is_value(value):
-            fix = "write a text, true, false or a finite number"
-            raise key_error(f"{value!r} is not a value of a parameter", fix)
+            fix = "use text, true, false or a finite number"
+            raise key_error(f"{value!r} cannot be the value of a parameter", fix)
     return cast("list[Value]", raw)
 
 
 def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
-    """Return the dimensions after those that they depend on, else in the order of the file."""
+    """Return the dimensions after those that they depend on, otherwise in file order."""
     waiting, ordered, known = list(dimensions), list[Dimension](), set[str]()
     names = [name for each in dimensions for name in each.names]
     while waiting:
@@ -617,7 +641,7 @@ def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
             first = waiting[0]
             missing = next((name for name, _ in first.when if name not in names), None)
             problem = (
-                f"`when` of {first.names[0]} names {missing}, which is not a parameter of the sweep"
+                f"unknown parameter {missing!r} in `when` of {first.names[0]}"
                 if missing
                 else f"{', '.join(d.names[0] for d in waiting)} depend on each other"
             )
@@ -635,11 +659,11 @@ def change_sweep(
 
     Args:
         sweep: that of train.yaml, or None.
-        params: entries of `params`, which replace those of the same name.
-        changes: other keys of `SweepFile`; None leaves a key as it is.
+        params: entries of `params`, which replace entries with the same name.
+        changes: other keys of `SweepFile`; None does not change a key.
 
     Raises:
-        RunnerError: R-SWEEP-EMPTY, R-SWEEP: the sweep is not valid.
+        RunnerError: R-SWEEP-EMPTY or R-SWEEP, the sweep is invalid.
     """
     document = {} if sweep is None else sweep.model_dump(exclude_defaults=True)
     document |= {name: value for name, value in changes.items() if value is not None}
@@ -649,8 +673,8 @@ def change_sweep(
     if not document:
         raise RunnerError(
             "R-SWEEP-EMPTY",
-            "nothing says what the sweep varies",
-            why="train.yaml has no `sweep`, and there is no --param",
+            "the sweep has no parameters",
+            why="train.yaml has no `sweep`, and no --param was given",
             fix="--param learning_rate=0.1,0.01,0.001",
         )
     try:
@@ -667,7 +691,7 @@ def parse_param(text: str) -> tuple[str, object]:
     """Return the name and the value of `NAME=0.1,0.01`, or of `NAME=` and YAML in one line.
 
     Raises:
-        RunnerError: R-SWEEP-PARAM.
+        RunnerError: R-SWEEP-PARAM, the text is invalid.
     """
     from ruamel.yaml import YAML  # noqa: PLC0415  most commands read no YAML
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415
@@ -677,7 +701,7 @@ def parse_param(text: str) -> tuple[str, object]:
     if not equals or not name.strip() or not raw:
         raise RunnerError(
             "R-SWEEP-PARAM",
-            f"--param {text!r} is not NAME=VALUES",
+            f"invalid --param {text!r}: expected NAME=VALUES",
             fix=f"--param {name.strip() or 'learning_rate'}=0.1,0.01",
         )
     parser: Any = YAML(typ="safe", pure=True)
@@ -686,7 +710,7 @@ def parse_param(text: str) -> tuple[str, object]:
     except YAMLError as err:
         raise RunnerError(
             "R-SWEEP-PARAM",
-            f"--param {text!r} cannot be read",
+            f"invalid --param {text!r}",
             why=str(err).splitlines()[0],
-            fix=f"quote it, like --param '{name.strip()}={{uniform: [0, 1]}}'",
+            fix=f"quote the value, like --param '{name.strip()}={{uniform: [0, 1]}}'",
         ) from err

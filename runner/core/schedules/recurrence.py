@@ -13,7 +13,7 @@ from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
 
 _DAY = 24 * 60
-_FIELDS = {  # cronsim's name of each field, in order; our name and its values
+_FIELDS = {  # fields in order: name in cronsim, our name, allowed values
     "minute": ("minute", "0 to 59"),
     "hour": ("hour", "0 to 23"),
     "day-of-month": ("day of month", "1 to 31"),
@@ -32,7 +32,7 @@ _ALIASES = {
 
 
 class CronError(Exception):
-    """An expression is invalid, or has no even interval; `nearest` is a valid one, or empty."""
+    """The expression is invalid or has no constant interval; `nearest` is a valid one, or empty."""
 
     def __init__(self, problem: str, nearest: str = "") -> None:
         super().__init__(problem)
@@ -41,7 +41,7 @@ class CronError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """An expression that fires at an even `interval`."""
+    """An expression that fires at a constant `interval`."""
 
     expression: str
     interval: timedelta
@@ -57,13 +57,13 @@ def parse_cron(text: str) -> Cron:
     """Return the expression with its interval.
 
     Raises:
-        CronError: the text is not a cron expression, never fires, or has no even interval.
+        CronError: the text is not a cron expression, never fires, or has no constant interval.
     """
     expression = _ALIASES.get(text.strip().lower(), text)
     fields = expression.split()
     if len(fields) != 5:
         raise CronError(
-            f"{text!r} has {len(fields)} fields: minute, hour, day of month, month, weekday",
+            f"expected 5 fields (minute, hour, day of month, month, weekday), got {len(fields)}",
             'cron: "0 3 * * *"',
         )
     try:
@@ -85,34 +85,34 @@ def _refused(fields: list[str], err: CronSimError) -> CronError:
         except CronSimError:
             pass
         else:
-            return CronError("it never fires: the month has no such day", "every: 30d")
+            return CronError("it never fires, because the month has no such day", "every: 30d")
     name, allowed = _FIELDS[place]
     written = fields[list(_FIELDS).index(place)]
-    return CronError(f"{name} {written!r} must be {allowed}, or a-b, a,b, *, */n or a/n")
+    return CronError(f"invalid {name} {written!r}: use {allowed}, or a-b, a,b, *, */n or a/n")
 
 
 def _interval(found: CronSim, fields: list[str]) -> timedelta:
     """Return the time between two firings. Raise CronError if it is not constant."""
     if len(found.months) < 12:
-        raise CronError("months are not an even interval", "every: 30d")
+        raise CronError("months have no constant length", "every: 30d")
     weekdays = {day % 7 if isinstance(day, int) else day for day in found.weekdays}
     every_date, every_weekday = found.days.issuperset(range(1, 32)), weekdays.issuperset(range(7))
     times = [60 * hour + minute for hour in sorted(found.hours) for minute in sorted(found.minutes)]
-    # Debian's rule: a day must match both fields, unless neither of them begins with a star.
+    # As in Debian's cron: a day must match both fields, unless neither begins with a star.
     if (every_date and every_weekday) or (not found.day_and and (every_date or every_weekday)):
         return _daily(times)
     if not every_date:
-        raise CronError("days of a month are not an even interval", "every: 30d")
+        raise CronError("days of a month have no constant interval", "every: 30d")
     if not all(isinstance(day, int) for day in weekdays):
-        raise CronError("weekdays of a month are not an even interval", "every: 4w")
+        raise CronError("weekdays of a month have no constant interval", "every: 4w")
     if len(weekdays) > 1:
         raise CronError(
-            f"{len(weekdays)} of 7 weekdays are not an even interval",
+            f"{len(weekdays)} of 7 weekdays have no constant interval",
             f'cron: "{fields[0]} {fields[1]} * * *", or a schedule for each weekday',
         )
     if len(times) > 1:
         raise CronError(
-            "several times on one weekday are not an even interval",
+            "several times on one weekday have no constant interval",
             f'cron: "{times[0] % 60} {times[0] // 60} * * {fields[4]}"',
         )
     return timedelta(weeks=1)
@@ -127,7 +127,7 @@ def _daily(times: list[int]) -> timedelta:
     even = (gap for gap in range(1, _DAY + 1) if _DAY % gap == 0)
     near = min(even, key=lambda gap: abs(gap - average))
     raise CronError(
-        f"its times are {shown} apart, which is not an even interval",
+        f"its times are {shown} apart, which is not a constant interval",
         f"every: {near // 60}h" if near % 60 == 0 else f"every: {near}m",
     )
 
@@ -150,7 +150,7 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """`first` None means at once; after `last` none begins. Times are UTC."""
+    """When to fire, in UTC. `first` None means at once; no firing begins after `last`."""
 
     interval: timedelta
     first: datetime | None
@@ -161,7 +161,7 @@ def plan_recurrence(spec: ScheduleSpec, now: datetime) -> Recurrence:
     """Return the recurrence for Batch.
 
     Raises:
-        RunnerError: Batch does not support it, or it never fires.
+        RunnerError: Batch does not support the schedule, or it never fires.
     """
     zone = _zone(spec.timezone)
     start = _aware(spec.start, zone)
@@ -171,17 +171,19 @@ def plan_recurrence(spec: ScheduleSpec, now: datetime) -> Recurrence:
     elif spec.cron is not None:
         interval, first = _of_cron(spec.cron, zone, max(now, start or now), until)
     else:
-        raise RunnerError("R-SCHEDULE", "a schedule needs cron or every", fix='--cron "0 3 * * *"')
+        raise RunnerError(
+            "R-SCHEDULE", "a schedule requires cron or every", fix='--cron "0 3 * * *"'
+        )
     begins = first or now
     if until is not None and until < begins:
         raise RunnerError(
             "R-SCHEDULE-NEVER",
             "the schedule would never fire",
             why=f"it ends {until.isoformat()}, and its first run is {begins.isoformat()}",
-            fix="use a later `until`, or none",
+            fix="use a later `until`, or remove it",
         )
     if spec.max_runs is not None:
-        # Batch does not count jobs: end half an interval after the last one.
+        # Batch does not count jobs, so end the schedule half an interval after the last one.
         enough = begins + (spec.max_runs - 1) * interval + interval / 2
         until = min(until, enough) if until is not None else enough
     return Recurrence(interval, _utc(first), _utc(until))
@@ -197,8 +199,8 @@ def _of_cron(
         raise RunnerError(
             "R-SCHEDULE-NEVER" if never else "R-SCHEDULE-CRON",
             f"cron {text!r}: {err}",
-            why="a Batch job schedule has one interval between runs, and no calendar",
-            fix=err.nearest or 'write five fields: "0 3 * * *"',
+            why="a Batch job schedule has a constant interval between runs",
+            fix=err.nearest or 'use five fields, such as "0 3 * * *"',
         ) from err
     first = cron.first_after(begin, zone)
     _check_clock(zone, cron.interval, first, until)
@@ -221,8 +223,8 @@ def _check_clock(
             fixed = f"UTC{sign}{int(abs(hours)):02d}:{round(abs(hours) * 60) % 60:02d}"
             raise RunnerError(
                 "R-SCHEDULE-CLOCK",
-                f"the clocks of {zone} change before {local:%Y-%m-%d}",
-                why="Batch uses a fixed interval, so it would then fire "
+                f"the UTC offset of {zone} changes on {local:%Y-%m-%d}",
+                why="Batch uses a fixed interval, so the schedule would then fire "
                 f"{format_duration(abs(moved))} {'late' if moved > timedelta() else 'early'}",
                 fix=f"use --timezone {fixed}, or --until with an earlier date",
             )

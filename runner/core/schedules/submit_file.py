@@ -33,7 +33,7 @@ def _moment(value: object) -> object:
     if not isinstance(value, str | date):
         return value
     try:
-        # Convert via text: the YAML parser has its own class for times.
+        # Convert to text first, because the YAML parser has its own class for times.
         return datetime.fromisoformat(value if isinstance(value, str) else value.isoformat())
     except ValueError as err:
         fix = "write 2026-12-31 or 2026-12-31T06:00+01:00"
@@ -51,7 +51,7 @@ Every = Annotated[int, Amount("duration", "1m", "366d")]
 class ScheduleFile(StrictModel, json_schema_extra=one_of("cron", "every")):
     """The times at which runs start."""
 
-    cron: str | None = Field(None, description="Five fields with an even interval: 0 3 * * *")
+    cron: str | None = Field(None, description="Five fields with a constant interval: 0 3 * * *")
     every: Every | None = Field(None, description="Instead of cron: 6h, 1d12h, 90m.")
     timezone: str = Field("UTC", description="Time zone: UTC, Europe/Berlin, UTC+05:30.")
     start: Moment | None = Field(None, description="Earliest start of a run.")
@@ -62,7 +62,7 @@ class ScheduleFile(StrictModel, json_schema_extra=one_of("cron", "every")):
     def _one_source(self) -> ScheduleFile:
         if (self.cron is None) == (self.every is None):
             problem = f"expected cron or every, got {'both' if self.cron else 'neither'}"
-            raise key_error(problem, 'cron: "0 3 * * *", or every: 6h')
+            raise key_error(problem, 'write `cron: "0 3 * * *"`, or `every: 6h`')
         return self
 
 
@@ -73,7 +73,7 @@ TaskName = Annotated[
     TextField(
         r"^[a-z0-9][a-z0-9_-]{0,29}$",
         "the name of a task",
-        "lower-case letters, digits, _ and -, 30 at most, and begins with a letter or digit",
+        "up to 30 lower-case letters, digits, _ and -, and begins with a letter or digit",
         "train-2",
     ),
 ]
@@ -82,14 +82,16 @@ TaskName = Annotated[
 class DefaultsFile(StrictModel):
     """Defaults of all tasks."""
 
-    env: EnvFile = Field(default_factory=dict, description="In addition to those of the task.")
+    env: EnvFile = Field(
+        default_factory=dict, description="Variables in addition to those of the task."
+    )
     timeout: Duration | None = None
     retries: int | None = Field(None, ge=0, le=100)
     resources: ResourcesFile | None = None
 
 
 class TaskFile(StrictModel, json_schema_extra=one_of("recipe", "command")):
-    """One task: a recipe, folder or script, or a command in a folder."""
+    """One task: a recipe, a folder, a script, or a command in a folder."""
 
     recipe: str | None = Field(
         None, min_length=1, description="A built-in recipe, a folder or a script, as for train."
@@ -101,13 +103,13 @@ class TaskFile(StrictModel, json_schema_extra=one_of("recipe", "command")):
     requirements: RelativePath | None = Field(None, description="Requirements of a command.")
     after: list[str] = Field(default_factory=list, description="Tasks that run before this one.")
     on_failure: Literal["block", "satisfy"] = Field(
-        "block", description="Effect of a failure on the tasks after this one."
+        "block", description="Effect of a failure on the tasks that depend on this one."
     )
     params: dict[Identifier, Scalar] = Field(default_factory=dict)
     args: list[str] = Field(default_factory=list, description="Arguments of the script.")
     data: str | None = Field(None, description="File or folder with the recipe's data set.")
     inputs: Inputs = Field(
-        default_factory=dict, description="As in train.yaml; {run: TASK}: outputs of a task."
+        default_factory=dict, description="As in train.yaml; {run: TASK} has the outputs of a task."
     )
     outputs: list[RelativePath] | None = None
     env: EnvFile = Field(default_factory=dict)
@@ -120,10 +122,10 @@ class TaskFile(StrictModel, json_schema_extra=one_of("recipe", "command")):
         if (self.recipe is None) == (self.command is None):
             found = "both" if self.recipe else "neither"
             problem = f"expected recipe or command, got {found}"
-            raise key_error(problem, "recipe: ./folder, or command: python prepare.py")
+            raise key_error(problem, "write `recipe: ./folder`, or `command: python prepare.py`")
         for key in ("folder", "requirements"):
             if self.recipe is not None and getattr(self, key) is not None:
-                raise key_error(f"{key} is not allowed with recipe", f"remove {key}")
+                raise key_error(f"`{key}` cannot be combined with `recipe`", f"remove `{key}`")
         return self
 
 
@@ -141,7 +143,9 @@ class SubmitFile(StrictModel, title="file of runner submit"):
     tasks: dict[TaskName, TaskFile] = Field(min_length=1, max_length=MAX_TASKS)
     defaults: DefaultsFile = Field(DefaultsFile.model_validate({}))
     priority: Priority = 0
-    pool: str | None = Field(None, description="Pool of all tasks; else the first that fits all.")
+    pool: str | None = Field(
+        None, description="Pool of all tasks; defaults to the first pool that fits all."
+    )
     schedule: ScheduleFile | None = Field(None, description="Times at which the tasks run.")
     job: JobFile = Field(JobFile.model_validate({}))
     max_cost: float | None = Field(
@@ -168,9 +172,9 @@ def load_submit_file(path: Path) -> tuple[SubmitFile, Document]:
     except CyclicError as err:
         raise RunnerError(
             f"{CODE}-CYCLE",
-            f"{path}:{document.line(('tasks', err.path[0]))}: tasks wait for one another",
-            why=" -> ".join(err.path) + "   (-> means: runs after)",
-            fix="remove one of these dependencies from `after` or from an input `run:`",
+            f"{path}:{document.line(('tasks', err.path[0]))}: tasks depend on each other",
+            why=" -> ".join(err.path) + " (each runs after the next)",
+            fix="remove one of these dependencies from `after`, or an input `run:`",
         ) from err
     return parsed, document
 
@@ -179,8 +183,8 @@ def _no_tasks(path: Path) -> RunnerError:
     return RunnerError(
         "R-SUBMIT-RECIPE",
         f"{path} has no tasks to submit",
-        why="a folder, a script or a train.yaml is a recipe",
-        fix=f"run `runner train {shlex.quote(str(path.resolve()))}`, or use a file with tasks",
+        why="a folder, a script or a train.yaml is a recipe, not a file with tasks",
+        fix=f"run `runner train {shlex.quote(str(path.resolve()))}`, or use a file with `tasks`",
     )
 
 
@@ -200,7 +204,7 @@ def reads(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
 
 
 def must_succeed(name: str, file: SubmitFile) -> tuple[str, ...]:
-    """Return the predecessors that must succeed; of others, a failure is sufficient."""
+    """Return the predecessors that must succeed; others may also fail."""
     task = file.tasks[name]
     needed = reads(task, file)
     return tuple(
@@ -217,11 +221,11 @@ def _check_after(document: Document, name: str, task: TaskFile, known: tuple[str
             problem, fix = f"{name!r} depends on itself", "remove it"
         elif before not in known:
             problem = f"unknown task {before!r}"
-            fix = near(before, known) or f"tasks are: {', '.join(known)}"
+            fix = near(before, known) or f"use one of the tasks: {', '.join(known)}"
             if is_run_id(before) or before == "@last":
-                problem = f"{before!r} is a run, but tasks can only wait for tasks of this file"
+                problem = f"{before!r} is a run, but a task can only wait for tasks of this file"
                 file = document.path.name
-                fix = f"wait on this machine: runner attach {before} && runner submit {file}"
+                fix = f"wait on this machine: `runner attach {before} && runner submit {file}`"
         elif before in task.after[:number]:
             problem, fix = f"duplicate {before!r}", "remove one of them"
         else:
@@ -232,16 +236,16 @@ def _check_after(document: Document, name: str, task: TaskFile, known: tuple[str
 def in_order(after: Edges) -> tuple[str, ...]:
     """Return the tasks after their predecessors, otherwise in the order of the file.
 
-    Unknown names are not checked. Raises CyclicError.
+    Unknown names are ignored. Raises CyclicError.
     """
     return tuple(name for level in levels(after) for name in level)
 
 
-_NAMED = 3  # predecessors that one line of the tree names
+_NAMED = 3  # maximum number of predecessors in one line of the tree
 
 
 def draw(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return a tree in which each task is below its last predecessor, and names the others."""
+    """Return the lines of a tree with each task below its last predecessor; it names the others."""
     order = in_order(after)
     place = {name: number for number, name in enumerate(order)}
     children: dict[str | None, list[str]] = {}

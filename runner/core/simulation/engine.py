@@ -1,12 +1,12 @@
 """Simulate one pool event by event, by the rules of the emulator's scheduler.
 
 The rules are those of `batch_emulator.scheduling` and `batch_emulator.domain.transitions`: which
-node gets a task, which nodes leave first, when a formula is evaluated and what it can see. They are
-written anew here because the emulator keeps documents of each node and task, which costs a
-thousand times more. `tests/unit/core/simulation/test_emulator_agrees.py` runs both side by side.
+node gets a task, which nodes leave first, when a formula is evaluated and which samples it reads.
+They are implemented again because the emulator keeps a document of each node and task, which takes
+a thousand times as long. `tests/unit/core/simulation/test_emulator_agrees.py` compares both.
 
-Node time counts from allocation until the node is gone, without the time of a node that was
-evicted.
+Node time counts from allocation until the node is gone, without the time in which an evicted node
+has no machine.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _TICKS_PER_MS = TICKS_PER_SECOND // MS
 _RESIZE_TIMEOUT_MS = 15 * 60 * MS
 _MOST_NODES = 10_000
 _MOST_EVENTS = 10_000_000
-_MOMENTS = 4096  # halved when there are more
+_MOMENTS = 4096  # the timeline is thinned out if it has more entries
 _PROBLEMS = 100
 _LONGEST_MS = 365 * 86_400_000
 
 
-# Kinds of events, by the index of their handler, and states of nodes: plain numbers, because an
-# enumeration costs a fifth of the time.
+# Kinds of events (indexes of their handlers) and states of nodes. Plain numbers, because an
+# enumeration would take a fifth of the time.
 _TASK_ENDS, _NODE_STEPS, _TRACE, _EVICTION, _NOTICE_ENDS, _RETURN, _TIMEOUT, _EVALUATION = range(8)
 _CREATING, _STARTING, _READY, _LEAVING, _PREEMPTED = range(5)
 
@@ -53,16 +53,16 @@ class _Node:
     def __init__(self, number: int, slots: int, spent: _Spent, *, spot: bool) -> None:
         self.number = number
         self.spot = spot
-        self.spent = spent  # of all nodes of its kind
+        self.spent = spent  # number among all nodes of its kind
         self.free = slots
         self.state = _CREATING
-        self.life = 0  # machines of the spot nodes with this number, this one included
-        self.machine = 0  # number of the machine, which no other ever has
+        self.life = 0  # machines that this node has had, including the present one
+        self.machine = 0  # unique number of the machine
         self.noticed = False
         self.since = 0
         self.ready = -1
         self.again = False  # it had another machine before
-        self.running: dict[int, int] = {}  # tasks and when they started
+        self.running: dict[int, int] = {}  # running tasks and their start times
 
 
 class _Spent:
@@ -78,12 +78,14 @@ def simulate(scenario: Scenario) -> SimulationResult:
     """Run a scenario to its end.
 
     Raises:
-        ScenarioError: a task needs more slots than a node has, or the formula is no formula.
+        ScenarioError: a task needs more slots than a node has, or the formula is invalid.
     """
     workload, slots = scenario.workload, scenario.slots_per_node
     if len(workload) and max(workload.slots) > slots:
         most = max(workload.slots)
-        raise ScenarioError(f"a task needs {most} slots and a node has {slots}: it never starts")
+        raise ScenarioError(
+            f"a task needs {most} slots, but a node has {slots}, so it would never start"
+        )
     try:
         return _Simulation(scenario).run()
     except (FormulaSyntaxError, FormulaTooLongError) as err:
@@ -91,7 +93,7 @@ def simulate(scenario: Scenario) -> SimulationResult:
 
 
 class _Simulation:
-    # Without slots, access to more than 30 attributes is a tenth slower.
+    # `__slots__`, because access to more than 30 attributes is a tenth slower without.
     __slots__ = (
         "_noted", "absences", "alike", "arrivals", "arrived", "attempt", "boots", "buckets",
         "capacity", "counts", "deallocation", "due", "durations", "epoch_ticks", "evaluations",
@@ -116,7 +118,7 @@ class _Simulation:
         self.place = [0] * len(work)  # number of the node
         self.first_start: list[int] = [-1] * len(work)
         self.arrived = 0
-        # Tasks that wait, by their slots: in order of arrival, after those that are repeated.
+        # Waiting tasks by slots: repeated ones first, then in order of arrival.
         self.queues: dict[int, deque[int]] = {each: deque() for each in sorted(set(work.slots))}
         self.waiting = self.running = self.finished = self.terminated = self.evictions = 0
         self.repeated = 0
@@ -146,7 +148,7 @@ class _Simulation:
         self.due: int | None = None
         self.random = random.Random(f"formula/{scenario.seed}")  # noqa: S311
         self.picks = random.Random(f"evictions/{scenario.seed}")  # noqa: S311
-        # The keys that the emulator uses with the same seed and pool.
+        # The emulator uses the same keys for the same seed and pool.
         root, pool = random.Random(scenario.seed).getrandbits(64), scenario.pool  # noqa: S311
         self.fates, self.absences, self.boots = (
             chance_key(root, purpose, pool) for purpose in ("evict", "away", "boot")
@@ -174,11 +176,11 @@ class _Simulation:
             if now > horizon or (self.running == 0 == self.waiting and self._over()):
                 break
             self.now = now
-            if scaled and self.next_sample <= now:  # until now nothing has changed
+            if scaled and self.next_sample <= now:  # nothing changes before the event
                 self._fill((now - self.next_sample) // _SAMPLE_MS + 1)
             events += 1
             if events > most:
-                self._problem(f"the simulation was ended after {most:,} events")
+                self._problem(f"the simulation stopped after {most:,} events")
                 break
             if arrival < event:
                 self._arrive()
@@ -211,7 +213,7 @@ class _Simulation:
             return False
         if not self.scaled:
             return True
-        # The formula gets a day to remove the nodes.
+        # Give the formula a day to remove the nodes.
         return not self.nodes or self.now > max(self.last_end, self.arrivals[-1]) + 86_400_000
 
     def _at(self, time: int, kind: int, one: int, other: int) -> None:
@@ -252,7 +254,7 @@ class _Simulation:
         heapq.heappush(self.heap, (end, sequence, _TASK_ENDS, task, attempt))
 
     def _saves(self, work_ms: int) -> int:
-        """Return the time of the checkpoints during some work, of which none is at its end."""
+        """Return the time of all checkpoints during some work; none is taken at its end."""
         return (work_ms - 1) // (self.scenario.checkpoint_ms or 1) * self.save_ms
 
     def _task_ends(self, task: int, attempt: int) -> None:
@@ -272,7 +274,7 @@ class _Simulation:
         node.free += slots
         if node.state == _READY:
             if self.waiting and self.alike is not None:
-                # No other node has room, or the task would not wait.
+                # No other node has room, otherwise the task would not wait.
                 self.waiting -= 1
                 self._start(self.alike.popleft(), node)
                 return
@@ -284,7 +286,7 @@ class _Simulation:
             self._allocate()
 
     def _cut_short(self, node: _Node, *, again: bool) -> None:
-        """End all tasks of a node; those that run `again` keep their checkpoints."""
+        """End all tasks of a node. With `again`, they keep their checkpoints and wait again."""
         setup, every = self.setup_ms, self.scenario.checkpoint_ms
         spent = node.spent
         for task, started in node.running.items():
@@ -298,7 +300,7 @@ class _Simulation:
             spent.setup += saved * self.save_ms * slots
             spent.lost += (worked - kept - saved * self.save_ms) * slots
             self.left[task] -= kept
-            self.attempt[task] += 1  # its end is no longer valid
+            self.attempt[task] += 1  # invalidates the event of its end
             node.free += slots
             self.running -= 1
             if again:
@@ -311,7 +313,7 @@ class _Simulation:
         node.running.clear()
 
     def _place(self) -> None:
-        """Start waiting tasks, oldest first; one that fits nowhere delays those of its slots."""
+        """Start waiting tasks, oldest first; a task without room delays those of the same size."""
         if self.alike is not None:
             self._place_alike(self.alike)
             return
@@ -340,7 +342,7 @@ class _Simulation:
     def _take(self, slots: int) -> _Node | None:
         """Return the node for a task and take it from its bucket, None if none has room.
 
-        Spread takes the emptiest node, pack the fullest that fits, then the lowest number.
+        Spread takes the emptiest node, pack the fullest one with room, then the lowest number.
         """
         nodes, pop = self.nodes, heapq.heappop
         for free, bucket in self.orders[slots]:
@@ -351,7 +353,7 @@ class _Simulation:
         return None
 
     def _order(self, slots: int) -> list[tuple[int, list[int]]]:
-        """Return the buckets in which a task looks for a node, with their free slots."""
+        """Return the buckets to search for a node, with their free slots."""
         found = list(enumerate(self.buckets))[slots:]
         return found if self.scenario.pack else found[::-1]
 
@@ -399,10 +401,10 @@ class _Simulation:
         return node if node is not None and node.machine == machine else None
 
     def _step(self, number: int, machine: int) -> None:
-        """Let a node start, or take tasks (a negative `machine`)."""
+        """Advance a node: it starts or, for a negative `machine`, takes tasks."""
         node = self._alive(number, abs(machine))
         if node is None:
-            pass  # it is gone, or has another machine
+            pass  # the node is gone or has another machine
         elif machine > 0 and node.state == _CREATING:
             self._enter(node, _STARTING)
             if self.resizing or self.returning:
@@ -439,7 +441,7 @@ class _Simulation:
         del self.nodes[node.number]
 
     def _book(self, node: _Node, *, whole: bool) -> None:
-        """Count the time of a machine until now; `whole` ends it."""
+        """Record the time of a machine until now; `whole` ends it."""
         if node.since < 0:
             return
         spent, slots = node.spent, self.scenario.slots_per_node
@@ -503,7 +505,7 @@ class _Simulation:
             self._allocate()
 
     def _room(self) -> int:
-        """Return for how many more spot nodes there is capacity, negative if some must leave."""
+        """Return the capacity for additional spot nodes; negative if some must leave."""
         if self.capacity is None:
             return _MOST_NODES
         gone = self.leaving[0] + self.counts[_PREEMPTED] + self.noticed
@@ -563,12 +565,14 @@ class _Simulation:
         wanted = [min(spot, _MOST_NODES), min(dedicated, _MOST_NODES)]
         if wanted != [spot, dedicated]:
             asked = max(spot, dedicated)
-            self._problem(f"the formula asks for {asked:,} nodes; {_MOST_NODES:,} are simulated")
+            self._problem(
+                f"the formula requests {asked:,} nodes; the simulation has at most {_MOST_NODES:,}"
+            )
         if wanted != self.targets or wanted != self.of_kind:
             self._begin_resize(*wanted)
 
     def _state(self) -> SimulatedPool:
-        """Return what a policy may know."""
+        """Return the state that a policy may use."""
         now, setup = self.now, self.setup_ms
         done = sum(spent.useful for spent in self.spent)
         longest = max(self.durations, default=0) if self.waiting or self.arrived < self.tasks else 0
@@ -602,7 +606,7 @@ class _Simulation:
             self._end_resize("the resize reached its timeout of 15 minutes")
 
     def _allocate(self) -> None:
-        """Take the next steps of a resize, or end it."""
+        """Continue a resize, or end it."""
         if self.returning:
             self._returns()
         while self.resizing:
@@ -632,7 +636,7 @@ class _Simulation:
             return
 
     def _remove(self, count: int, *, spot: bool) -> None:
-        # One number to sort by: not ready, then few tasks, then the newest.
+        # One sort key: nodes that are not ready, then those with few tasks, then the newest.
         ranks = [
             (((node.state == _READY) << 9 | len(node.running)) << 40) - number
             for number, node in self.nodes.items()
@@ -756,7 +760,7 @@ class _Simulation:
             spent.setup += (min(passed, setup) + saves) * self.slots_of[task]
             spent.useful += (worked - saves) * self.slots_of[task]
 
-    # By kind of event.
+    # Handlers by kind of event.
     _handlers = (
         _task_ends, _step, _trace, _eviction, _notice_ends, _return, _resize_timeout, _evaluation,
     )  # fmt: skip

@@ -1,6 +1,7 @@
-"""Find what is wrong with a formula that Batch accepts: no bound, no target, lost work.
+"""Find problems of a formula that Batch accepts: no bound, no target, lost work.
 
-The formula is evaluated on pools in different states, so the rules hold for any way to write it.
+The formula is evaluated on pools in different states, so the rules do not depend on how it is
+written.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Finding:
     Attributes:
         rule: Name of the rule, such as `no-upper-bound`.
         level: `error` if the formula cannot work, else `warning`.
-        line: Line of the formula, from 1; None if it concerns all of it.
+        line: Line of the formula, from 1; None if the problem concerns all of it.
         what: What happens.
-        better: Text to write instead, or what to do.
+        better: A better formula text, or an instruction.
     """
 
     rule: str
@@ -65,9 +66,9 @@ def lint(
     Args:
         text: The formula.
         slots: Task slots of a node of the pool.
-        interval_s: Time between two evaluations; None if it is not known.
-        boot_s: Time that a node needs to boot and to run its start task.
-        spot: The pool is to have spot nodes.
+        interval_s: Seconds between two evaluations; None if unknown.
+        boot_s: Seconds that a node takes to boot and to run its start task.
+        spot: True if the pool should have spot nodes.
     """
     try:
         statements = parse(text)
@@ -112,7 +113,7 @@ class _Lint:
                 yield "set" if token.at in targets else "read", token.text
 
     def _value_of(self, name: str) -> str:
-        """Return the text that is assigned to a target last, or `...` if it is long."""
+        """Return the last text that is assigned to a target, or `...` if it is long."""
         ats = [each.at for each in self.statements if each.target]
         last = max(at for at in ats if self._sets(at, name))
         value = self.text[last:].partition(";")[0].partition("=")[2].strip()
@@ -172,7 +173,7 @@ class _Lint:
         )
 
     def _removes_working_nodes(self) -> Iterator[Finding]:
-        """Find a formula that counts waiting tasks only, so that it removes nodes that work."""
+        """Find a formula that counts only waiting tasks, so that it removes working nodes."""
         tasks = self.slots * _NODES
         started = {"$RunningTasks": tasks, "$PendingTasks": tasks}
         for name, spot, dedicated in ((SPOT, _NODES, 0), (DEDICATED, 0, _NODES)):
@@ -185,9 +186,9 @@ class _Lint:
                     "removes-working-nodes",
                     "warning",
                     self.lines[name],
-                    f"when {tasks} tasks run on {_NODES} nodes and none waits, it asks for "
+                    f"when {tasks} tasks run on {_NODES} nodes and none waits, it requests "
                     f"{sum(working)}: tasks are stopped and start again",
-                    "count with $PendingTasks, the waiting and the running tasks",
+                    "use $PendingTasks, which counts waiting and running tasks",
                 )
                 return
 
@@ -233,7 +234,7 @@ class _Lint:
         return evaluate(self.text, Inputs(history, now, dedicated, spot, draw))
 
     def _always_fails(self) -> Finding | None:
-        """Return a finding if the formula fails although all samples of a day are there."""
+        """Return a finding if the formula fails although it has samples of a whole day."""
         idle = self._evaluate({})
         busy = self._evaluate(_waiting(8), spot=2, dedicated=2)
         if idle.problem is None or busy.problem is None:
@@ -251,7 +252,7 @@ class _Lint:
             )
         detail = busy.problem.detail
         if "Insufficient" in detail:
-            better = "read at least two minutes: GetSample(2 * TimeInterval_Minute)"
+            better = "read samples of at least two minutes: GetSample(2 * TimeInterval_Minute)"
             return Finding(
                 "never-enough-samples", "error", _line_of(detail), f"always fails: {detail}", better
             )
@@ -266,7 +267,7 @@ class _Lint:
                     "reads-nothing",
                     "warning",
                     self._line_naming(warning),
-                    f"a read is always empty: {warning}",
+                    f"GetSample always returns no samples: {warning}",
                     "read a metric that Batch measures, over at least two minutes",
                 )
 
@@ -290,7 +291,7 @@ class _Lint:
                     "no-upper-bound",
                     "warning",
                     self.lines[name],
-                    f"{_MANY:,} waiting tasks ask for {count:,} nodes: only the quota limits the "
+                    f"{_MANY:,} waiting tasks request {count:,} nodes: only the quota limits the "
                     "cost",
                     f"{name} = min(10, {self._value_of(name)});",
                 )
@@ -298,7 +299,7 @@ class _Lint:
     def _settled(
         self, values: Mapping[str, float], *, spot: int, dedicated: int, now: datetime = _NOW
     ) -> tuple[int, int]:
-        """Return the targets once the pool follows them, as after a day of evaluations."""
+        """Return the targets in the steady state, as after a day of evaluations."""
         for _ in range(_ROUNDS):
             found = self._evaluate(values, spot=spot, dedicated=dedicated, now=now)
             if found.problem is not None or (found.spot, found.dedicated) == (spot, dedicated):
@@ -307,7 +308,7 @@ class _Lint:
         return spot, dedicated
 
     def _stays(self) -> Iterator[Finding]:
-        """Find nodes that stay although there has been no task for a day, at any hour."""
+        """Find nodes that stay although the pool had no task for a day, at any hour."""
         for name, spot, dedicated in ((SPOT, _NODES, 0), (DEDICATED, 0, _NODES)):
             if name not in self.lines:
                 continue
@@ -322,7 +323,7 @@ class _Lint:
                     "warning",
                     self.lines[name],
                     f"after a day without tasks the pool keeps {least:,} nodes, which cost money",
-                    f"let {name} become 0 when $PendingTasks is 0",
+                    f"set {name} to 0 when $PendingTasks is 0",
                 )
 
     def _spot_nodes(self) -> Iterator[Finding]:
@@ -339,7 +340,7 @@ class _Lint:
             )
 
     def _slots(self) -> Iterator[Finding]:
-        """Find a formula that asks for a node per task on nodes with several slots."""
+        """Find a formula that requests one node per task on nodes with several slots."""
         one = self._evaluate(_waiting(self.slots * _SLOTS), spot=0)
         tasks = self.slots * _SLOTS
         for name, count in ((SPOT, one.spot), (DEDICATED, one.dedicated)):
@@ -348,7 +349,7 @@ class _Lint:
                     "tasks-not-slots",
                     "warning",
                     self.lines[name],
-                    f"{tasks} tasks ask for {count} nodes, and a node runs {self.slots} at a time",
+                    f"{tasks} tasks request {count} nodes, but a node runs {self.slots} at a time",
                     f"divide the number of tasks by {self.slots}",
                 )
 

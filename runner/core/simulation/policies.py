@@ -1,9 +1,9 @@
 """Policies that choose between spot and dedicated nodes to end all work before a deadline.
 
 `uniform` is Uniform Progress of "Can't Be Late: Optimizing Spot Instance Savings under Deadlines"
-(Wu et al., NSDI 2024), `greedy` its baseline, each for a pool instead of one machine. All but
-`on-demand` have its safety net: dedicated nodes alone, from when they can only just meet the
-deadline until the end.
+(Wu et al., NSDI 2024), `greedy` its baseline, each for a pool instead of one machine. All except
+`on-demand` have the safety net of that paper: once dedicated nodes can only just meet the deadline,
+they run alone until the end.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 
 from runner.core.simulation.scenario import Policy, SimulatedPool
 
-_PRIOR_MS = 3_600_000.0  # of node time on which the first forecast rests
+_PRIOR_MS = 3_600_000.0  # of node time before the first forecast
 _PRIOR_RATE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a policy has to reach.
+    """The goal of a policy.
 
     Attributes:
-        deadline_ms: When all work is to be done, since the start of the simulation.
-        nodes: Most nodes of the pool.
+        deadline_ms: Deadline of all work, since the start of the simulation.
+        nodes: Maximum number of nodes of the pool.
         slots: Task slots of a node.
-        changeover_ms: Time until work that a node has lost goes on on another one.
+        changeover_ms: Time until work of a lost node continues on another node.
     """
 
     deadline_ms: int
@@ -35,13 +35,13 @@ class Goal:
     changeover_ms: int
 
     def wanted(self, state: SimulatedPool) -> int:
-        """Return the nodes for the tasks that wait or run."""
+        """Return the number of nodes for all waiting and running tasks."""
         return min(self.nodes, state.nodes_wanted)
 
     def slack_ms(self, state: SimulatedPool) -> float:
         """Return the time that remains if all nodes work from now on.
 
-        Any order of the tasks ends in this time (Graham's bound for list scheduling).
+        Tasks in any order end within this time (Graham's bound for list scheduling).
         """
         needed = state.left_ms / (self.nodes * self.slots) + state.longest_ms
         return self.deadline_ms - state.now_ms - needed
@@ -53,12 +53,12 @@ def on_demand(goal: Goal) -> Policy:
 
 
 def greedy(goal: Goal) -> Policy:
-    """Use spot nodes, and wait for them, until the safety net."""
+    """Use spot nodes, and wait for them, until the safety net applies."""
     return _with_safety_net(goal, lambda state: (goal.wanted(state), 0))
 
 
 def uniform(goal: Goal) -> Policy:
-    """Replace spot nodes that are missing while less is done than at a uniform progress."""
+    """Replace missing spot nodes while the progress is behind a uniform one."""
     behind = False
 
     def expected_ms(state: SimulatedPool, at_ms: float) -> float:
@@ -66,7 +66,7 @@ def uniform(goal: Goal) -> Policy:
 
     def decide(state: SimulatedPool) -> tuple[int, int]:
         nonlocal behind
-        # Hysteresis: what is behind stays so until it is ahead by two changeovers.
+        # Hysteresis: once behind, progress counts as behind until it is ahead by two changeovers.
         margin = 2 * goal.changeover_ms if behind else 0
         behind = state.done_ms < expected_ms(state, state.now_ms + margin)
         wanted = goal.wanted(state)
@@ -76,14 +76,14 @@ def uniform(goal: Goal) -> Policy:
 
 
 def forecast(goal: Goal) -> Policy:
-    """Add as many dedicated nodes as spot nodes, as they have been so far, will fall short by."""
+    """Add as many dedicated nodes as spot nodes are expected to be missing, judged by the past."""
     asked_ms, got_ms, last_ms, last_done = _PRIOR_MS, _PRIOR_MS * _PRIOR_RATE, 0, 0
 
     def decide(state: SimulatedPool) -> tuple[int, int]:
         nonlocal asked_ms, got_ms, last_ms, last_done
         wanted = goal.wanted(state)
         nodes = state.spot + state.dedicated
-        if nodes:  # the progress of spot nodes, and what they would have done if all were there
+        if nodes:  # progress of the spot nodes, and their progress without evictions
             got_ms += (state.done_ms - last_done) / goal.slots * state.spot / nodes
         asked_ms += wanted * (state.now_ms - last_ms)
         last_ms, last_done = state.now_ms, state.done_ms

@@ -1,7 +1,7 @@
 """Plan the evictions of a rehearsal: at random from a seed, or by a trace.
 
-The plan has a time for each eviction: so long after the start of an attempt, the node of the
-attempt is evicted. So the same text gives the same evictions, however long nodes boot.
+The plan has one time per eviction, counted from the start of the attempt whose node is evicted. So
+the same text gives the same evictions, no matter how long nodes boot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from runner.core.simulation.scenario import MS, ScenarioError, load_changes
 from runner.core.units import UnitError, parse_duration
 from runner.protocol.errors import RunnerError
 
-_MOST = 1000  # of the emulator
+_MOST = 1000  # from the emulator
 _COUNT = 100
 _DAY_S = 86_400
 _BOUNDS_S = {"mtbf": (1, 3650 * _DAY_S), "notice": (0, 3600), "away": (0, 365 * _DAY_S)}
@@ -25,8 +25,8 @@ def plan_rehearsal(text: str) -> dict[str, Any]:
     """Return the document `rehearsal` of run.json.
 
     Args:
-        text: `seed=7,mtbf=10m`, with `notice`, `away` and `count` if wanted, or the path of a
-            trace. Its times are those for which the run has been running, over all attempts.
+        text: `seed=7,mtbf=10m`, optionally with `notice`, `away` and `count`, or the path of a
+            trace. The times of a trace count the time for which the run runs, over all attempts.
 
     Raises:
         RunnerError: R-EVICT, the text or the trace is not valid.
@@ -40,16 +40,16 @@ def _random(text: str) -> list[list[float | None]]:
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or name not in _KEYS:
-            raise _invalid(f"unknown {part.strip()!r}", f"it may have {', '.join(_KEYS)}")
+            raise _invalid(f"unknown {part.strip()!r}", f"allowed: {', '.join(_KEYS)}")
         if name in given:
-            raise _invalid(f"{name!r} is given twice")
+            raise _invalid(f"duplicate {name!r}")
         given[name] = value
     if "mtbf" not in given:
-        raise _invalid("'mtbf' is missing", "it is the mean time until a node is evicted")
+        raise _invalid("missing 'mtbf'", "mtbf is the mean time until a node is evicted")
     times = {name: _time(name, given[name]) for name in _BOUNDS_S if name in given}
     seed, count = _whole(given, "seed", 0), _whole(given, "count", _COUNT)
     if not 1 <= count <= _MOST:
-        raise _invalid(f"'count' is {count}", f"it must be from 1 to {_MOST}")
+        raise _invalid(f"'count' is {count}", f"allowed: 1 to {_MOST}")
     draw = random.Random(f"rehearsal/{seed}")  # noqa: S311
     return [
         [round(draw.expovariate(1 / times["mtbf"]), 3), times.get("notice"), times.get("away")]
@@ -64,14 +64,14 @@ def _time(name: str, text: str) -> float:
         raise _invalid(f"{name!r}: {err.what}", err.why) from err
     least, most = _BOUNDS_S[name]
     if not least <= seconds <= most:
-        raise _invalid(f"{name!r} is {text}", f"it must be from {least} s to {most:,} s")
+        raise _invalid(f"{name!r} is {text}", f"allowed: {least} s to {most:,} s")
     return seconds
 
 
 def _whole(given: dict[str, str], name: str, otherwise: int) -> int:
     text = given.get(name, str(otherwise))
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise _invalid(f"{name!r} is {text!r}", "it must be a whole number from 0")
+        raise _invalid(f"{name!r} is {text!r}", "expected a whole number of at least 0")
     return int(text)
 
 
@@ -81,13 +81,15 @@ def _from_trace(path: Path) -> list[list[float | None]]:
     except ScenarioError as err:
         raise _invalid(str(err)) from err
     if len(entries) > _MOST:
-        raise _invalid(f"{path}: {len(entries):,} entries", f"at most {_MOST} are possible")
+        raise _invalid(
+            f"{path}: {len(entries):,} entries", f"a rehearsal has at most {_MOST} evictions"
+        )
     found: list[list[float | None]] = []
     before = 0
     for entry in entries:
         if entry.evict != 1:
             raise _invalid(
-                f"{path}: the entry of time {entry.time_ms / MS:g} is not for a run",
+                f"{path}: invalid entry at time {entry.time_ms / MS:g}",
                 'each entry of a rehearsal evicts one node: {"time": 120, "evict": 1}',
             )
         notice = None if entry.notice_ms is None else entry.notice_ms / MS

@@ -1,4 +1,4 @@
-"""The result of a simulation: times, nodes, and node time by what it was spent on."""
+"""The result of a simulation: times, nodes, and node time by purpose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failed evaluation or a resize that fell short; `count` of them in a row since `time_ms`."""
+    """A failed evaluation or incomplete resize; `count` of them in a row since `time_ms`."""
 
     time_ms: int
     message: str
@@ -34,19 +34,19 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """What came of a scenario.
+    """The result of a scenario.
 
     Attributes:
-        finished, unfinished: Tasks that ended, and those that had not when the simulation ended.
-        terminated: Tasks that were ended because their node left the pool.
+        finished, unfinished: Number of tasks that had ended, or not, when the simulation ended.
+        terminated: Tasks that ended because their node left the pool.
         evictions: Spot nodes that were evicted.
-        repeated: Attempts of tasks that were cut short and repeated.
+        repeated: Attempts of tasks that were interrupted and repeated.
         makespan_ms: From the first arrival to the last end of a task; None if a task did not end.
         waits_ms: Time from arrival to first start of each task, sorted; until the end of the
             simulation if it did not start.
-        spent_ms: Slot time of (spot, dedicated) nodes by purpose. Divided by the slots of a node
-            it is node time: the sum is the time for which Azure bills.
-        left_nodes: Nodes that were still there at the end.
+        spent_ms: Slot time of (spot, dedicated) nodes by purpose. Divided by the slots of a node,
+            it is node time, whose sum is the time that Azure bills.
+        left_nodes: Nodes that still existed at the end.
         ended_ms: When the simulation ended.
         timeline: The pool over time; thinned out if there are many changes.
         problems: Failed evaluations and resizes.
@@ -76,7 +76,7 @@ class SimulationResult:
         return spot / self.slots_per_node, dedicated / self.slots_per_node
 
     def wait_ms(self, percentile: float) -> int | None:
-        """Return a percentile of the waiting times by nearest rank, None without tasks."""
+        """Return a percentile of the waiting times by nearest rank, or None without tasks."""
         if not self.waits_ms:
             return None
         rank = -(-len(self.waits_ms) * percentile // _PERCENT)
@@ -85,7 +85,7 @@ class SimulationResult:
     def cost_micro(
         self, spot_usd_per_hour: float | None, dedicated_usd_per_hour: float | None
     ) -> dict[Spent, int] | None:
-        """Return micro-dollars by purpose, which sum exactly to the rounded price of the node time.
+        """Return micro-dollars by purpose, whose sum is exactly the rounded price of the node time.
 
         Returns:
             None if a price is unknown and nodes of its kind ran.

@@ -1,4 +1,4 @@
-"""What is simulated: the tasks, the pool, its formula, and what happens to spot nodes.
+"""The input of a simulation: tasks, pool, formula, and evictions of spot nodes.
 
 Times are whole milliseconds since the start of the simulation, which is the creation of the pool.
 """
@@ -21,12 +21,12 @@ _DAY_MS = 86_400_000
 _LONGEST_MS = 3650 * _DAY_MS
 _MOST_TASKS = 5_000_000
 _MOST_BYTES = 256 << 20
-_MOST_SLOTS = 256  # of a node (docs: taskSlotsPerNode)
+_MOST_SLOTS = 256  # maximum of taskSlotsPerNode (Batch docs)
 _COLUMNS = ("arrival", "duration", "slots")
 
 
 class ScenarioError(ValueError):
-    """A workload or trace cannot be used; the message has the place and the reason."""
+    """A workload or trace is invalid; the message has the place and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class CapacityChange:
-    """At `time_ms` so many spot nodes are evicted, or the spot capacity changes."""
+    """Evictions or a new spot capacity at `time_ms`."""
 
     time_ms: int
     evict: int | None = None
@@ -59,14 +59,14 @@ class CapacityChange:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPool:
-    """What a policy knows: unlike a formula, everything about the tasks, also about later ones.
+    """The state that a policy uses: unlike a formula, it includes all tasks, even later ones.
 
     Attributes:
         now_ms: Time since the start of the simulation.
-        nodes_wanted: Nodes for all tasks that wait or run.
-        spot, dedicated: Nodes that have a machine.
-        done_ms, left_ms: Slot time of the work that is done, and of what is left.
-        longest_ms: The longest time for which one task may still run, without evictions.
+        nodes_wanted: Number of nodes for all waiting and running tasks.
+        spot, dedicated: Number of nodes that have a machine.
+        done_ms, left_ms: Slot time of finished and of remaining work.
+        longest_ms: The longest remaining time of one task, without evictions.
     """
 
     now_ms: int
@@ -87,7 +87,7 @@ class Scenario:
     """One simulation; the same scenario gives the same result.
 
     Attributes:
-        formula: Autoscale formula; None keeps the `spot` and `dedicated` nodes all the time.
+        formula: Autoscale formula; None keeps `spot` and `dedicated` constant.
         policy: Decides the nodes instead of a formula.
         interval_ms: Time between two evaluations of the formula.
         spot, dedicated: Targets before the first evaluation.
@@ -95,18 +95,18 @@ class Scenario:
         slots_per_node: Task slots of a node.
         pack: Fill the fullest node first instead of the emptiest.
         boot_ms: Time from allocation to the first task, without the start task.
-        boot_spread: Standard deviation of the logarithm of the boot time; 0 for always the same.
+        boot_spread: Standard deviation of the logarithm of the boot time; 0 for a constant time.
         start_task_ms: Duration of the start task.
         setup_ms: Time at the start of each attempt of a task: environment, data, restore.
-        checkpoint_ms: Work between two checkpoints; None for tasks that start again from zero.
-        save_ms: Time that a checkpoint stops the work; counts as setup.
+        checkpoint_ms: Work between two checkpoints; None for tasks without checkpoints.
+        save_ms: Time for which a checkpoint stops the work; counts as setup.
         evictions_per_hour: Mean number of evictions of one spot node in an hour.
         notice_ms: Time between the notice of an eviction and the eviction.
         away_ms: Mean time until an evicted node gets another machine.
-        changes: Evictions and capacities of a trace, in order of time.
+        changes: Evictions and capacities of a trace, by time.
         start: Date and time of the start, for formulas that read the clock.
-        until_ms: End of the simulation if not all tasks have ended before.
-        seed, pool: Both select the random evictions, as in the emulator.
+        until_ms: Latest end of the simulation.
+        seed, pool: Together they select the random evictions, as in the emulator.
     """
 
     workload: Workload
@@ -136,7 +136,7 @@ class Scenario:
 
     @property
     def horizon_ms(self) -> int:
-        """When the simulation ends at the latest."""
+        """The latest end of the simulation."""
         if self.until_ms is not None:
             return self.until_ms
         last = self.workload.arrivals_ms[-1] if len(self.workload) else 0
@@ -154,7 +154,7 @@ def generate(
     Args:
         count: Number of tasks.
         over_ms: Length of the period; 0 lets all arrive at the start.
-        duration: Returns the seconds of one task.
+        duration: Returns the duration of one task in seconds.
         slots: Slots of each task.
         seed: Seed of the arrivals and durations.
     """
@@ -210,8 +210,7 @@ def _seconds(text: str) -> float:
 def load_workload(path: Path) -> Workload:
     """Read tasks from JSON lines or CSV with a header: `arrival`, `duration`, `slots`.
 
-    Times are seconds, or durations such as `30m`; `slots` is 1 if it is missing. The rows may
-    have any order.
+    Times are seconds, or durations such as `30m`; `slots` defaults to 1. Rows need no order.
 
     Raises:
         ScenarioError: the file cannot be read, or a row is invalid.
@@ -227,7 +226,7 @@ def load_workload(path: Path) -> Workload:
     except TraceError as err:
         raise ScenarioError(str(err)) from err
     if not tasks:
-        rows = "write one object per line, or CSV with the header arrival,duration,slots"
+        rows = "expected one JSON object per line, or CSV with the header arrival,duration,slots"
         raise ScenarioError(f"{path}: no tasks; {rows}")
     tasks.sort(key=lambda task: task[0])
     return Workload([t[0] for t in tasks], [t[1] for t in tasks], [t[2] for t in tasks])
@@ -237,7 +236,7 @@ def _task(row: dict[str, Any], place: str) -> tuple[int, int, int]:
     unknown = sorted(set(row) - set(_COLUMNS))
     if unknown:
         names = ", ".join(unknown)
-        raise ScenarioError(f"{place}: unknown {names}; it may have {', '.join(_COLUMNS)}")
+        raise ScenarioError(f"{place}: unknown {names}; allowed: {', '.join(_COLUMNS)}")
     try:
         arrival, duration = _time(row, "arrival", 0), _time(row, "duration", 1)
         slots = _slots(row.get("slots"))
@@ -258,7 +257,7 @@ def _slots(value: object) -> int:
 def load_changes(path: Path, *, in_order: bool = False) -> tuple[CapacityChange, ...]:
     """Read a trace of evictions and spot capacity, as the emulator's `--eviction-trace`.
 
-    `in_order` refuses lines that are not in order of time; else they are sorted.
+    `in_order` rejects lines that are not sorted by time; otherwise they are sorted here.
 
     Raises:
         ScenarioError: the file cannot be read, or a line is invalid.
@@ -281,7 +280,7 @@ def load_changes(path: Path, *, in_order: bool = False) -> tuple[CapacityChange,
 def _time(row: dict[str, Any], name: str, least_ms: int) -> int:
     value = row.get(name)
     if value is None or value == "" or isinstance(value, bool):
-        raise ScenarioError(f"{name!r} is missing")
+        raise ScenarioError(f"missing {name!r}")
     try:
         seconds = float(value)
     except ValueError:

@@ -93,7 +93,7 @@ def _outputs(raw: Mapping[str, object]) -> StackOutputs:
             "R-STACK-OUTPUTS",
             "invalid outputs of the deployment",
             why=str(err),
-            fix="update runner and infra to one version, then runner up",
+            fix="install runner and infra in the same version, then run `runner up`",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
 

@@ -273,7 +273,8 @@ def _unreadable(version: ModelVersion) -> RunnerError:
         "R-MODEL-UNREADABLE",
         f"{version} cannot be read",
         why=version.problem,
-        fix=f"update runner, or choose another version: runner models ls {version.name}",
+        fix=f"run `pip install --upgrade azure-batch-runner`, or choose another version with "
+        f"`runner models ls {version.name}`",
     )
 
 

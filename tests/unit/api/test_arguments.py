@@ -221,7 +221,7 @@ def test_stack_of_the_local_target_is_refused(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(RunnerError) as caught:
             call()
         assert caught.value.code == "R-SETTING-VALUE"
-        assert "the target local has no stacks" in caught.value.what
+        assert "target 'local' has no stacks" in caught.value.what
 
 
 def test_every_verb_reports_services_that_do_not_run(

@@ -122,7 +122,7 @@ def test_findings_have_a_position_and_a_suggestion(
     )
     code, out, _ = called(capsys, "lint", "bad.txt", GOOD)
     assert code == 0
-    assert "bad.txt:2: warning: 100,000 waiting tasks ask for 100,000 nodes" in out
+    assert "bad.txt:2: warning: 100,000 waiting tasks request 100,000 nodes" in out
     assert "better: $TargetLowPriorityNodes = min(10, sum($PendingTasks.GetSample(1)));" in out
     assert "formula 2: no problem found" in out
     [row, _] = as_json(capsys, "lint", "bad.txt")

@@ -31,7 +31,7 @@ def test_disk_with_room_is_no_error(tmp_path: Path) -> None:
         ),
         (
             {"f_files": 9999, "f_ffree": 7, "f_favail": 7},
-            "has 7 inodes free for more files",
+            "has only 7 free inodes",
             "free space on the disk of",
         ),
         ({"f_flag": os.ST_RDONLY}, "is mounted read-only", "mount"),

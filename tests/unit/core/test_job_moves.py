@@ -154,7 +154,11 @@ def test_metadata_of_other_programs_is_no_note(text: str) -> None:
         (RunSpec(run_id="r", resources=Resources(gpus=2)), BIG, ""),  # neither pool has them
         (RunSpec(run_id="r", image="python:3.12"), BIG, "runs no containers"),
         (RunSpec(run_id="r"), replace(BIG, containers=True), "runs containers only"),
-        (RunSpec(run_id="r", resources=Resources(nodes=2)), replace(BIG, task_nodes=1), "2 wanted"),
+        (
+            RunSpec(run_id="r", resources=Resources(nodes=2)),
+            replace(BIG, task_nodes=1),
+            "(2 nodes needed)",
+        ),
         (RunSpec(run_id="r", rehearsal={}), replace(BIG, spot=False), "dedicated nodes"),
     ],
 )
@@ -166,8 +170,8 @@ def test_run_fits_a_pool_without_new_gaps(record: RunSpec, pool: PoolOutput, why
 def test_missing_gpus_and_slots_are_named() -> None:
     with_gpu = replace(SMALL, gpus=1)
     run = RunSpec(run_id="r", resources=Resources(gpus=1))
-    assert misfit(run, 1, BIG, 1, with_gpu) == "has no GPUs, 1 wanted"
-    assert misfit(RunSpec(run_id="r"), 4, BIG, 2, SMALL) == "has 2 slots per node, 4 wanted"
+    assert misfit(run, 1, BIG, 1, with_gpu) == "has no GPUs (1 needed)"
+    assert misfit(RunSpec(run_id="r"), 4, BIG, 2, SMALL) == "has 2 slots per node (4 needed)"
     in_container = RunSpec(run_id="r", image="python:3.12")
     anywhere, gpus = replace(BIG, containers=None), replace(with_gpu, containers=None)
     assert "no GPU" in misfit(in_container, 1, anywhere, 1, gpus)

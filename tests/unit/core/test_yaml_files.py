@@ -23,7 +23,7 @@ RAW = re.compile(
     r"(input|string|list|dictionary|tuple|set|value|keys?|data|mapping) should|field required"
     r"|value error|assertion failed|extra inputs|unable to (parse|apply|interpret)"
     r"|not permitted|valid (string|integer|number|boolean|dictionary|list|datetime)"
-    r"|validation error|characters?\b.*after|\[key\]|it is not what is allowed here",
+    r"|validation error|characters?\b.*after|\[key\]|it is not the value is invalid",
     re.IGNORECASE,
 )
 VALUES: list[Any] = [
@@ -105,20 +105,35 @@ def test_field_error_has_file_and_line(
 @pytest.mark.parametrize(
     ("text", "what", "why", "fix"),
     [
-        ("priority: 1001", "priority: got 1001", "the most is 1000", "write 1000 or less"),
+        ("priority: 1001", "priority: got 1001", "the maximum is 1000", "use 1000 or less"),
         ("timeout: 30d", "timeout: it is more than 7d", "allowed: 1s to 7d", "write 7d or less"),
-        ("name: cats!", "name: 'cats!' is not a name", "it has letters,", "write it like cats-v2"),
-        ("env: {1x: a}", "env.1x: '1x' is not the name of a variable", "no digit", "OMP_NUM_"),
+        (
+            "name: cats!",
+            "name: 'cats!' is not a name",
+            "it has up to 40 letters,",
+            "write it like cats-v2",
+        ),
+        (
+            "env: {1x: a}",
+            "env.1x: '1x' is not the name of a variable",
+            "begin with a digit",
+            "OMP_NUM_",
+        ),
         ("env: {A: 1}", "env.A: expected text, got 1", "reads it as a whole number", "quotes"),
         ("env: {A: on}\nretries: yes", "retries: expected a whole number", "as text", "like 3"),
-        ("command: []", "command: it is empty", "it has 1 at least", "fill it"),
-        ("env:", "env: expected `key: value` lines, got nothing", "nothing is written", "a line"),
+        ("command: []", "command: it is empty", "the minimum length is 1", "add a value"),
+        ("env:", "env: expected `key: value` lines, got nothing", "the key has no value", "a line"),
         ("checkpoints: no", "YAML 1.2 reads no as text", "", "write false"),
         ("checkpoints: Off", "YAML 1.2 reads Off as text", "", "write false"),
         ("checkpoints: on", "YAML 1.2 reads on as text", "", "write true"),
         ("params: {a: {type: bool, default: no}}", "'no' is not of type bool", "", "write true or"),
-        ("params: {a: {type: int, default: 1, max: 0}}", "1 is above max 0", "", "lower it, or"),
-        ("inputs: {a: 'http://x'}", "only https:// is fetched", "", "write ./folder, https://"),
+        (
+            "params: {a: {type: int, default: 1, max: 0}}",
+            "1 is above max 0",
+            "",
+            "use a smaller value, or",
+        ),
+        ("inputs: {a: 'http://x'}", "a URL must begin with https://", "", "use ./folder, https://"),
         (
             "model: Cats",
             "model: 'Cats' is not the name of a model",
@@ -126,7 +141,7 @@ def test_field_error_has_file_and_line(
             "cats-v2",
         ),
         ("metrics: {goal: maxx}", "metrics.goal: got 'maxx'", "allowed: 'max' or", "mean 'max'"),
-        ("params: {a: [1]}", "params.a: [1] is not a value of a parameter", "", "{type: int}"),
+        ("params: {a: [1]}", "params.a: [1] cannot be the value of a parameter", "", "{type: int}"),
         ("params:\n  a:", ":2: params.a: the parameter has no value", "", "{type: int}"),
     ],
 )
@@ -142,7 +157,7 @@ def test_value_of_several_types_is_one_problem(tmp_path: Path) -> None:
     err = refused(tmp_path, SubmitFile, content)
     assert err is not None
     assert "tasks.a.params.n: expected true or false, a number or text, got [1]" in err.what
-    assert err.why == "YAML reads it as a list; 1 more in this file"
+    assert err.why == "YAML reads it as a list; the file has 1 more problem"
 
 
 @pytest.mark.parametrize(
@@ -178,10 +193,10 @@ def test_too_deeply_nested_file_is_reported(tmp_path: Path) -> None:
     ("text", "line", "problem", "fix"),
     [
         ("name: a\n" + "\n".join(" " * n + "a:" for n in range(1000)), 52, "too deeply", "fewer"),
-        ("# cats\n\n- a\n- b", 3, "lines at the top, got a list", "begin with `key:`"),
+        ("# cats\n\n- a\n- b", 3, "lines at the top, got a list", "begin the file with `key:`"),
         ("\ncats\n", 2, "lines at the top, got text", "write `key: value`"),
         ("name:a\nretries:1", 1, "lines at the top, got text", "a space after the colon"),
-        ("name: a\nwhy: b: c", 2, "mapping values are not allowed", "in quotes"),
+        ("name: a\nwhy: b: c", 2, "mapping values are not allowed", "quote text"),
         ("env:\n\tA: b", 2, "cannot start any token", "indent with spaces"),
         ("name: a\nname: b", 2, "duplicate key", "remove one"),
         ("a: [1, 2", 1, "expected ','", "close the bracket"),
@@ -222,7 +237,7 @@ def test_error_of_a_merged_key_has_the_line_of_its_mapping(tmp_path: Path) -> No
     )
     err = error_of(path, text, SubmitFile)
     assert "tasks.yaml:2: tasks.a.params.epochs: " in err.what
-    assert "1 more in this file" in err.why
+    assert "the file has 1 more problem" in err.why
     document = read_document(path, code="R-X")
     assert document.line(("tasks", "b", "params", "epochs")) == 5
 
@@ -230,7 +245,7 @@ def test_error_of_a_merged_key_has_the_line_of_its_mapping(tmp_path: Path) -> No
 @pytest.mark.parametrize("value", ["!!float ''", "!!int ''", "!!bool x", "!!set x", "!!omap x"])
 def test_value_that_does_not_match_its_tag_is_reported(tmp_path: Path, value: str) -> None:
     err = error_of(tmp_path / "train.yaml", f"name: {value}\n")
-    assert "not what its tag" in f"{err.what} {err.why}"
+    assert "does not match its tag" in f"{err.what} {err.why}"
     assert err.code == "R-X-SYNTAX"
     assert "remove the tag" in err.fix
 

@@ -93,7 +93,7 @@ def test_newer_format_is_refused_with_a_fix() -> None:
     with pytest.raises(RunnerError) as caught:
         parse_result(result(format=2), "r")
     assert caught.value.code == "R-RUN-FORMAT"
-    assert "update" in caught.value.fix
+    assert "pip install --upgrade azure-batch-runner" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_valid_image_names_are_accepted(tmp_path, name: str) -> None:  # type: i
 def test_invalid_image_name_is_refused(tmp_path, name: str) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "train.py").write_text("")
     (tmp_path / "train.yaml").write_text(f"image: '{name}'\n")
-    with pytest.raises(RunnerError, match=r"train\.yaml:1: image: .* is not the name of an image"):
+    with pytest.raises(RunnerError, match=r"train\.yaml:1: image: invalid image name"):
         load_recipe(str(tmp_path), cwd=tmp_path)
 
 
@@ -98,13 +98,13 @@ def test_invalid_image_name_is_refused(tmp_path, name: str) -> None:  # type: ig
         (TaskView("completed", exit_code=121), "the image has no python3", "add python3"),
         (
             TaskView("completed", exit_code=122),
-            "storage denied access to the task",
-            "submit it again",
+            "storage denied access: the SAS expired",
+            "submit the run again",
         ),
         (
             TaskView("completed", failure_code="BlobAccessDenied", failure_message="denied"),
             "storage denied the node access to the code",
-            "submit it again",
+            "submit the run again",
         ),
     ],
 )
@@ -120,4 +120,4 @@ def test_python_version_beside_an_image_is_refused(tmp_path) -> None:  # type: i
     (tmp_path / "train.yaml").write_text("image: x:1\npython: '3.11'\n")
     with pytest.raises(RunnerError, match=r"train\.yaml:2: python: .*its own Python") as caught:
         load_recipe(str(tmp_path), cwd=tmp_path)
-    assert "drop this key" in str(caught.value.fix)
+    assert "remove `python`" in str(caught.value.fix)

@@ -51,7 +51,7 @@ def test_without_a_suitable_pool_each_mismatch_is_named() -> None:
         chosen(gpus=8, memory_bytes=900 * GIB)
     error = caught.value
     assert (error.code, error.exit_code) == ("R-POOL-FIT", ExitCode.PREFLIGHT)
-    for name in ("cpu has no GPUs, 8 wanted", "4 GPUs, 8 wanted", "t4 has 1 GPU,", "880 GiB"):
+    for name in ("cpu has no GPUs (8 needed)", "4 GPUs (8 needed)", "t4 has 1 GPU (", "880 GiB"):
         assert name in error.why
     with pytest.raises(RunnerError) as caught:
         choose_pool(None, outputs(T4), Resources(capacity="spot-then-dedicated"))
@@ -63,12 +63,12 @@ def test_named_pool_must_satisfy_flags_but_may_lack_recipe_resources() -> None:
     choice = choose_pool("CPU", STACK, asked)
     assert choice.pool.id == "cpu"
     [warning] = choice.warnings
-    assert warning.endswith("it has no GPUs, 1 wanted, VM size Standard_D4s_v5")
+    assert warning.endswith("it has no GPUs (1 needed), VM size Standard_D4s_v5")
     assert choose_pool("t4", STACK, asked).warnings == ()
     with pytest.raises(RunnerError) as caught:
         choose_pool("cpu", STACK, asked, Resources(gpus=1))
     assert caught.value.code == "R-POOL-FIT"
-    assert "no GPUs, 1 wanted" in caught.value.why
+    assert "no GPUs (1 needed)" in caught.value.why
 
 
 def test_pool_of_both_kinds_is_neither_spot_nor_dedicated() -> None:
@@ -101,8 +101,8 @@ def test_run_on_several_nodes_uses_a_pool_with_enough_nodes() -> None:
     with pytest.raises(RunnerError) as caught:
         choose_pool(None, stack, Resources(nodes=5))
     assert caught.value.why == (
-        "alone has no tasks over several nodes, 5 wanted; two has 2 nodes of 5; "
-        "four has 4 nodes of 5"
+        "alone has only tasks on one node (5 nodes needed); two has 2 nodes (5 needed); "
+        "four has 4 nodes (5 needed)"
     )
     assert "runner local up --nodes 5 --slots 1" in caught.value.fix
 

@@ -99,13 +99,16 @@ def test_compressed_export_with_a_byte_order_mark_is_read(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no column date"),
-        ("a,b\n1,2\n", "no column date and no resourceid"),
-        (MCA.replace("costInUsd", "x").replace("costInBillingCurrency", "y"), "no column cost"),
-        (MCA.splitlines()[0], "it has no rows"),
-        (FOCUS.replace("2026-11-23T", "23.11.2026"), "line 2: '23.11.2026"),
+        ("", "missing columns: date"),
+        ("a,b\n1,2\n", "missing columns: date, resourceid"),
+        (
+            MCA.replace("costInUsd", "x").replace("costInBillingCurrency", "y"),
+            "missing columns: cost",
+        ),
+        (MCA.splitlines()[0], "the file has no rows"),
+        (FOCUS.replace("2026-11-23T", "23.11.2026"), "line 2: invalid date '23.11.2026"),
         (FOCUS.replace("0.418", "free"), "line 2: a field is not a number"),
-        (FOCUS.replace("0.418", "NaN"), "line 2: NaN is not an amount"),
+        (FOCUS.replace("0.418", "NaN"), "line 2: invalid amount NaN"),
         (FOCUS + '2026-11-23,"Virtual', "unexpected end"),
     ],
 )

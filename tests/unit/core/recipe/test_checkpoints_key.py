@@ -35,12 +35,12 @@ def test_checkpoint_settings_are_read(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("checkpoints:", "nothing is said"),
+        ("checkpoints:", "has no value"),
         ("checkpoints: 5", "expected `key: value` lines"),
         ("checkpoints: {intervall: 10s}", "checkpoints.intervall: unknown key"),
         ("checkpoints: {interval: soon}", "'soon' is not a duration"),
         ("checkpoints: {interval: 0}", "less than 1s"),
-        ("checkpoints: {keep: 0}", "the least is 1"),
+        ("checkpoints: {keep: 0}", "the minimum is 1"),
         ("checkpoints: {max_size: big}", "'big' is not a size"),
     ],
 )

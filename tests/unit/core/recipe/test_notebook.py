@@ -110,8 +110,8 @@ def test_parameters_without_a_tagged_cell_are_refused_with_a_fix(tmp_path: Path)
     bare = write_notebook(tmp_path / "bare.ipynb", ("x = 1", ""))
     assert params_of(bare) == {}
     error = refusal(bare, "x=2")
-    assert error.why == "bare.ipynb has no cell tagged `parameters` that sets parameters"
-    assert "tag the cell" in error.fix
+    assert error.why == "bare.ipynb has no cell with the tag `parameters` that sets parameters"
+    assert "add the tag `parameters` to the cell" in error.fix
     sweep = change_sweep(None, dict([parse_param("x=1,2")]), {})
     with pytest.raises(RunnerError, match="trial 1: parameter 'x'"):
         check_sweep(load_recipe(str(bare), cwd=tmp_path), sweep, TrainOptions())
@@ -163,9 +163,9 @@ def test_train_yaml_can_limit_but_not_add_a_parameter(notebook: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "not a notebook of format 4"),
-        ('{"worksheets": []}', "not a notebook of format 4"),
-        ("[]", "not a notebook of format 4"),
+        ("", "not a notebook in format 4"),
+        ('{"worksheets": []}', "not a notebook in format 4"),
+        ("[]", "not a notebook in format 4"),
     ],
 )
 def test_invalid_notebook_is_refused(tmp_path: Path, text: str, problem: str) -> None:

@@ -90,8 +90,13 @@ def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
         ("params:\n  e: .inf\n", 2, "params.e", "finite"),
         ("python: 3.10\n", 1, "python", "quote"),
         ("retries: '3'\n", 1, "retries", "whole number"),
-        ("env: {RUNNER_RUN_ID: x}\n", 1, "env.RUNNER_RUN_ID", "RUNNER_RUN_ID is set by runner"),
-        ("env:\n  az_batch_x: x\n", 2, "env.az_batch_x", "az_batch_x is set by Batch"),
+        (
+            "env: {RUNNER_RUN_ID: x}\n",
+            1,
+            "env.RUNNER_RUN_ID",
+            "RUNNER_RUN_ID is reserved for runner",
+        ),
+        ("env:\n  az_batch_x: x\n", 2, "env.az_batch_x", "az_batch_x is reserved for Batch"),
         ("env: {A: 3}\n", 1, "env.A", "text"),
         ("command: python a.py | tee x\n", 1, "command", "shell"),
         ("command: []\n", 1, "command", "it is empty"),
@@ -156,7 +161,7 @@ def test_several_problems_are_counted_and_the_first_is_shown(load: Load) -> None
     with pytest.raises(RunnerError) as caught:
         load("retries: x\nzz: 1\nyy: 2\n")
     assert ":1: retries" in caught.value.what
-    assert "2 more in this file" in caught.value.why
+    assert "the file has 2 more problems" in caught.value.why
 
 
 def test_requirements_link_out_of_the_folder_is_refused(load: Load, tmp_path: Path) -> None:
@@ -227,7 +232,7 @@ def test_file_other_than_a_script_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("1,2\n")
     with pytest.raises(RunnerError, match="not a script"):
         load_recipe("./data.csv", cwd=tmp_path)
-    with pytest.raises(RunnerError, match=r"'data\.csv' is refused"):
+    with pytest.raises(RunnerError, match=r"invalid entry 'data\.csv'"):
         load_recipe(".", cwd=tmp_path, entry="data.csv")
 
 
@@ -353,7 +358,7 @@ def test_packages_listed_in_an_unread_file_cause_a_warning(
     (tmp_path / "train.py").touch()
     assert unread_packages(load_recipe(".", cwd=tmp_path)) is None
     (tmp_path / name).write_text(text)
-    assert f"{name} is not read" in (unread_packages(load_recipe(".", cwd=tmp_path)) or "")
+    assert f"{name} is not supported" in (unread_packages(load_recipe(".", cwd=tmp_path)) or "")
     (tmp_path / "requirements.txt").touch()
     assert unread_packages(load_recipe(".", cwd=tmp_path)) is None
 
@@ -429,7 +434,7 @@ def test_entry_of_train_yaml_is_overridden_by_the_option(tmp_path: Path) -> None
     ("text", "problem"),
     [
         ("entry: rum.py\n", "did you mean 'run.py'?"),
-        ("entry: run.py\ncommand: python run.py\n", "`command` says what to run already"),
+        ("entry: run.py\ncommand: python run.py\n", "`entry` and `command` exclude each other"),
     ],
 )
 def test_invalid_entry_in_train_yaml_is_refused_with_its_line(
@@ -456,7 +461,7 @@ def test_script_that_imports_a_sibling_module_is_refused_alone(tmp_path: Path, t
     folder = folder_with(tmp_path, run=text, helpers="")
     with pytest.raises(RunnerError) as caught:
         load_recipe(str(folder / "run.py"), cwd=tmp_path)
-    assert caught.value.what == "run.py uses helpers.py, which would be left behind"
+    assert caught.value.what == "run.py uses helpers.py, which would not be uploaded"
     assert caught.value.fix == f"runner train {folder} --entry run.py"
 
 
@@ -468,7 +473,7 @@ def test_script_that_reads_a_sibling_file_is_refused_alone(tmp_path: Path, line:
     (folder / "a.csv").write_text("1")
     with pytest.raises(RunnerError) as caught:
         load_recipe(str(folder / "run.py"), cwd=tmp_path)
-    assert caught.value.what == "run.py uses a.csv, which would be left behind"
+    assert caught.value.what == "run.py uses a.csv, which would not be uploaded"
 
 
 @pytest.mark.parametrize(

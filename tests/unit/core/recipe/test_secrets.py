@@ -39,19 +39,22 @@ def test_both_sources_of_secrets_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"  A: {VALUE}\n", "a secret is a reference, never a value"),
-        (f"  A: {{env: '{VALUE}'}}\n", "env is the name of a variable of this machine"),
+        (f"  A: {VALUE}\n", "expected a reference to a secret, not its value"),
+        (f"  A: {{env: '{VALUE}'}}\n", "env must be the name of a variable of this machine"),
         (f"  A: {{value: '{VALUE}'}}\n", "unknown key"),
         ("  A: {}\n", "one source: env or keyvault"),
         ("  A: {env: X, keyvault: 'https://v.vault.azure.net/secrets/x'}\n", "one source"),
-        ("  A: {keyvault: 'http://v.vault.azure.net/secrets/x'}\n", "keyvault is https://"),
-        ("  A: {keyvault: 'https://v.vault.azure.net.example.org/secrets/x'}\n", "keyvault is"),
-        ("  A: {keyvault: 'https://u:p@v.vault.azure.net/secrets/x'}\n", "keyvault is"),
-        ("  A: {keyvault: 'https://v.vault.azure.net/keys/x'}\n", "keyvault is"),
-        ("  RUNNER_STORAGE: {env: X}\n", "RUNNER_STORAGE is not a secret's name"),
-        ("  AZ_BATCH_TASK_ID: {env: X}\n", "is not a secret's name"),
-        ("  PATH: {env: X}\n", "is not a secret's name"),
-        ("  'A B': {env: X}\n", "'A B' is not the name of a variable"),
+        ("  A: {keyvault: 'http://v.vault.azure.net/secrets/x'}\n", "keyvault must be https://"),
+        (
+            "  A: {keyvault: 'https://v.vault.azure.net.example.org/secrets/x'}\n",
+            "keyvault must be",
+        ),
+        ("  A: {keyvault: 'https://u:p@v.vault.azure.net/secrets/x'}\n", "keyvault must be"),
+        ("  A: {keyvault: 'https://v.vault.azure.net/keys/x'}\n", "keyvault must be"),
+        ("  RUNNER_STORAGE: {env: X}\n", "RUNNER_STORAGE is reserved"),
+        ("  AZ_BATCH_TASK_ID: {env: X}\n", "is reserved"),
+        ("  PATH: {env: X}\n", "is reserved"),
+        ("  'A B': {env: X}\n", "invalid variable name 'A B'"),
     ],
 )
 def test_invalid_secret_is_refused_without_printing_it(
@@ -71,7 +74,7 @@ def test_missing_variable_is_refused_before_packing(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     given = recipe(folder=tmp_path, secrets=(SecretRef("A", env="MY_TOKEN"),))
-    with pytest.raises(RunnerError, match="the secret A has no value") as caught:
+    with pytest.raises(RunnerError, match="secret A has no value") as caught:
         check_run(given, TrainOptions())
     assert caught.value.exit_code == ExitCode.PREFLIGHT
     assert "export MY_TOKEN" in caught.value.fix

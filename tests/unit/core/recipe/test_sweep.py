@@ -142,7 +142,7 @@ def test_same_seed_gives_the_same_trials_and_more_trials_keep_the_earlier_ones(
 def test_bounds_truncate_a_distribution() -> None:
     drawn = trials({"x": {"normal": [0, 10], "min": -1, "max": 2}}, trials=200)
     assert all(-1 <= trial["x"] <= 2 for trial in drawn)
-    with pytest.raises(RunnerError, match="no value of x was between 1e\\+06 and inf"):
+    with pytest.raises(RunnerError, match="no value of x between 1e\\+06 and inf"):
         trials({"x": {"normal": [0, 1], "min": 1e6}})
 
 
@@ -159,19 +159,19 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
 @pytest.mark.parametrize(
     ("params", "what"),
     [
-        ({"lr": 0.1}, "0.1 is one value, which no sweep can vary"),
+        ({"lr": 0.1}, "0.1 is a single value"),
         ({"lr": []}, "choice has no values"),
-        ({"lr": [0.1, None]}, "None is not a value of a parameter"),
-        ({"lr": [math.nan]}, "nan is not a value of a parameter"),
+        ({"lr": [0.1, None]}, "None cannot be the value of a parameter"),
+        ({"lr": [math.nan]}, "nan cannot be the value of a parameter"),
         ({"lr": {"unifrom": [0, 1]}}, "'unifrom' is not a distribution"),
         ({"lr": {"min": 1}}, "expected one of choice, range"),
         ({"lr": {"uniform": [0, 1], "choice": [1]}}, "got uniform and choice"),
-        ({"lr": {"uniform": [1, 0]}}, "[1.0, 0.0] is not a valid uniform: [low, high]"),
-        ({"lr": {"uniform": [0, math.inf]}}, "[0.0, inf] is not a valid uniform"),
-        ({"lr": {"uniform": "0, 1"}}, "'0, 1' is not what uniform needs"),
-        ({"lr": {"loguniform": [0, 1]}}, "[0.0, 1.0] is not a valid loguniform"),
-        ({"n": {"integers": [0.5, 2]}}, "[0.5, 2.0] is not a valid integers"),
-        ({"lr": {"normal": [0, 1], "min": 2, "max": 1}}, "min 2 and max 1 leave no value"),
+        ({"lr": {"uniform": [1, 0]}}, "invalid arguments [1.0, 0.0] for `uniform: [low, high]`"),
+        ({"lr": {"uniform": [0, math.inf]}}, "invalid arguments [0.0, inf] for `uniform"),
+        ({"lr": {"uniform": "0, 1"}}, "invalid arguments '0, 1' for uniform"),
+        ({"lr": {"loguniform": [0, 1]}}, "invalid arguments [0.0, 1.0] for `loguniform"),
+        ({"n": {"integers": [0.5, 2]}}, "invalid arguments [0.5, 2.0] for `integers"),
+        ({"lr": {"normal": [0, 1], "min": 2, "max": 1}}, "no value is between min 2 and max 1"),
         ({"lr": {"choice": [1], "min": 0}}, "min and max do not apply to choice"),
         ({"n": {"range": [1, 5, 0]}}, "range [1, 5, 0] is empty"),
         ({"n": {"range": [5, 1]}}, "range [5, 1] is empty"),
@@ -179,11 +179,11 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
         ({"a, b": {"zip": [[1, 2], [3]]}}, "zip needs 2 lists of the same length"),
         ({"a, b": [[1, 2], [3]]}, "each entry needs 2 values"),
         ({"a": {"zip": [[1]]}}, "zip needs several parameters"),
-        ({"a, b": {"combinations": [1]}}, "combinations of 2 need at least 2 values"),
-        ({"a, b": {"uniform": [0, 1]}}, "uniform draws one value, not 2"),
-        ({"a,": [1]}, "'a,' does not name parameters"),
+        ({"a, b": {"combinations": [1]}}, "combinations of 2 parameters need at least 2 values"),
+        ({"a, b": {"uniform": [0, 1]}}, "uniform gives one value, not 2"),
+        ({"a,": [1]}, "'a,' is not a list of parameter names"),
         ({"a": [1], "a, b": [[1, 2]]}, "a has two entries in params"),
-        ({"a": {"choice": [1], "when": {"b": 1}}}, "`when` of a names b, which is not a parameter"),
+        ({"a": {"choice": [1], "when": {"b": 1}}}, "unknown parameter 'b' in `when` of a"),
         (
             {
                 "a": {"choice": [1], "when": {"b": 1}},
@@ -192,7 +192,7 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
             "a, b depend on each other",
         ),
         ({"a": {"choice": [1], "when": {}}}, "`when` names no parameter"),
-        ({"f": {"files": "../*.csv"}}, "'../*.csv' is not a pattern within the folder"),
+        ({"f": {"files": "../*.csv"}}, "'../*.csv' is not a pattern below the folder"),
     ],
 )
 def test_invalid_parameters_are_refused_with_a_fix(params: dict[str, Any], what: str) -> None:
@@ -204,9 +204,9 @@ def test_invalid_parameters_are_refused_with_a_fix(params: dict[str, Any], what:
     [
         ({}, "expected params or generator, got neither"),
         ({"params": {"a": [1]}, "generator": "t.py:make"}, "got both"),
-        ({"params": {"a": {"uniform": [0, 1]}}, "method": "grid"}, "a has a distribution"),
-        ({"params": {"a": [1]}, "trials": 3}, "a grid has as many trials as"),
-        ({"generator": "t.py:make", "trials": 3}, "a generator decides how many"),
+        ({"params": {"a": {"uniform": [0, 1]}}, "method": "grid"}, "a is a distribution"),
+        ({"params": {"a": [1]}, "trials": 3}, "a grid has one trial per combination"),
+        ({"generator": "t.py:make", "trials": 3}, "a generator decides the number of trials"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(keys: dict[str, Any], what: str) -> None:
@@ -214,7 +214,7 @@ def test_keys_that_contradict_each_other_are_refused(keys: dict[str, Any], what:
 
 
 def test_files_that_do_not_exist_are_named() -> None:
-    with pytest.raises(RunnerError, match=r"no file for f matches data/\*.csv"):
+    with pytest.raises(RunnerError, match=r"no file for f matches 'data/\*.csv"):
         trials({"f": {"files": "data/*.csv"}})
 
 
@@ -265,7 +265,7 @@ def test_tpe_with_median_stopping_is_the_default_of_draws_with_a_metric() -> Non
 
 @pytest.mark.parametrize("keys", [{"method": "tpe"}, {"early_stop": "bandit"}])
 def test_learning_from_results_needs_a_metric(keys: dict[str, Any]) -> None:
-    with pytest.raises(RunnerError, match="needs a metric"):
+    with pytest.raises(RunnerError, match="requires a metric"):
         sweep(DRAWN, **keys).method_with(None)
 
 

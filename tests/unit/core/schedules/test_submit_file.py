@@ -176,13 +176,13 @@ def test_input_from_a_task_needs_its_success_despite_on_failure(write: Write) ->
         ("tasks:\n  ab: {command: x}\n  b: {command: x, after: [abc]}", "did you mean 'ab'"),
         ("tasks:\n  a: {command: x}\n  b: {command: x, after: [a, a]}", "duplicate 'a'"),
         ("tasks:\n  a: {command: x}\npriority: 2000", "3: priority"),
-        ("tasks:\n  a: {recipe: x, folder: y}", "folder is not allowed with recipe"),
-        ("tasks:\n  a: {command: 'x | y'}", "is not run by a shell"),
+        ("tasks:\n  a: {recipe: x, folder: y}", "`folder` cannot be combined with `recipe`"),
+        ("tasks:\n  a: {command: 'x | y'}", "commands do not run in a shell"),
         (
             "tasks:\n  a: {command: x, after: [mnist-20261121-143005-k3f9]}",
-            "is a run, but tasks can only wait for tasks of this file",
+            "is a run, but a task can only wait for tasks of this file",
         ),
-        ("tasks:\n  a: {command: x, after: ['@last']}", "'@last' is a run, but tasks"),
+        ("tasks:\n  a: {command: x, after: ['@last']}", "'@last' is a run, but a task"),
         ("tasks:\n  a: {command: x, on_failure: ignore}", "tasks.a.on_failure: got 'ignore'"),
         ("tasks:\n  a: {command: x}\njob: {max_parallel: 0}", "job.max_parallel"),
         (
@@ -260,7 +260,7 @@ def test_pool_must_fit_every_task() -> None:
     assert choose_common_pool("cpu", outputs(cpu, gpu), asked).id == "cpu"
     with pytest.raises(RunnerError) as caught:
         choose_common_pool(None, outputs(cpu), asked)
-    assert "cpu has no GPUs, 1 wanted for train" in caught.value.why
+    assert "cpu has no GPUs (1 needed) for train" in caught.value.why
 
 
 def test_long_names_are_truncated_to_distinct_run_ids(write: Write) -> None:
@@ -281,7 +281,7 @@ def test_error_of_a_task_names_it_with_a_fix_for_the_file(write: Write) -> None:
     path = write("tasks:\n  a: {command: python prepare.py}\n  b: {recipe: ./model}\n")
     assert prepared(path, "a.n=3").runs["a"].plan.command[-2:] == ("--n", "3")
     for override, what, fix in (
-        ("a.--n=3", "task a: parameter '--n' is not declared", "use a name of letters"),
+        ("a.--n=3", "task a: parameter '--n' is not declared", "use letters, digits"),
         ("b.epoch=3", "task b: parameter 'epoch' is not declared", "did you mean epochs?"),
         ("b.epochs=10", "task b: ", ""),
     ):

@@ -186,7 +186,7 @@ def test_an_unknown_price_is_never_counted_as_zero() -> None:
 
 def test_a_task_that_fits_no_node_is_refused() -> None:
     """Azure/Batch#117: such a task waits forever."""
-    with pytest.raises(ScenarioError, match="a task needs 4 slots and a node has 2"):
+    with pytest.raises(ScenarioError, match="a task needs 4 slots, but a node has 2"):
         simulate(fixed(tasks(1, slots=4), 1, slots_per_node=2))
 
 
@@ -234,7 +234,7 @@ def test_a_simulation_of_endless_evictions_ends(monkeypatch: pytest.MonkeyPatch)
         "$TargetLowPriorityNodes = 9;", tasks(1, 24 * HOUR), evictions_per_hour=3600.0, boot_ms=0
     )
     assert found.unfinished == 1
-    assert "ended after 5,000 events" in found.problems[-1].message
+    assert "stopped after 5,000 events" in found.problems[-1].message
 
 
 def test_random_durations_have_the_given_mean() -> None:

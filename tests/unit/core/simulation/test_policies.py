@@ -135,4 +135,4 @@ def test_checkpoints_cost_their_time() -> None:
 def test_a_policy_that_asks_for_a_million_nodes_gets_those_of_a_pool() -> None:
     million: Policy = lambda _: (1_000_000, 0)  # noqa: E731
     found = simulate(Scenario(Workload([0], [HOUR], [1]), policy=million, until_ms=2 * HOUR))
-    assert "asks for 1,000,000 nodes" in found.problems[0].message
+    assert "requests 1,000,000 nodes" in found.problems[0].message

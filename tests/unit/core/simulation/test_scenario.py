@@ -31,7 +31,7 @@ def test_a_workload_is_read_in_order_of_arrival(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("", "no tasks"),
-        ("duration\n3\n", "'arrival' is missing"),
+        ("duration\n3\n", "missing 'arrival'"),
         ("arrival,duration\n5,-3\n", "line 2: 'duration' is '-3'"),
         ("arrival,duration\n-5,3\n", "line 2: 'arrival' is '-5'"),
         ("arrival,duration\n5,nan\n", "line 2: 'duration' is 'nan'"),
@@ -42,11 +42,11 @@ def test_a_workload_is_read_in_order_of_arrival(tmp_path: Path) -> None:
             '{"arrival": 1, "duration": 3, "slots": 900}',
             "line 1: 'slots' must be a whole number from 1",
         ),
-        ('{"arrival": 1}\n', "line 1: 'duration' is missing"),
+        ('{"arrival": 1}\n', "line 1: missing 'duration'"),
         ("{arrival: 1}\n", "line 1: not JSON"),
         ('{"arrival": 1, "duration": 3, "slots": 0}', "line 1: 'slots'"),
         ('{"arrival": 1, "duration": 3, "slots": true}', "line 1: 'slots'"),
-        ('[{"arrival": 1, "duration": 3}]', "one object per line"),
+        ('[{"arrival": 1, "duration": 3}]', "one JSON object per line"),
     ],
 )
 def test_an_invalid_workload_names_the_line(tmp_path: Path, text: str, why: str) -> None:
