@@ -26,15 +26,15 @@ from runner.protocol.errors import ExitCode, RunnerError
 SIGN_IN = "R-AZURE-SIGN-IN"
 SERVICES_DOWN = "R-SERVICES-DOWN"
 _SERVICE_BUSY = "R-SERVICE-BUSY"
-_FULL_STORAGE = "the disk of "  # how the status line of Azurite begins: journal.js
-# What callers may retry: nobody knows whether the service carried out the request.
+_FULL_STORAGE = "the disk of "  # prefix of a status line of Azurite; see journal.js
+# Callers may retry these: it is unknown whether the service executed the request.
 PASSING = frozenset({SERVICES_DOWN, _SERVICE_BUSY})
 
 
 _CLOCK_TOLERANCE = timedelta(minutes=5)
 _THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
 _PORTS = {"http": 80, "https": 443}
-_PROBES = 3  # a line that breaks may break these requests, too
+_PROBES = 3  # an unreliable connection may break these requests, too
 _PROBE_TIMEOUT_S = 1.0
 
 
@@ -54,8 +54,8 @@ _ACCESS = _Fault(
 _NO_TOKEN = _Fault(SIGN_IN, "not signed in to Azure", "az login", ExitCode.ACCESS)
 _QUOTA = _Fault(
     "R-QUOTA",
-    "the quota of active jobs of the Batch account is exhausted",
-    "end a run with `runner cancel RUN`, as its job ends with it, or request a higher quota",
+    "the Batch account has reached its quota of active jobs",
+    "run `runner cancel RUN`, which also ends the job of the run, or request a higher quota",
     ExitCode.CAPACITY,
 )
 _BUSY = _Fault(
@@ -70,12 +70,15 @@ _NO_STORE = _Fault(
 _LARGE = _Fault(
     "R-TASK-TOO-LARGE",
     "the task is larger than Batch accepts",
-    "pass fewer or shorter arguments",
+    "pass fewer or shorter arguments and parameters",
     ExitCode.USAGE,
 )
 
 _JOB_ENDED = _Fault(
-    "R-JOB-ENDED", "the job ended in the meantime", "run the same command again", ExitCode.PREFLIGHT
+    "R-JOB-ENDED",
+    "the job ended while the run was submitted",
+    "run the same command again",
+    ExitCode.PREFLIGHT,
 )
 
 _TABLE: dict[str, _Fault] = {
@@ -90,17 +93,17 @@ _TABLE: dict[str, _Fault] = {
     "ActiveJobAndScheduleQuotaReached": _QUOTA,
     "JobQuotaReached": _QUOTA,
     "PoolQuotaReached": _QUOTA._replace(
-        what="the quota of pools of the Batch account is exhausted",
+        what="the Batch account has reached its quota of pools",
         fix="delete a pool with `runner pool rm POOL`, or request a higher quota",
     ),
     "AccountCoreQuotaReached": _QUOTA._replace(
-        what="the core quota of the Batch account is exhausted",
+        what="the Batch account has reached its core quota",
         fix="shrink a pool with `runner pool resize POOL 0`, or request a higher quota",
     ),
     "TooManyRequests": _BUSY,
     "ServerBusy": _BUSY,
     "OperationTimedOut": _BUSY,
-    "InternalError": _BUSY._replace(what="the service failed"),
+    "InternalError": _BUSY._replace(what="the service reported an internal error"),
     "ContainerNotFound": _NO_STORE,
     "ContainerBeingDeleted": _NO_STORE,
     "RequestBodyTooLarge": _LARGE,
@@ -114,13 +117,16 @@ _TABLE: dict[str, _Fault] = {
     "PoolBeingDeleted": _Fault(
         "R-POOL-DELETED",
         "the pool is being deleted",
-        "choose another pool with --pool",
+        "use another pool with --pool",
         ExitCode.PREFLIGHT,
     ),
     "JobCompleted": _JOB_ENDED,
     "JobBeingTerminated": _JOB_ENDED,
     "InsufficientSpace": _Fault(
-        "R-STORAGE-FULL", "storage is full", "free disk space", ExitCode.CAPACITY
+        "R-STORAGE-FULL",
+        "the disk of the local storage is full",
+        "free disk space",
+        ExitCode.CAPACITY,
     ),
 }
 
@@ -176,7 +182,7 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
 
 
 def _reason(err: BaseException) -> str:
-    """Return what the local services add to a code as its reason, such as which disk is full."""
+    """Return the reason that local services add to an error code, such as a full disk."""
     values: Any = getattr(getattr(err, "model", None), "error_values", None) or ()
     reasons = [str(value.value) for value in values if value.key == "Reason"]
     line: str = getattr(err, "reason", None) or ""
@@ -186,9 +192,9 @@ def _reason(err: BaseException) -> str:
 
 
 def _clock_difference(err: AzureError) -> timedelta | None:
-    """Return how much this machine's clock is ahead, if signatures fail for it; None if not.
+    """Return how far the clock of this machine is ahead, or None if it is correct.
 
-    Services refuse signatures and tokens of another time; Batch and storage allow 15 minutes.
+    Services reject signatures and tokens from another time; Batch and storage allow 15 minutes.
     """
     headers: Any = getattr(getattr(err, "response", None), "headers", None) or {}
     try:
@@ -205,19 +211,19 @@ def _wrong_clock(ahead: timedelta, why: str) -> RunnerError:
     return RunnerError(
         "R-CLOCK",
         f"the clock of this machine is {difference} {side}",
-        why=f"{why}; the service refuses requests signed at another time",
-        fix="set the clock, for example with `sudo timedatectl set-ntp true`, and try again",
+        why=f"{why}; the service rejects requests with a wrong time",
+        fix="correct the clock, for example with `sudo timedatectl set-ntp true`, and try again",
         exit_code=ExitCode.ACCESS,
     )
 
 
 def _down(broken: AzureError, doing: str, err: AzureError) -> RunnerError:
-    what, fix = "the connection to the services broke", "run the same command again"
+    what, fix = "the connection to the services was lost", "run the same command again"
     address = _address(broken)
     if address is None or address[0] not in _THIS_MACHINE:
         fix = "check the network, and run the same command again"
         if isinstance(broken, ServiceRequestError):
-            what = "the services cannot be reached"
+            what = "cannot connect to the services"
     elif not _answers(address):
         what, fix = "the local services are not running", "runner local up"
     return RunnerError(
@@ -232,7 +238,7 @@ def _down(broken: AzureError, doing: str, err: AzureError) -> RunnerError:
 def _invalid(err: InvalidAnswerError, doing: str) -> RunnerError:
     return RunnerError(
         SERVICES_DOWN,
-        "something between this machine and Batch changes its answers",
+        "received a response that is not from Batch",
         why=f"while {doing}: {err.message}",
         fix="check the proxy (HTTPS_PROXY) and the network, and run the same command again",
         exit_code=ExitCode.PREFLIGHT,
@@ -240,9 +246,11 @@ def _invalid(err: InvalidAnswerError, doing: str) -> RunnerError:
 
 
 def _address(err: AzureError) -> tuple[str, int] | None:
-    """Return host and port of a request without an answer, or None where the SDK keeps neither."""
+    """Return host and port of a request without a response, or None if the SDK has neither."""
     inner: Any = err.inner_exception
-    if (connection := getattr(inner, "conn", None)) is not None:  # of urllib3: was not established
+    if (
+        connection := getattr(inner, "conn", None)
+    ) is not None:  # from urllib3: the connection was not established
         return str(connection.host), int(connection.port)
     if (request := getattr(inner, "request", None)) is not None:
         url = urlsplit(str(request.url))
@@ -251,7 +259,7 @@ def _address(err: AzureError) -> tuple[str, int] | None:
 
 
 def _answers(address: tuple[str, int]) -> bool:
-    """Return True if a service of this machine answers now, in whatever way."""
+    """Return True if a service on this machine responds at all."""
     for _ in range(_PROBES):
         connection = HTTPConnection(*address, timeout=_PROBE_TIMEOUT_S)
         with suppress(OSError, HTTPException), closing(connection):

@@ -1,16 +1,16 @@
-"""How requests to Batch and storage are repeated, and how a caller recognises what it did itself.
+"""How requests to Batch and storage are repeated, and how callers recognise their own effects.
 
 The rule for every request of the clients that `credentials` creates:
 
-- A request without an answer is sent again, whatever its method. It names what it changes by an
-  ID or by a condition, so that the service executes it once.
-- The service may have executed the request whose answer was lost. It then refuses the repeated
-  one: what it creates exists, what it deletes is gone, its condition is not met any more. The
-  caller checks `was_repeated`, and that the service has what was to be written; both together are
-  a success. Requests that set a state need only the second check.
-- An answer that is cut short, or comes from another program such as a proxy, counts as none.
-- The budget of a request is six tries with pauses of random length. No try of a request to Batch
-  begins later than two minutes after the first one.
+- A request without a response is sent again, whatever its method. It names an ID or a condition, so
+  that the service executes it only once.
+- The service may have executed a request whose response was lost. It then rejects the repeated
+  request: the entity exists already, is gone, or does not meet the condition any more. The caller
+  counts this as success if `was_repeated` is True and the service has the wanted state. Requests
+  that set a state need only the second check.
+- A response that is incomplete, or comes from another program such as a proxy, counts as none.
+- A request has up to six tries with pauses of random length. A request to Batch is not tried again
+  later than two minutes after the first try.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from azure.core.pipeline.policies import RetryPolicy
 
 RETRIES = 5  # after the first try
 _BATCH_BUDGET_S = 120
-_BATCH_PAUSE_S = 0.2  # doubled with every further retry
+_BATCH_PAUSE_S = 0.2  # doubled with every retry
 _JITTER = (0.5, 1.5)
-# azure-core repeats only the others by itself.
+# azure-core repeats only other methods by itself.
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"})
-# For requests whose every answer is wanted as it is.
+# For callers that need every response unchanged.
 ONLY_IDEMPOTENT: dict[str, Any] = {
     "retry_on_methods": _METHODS - {"PATCH", "POST"},
     "raw_response_hook": lambda _: None,  # pyright: ignore[reportUnknownLambdaType]
 }
-_REQUEST_ID = "request-id"  # a header of each answer (API description, headers of all responses)
+_REQUEST_ID = "request-id"  # a header of every response (API description)
 _TRIES = "runner_tries"
 
 
@@ -65,24 +65,24 @@ class BatchRetries(JitteredRetries):
 
 
 class InvalidAnswerError(ServiceResponseError):
-    """A success that Batch cannot have sent: nobody knows whether it executed the request."""
+    """A success response that is not from Batch: it is unknown whether Batch got the request."""
 
 
 def check_answer(response: Any) -> None:
-    """Raise InvalidAnswerError if Batch cannot have sent an answer.
+    """Raise InvalidAnswerError if a response cannot be from Batch.
 
-    It is the `raw_response_hook` of clients of Batch: what it raises is retried.
+    This is the `raw_response_hook` of Batch clients; its errors are retried.
     """
     answer = response.http_response
     is_success = answer.status_code // 100 == HTTPStatus.OK // 100
     if response.context.options.get("stream", True) or not is_success:
         return
     if why := _why_invalid(answer.request.method, answer.headers, answer.content):
-        raise InvalidAnswerError(f"the answer with status {answer.status_code} {why}")
+        raise InvalidAnswerError(f"the response with status {answer.status_code} {why}")
 
 
 def _why_invalid(method: str, headers: Any, body: bytes) -> str:
-    """Return what is wrong with a successful answer, or nothing."""
+    """Return the problem of a successful response, or an empty string."""
     if body:
         try:
             return "" if isinstance(json.loads(body), dict) else "is not an object"
@@ -95,12 +95,12 @@ def _why_invalid(method: str, headers: Any, body: bytes) -> str:
 
 
 def count_try(request: Any) -> None:
-    """Count a try of a request: the `raw_request_hook` of clients, called for each one."""
+    """Count a try of a request. This is the `raw_request_hook` of clients."""
     sent = request.http_request
     setattr(sent, _TRIES, getattr(sent, _TRIES, 0) + 1)
 
 
 def was_repeated(err: BaseException) -> bool:
-    """Return True if the refused request was sent before: the service may have executed it."""
+    """Return True if the rejected request was sent before, so the service may have executed it."""
     response: Any = getattr(err, "response", None)
     return getattr(getattr(response, "request", None), _TRIES, 1) > 1

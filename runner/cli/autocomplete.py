@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runner.core.settings import Settings
 
 _MAX_VALUES = 50  # the newest IDs
-_TIMEOUT_S = 2.0  # of a service; getting a token from `az` takes about 1 s
+_TIMEOUT_S = 2.0  # seconds to wait for a service; a token from `az` takes about 1 s
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -97,7 +97,7 @@ def complete_param(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return `name=` of each parameter of the recipe typed before."""
     from runner.core.recipe.recipe import load_recipe
 
-    # While an option has no value yet, Typer has not assigned the argument.
+    # Typer does not assign the argument while an option has no value yet.
     ref = ctx.params.get("ref") or next(iter(ctx.args), None)
     if not isinstance(ref, str):
         return []
@@ -149,11 +149,11 @@ def _matching(names: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
 def _from_services(
     ctx: Any, names: Callable[[Connection], Iterable[str]], incomplete: str
 ) -> list[str]:
-    """Return names from the target's services, or nothing if they do not answer in time."""
+    """Return names from the target's services, or nothing if they do not respond in time."""
 
     def ask() -> Iterable[str]:
         connection = _connection(ctx)
-        connection.blob_service()  # loads the SDK, which must not count as waiting
+        connection.blob_service()  # load the SDK first: it must not count as waiting
         return _within_timeout(lambda: names(connection))
 
     return _matching(ask, incomplete)[:_MAX_VALUES]
@@ -167,7 +167,7 @@ def _within_timeout(names: Callable[[], Iterable[str]]) -> list[str]:
     found: list[str] = []
 
     def ask() -> None:
-        with suppress(Exception):  # a traceback would be printed into the line being typed
+        with suppress(Exception):  # a traceback would appear in the line that the user types
             found.extend(names())
 
     asking = Thread(target=ask, daemon=True)

@@ -30,7 +30,7 @@ from runner.core.home import full_disk
 from runner.protocol.errors import ExitCode, RunnerError
 
 _DEBUG = "--debug"
-# Commands that accept arguments of other programs: why an option is unknown, and what to type.
+# Commands that accept arguments of other programs, with why and fix for an unknown option.
 _OTHERS_OPTIONS = {
     "train": (
         "parameters of a recipe are set with --set; arguments of a script follow --",
@@ -92,7 +92,7 @@ def wants_json(words: Sequence[str]) -> bool:
 
 
 def _own_words(words: Sequence[str]) -> Sequence[str]:
-    """Return the words before `--`: those that follow belong to the script."""
+    """Return the words before `--`; the words after it belong to the script."""
     return words[: words.index("--")] if "--" in words else words
 
 
@@ -103,7 +103,7 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
     message = " ".join(str(err.format_message()).replace("Value error, ", "").split())
     for raw, ours in _NUMBERS:
         message = raw.sub(ours, message)
-    if type(err).__name__ == "NoArgsIsHelpError":  # the help text was printed on the way
+    if type(err).__name__ == "NoArgsIsHelpError":  # the help text has been printed
         return RunnerError("R-USAGE", message, fix="add one of the commands above")
     if words and message.startswith(f"No such command '{words[0]}'") and words[0] in _ELSEWHERE:
         fix = f"runner {_ELSEWHERE[words[0]]}"
@@ -115,7 +115,7 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
     if type(err).__name__ == "NoSuchOption" and verb in _OTHERS_OPTIONS:
         import difflib
 
-        # Typer guesses too freely: it would take a parameter for an option.
+        # Typer's suggestions are too broad: it would take a parameter for an option.
         near = difflib.get_close_matches(option, err.possibilities or (), n=1, cutoff=0.8)
         why, fix = _OTHERS_OPTIONS[verb]
         fix = f"did you mean {near[0]}?" if near else fix.format(name=option.lstrip("-"))
@@ -128,7 +128,7 @@ class Verb(NamedTuple):
 
     heading: str
     module: str  # below runner.cli.commands
-    name: str  # of a function, or of the Typer app of a noun
+    name: str  # name of a function, or of the Typer app of a noun
 
 
 VERBS: Mapping[str, Verb] = {
@@ -178,12 +178,12 @@ VERBS: Mapping[str, Verb] = {
 _COMPLETE = "_RUNNER_COMPLETE"
 _BROKEN_PIPE = 141
 _GC_OBJECTS = (
-    50_000  # importing the SDKs creates as many that live on: fewer collections save 0.1 s
+    50_000  # importing the SDKs creates many long-lived objects; fewer collections save 0.1 s
 )
 
 
 class _Verbs(TyperGroup):
-    """List commands in the order of VERBS; Typer would list the nouns last."""
+    """Lists commands in the order of VERBS; Typer would list the nouns last."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  as Typer calls it
         return [verb for verb in VERBS if verb in self.commands]
@@ -200,7 +200,7 @@ class _Verbs(TyperGroup):
 def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> typer.Typer:
     """Return the command line with the given verbs; other modules are not imported.
 
-    With `listed`, verbs have no options: reading those takes a quarter of `runner --help`.
+    With `listed`, verbs have no options, which would take a quarter of the time of `runner --help`.
     """
     app = typer.Typer(
         name="runner",
@@ -225,7 +225,7 @@ def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> t
 
 
 def _no_options() -> None:
-    """Replace a verb that is only listed."""
+    """Stand in for a verb that is only listed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -296,7 +296,7 @@ def _report(err: Exception, words: Sequence[str], *, debug: bool) -> int:
         if isinstance(err, RunnerError)
         else usage_error(err, words) or _too_long(err) or _disk_full(err) or _bug(err)
     )
-    # During completion, a shell would print it into the line being typed.
+    # During completion, it would appear in the line that the user types.
     if expected.what and not os.environ.get(_COMPLETE, "").startswith("complete_"):
         show_error(expected, as_json=wants_json(words))
     return expected.exit_code
@@ -324,7 +324,7 @@ def _disk_full(err: Exception) -> RunnerError | None:
         "R-DISK-FULL",
         f"cannot write {err.filename or 'the output'}",
         why=str(err.strerror),
-        fix="free space on the disk, or redirect standard output to another one",
+        fix="free space on the disk, or redirect standard output to another disk",
         exit_code=ExitCode.PREFLIGHT,
     )
 

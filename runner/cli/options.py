@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share, and the settings and connection they lead to."""
+"""Arguments and options that several verbs share, and the settings and connection from them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Invocation:
     def __init__(self, target: str | None, stack: str | None, output: OutputFormat) -> None:
         self.out = Output(output)
         self._target, self._stack = target, stack
-        self.until_end = ExitStack()  # closed when the command ends
+        self.until_end = ExitStack()  # closed at the end of the command
 
     @property
     def target_words(self) -> list[str]:
@@ -135,9 +135,9 @@ class Invocation:
         return settings, connect(settings)
 
     def open_to_delete(self) -> tuple[Settings, Connection]:
-        """As `open`, for a command that ends or deletes something.
+        """Do the same as `open`, for a command that ends or deletes something.
 
-        If the disk of the local services is full, it uses their reserve until its end.
+        If the disk of the local services is full, the command uses their reserve.
         """
         from runner.core.home import HomePaths, disk_reserve
 
@@ -147,7 +147,7 @@ class Invocation:
 
 
 def on_target(verb: Callable[..., None]) -> Callable[..., None]:
-    """Add `--target`, `--stack` and `-o` to a command, which gets an Invocation in their place."""
+    """Add `--target`, `--stack` and `-o` to a command, which receives them as an Invocation."""
 
     @functools.wraps(verb)
     def command(
@@ -274,7 +274,9 @@ SpotOption = Annotated[
 PriorityOption = Annotated[
     int | None,
     typer.Option(
-        "--priority", help="Priority from -1000 to 1000; higher runs first.", show_default=False
+        "--priority",
+        help="Priority from -1000 to 1000; runs with a higher priority start first.",
+        show_default=False,
     ),
 ]
 AfterOption = Annotated[
@@ -318,7 +320,7 @@ RetriesOption = Annotated[
     int | None,
     typer.Option(
         "--retries",
-        help="Maximum number of further attempts after a failure.",
+        help="Maximum number of additional attempts after a failure.",
         show_default="0, unless the recipe sets another",
     ),
 ]
@@ -336,7 +338,7 @@ KeepOption = Annotated[
     typer.Option(
         "--keep",
         metavar="GLOB",
-        help="Keep these files of the script's folder whatever their size; can be repeated.",
+        help="Keep these files of the script's folder at any size; can be repeated.",
         show_default=False,
     ),
 ]
@@ -346,7 +348,7 @@ def to_stuck_limit_s(fail_if_stuck: str | None, *, detach: bool = False) -> floa
     """Return the seconds of `--fail-if-stuck`.
 
     Raises:
-        RunnerError: it is not a duration, or the run is detached.
+        RunnerError: the text is not a duration, or the run is detached.
     """
     from runner.core.units import parse_duration_flag
     from runner.protocol.errors import RunnerError
@@ -357,8 +359,8 @@ def to_stuck_limit_s(fail_if_stuck: str | None, *, detach: bool = False) -> floa
         raise RunnerError(
             "R-STUCK-DETACHED",
             "--fail-if-stuck and --detach exclude each other",
-            why="only a command that watches the run can see that it is stuck",
-            fix=f"leave out --detach, or run `runner attach @last --fail-if-stuck {fail_if_stuck}`",
+            why="only a command that watches the run can cancel it when it is stuck",
+            fix=f"remove --detach, or run `runner attach @last --fail-if-stuck {fail_if_stuck}`",
         )
     return parse_duration_flag("fail-if-stuck", fail_if_stuck, "0s", "30d").total_seconds()
 

@@ -59,7 +59,7 @@ def test_scripts_for_other_systems_train_unchanged_and_survive_eviction(
 def test_run_without_outputs_warns(cli: Cli, script: Write) -> None:
     done = cli.run("train", script("print('trained')"))
     assert done.returncode == 0, done.stderr
-    assert "warning: the run kept no file" in done.stderr
+    assert "warning: the run kept no files" in done.stderr
     assert "none: the script wrote no file" in cli.ok("show", "@last")
 
 

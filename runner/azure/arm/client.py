@@ -1,7 +1,7 @@
 """Azure Resource Manager over REST: requests, pages, retries, and errors by their code.
 
-The audience of the token is the endpoint, as in the SDKs (azure-mgmt-core, `get_arm_endpoints`): a
-token for Azure is not requested for, nor sent to, another endpoint.
+The audience of a token is the endpoint, as in the SDKs (azure-mgmt-core, `get_arm_endpoints`), so
+that no other endpoint receives a token for Azure.
 
 Error codes: https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
 (2025-03-20) and .../templates/error-invalid-authentication-token. The service's message is quoted
@@ -45,8 +45,8 @@ class _ArmFault(NamedTuple):
 _TOKEN = _ArmFault(SIGN_IN, "Azure rejected the sign-in", "run `az login`, then the command again")
 _TENANT = _ArmFault(
     SIGN_IN,
-    "the sign-in is for another tenant than that of the subscription",
-    "`az login --tenant TENANT`; `az account list --all` prints the tenant of each subscription",
+    "the sign-in belongs to a different tenant than the subscription",
+    "run `az login --tenant TENANT`; `az account list --all` shows the tenant of a subscription",
 )
 _NO_RIGHT = _ArmFault(
     DENIED,
@@ -57,12 +57,12 @@ _NO_RIGHT = _ArmFault(
 _NO_SUBSCRIPTION = _ArmFault(
     "R-AZURE-SUBSCRIPTION",
     "the subscription does not exist, or the signed-in identity has no access to it",
-    "`az account list --all` prints all; correct azure-native:subscriptionId",
+    "correct azure-native:subscriptionId; `az account list --all` lists your subscriptions",
 )
 _DISABLED = _ArmFault(
     "R-AZURE-SUBSCRIPTION",
     "the subscription is disabled",
-    "enable it in the portal under Subscriptions, or use another one",
+    "enable it in the Azure portal under Subscriptions, or use another subscription",
 )
 _PROVIDER = _ArmFault(
     "R-AZURE-PROVIDER",
@@ -73,25 +73,25 @@ _PROVIDER = _ArmFault(
 _REGION = _ArmFault(
     "R-AZURE-REGION",
     "the region does not exist, or does not offer this resource",
-    "`az account list-locations -o table` prints all; correct azure-native:location",
+    "correct azure-native:location; `az account list-locations -o table` lists all regions",
     ExitCode.PREFLIGHT,
 )
 _MISSING = _ArmFault(
     "R-AZURE-MISSING",
     "the resource does not exist in Azure",
-    "run `runner up --refresh`, which creates it again",
+    "run `runner up --refresh` to create it again",
     ExitCode.PREFLIGHT,
 )
 _QUOTA = _ArmFault(
     "R-AZURE-QUOTA",
     "a quota of the subscription is exhausted",
-    "request more in the portal under Quotas, or use another region",
+    "request a higher quota in the Azure portal under Quotas, or use another region",
     ExitCode.CAPACITY,
 )
 _CAPACITY = _ArmFault(
     "R-AZURE-CAPACITY",
-    "the region does not offer this VM size to the subscription now",
-    "use another VM size or region: runner skus",
+    "this VM size is currently not available to the subscription in the region",
+    "use another VM size or region; `runner skus` lists them",
     ExitCode.CAPACITY,
 )
 _BUSY = _ArmFault(
@@ -111,8 +111,8 @@ _TABLE: Mapping[str, _ArmFault] = {
     "AuthorizationFailed": _NO_RIGHT,
     "LinkedAuthorizationFailed": _NO_RIGHT,
     "RequestDisallowedByPolicy": _NO_RIGHT._replace(
-        what="a policy of the subscription forbids this",
-        fix="ask the owner of the policy, or use another subscription",
+        what="a policy of the subscription forbids the request",
+        fix="ask the owner of the policy for an exemption, or use another subscription",
     ),
     "SubscriptionNotFound": _NO_SUBSCRIPTION,
     "InvalidSubscriptionId": _NO_SUBSCRIPTION,
@@ -158,7 +158,7 @@ def refused(status: int, code: str, body: Mapping[str, Any], path: str) -> Runne
 
 
 def service_fault(err: AzureError, doing: str) -> RunnerError:
-    """Return the error for a request without a response: no sign-in, or no connection."""
+    """Return the error for a request without a response: not signed in, or no connection."""
     if isinstance(err, ClientAuthenticationError):
         return RunnerError(
             SIGN_IN,
@@ -176,13 +176,13 @@ def unreachable(doing: str, why: str) -> RunnerError:
         "R-AZURE-UNREACHABLE",
         "Azure cannot be reached",
         why=f"while {doing}: {why}",
-        fix="check the network, the proxy, and ARM_ENDPOINT if it is set",
+        fix="check the network, the proxy (HTTPS_PROXY), and ARM_ENDPOINT if it is set",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def endpoint_refused(variable: str, value: str, allowed: str) -> RunnerError:
-    """Return the error for a variable that is not an endpoint of Resource Manager."""
+    """Return the error for a variable that has no valid endpoint of Resource Manager."""
     return RunnerError(
         "R-AZURE-ENDPOINT",
         f"invalid {variable} {value!r}",
@@ -243,7 +243,7 @@ def arm_endpoint(env: Mapping[str, str]) -> str:
 
     Raises:
         RunnerError: R-AZURE-ENDPOINT, the value is unknown, or not https (http is allowed on this
-            machine only).
+            to this machine).
     """
     given = env.get("ARM_ENDPOINT", "").rstrip("/")
     if not given:
@@ -261,7 +261,7 @@ def arm_endpoint(env: Mapping[str, str]) -> str:
 class ArmClient:
     """One subscription of one cloud; nothing is sent before the first request.
 
-    `credential` None signs in with DefaultAzureCredential: `az login`, a managed identity, or the
+    If `credential` is None, DefaultAzureCredential signs in: `az login`, a managed identity, or the
     AZURE_ variables.
     """
 
@@ -314,7 +314,7 @@ class ArmClient:
     def send(
         self, method: str, path: str, api_version: str, *, content: Mapping[str, Any] | None = None
     ) -> ArmResponse:
-        """Send another request, with a JSON document if `content` is not None."""
+        """Send a request, with a JSON document if `content` is not None."""
         return _accepted(self._send(method, self._url(path, api_version, {}), content), path)
 
     def _send(self, method: str, url: str, content: Mapping[str, Any] | None) -> ArmResponse:
@@ -336,7 +336,7 @@ class ArmClient:
         return f"{self.endpoint}{quote(path)}?{urlencode(asked, quote_via=quote, safe='')}"
 
     def _check_link(self, url: str) -> None:
-        """Raise RunnerError for another host: the token is sent to the endpoint only."""
+        """Raise RunnerError for another host, because the token is sent only to the endpoint."""
         here, there = urlsplit(self.endpoint), urlsplit(url)
         if (here.scheme, here.netloc.lower()) != (there.scheme, there.netloc.lower()):
             raise unreachable(url, "the next page of the list is on another host")
@@ -368,7 +368,7 @@ class ArmClient:
 
     @property
     def _direct(self) -> dict[str, Any]:
-        """Options that bypass proxies for a server on this machine."""
+        """Return options that bypass proxies for a server on this machine."""
         local = urlsplit(self.endpoint).hostname in _LOOPBACK
         return {"use_env_settings": False} if local else {}
 

@@ -29,7 +29,7 @@ _CURRENCY = "USD"
 _SIZES_PER_REQUEST = 12  # keeps the URL below 2,000 characters
 _MAX_PAGES = 100
 _READ_TIMEOUT_S = 15.0
-_BUDGET_S = 45  # of one page, with its retries
+_BUDGET_S = 45  # time for one page, including retries
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -43,8 +43,8 @@ def fetch_prices(
 ) -> dict[PriceKey, Price]:
     """Return Linux prices of VM sizes in a region, spot and dedicated.
 
-    A size without a price is missing. Of several prices, the highest counts. Requests are repeated
-    with pauses of random length.
+    Sizes without a price are missing. If a size has several prices, the highest counts. Requests
+    are repeated with pauses of random length.
 
     Raises:
         RunnerError: R-PRICES-FETCH, the service did not return prices, or an invalid one.
@@ -99,7 +99,7 @@ def _page(endpoint: str, url: str, read_timeout_s: float) -> Mapping[str, Any]:
             retry_total=2, retry_connect=1, retry_backoff_factor=0.2, timeout=_BUDGET_S
         ),
     ]
-    # It warns of every response that breaks off without naming it; this is the error below.
+    # The logger warns about broken responses without naming them; the error below does.
     logging.getLogger("azure.core.pipeline.transport._requests_basic").setLevel(logging.ERROR)
     client: PipelineClient[Any, Any] = PipelineClient(
         endpoint, policies=chain, connection_timeout=10, read_timeout=read_timeout_s, **local
@@ -127,7 +127,7 @@ def _usd(item: Mapping[str, Any]) -> float:
     except (KeyError, TypeError, ValueError):
         usd = math.nan
     if not math.isfinite(usd) or usd < 0:
-        raise _failed(f"{item.get('skuName')} has the price {item.get('retailPrice')!r}")
+        raise _failed(f"invalid price {item.get('retailPrice')!r} for {item.get('skuName')}")
     return usd
 
 
@@ -150,6 +150,6 @@ def _failed(why: str) -> RunnerError:
         "R-PRICES-FETCH",
         "the Azure Retail Prices API returned no prices",
         why=why,
-        fix="try again later, or run without --refresh to see the prices of this machine",
+        fix="try again later, or run without --refresh to use the stored prices",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -1,9 +1,9 @@
 """Spot capacity of VM sizes: placement scores, eviction rates and price history.
 
-Shapes and queries are those of callers in public repositories, as no page with the REST operation
-was found. Scores need the Compute Recommendations Role. SpotResources answers at the scope of the
-tenant, not of a subscription: https://caleta.io/blog/azure-spot-eviction-history-50-days/ (read
-2026-11-24).
+Shapes and queries are those of callers in public repositories, because the documentation has no
+page of the REST operation. Scores need the Compute Recommendations Role. SpotResources has the
+scope of the tenant, not of a subscription:
+https://caleta.io/blog/azure-spot-eviction-history-50-days/ (read 2026-11-24).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.azure.arm.client import ArmClient, unreachable
 _SCORES = "2025-06-05"
 _GRAPH = "2022-10-01"
 _GRAPH_PATH = "/providers/Microsoft.ResourceGraph/resources"
-_MOST_REGIONS, _MOST_SIZES = 8, 5  # of one request for scores
+_MOST_REGIONS, _MOST_SIZES = 8, 5  # maximum of one request for scores
 _MAX_PAGES = 100
 Place = tuple[str, str]  # VM size and region, in lower case
 T = TypeVar("T")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SpotPrice:
-    """A price that began at a time, as Azure writes it."""
+    """A price and the time when it began, as Azure writes it."""
 
     usd_per_hour: float
     since: str
@@ -71,7 +71,7 @@ def load_eviction_rates(
 def load_price_history(
     management: ArmClient, sizes: Sequence[str], regions: Sequence[str]
 ) -> Mapping[Place, tuple[SpotPrice, ...]]:
-    """Return the prices of spot nodes with Linux, newest first; invalid ones are left out."""
+    """Return the prices of Linux spot nodes, newest first, without invalid ones."""
     query = (
         "SpotResources | where type =~ 'microsoft.compute/skuspotpricehistory/ostype/location' "
         f"and properties.osType =~ 'linux' {_only(sizes, regions)} "

@@ -29,7 +29,7 @@ _AUTHORIZATION = "2022-04-01"
 class Subscription:
     """A subscription; its `state` is `Enabled` if it can be used.
 
-    `quota_id` names its offer, such as `PayAsYouGo_2014-09-01`; empty if Azure does not tell it.
+    `quota_id` names its offer, such as `PayAsYouGo_2014-09-01`; empty if unknown.
     """
 
     id: str
@@ -44,7 +44,7 @@ class BatchAccountInfo:
 
     `family_quotas` is None if the account does not enforce quotas per VM family; its keys are those
     of `machines.family_key`. No quota applies with allocation mode UserSubscription.
-    `sign_in` is False if the account accepts its keys only, and no tokens of Entra.
+    `sign_in` is False if the account accepts only its keys, and no Entra tokens.
     """
 
     id: str
@@ -59,7 +59,7 @@ class BatchAccountInfo:
 
 @dataclass(frozen=True, slots=True)
 class StorageAccountInfo:
-    """A storage account; `hierarchical` is Data Lake, `closed` a firewall or no public endpoint."""
+    """A storage account; `hierarchical` means Data Lake, `closed` no public access."""
 
     id: str
     location: str
@@ -132,7 +132,7 @@ def is_allowed(permissions: Iterable[Permission], action: str) -> bool:
 
 
 def load_account_limit(management: ArmClient, location: str) -> int:
-    """Return how many Batch accounts the subscription may have in the region."""
+    """Return the maximum number of Batch accounts of the subscription in the region."""
     path = f"{management.scope}/providers/Microsoft.Batch/locations/{location}/quotas"
     return int(management.get(path, _BATCH)["accountQuota"])
 
@@ -174,7 +174,7 @@ def has_group(management: ArmClient, group: str) -> bool:
 
 
 def list_pool_owners(management: ArmClient, group: str, account: str) -> Mapping[str, str]:
-    """Return the stack that made each pool of a Batch account, by ID in lower case; or nothing."""
+    """Return the stack that created each pool of a Batch account, by ID in lower case."""
     path = _in_group(management, group, f"Microsoft.Batch/batchAccounts/{account}/pools")
     owners: dict[str, str] = {}
     for item in management.pages(path, _BATCH):
@@ -254,7 +254,7 @@ def check_batch_name(management: ArmClient, location: str, name: str) -> NameAva
 def list_marketplace_versions(
     management: ArmClient, location: str, publisher: str, offer: str, sku: str
 ) -> tuple[str, ...]:
-    """Return the versions of a marketplace image in a region; none if it does not exist."""
+    """Return the versions of a marketplace image in a region; empty if it does not exist."""
     place = f"{management.scope}/providers/Microsoft.Compute/locations/{location}"
     image = f"publishers/{publisher}/artifacttypes/vmimage/offers/{offer}/skus/{sku}/versions"
     body = management.find(f"{place}/{image}", _COMPUTE) or {}

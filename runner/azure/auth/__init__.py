@@ -1,1 +1,1 @@
-"""Sign in to a target and find out what it is. Start in `credentials`."""
+"""Sign in to a target and read its description. Start in `credentials`."""

@@ -4,7 +4,7 @@ The only module that distinguishes the local services from Azure. Each SDK is im
 its first client.
 """
 
-# ruff: noqa: PLC0415  each SDK takes 0.4 to 0.8 s to import: only what a command signs in to is loaded
+# ruff: noqa: PLC0415  each SDK takes 0.4 to 0.8 s to import, so it is imported when needed
 from __future__ import annotations
 
 import json
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def outputs_path(settings: Settings) -> Path:
-    """Return the file of the target's outputs: of the local services, or cached from Pulumi."""
+    """Return the file with the outputs of the target: local services, or cached from Pulumi."""
     paths = HomePaths(settings.home)
     if settings.target == "local":
         return paths.local_outputs
@@ -88,11 +88,11 @@ def _outputs_fix(settings: Settings) -> str:
 
 
 STORAGE_SCOPE = "https://storage.azure.com/.default"
-_MIN_LEFT_S = 300  # clients of azure-core request a new token from here on
+_MIN_LEFT_S = 300  # azure-core requests a new token within this time before the expiry
 
 
 def default_credential() -> TokenCredential:
-    """Return the credential that the environment of this process asks for.
+    """Return the credential that the environment of this process selects.
 
     Nothing is sent before its first use.
     """
@@ -100,10 +100,10 @@ def default_credential() -> TokenCredential:
 
 
 class CachedTokens:
-    """A credential that caches the tokens of another one, which only one thread at a time calls.
+    """A credential that caches the tokens of another one, and calls it from one thread at a time.
 
-    DefaultAzureCredential starts `az` for each token, since AzureCliCredential of azure-identity
-    has no cache: about a second per client, and per thread of a client without a token.
+    DefaultAzureCredential starts `az` for each token, because AzureCliCredential has no cache. This
+    takes about a second per client, and per thread of a client without a token.
     """
 
     def __init__(self, credential: TokenCredential) -> None:
@@ -129,7 +129,7 @@ _COMMON: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
 
 
 def batch_options() -> dict[str, Any]:
-    """Return options of `BatchClient`: a refused connection is reported after about 0.4 s."""
+    """Return options of `BatchClient`, which reports a refused connection after about 0.4 s."""
     from runner.azure.retries import BatchRetries, check_answer, count_try
 
     hooks = {"raw_request_hook": count_try, "raw_response_hook": check_answer}
@@ -137,9 +137,9 @@ def batch_options() -> dict[str, Any]:
 
 
 def blob_options() -> dict[str, Any]:
-    """Return options of `BlobServiceClient`: a refused connection is reported after about 1 s.
+    """Return options of `BlobServiceClient`, which reports a refused connection after about 1 s.
 
-    The backoff is `initial_backoff + increment_base ** n` seconds, that is 1 s between retries.
+    The backoff is `initial_backoff + increment_base ** n` seconds: 1 s between retries.
     """
     from runner.azure.retries import RETRIES, count_try
 
@@ -157,14 +157,14 @@ def blob_options() -> dict[str, Any]:
 
 
 def storage_transport(**options: Any) -> Any:
-    """Return a transport with a connection for each parallel transfer, which reads large pieces.
+    """Return a transport with one connection per parallel transfer and large reads.
 
-    The SDK's pool has ten connections: that of an eleventh thread is closed after every request.
-    It reads bodies in pieces of 4 KiB, for each of which threads compete for the interpreter.
+    The default pool has ten connections, so that of an eleventh thread is closed after every
+    request. It reads bodies in pieces of 4 KiB, for each of which threads compete for the GIL.
     """
     from azure.core.pipeline.transport import RequestsTransport
 
-    # It warns of every response that breaks off without naming it; the SDK retries those.
+    # The logger warns about broken responses without naming them; the SDK retries them.
     logging.getLogger("azure.core.pipeline.transport._requests_basic").setLevel(logging.ERROR)
     transport = RequestsTransport(**_COMMON, connection_data_block_size=_READ_BYTES, **options)
     transport.open()
@@ -179,8 +179,8 @@ COPY_LIFETIME = timedelta(hours=1)
 _KEY_LIFETIME = timedelta(days=7)
 _CLOCK_SKEW = timedelta(minutes=5)
 TASK_TOKEN = "authenticationTokenSettings"  # noqa: S105 - the name of a property
-TOKENS_API_VERSION = "2024-02-01.19.0"  # 2025-06-01 does not have them
-# Permissions of a task. It deletes old checkpoints, and never a model.
+TOKENS_API_VERSION = "2024-02-01.19.0"  # 2025-06-01 has no authentication tokens
+# Permissions of a task, which deletes old checkpoints but never a model.
 _NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
 
 
@@ -197,11 +197,11 @@ class Connection:
 
     @property
     def uses_identity(self) -> bool:
-        """True if nodes sign in with a managed identity, False if they have SAS."""
+        """True if nodes sign in with a managed identity, False if they use SAS."""
         return self._keys is None
 
     def batch_client(self, api_version: str | None = None) -> BatchClient:
-        """Return the data-plane client of the Batch account, of the SDK's api-version if None."""
+        """Return the data-plane client of the Batch account; None uses the SDK's API version."""
         return self._batch if api_version is None else self._batch_client(api_version=api_version)
 
     def blob_service(self) -> BlobServiceClient:
@@ -209,12 +209,12 @@ class Connection:
         return self._blob
 
     def share_client(self) -> ShareClient:
-        """Return the client of the stack's file share. Raise RunnerError if it has none."""
+        """Return the client of the stack's file share. Raise RunnerError if the stack has none."""
         name = self._share_name()
         return self._file.get_share_client(name)
 
     def for_this_account(self, command: str) -> str:
-        """Return a command of `az batch` with what leads it to this account."""
+        """Return a command of `az batch` that addresses this account."""
         host = self.outputs.batch_endpoint.rpartition("/")[2]
         if self._keys is not None:
             return f'eval "$(runner local env)"; {command}'
@@ -225,7 +225,7 @@ class Connection:
         """Return the RUNNER_STORAGE document of docs/run-format.md, a secret.
 
         Args:
-            lifetime: How long its SAS are valid; on Azure nodes use their identity instead.
+            lifetime: Validity of its SAS; on Azure, nodes use their identity instead.
         """
         outputs = self.outputs
         names = {
@@ -244,7 +244,7 @@ class Connection:
         return {**containers, "identity_client_id": identity}
 
     def read_access(self, containers: Iterable[str], lifetime: timedelta) -> dict[str, Any]:
-        """Return read access to more containers, by name and in the form of `node_storage`."""
+        """Return read access to additional containers by name, in the form of `node_storage`."""
         return {
             name: {
                 "url": self._container_url(name),
@@ -256,19 +256,20 @@ class Connection:
     def job_access(self) -> dict[str, Any]:
         """Return the settings with which a task may add tasks to its job.
 
-        Azure has retired the authentication tokens of tasks; there the identity of the nodes needs
-        a role, which the stack assigns if it is configured. Send them with TOKENS_API_VERSION.
+        Azure has retired the authentication tokens of tasks, so there the identity of the nodes
+        needs a role, which the stack assigns if configured. Requests with these settings need
+        TOKENS_API_VERSION.
 
         Raises:
-            RunnerError: the stack does not assign it.
+            RunnerError: the stack does not assign the role.
         """
         if self._keys is not None:
             return {TASK_TOKEN: {"access": ["job"]}}
         if not self.outputs.nodes_add_tasks:
             raise RunnerError(
                 "R-STACK-NODES-ADD",
-                "the nodes of this stack may not add tasks",
-                why="at each firing of a schedule, a node adds its tasks",
+                "the nodes of this stack are not allowed to add tasks",
+                why="a schedule of several tasks lets a node add them at each firing",
                 fix="set runner:nodes_add_tasks: true in the stack's file, and run `runner up`",
                 exit_code=ExitCode.PREFLIGHT,
             )
@@ -291,7 +292,7 @@ class Connection:
         )
 
     def copy_source(self, blob_name: str) -> tuple[str, str | None]:
-        """Return a blob of the `runs` container as the source of a copy: its URL, and its token."""
+        """Return URL and token of a blob in the `runs` container, as the source of a copy."""
         container = self.outputs.container_runs
         url = self.blob_url(container, blob_name)
         if self._token is not None:
@@ -300,10 +301,10 @@ class Connection:
         return f"{url}?{sas}", None
 
     def sign_reads(self, container: str, expiry: datetime) -> Callable[[str], str]:
-        """Return a function that maps a blob to a URL that reads this blob and nothing else.
+        """Return a function that maps a blob to a signed URL for reading only this blob.
 
-        The URLs are secrets until `expiry`, at most seven days from now. Those of Azure are signed
-        with a user delegation key of who is signed in, and admit HTTPS only.
+        The URLs are secrets until `expiry`, at most seven days from now. On Azure, they are signed
+        with a user delegation key of the signed-in account, and allow only HTTPS.
         """
         import mimetypes
 
@@ -365,7 +366,7 @@ class Connection:
     def _file(self) -> ShareServiceClient:
         from azure.storage.fileshare import ShareServiceClient
 
-        # Without an intent Azure Files rejects tokens (REST docs, "Authorize with Microsoft Entra
+        # Without an intent, Azure Files rejects tokens (REST docs, "Authorize with Microsoft Entra
         # ID", read 2026-11-21).
         intent: dict[str, Any] = {"token_intent": "backup"} if self._keys is None else {}
         return ShareServiceClient(
@@ -391,7 +392,7 @@ class Connection:
         raise RunnerError(
             "R-SHARE-NONE",
             "this stack has no file share",
-            why="it is off by default, because nodes need an account key to mount it",
+            why="the file share is off by default, because nodes need an account key to mount it",
             fix="set storage.file_share_gib in the stack's configuration and run `runner up`, "
             "or use a container: data:PATH",
             exit_code=ExitCode.PREFLIGHT,
@@ -405,7 +406,7 @@ class Connection:
 
     @property
     def _direct(self) -> dict[str, Any]:
-        """Options that bypass proxies of the environment: they cannot reach local services."""
+        """Return options that bypass proxies, which cannot reach local services."""
         return {} if self._keys is None else {"use_env_settings": False}
 
     def _container_url(self, container: str) -> str:
@@ -450,7 +451,7 @@ class Connection:
 
 
 def connect(settings: Settings) -> Connection:
-    """Read the outputs and keys of the target. Nothing is sent yet."""
+    """Read the outputs and keys of the target. Send no request."""
     outputs = load_outputs(settings)
     return Connection(outputs, _local_keys(settings) if settings.target == "local" else None)
 

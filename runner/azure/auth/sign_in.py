@@ -1,10 +1,10 @@
 """One sign-in for this machine: the credential of our clients, and the variables with which
 azure-native signs in as the same principal.
 
-`ARM_` variables are those of azure-native, `AZURE_` variables those of the Azure SDKs. Both are
-understood in both places; `ARM_` variables win, as azure-native knows no others. Its order is:
+azure-native reads `ARM_` variables, the Azure SDKs `AZURE_` variables. Here, both apply to both;
+`ARM_` variables take precedence, because azure-native reads no others. Its order is:
 ARM_USE_DEFAULT_AZURE_CREDENTIAL, certificate, secret, workload identity (OIDC), managed identity,
-`az login`. It takes `true` only, so `1` is handed over as `true`.
+`az login`. It accepts only `true`, so `1` is passed on as `true`.
 https://www.pulumi.com/registry/packages/azure-native/installation-configuration and
 https://learn.microsoft.com/azure/developer/python/sdk/authentication/credential-chains
 (read 2026-11-22); order: newSingleMethodAuthCredential of pulumi/pulumi-azure-native (read
@@ -26,11 +26,11 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
 
-# The audience of a token that Entra exchanges for one of its own.
+# The audience of a token that Entra exchanges for its own.
 _EXCHANGE = "api://AzureADTokenExchange"
 _TIMEOUT_S = 30
 _USE_DEFAULT = "ARM_USE_DEFAULT_AZURE_CREDENTIAL"
-# By the name that azure-native reads: the variables that tell it, the first of which wins.
+# By the name that azure-native reads: variables with the same meaning; the first one set wins.
 _WORKLOAD = {
     "ARM_OIDC_TOKEN_FILE_PATH": ("ARM_OIDC_TOKEN_FILE_PATH", "AZURE_FEDERATED_TOKEN_FILE"),
     "ACTIONS_ID_TOKEN_REQUEST_URL": ("ARM_OIDC_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_URL"),
@@ -44,7 +44,7 @@ _AUTHORITIES = {
 
 
 def describe_sign_in(env: Mapping[str, str]) -> str:
-    """Return which sign-in the environment asks for, in words."""
+    """Return a description of the sign-in that the environment selects."""
     proof = _of_arm(env)
     if proof in ("", "default"):
         proof = _of_sdk(env)
@@ -54,14 +54,14 @@ def describe_sign_in(env: Mapping[str, str]) -> str:
 
 
 def make_credential(env: Mapping[str, str]) -> TokenCredential:
-    """Return the credential that the environment asks for; nothing is sent before its first use.
+    """Return the credential that the environment selects. Send nothing before its first use.
 
     If the `ARM_` variables choose none, it is DefaultAzureCredential: the `AZURE_` variables,
     workload identity, a managed identity, or `az login`.
     """
     from azure import identity
 
-    # It logs fifteen lines of warnings if nobody is signed in; our error has three.
+    # It logs fifteen lines of warnings if no account is signed in; our error has three.
     logging.getLogger("azure.identity").setLevel(logging.ERROR)
     client, tenant = _principal(env)
     cloud: dict[str, Any] = {}
@@ -86,7 +86,7 @@ def make_credential(env: Mapping[str, str]) -> TokenCredential:
 def provider_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return variables with which azure-native signs in as `make_credential` does.
 
-    They are empty if it does so by itself, and complete the `ARM_` variables otherwise.
+    They complete the `ARM_` variables, and are empty if those suffice.
     """
     client, tenant = _principal(env)
     principal = {"ARM_CLIENT_ID": client, "ARM_TENANT_ID": tenant}
@@ -104,7 +104,7 @@ def provider_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _variables_of_sdk(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the `ARM_` variables of what DefaultAzureCredential finds."""
+    """Return the `ARM_` variables for the account that DefaultAzureCredential finds."""
     client = env.get("AZURE_CLIENT_ID", "")
     principal = {"ARM_CLIENT_ID": client, "ARM_TENANT_ID": env.get("AZURE_TENANT_ID", "")}
     match _of_sdk(env):
@@ -127,7 +127,7 @@ def _variables_of_sdk(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_arm(env: Mapping[str, str]) -> str:
-    """Return what the `ARM_` variables sign in with, in azure-native's order; empty if nothing."""
+    """Return the method of the `ARM_` variables, in azure-native's order; empty if none."""
     if _is_set(env, _USE_DEFAULT):
         return "default"
     if all(_principal(env)):
@@ -141,9 +141,9 @@ def _of_arm(env: Mapping[str, str]) -> str:
 
 
 def _of_sdk(env: Mapping[str, str]) -> str:
-    """Return what the `AZURE_` variables sign in with, in the order of DefaultAzureCredential.
+    """Return the method of the `AZURE_` variables, in the order of DefaultAzureCredential.
 
-    It is empty if they are not complete for a service principal.
+    Empty if they are incomplete for a service principal.
     """
     if not env.get("AZURE_CLIENT_ID") or not env.get("AZURE_TENANT_ID"):
         return ""
@@ -178,7 +178,7 @@ def _first(env: Mapping[str, str], *names: str) -> str:
 
 
 def _by_managed_identity(env: Mapping[str, str]) -> bool:
-    """Return True if only a managed identity can sign in: azure-native does not look for one."""
+    """Return True if only a managed identity can sign in, which azure-native does not detect."""
     chosen = env.get("AZURE_TOKEN_CREDENTIALS", "").lower()
     if chosen in ("managedidentitycredential", "prod"):
         return True
@@ -190,7 +190,7 @@ def _is_set(env: Mapping[str, str], name: str) -> bool:
 
 
 def _assertion(env: Mapping[str, str]) -> Callable[[], str]:
-    """Return what gets the token of the workload: given, in a file, or from GitHub's endpoint."""
+    """Return a function that gets the workload's token: given, from a file, or from GitHub."""
 
     def find() -> str:
         if token := env.get("ARM_OIDC_TOKEN"):

@@ -1,4 +1,4 @@
-"""Disable and enable jobs, change their pool, and note in them what is being done."""
+"""Disable and enable jobs, change their pool, and store a note about the action in them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from runner.azure.faults import error_code, service_errors
 from runner.core.job_moves import NOTE, JobNote, JobSnapshot, Running, with_note
 
 _PARTS = ["id", "state", "poolInfo", "metadata", "eTag"]
-# Another client changed the job after it was read: it is read again.
+# Another client changed the job after it was read, so read it again.
 _CHANGED = frozenset({"ConditionNotMet", "JobNotDisabled", "OperationInvalidForCurrentState"})
 
 
 def snapshot_of(job: models.BatchJob) -> JobSnapshot:
-    """Return what decides the next step of a move."""
+    """Return the state of a job that decides the next step of a move."""
     items = [(str(item.name), str(item.value)) for item in job.metadata or ()]
     note = next((JobNote.parse(value) for name, value in items if name == NOTE), None)
     return JobSnapshot(

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 CHUNK = 100  # maximum of one request to the service
 _THREADS = 4
-_ROUNDS = 4  # how often a task is sent if the service reports a server error
+_ROUNDS = 4  # attempts per task if the service reports a server error
 _PAUSE_S = 0.5
 _TOO_LARGE = ("RequestBodyTooLarge", "RequestEntityTooLarge")
 
-Task = models.BatchTaskCreateOptions | Mapping[str, Any]  # or the body of its request
+Task = models.BatchTaskCreateOptions | Mapping[str, Any]  # or its request body
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ def add_tasks(client: BatchClient, job_id: str, tasks: Sequence[Task]) -> AddedT
     """Add tasks in chunks, and retry those with a server error.
 
     Raises:
-        RunnerError: the service rejects a task; the others are added nevertheless.
+        RunnerError: the service rejects a task; all others are added.
     """
     outcome = AddedTasks()
     pending = list(tasks)
@@ -110,7 +110,7 @@ def _send(client: BatchClient, job_id: str, chunk: list[Task]) -> AddedTasks:
     outcome = AddedTasks()
     with service_errors(f"adding {len(chunk)} tasks to {job_id}"):
         try:
-            # Not a model: to make one of each body takes longer than to send it.
+            # Raw bodies, because creating a model of each takes longer than sending it.
             group = cast("models.BatchTaskGroup", {"value": chunk})
             answer = client.create_task_collection(job_id, group)
         except HttpResponseError as err:
@@ -130,8 +130,8 @@ def _refused(job_id: str, outcome: AddedTasks) -> RunnerError:
     return RunnerError(
         "R-TASKS-REFUSED",
         f"the service rejected {len(outcome.refused)} tasks of {job_id}",
-        why=f"{task_id}: {code}; {len(outcome.added)} others were added",
-        fix="correct them and submit again: existing tasks are not changed",
+        why=f"first error: {task_id}: {code}; {len(outcome.added)} tasks were added",
+        fix="correct these tasks and submit again; existing tasks are not changed",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -147,15 +147,15 @@ JOB_CLOSED_CODES = frozenset(
 
 
 class JobClosedError(RunnerError):
-    """The job of a task was closed or deleted after it had been chosen."""
+    """The job was closed or deleted after it had been chosen for a task."""
 
 
 class JobDisabledError(RunnerError):
-    """The tasks of a job do not start, because somebody disabled it."""
+    """The tasks of a job do not start, because the job is disabled."""
 
 
 def check_pool(connection: Connection, pool_id: str) -> None:
-    """Raise RunnerError unless the pool exists: tasks of a job without one would wait forever."""
+    """Raise RunnerError unless the pool exists, because tasks would wait for it forever."""
     with service_errors(f"reading pool {pool_id}"):
         connection.batch_client().get_pool(pool_id, select=["id"])
 
@@ -172,8 +172,8 @@ class FoundJob:
 def find_open_job(connection: Connection, job_id: str, pool_id: str) -> FoundJob:
     """Find the job for new tasks on a pool, which may have to be created.
 
-    It is `job_id`, or `<job_id>-2`, ... where those before are closed, are on another pool, or
-    cannot hold tasks that depend on tasks.
+    It is `job_id`, or `<job_id>-2`, ... if earlier ones are closed, use another pool, or do not
+    support dependent tasks.
     """
     check_pool(connection, pool_id)
     only = f"startswith(id, '{job_id}')"
@@ -197,7 +197,7 @@ def find_open_job(connection: Connection, job_id: str, pool_id: str) -> FoundJob
 
 
 def _number(wanted: str, job_id: str) -> int | None:
-    """Return 1 for the job `wanted`, N for `<wanted>-N`, and None for another one."""
+    """Return 1 for the job `wanted`, N for `<wanted>-N`, and None for another job."""
     rest = job_id[len(wanted) :]
     if not rest:
         return 1
@@ -212,9 +212,9 @@ def create_job(
     max_parallel: int | None = None,
     limit: timedelta | None = None,
 ) -> None:
-    """Create a job; an open one of that name on the pool, created meanwhile, is used.
+    """Create a job, or use an open job of that name on the pool.
 
-    The service ends it with its tasks when `limit` has passed since then.
+    The service ends the job with its tasks after `limit`.
 
     Raises:
         JobClosedError: the name belongs to a job that takes no tasks.
@@ -252,7 +252,7 @@ def _takes_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> 
         enable = connection.for_this_account(f"az batch job enable --job-id {job.id}")
         raise JobDisabledError(
             "R-JOB-DISABLED",
-            f"job {job.id} is {state}: its tasks would not start",
+            f"job {job.id} is {state}, so its tasks would not start",
             why=note.describe(str(job.id)) if note else "",
             fix="use another name with --experiment, or enable the job: "
             + (note.command if note else enable),
@@ -264,9 +264,9 @@ def _takes_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job; `problem` is why Batch could not start it, `prepares` if it has a preparation task.
+    """A job; `problem` is why Batch could not start it; `prepares`: it has a preparation task.
 
-    `note` is what a command of ours does to it.
+    `note` is the action of a runner command in progress.
     """
 
     id: str
@@ -340,7 +340,7 @@ def list_failed_preparations(connection: Connection, job_id: str) -> tuple[Faile
 
 
 def read_max_parallel(connection: Connection, job_id: str) -> int | None:
-    """Return how many tasks of a job run at the same time, or None: as many as the pool can."""
+    """Return the maximum number of parallel tasks of a job, or None for no limit."""
     with service_errors(f"reading job {job_id}"):
         try:
             job = connection.batch_client().get_job(job_id, select=["id", "maxParallelTasks"])
@@ -351,7 +351,7 @@ def read_max_parallel(connection: Connection, job_id: str) -> int | None:
 
 
 def has_ended(connection: Connection, job_id: str) -> bool:
-    """Return True if the job has ended: its tasks that wait for a node never start."""
+    """Return True if the job has ended, so that its waiting tasks never start."""
     with service_errors(f"reading job {job_id}"):
         try:
             job = connection.batch_client().get_job(job_id, select=["id", "state"])
@@ -361,7 +361,7 @@ def has_ended(connection: Connection, job_id: str) -> bool:
 
 
 def close_when_done(connection: Connection, job_id: str) -> bool:
-    """Let a job complete with its last task: open jobs count in the quota of the account.
+    """Let a job complete with its last task, because open jobs count in the account's quota.
 
     Return False if the job has ended or does not exist.
     """
@@ -379,13 +379,13 @@ def close_when_done(connection: Connection, job_id: str) -> bool:
 
 
 def terminate_job(connection: Connection, job_id: str) -> bool:
-    """End a job with its tasks: those that run are terminated, the others never start.
+    """End a job: running tasks are terminated, others never start.
 
-    Return False if it has ended or does not exist. It may still be terminating on return.
+    Return False if the job has ended or does not exist. It may still be terminating on return.
     """
     with service_errors(f"terminating job {job_id}"):
         try:
-            why: Any = {"terminateReason": "Cancelled"}  # the SDK does not send the request without
+            why: Any = {"terminateReason": "Cancelled"}  # required by the SDK
             connection.batch_client().begin_terminate_job(job_id, why, polling_interval=1)
         except HttpResponseError as err:
             if error_code(err) not in JOB_CLOSED_CODES:
@@ -405,7 +405,7 @@ def delete_job(connection: Connection, job_id: str) -> None:
 
 
 def delete_tasks(connection: Connection, job_id: str, task_ids: Collection[str]) -> bool:
-    """Delete tasks of a job; with its last task, a job that has ended is deleted itself.
+    """Delete tasks of a job, and the job with its last task if it has ended.
 
     Return True if the job was deleted. The service deletes the files of the tasks, too.
     """
@@ -416,7 +416,7 @@ def delete_tasks(connection: Connection, job_id: str, task_ids: Collection[str])
             present = {str(task.id) for task in client.list_tasks(job_id, select=["id"])}
         except ResourceNotFoundError:
             return False
-        # An active job could get a new task in this moment.
+        # An active job could get a new task at this moment.
         if wire_text(job.state) in {"terminating", "completed"} and present <= {*task_ids}:
             delete_job(connection, job_id)
             return True
@@ -471,9 +471,9 @@ def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | No
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """When things happened to a task, by the clock of Batch; those of its last start only.
+    """Times of a task and of its last start, by the clock of Batch.
 
-    A requeue was asked for: Batch does not count it if the node is lost (REST docs, requeueCount).
+    `requeues` counts requeues on request, not those after a lost node (REST docs, requeueCount).
     """
 
     state: str
@@ -513,7 +513,7 @@ def get_task_times(connection: Connection, job_id: str, task_id: str) -> TaskTim
 
 
 def list_tasks(connection: Connection, job_id: str) -> dict[str, TaskView]:
-    """Return all tasks of a job by ID; none if the job does not exist."""
+    """Return all tasks of a job by ID; empty if the job does not exist."""
     with service_errors(f"listing the tasks of job {job_id}"):
         try:
             tasks = connection.batch_client().list_tasks(job_id, select=_TASK_PARTS)
@@ -538,7 +538,7 @@ def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
 
 def read_task_file(connection: Connection, job_id: str, task_id: str, path: str) -> bytes | None:
     """Return a file at the top of a task's directory, or None without file, task or node."""
-    # Listed first: the SDK cannot read the error body of a streamed download, and logs a trace.
+    # List first: the SDK cannot read the error body of a streamed download, and logs a trace.
     client = connection.batch_client()
     with service_errors(f"reading {path} of task {task_id}"):
         try:
@@ -567,7 +567,7 @@ class NodeTaskFile:
 def list_task_files(
     connection: Connection, job_id: str, task_id: str, folder: str
 ) -> tuple[NodeTaskFile, ...]:
-    """Return all files below a folder of a task; none if the task has no node any more."""
+    """Return all files below a folder of a task; empty if the task has no node."""
     only = folder.replace("'", "''")
     with service_errors(f"listing the files of task {task_id}"):
         try:

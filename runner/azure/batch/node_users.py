@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
 SSH_PORT = 22
-# Error codes of a node that cannot add a user now (BatchErrorCodeStrings of the SDKs).
+# Error codes of a node that cannot add a user at present (BatchErrorCodeStrings of the SDKs).
 _NOT_NOW = frozenset(
     {
         *("NodeBeingRebooted", "NodeBeingReimaged", "NodeBeingCreated", "NodeBeingStarted"),
@@ -75,12 +75,12 @@ def _place(
 def add_user(
     connection: Connection, place: TaskPlace, name: str, public_key: str, expires: datetime
 ) -> None:
-    """Add an administrator to a node: other users cannot read the folders of tasks.
+    """Add an administrator to a node, because other users cannot read the folders of tasks.
 
     Linux nodes round `expires` to the day (docs of BatchNodeUserCreateOptions).
 
     Raises:
-        RunnerError: the node does not exist, or cannot add a user now.
+        RunnerError: the node does not exist, or cannot add a user at present.
     """
     user = models.BatchNodeUserCreateOptions(
         name=name, is_admin=True, ssh_public_key=public_key, expiry_time=expires
@@ -89,7 +89,7 @@ def add_user(
         try:
             connection.batch_client().create_node_user(place.pool, place.node, user)
         except HttpResponseError as err:
-            # The service does not return users; the random name of a new key is nobody else's.
+            # The service does not return users, but the random name is unique.
             if error_code(err) != "NodeUserExists" or not was_repeated(err):
                 raise
 
@@ -111,7 +111,7 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
     version: https://learn.microsoft.com/azure/batch/pool-endpoint-configuration (2026-01-12).
 
     Raises:
-        RunnerError: the node does not exist, cannot be entered now, or has no address.
+        RunnerError: the node does not exist, accepts no users at present, or has no address.
     """
     client = connection.batch_client()
     with service_errors(f"reading the address of node {place.node}"), _node_required(place):
@@ -132,7 +132,7 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
             if gone or err.status_code not in {400, 404, 409}:
                 raise
             why = error_code(err)
-        # In a pool without public addresses, the node can be reached from its network.
+        # A node without a public address is reachable from its virtual network.
         if node.ip_address:
             return Address(node.ip_address, SSH_PORT)
     raise _closed(place, why)
@@ -140,7 +140,7 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
 
 @contextmanager
 def _node_required(place: TaskPlace) -> Generator[None]:
-    """Raise RunnerError if the node does not exist or cannot be entered now."""
+    """Raise RunnerError if the node does not exist or accepts no users at present."""
     try:
         yield
     except HttpResponseError as err:
@@ -150,8 +150,8 @@ def _node_required(place: TaskPlace) -> Generator[None]:
         raise RunnerError(
             "R-REACH-NODE",
             f"cannot sign in to node {place.node} now",
-            why=f"{code}: it was removed, or is starting",
-            fix=f"run `runner pool nodes {place.pool}`; a lost run continues elsewhere",
+            why=f"{code}: the node was removed or is starting",
+            fix=f"run `runner pool nodes {place.pool}`; the run of a lost node continues elsewhere",
             exit_code=ExitCode.CAPACITY,
         ) from err
 
@@ -161,6 +161,6 @@ def _closed(place: TaskPlace, why: str) -> RunnerError:
         "R-REACH-CLOSED",
         f"pool {place.pool!r} accepts no connections from outside",
         why=f"{why}; pools created since 30 November 2025 have no default endpoint for SSH",
-        fix="set ssh_from: [YOUR ADDRESS/32] of the pool in the stack's file; then run `runner up`",
+        fix="set `ssh_from: [YOUR_IP/32]` for the pool in the stack's file, then run `runner up`",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -24,8 +24,7 @@ _DELETE_TIMEOUT_S = 60.0
 _POLL_S = 0.1
 _LOG_LINES = 8
 _LOG_BYTES = 16_384
-# Which of the two names the service uses is not known: its REST documentation has one, its SDK the
-# other (read 2026-11-21).
+# The REST documentation has one of the two names, the SDK the other one (read 2026-11-21).
 FORMULA_CODES = frozenset(
     {
         "AutoScalingFormulaSyntaxError",
@@ -52,7 +51,7 @@ class ShareMount:
 
     @property
     def key_id(self) -> str:
-        """A hash that tells this key from another one."""
+        """A hash that changes with the key."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:16]
 
 
@@ -68,14 +67,14 @@ class PoolSpec:
     start_env: tuple[tuple[str, str], ...] = ()
     share: ShareMount | None = None
     containers: bool = False  # every task needs an image
-    inter_node: bool = False  # nodes can reach one another, so a task may span several
+    inter_node: bool = False  # inter-node communication, so that a task may use several nodes
 
 
 def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
     """Create the pool, or change it to `spec`.
 
-    A pool with other slots or mounts is deleted and created again, because the service cannot
-    change them while the pool has nodes; its running tasks are requeued.
+    If slots or mounts differ, the pool is deleted and created again, because the service cannot
+    change them while the pool has nodes. Its running tasks are requeued.
 
     Returns:
         `created`, `resized`, `recreated` or `kept`.
@@ -154,13 +153,13 @@ def _stop_resize(client: BatchClient, pool_id: str) -> None:
     try:
         client.begin_stop_pool_resize(pool_id, polling_interval=1).wait(_DELETE_TIMEOUT_S)
     except HttpResponseError:
-        # It has ended by itself, or an earlier try stopped it and its answer was lost.
+        # It ended by itself, or an earlier request stopped it and its response was lost.
         if (pool := _get(client, pool_id)) is None or pool.allocation_state != "steady":
             raise
 
 
 def _resize(client: BatchClient, pool_id: str, targets: models.BatchPoolResizeOptions) -> None:
-    """Start a resize; one to the same targets, begun by a lost request, is this one."""
+    """Start a resize; a resize to the same targets counts, as its response may have been lost."""
     try:
         client.begin_resize_pool(pool_id, targets, polling_interval=1)
     except HttpResponseError as err:
@@ -182,7 +181,7 @@ def _delete(client: BatchClient, pool_id: str) -> None:
 
 
 def _same_nodes(pool: models.BatchPool, spec: PoolSpec) -> bool:
-    """Compare what cannot be changed. The service does not return the key of a mount."""
+    """Compare the properties that cannot be changed; the key of a mount is not returned."""
     noted = {item.name: item.value for item in pool.metadata or ()}
     if spec.share and noted.get(_KEY_ID, spec.share.key_id) != spec.share.key_id:
         return False
@@ -205,7 +204,7 @@ def _same_start(pool: models.BatchPool, spec: PoolSpec) -> bool:
 def _create(client: BatchClient, spec: PoolSpec) -> None:
     publisher, offer, sku = "canonical", "ubuntu-24_04-lts", "server"
     containers = None
-    if spec.containers:  # the service refuses an image without a container engine
+    if spec.containers:  # the service rejects an image without a container engine
         publisher, offer, sku = "microsoft-dsvm", "ubuntu-hpc", "2404"
         containers = models.BatchContainerConfiguration(type="dockerCompatible")
     image = models.BatchVmImageReference(
@@ -261,8 +260,8 @@ def _await_deleted(client: BatchClient, pool_id: str) -> None:
         if time.monotonic() > deadline:
             raise RunnerError(
                 "R-POOL-DELETE",
-                f"pool {pool_id!r} is not deleted after {format_duration(_DELETE_TIMEOUT_S)}",
-                fix="wait a minute and run the command again",
+                f"pool {pool_id!r} was not deleted within {format_duration(_DELETE_TIMEOUT_S)}",
+                fix="wait a minute, then run the command again",
                 exit_code=ExitCode.CAPACITY,
             )
         time.sleep(_POLL_S)
@@ -298,7 +297,7 @@ class PoolAutoscale:
 class PoolView:
     """A pool; `spot` includes preempted nodes, as in the service.
 
-    `since` is when its allocation state began.
+    `since` is the start of its allocation state.
     """
 
     id: str
@@ -321,7 +320,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """One of the newest tasks of a node, as the task is now."""
+    """One of the newest tasks of a node, in its present state."""
 
     job_id: str
     task_id: str
@@ -332,7 +331,7 @@ class NodeTask:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node; `trouble` is why it is unusable, `exit_code` the exit code of its start task."""
+    """A node; `trouble` is why it is unusable, `exit_code` that of its start task."""
 
     id: str
     state: str
@@ -348,7 +347,7 @@ class NodeView:
 
     @property
     def problem(self) -> str:
-        """Why it cannot run tasks, in words; empty if the service reports nothing."""
+        """Why the node cannot run tasks; empty if the service reports no error."""
         found = self.trouble
         text = ": ".join(part for part in (found.code, found.message) if part) if found else ""
         if self.state == "starttaskfailed" and self.exit_code is not None:
@@ -382,7 +381,7 @@ def count_node_states(connection: Connection) -> Mapping[str, Mapping[bool, Mapp
 
 
 def list_pool_nodes(connection: Connection, pool_id: str) -> tuple[NodeView, ...]:
-    """Return the nodes of a pool; none if it does not exist."""
+    """Return the nodes of a pool; empty if it does not exist."""
     with service_errors(f"listing the nodes of pool {pool_id!r}"):
         try:
             return tuple(_node(node) for node in connection.batch_client().list_nodes(pool_id))
@@ -409,7 +408,7 @@ def read_node_file(connection: Connection, pool_id: str, node_id: str, path: str
 
 
 def start_task_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[str, ...]:
-    """Return the last lines of the start task's output; none unless the node is broken."""
+    """Return the last lines of the start task's output; empty unless the node is unusable."""
     if node.state not in BROKEN_STATES:
         return ()
     for name in ("startup/stderr.txt", "startup/stdout.txt"):
@@ -432,10 +431,10 @@ def resize_pool(connection: Connection, pool_id: str, *, spot: int, dedicated: i
 
 
 def set_scheduling(connection: Connection, pool_id: str, node_id: str, *, enabled: bool) -> bool:
-    """Let a node take tasks, or no new ones; those that run go on. Return False if it was so.
+    """Enable or disable scheduling on a node; running tasks continue. Return False if unchanged.
 
     Raises:
-        RunnerError: the node does not exist, or is in a state that does not allow it.
+        RunnerError: the node does not exist, or its state does not allow the change.
     """
     client = connection.batch_client()
     after_tasks = models.BatchNodeDisableSchedulingOptions(
@@ -462,9 +461,9 @@ def delete_pool(connection: Connection, pool_id: str) -> None:
 
 
 def evaluate_formula(connection: Connection, pool_id: str, formula: str) -> PoolAutoscale:
-    """Return what a formula would do to a pool that has a formula now; nothing is applied.
+    """Evaluate a formula on a pool that has a formula, without applying it.
 
-    A text that is not a formula is an error of the result, as one that cannot be evaluated.
+    An invalid formula is an error of the result, like a failed evaluation.
     """
     options = models.BatchPoolEvaluateAutoScaleOptions(auto_scale_formula=formula)
     with service_errors(f"evaluating a formula on pool {pool_id!r}"):

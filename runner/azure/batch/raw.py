@@ -1,4 +1,4 @@
-"""Requests to the Batch service as they are, for what the SDK would refuse to send or to read."""
+"""Raw requests to the Batch service, for those that the SDK cannot send or read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _JSON = "application/json; odata=minimalmetadata"
 
 @dataclass(frozen=True, slots=True)
 class RawAnswer:
-    """An answer of the service; `body` is JSON, a text, or None where it is empty."""
+    """A response; `body` is JSON, text, or None if it is empty."""
 
     status: int
     headers: Mapping[str, str]
@@ -44,17 +44,17 @@ def send_raw(
     body: object = None,
     headers: Mapping[str, str] | None = None,
 ) -> RawAnswer:
-    """Send one signed request and return the answer, also one that refuses the request.
+    """Send one signed request and return the response, even for an error status.
 
     Args:
         connection: The account.
         method: The HTTP method.
-        path: Path and query below the endpoint; the API version is added unless it is there.
-        body: What is sent as JSON; None sends no body.
-        headers: Further headers, such as `If-Match`.
+        path: Path and query below the endpoint; the API version is added if missing.
+        body: JSON document to send; None sends no body.
+        headers: Additional headers, such as `If-Match`.
 
     Raises:
-        RunnerError: nobody is signed in, or the service cannot be reached.
+        RunnerError: not signed in, or the service cannot be reached.
     """
     if "api-version" not in parse_qs(urlsplit(path).query):
         path += ("&" if "?" in path else "?") + f"api-version={API_VERSION}"

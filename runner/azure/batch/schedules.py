@@ -35,14 +35,14 @@ from runner.protocol.task import (
     SCHEDULE_VARIABLE,
 )
 
-# So that other modules can name it without the SDK.
+# An alias, so that other modules need not import the SDK.
 JobSpecification: TypeAlias = models.BatchJobSpecification
 
 TASK_ID = "run"
 GROUP_TASK_ID = "group"
-# Against transient errors: a retry adds only the tasks that are missing.
+# For transient errors: a retry adds only missing tasks.
 _GROUP_RETRIES = 3
-# Set for each task: the run, and secrets.
+# Variables that differ per task: the run, and secrets.
 _OF_EACH_TASK = frozenset(
     {"RUNNER_RUN_ID", "RUNNER_STORAGE", "RUNNER_SECRETS", NODES_TOKEN_VARIABLE}
 )
@@ -59,7 +59,7 @@ class ScheduledTask:
 def run_job(
     connection: Connection, display_name: str, place: str, task: ScheduledTask, lifetime: timedelta
 ) -> JobSpecification:
-    """Return the job of one run. It ends with the run, and the next job waits for that."""
+    """Return the job of one run. It ends with the run; the next job waits for its end."""
     plan = task.plan
     manager = models.BatchJobManagerTask(
         id=TASK_ID,
@@ -92,12 +92,12 @@ def group_job(
     max_parallel: int | None,
     lifetime: timedelta,
 ) -> JobSpecification:
-    """Return the job of several runs: its job manager task adds them, and it ends with the last.
+    """Return the job of several runs. Its job manager task adds them; it ends with the last one.
 
     Only a job manager task may complete while the job stays open (REST docs, onAllTasksComplete).
 
     Raises:
-        RunnerError: the nodes of the stack may not add tasks.
+        RunnerError: the nodes of the stack are not allowed to add tasks.
     """
     first = next(iter(tasks.values())).plan
     settings = _group_settings(connection, place, tasks, lifetime)
@@ -129,7 +129,7 @@ def group_job(
 def group_storage(
     connection: Connection, containers: Iterable[str], lifetime: timedelta
 ) -> dict[str, Any]:
-    """Return RUNNER_STORAGE with all containers that tasks of a group read: a secret."""
+    """Return RUNNER_STORAGE with all containers that tasks of a group read. It is a secret."""
     storage = connection.node_storage(lifetime)
     return {**storage, "inputs": connection.read_access(containers, lifetime)}
 
@@ -188,7 +188,7 @@ class ScheduleView:
     state: str
     next_run: datetime | None
     recent_job: str | None
-    pool: str = ""  # of its jobs
+    pool: str = ""  # pool of its jobs
 
 
 def create_schedule(
@@ -222,7 +222,7 @@ def create_schedule(
 
 
 def _place(client: BatchClient, schedule_id: str) -> str | None:
-    """Return the place of a schedule, or None if it does not exist or is not the runner's."""
+    """Return the blob prefix of a schedule, or None if runner did not create it."""
     try:
         found = client.get_job_schedule(schedule_id)
     except ResourceNotFoundError:
@@ -232,7 +232,7 @@ def _place(client: BatchClient, schedule_id: str) -> str | None:
 
 
 def schedule_exists(schedule_id: str) -> RunnerError:
-    """Return the error for an ID that a schedule or a job has."""
+    """Return the error for an ID that is in use by a schedule or a job."""
     return RunnerError(
         "R-SCHEDULE-EXISTS",
         f"schedule or job {schedule_id!r} already exists",

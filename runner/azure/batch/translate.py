@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from runner.protocol.waiting_trials import WaitingTrials
 
 
-# `docker exec`, which may run both commands in a container, ignores entry points. Without one, both
-# are started in the same way.
+# Batch may run both commands with `docker exec`, which ignores entry points. Without an entry
+# point, both start in the same way.
 NO_ENTRY_POINT = "--entrypoint="
 _RUN_VARIABLE = "RUNNER_RUN_ID"
-EVICTIONS_VARIABLE = "BATCH_EMULATOR_EVICTIONS"  # evicts the task; Azure does not know it
+EVICTIONS_VARIABLE = (
+    "BATCH_EMULATOR_EVICTIONS"  # variable of the emulator's evictions; Azure ignores it
+)
 # Files for every node are in the task's shared folder, which is not the working directory.
 _COORDINATE = "-c '{start} \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
 
@@ -59,7 +61,7 @@ def with_shell(arguments: str) -> str:
 
 
 def node_group_settings(plan: RunPlan) -> Mapping[str, str]:
-    """Return the secret by which the nodes of a run authenticate each other, new for each task."""
+    """Return the secret with which the nodes of a run authenticate each other, new per task."""
     return {NODES_TOKEN_VARIABLE: secrets.token_hex(32)} if is_node_group(plan) else {}
 
 
@@ -79,9 +81,9 @@ def to_multi_instance(
 
 
 COMMAND_LINE = f"python3 {AGENT_FILE}"
-# In a container, the arguments of /bin/sh, which replaces the entry point of the image. Where its
-# Python is older than the agent's, uv of the image or the node brings one, and the script keeps
-# the image's. The folder is not the cache of uv, which may be a link out of the container.
+# Arguments of /bin/sh in a container, which replaces the entry point of the image. If Python of the
+# image is too old for the agent, uv of the image or of the node installs one; the script still uses
+# that of the image. The folder is not uv's cache, which may be a link out of the container.
 _EXEC_IN_IMAGE = (
     "p=$(command -v python3 || command -v python); "
     f'"${{p:-false}}" -c "import sys; sys.exit(sys.version_info < {AGENT_PYTHON})" || {{ '
@@ -97,9 +99,8 @@ CONTAINER_COMMAND_LINE = f"-c '{_EXEC_IN_IMAGE} {AGENT_FILE}'"
 # A limit, not an allocation: data loaders of PyTorch need more than the default of 64 MB.
 _SHARED_MEMORY = "--shm-size=8g"
 
-# However a task ends, the tasks that depend on it get a node, and their agents decide by its
-# result.json. Else Batch would leave them waiting forever, and their job open, which counts in a
-# quota.
+# Dependent tasks get a node however a task ends; their agents decide by its result.json. Otherwise
+# Batch would leave them waiting forever, and keep the job open, which counts in a quota.
 _ALWAYS_SATISFIES = models.ExitConditions(
     default=models.ExitOptions(dependency_action=models.DependencyAction.SATISFY)
 )
@@ -119,7 +120,7 @@ def to_job(
     max_parallel: int | None = None,
     limit: timedelta | None = None,
 ) -> models.BatchJobCreateOptions:
-    """Return the job of an experiment, which stays open for the next run, or until `limit`."""
+    """Return the job of an experiment, which stays open for later runs, or until `limit`."""
     return models.BatchJobCreateOptions(
         id=job_id,
         priority=priority,
@@ -134,7 +135,7 @@ def to_job(
 def to_task(
     plan: RunPlan, connection: Connection, secrets: SecretValues | None = None
 ) -> models.BatchTaskCreateOptions:
-    """Return the task of a run. It has secrets in its environment: never print it."""
+    """Return the task of a run. Its environment contains secrets: never print it."""
     lifetime = plan.access_lifetime
     settings = {_RUN_VARIABLE: plan.run_id, **node_group_settings(plan)}
     if plan.rehearsal is not None:
@@ -162,7 +163,7 @@ def to_task(
 def to_trial_tasks(
     plan: RunPlan, connection: Connection, secrets: SecretValues | None, waiting: WaitingTrials
 ) -> list[dict[str, Any]]:
-    """Return the tasks of the trials of a sweep as bodies, which differ from that of `plan`."""
+    """Return the request bodies of the trials of a sweep, derived from the task of `plan`."""
     body: dict[str, Any] = to_task(plan, connection, secrets).as_dict()
     kept = [one for one in body["environmentSettings"] if one["name"] != _RUN_VARIABLE]
 
@@ -204,7 +205,7 @@ def container_settings(plan: RunPlan) -> models.BatchTaskContainerSettings | Non
     if plan.pool.gpus:
         options.append("--gpus all")
     if is_node_group(plan):
-        options.append("--network=host")  # the network of the other nodes
+        options.append("--network=host")  # to reach the other nodes
     return models.BatchTaskContainerSettings(
         image_name=plan.recipe.image,
         container_run_options=" ".join(options),
@@ -263,7 +264,7 @@ def to_task_view(task: models.BatchTask) -> TaskView:
 
 
 def _why(failure: models.BatchTaskFailureInfo) -> str | None:
-    """Return the message. That of containers has no image and no reason; their details have."""
+    """Return the message; for containers, with image and reason from the details."""
     details = {str(pair.name): str(pair.value or "") for pair in failure.details or ()}
     detail = details.get("Message") if (failure.code or "").startswith("Container") else None
     return _first_line(detail) or _first_line(failure.message)

@@ -1,7 +1,7 @@
 """Blob containers over the SDK: documents and files of a container, and creating containers.
 
 `BlobContainer` is one container: conditional writes, reads from an offset, and uploads of files in
-parallel blocks that continue after a break. `BlobStore` offers its files as a `FileStore`.
+parallel blocks that continue after an interruption. `BlobStore` is its `FileStore`.
 """
 
 from __future__ import annotations
@@ -63,15 +63,17 @@ _PARALLEL = 8
 # A blob has at most 50,000 blocks (learn.microsoft.com/answers/questions/614012, read 2026-11-21,
 # which quotes "Scalability targets for Blob storage").
 _MAX_BLOCKS = 50_000
-_NAME_METADATA = "name"  # the full name of a blob that has a shortened one, in base64
-_PARALLEL_BLOCKS = 16  # of all files of a container
-_PART_NAME_CHARS = 40  # of the file: a longer name of a part could exceed the limit of the disk
-_SMALL_BYTES = 4 * MIB  # that `read` asks for with one request
-_WINDOW = 8  # blocks of one file that are sent or received at once
-# A blob that a submission finds stored is at least so new when its run.json is written.
+_NAME_METADATA = "name"  # metadata with the full name of a blob with a shortened name, in base64
+_PARALLEL_BLOCKS = 16  # threads for all files of a container
+_PART_NAME_CHARS = (
+    40  # characters of the name in that of a part, which must not exceed the limit of the disk
+)
+_SMALL_BYTES = 4 * MIB  # size up to which `read` needs one request
+_WINDOW = 8  # parallel blocks of one file
+# Maximum age of a stored blob that a submission uses; older ones are renewed.
 RENEWED_AFTER = timedelta(hours=12)
 # https://learn.microsoft.com/rest/api/storageservices/blob-batch (read 2026-11-23)
-_DELETED_AT_ONCE = 64  # of 256: a smaller batch is answered sooner
+_DELETED_AT_ONCE = 64  # of at most 256: a smaller batch has lower latency
 _DELETED = frozenset({202, 404})
 _CONFLICTS = (ResourceExistsError, ResourceModifiedError)
 _NOT_THAT_FILE = frozenset({"BlobNotFound", "ConditionNotMet", "ContainerNotFound", "InvalidRange"})
@@ -83,13 +85,13 @@ class BlobInfo:
 
     name: str
     size_bytes: int
-    etag: str = ""  # in quotes, as in a header
-    md5: str | None = None  # in base64, as in a header; not every writer sends one
+    etag: str = ""  # with quotes, as in a header
+    md5: str | None = None  # base64, as in a header; None if the writer sent none
     modified: datetime | None = None
 
 
 class BlobContainer:
-    """One container. Every method raises RunnerError if the service refuses or cannot be reached.
+    """One container. Methods raise RunnerError if a request fails.
 
     `close` ends the threads of `upload_file`, which are started with the first large file.
     """
@@ -116,9 +118,9 @@ class BlobContainer:
     def _read_small(self, blob: str) -> tuple[bool, bytes | None]:
         """Return True with the content of a blob, or with None if it does not exist.
 
-        It is one request through the pipeline of the SDK, whose downloader takes as much time
-        again for a document. Return False, so that the SDK reads the blob, for a large blob and
-        for every other answer.
+        This sends one request through the pipeline of the SDK, because its downloader takes twice
+        as long for a document. Return False for a large blob and for every other response, so that
+        the SDK reads the blob.
         """
         container, _, sas = self.client.url.partition("?")
         request = HttpRequest(
@@ -137,7 +139,7 @@ class BlobContainer:
         return False, None
 
     def _answer(self, request: HttpRequest, *, stream: bool = False) -> Any:
-        """Send a request through the pipeline of the SDK, and return the answer, also an error."""
+        """Send a request through the pipeline of the SDK. Return the response, even an error."""
         request.headers["x-ms-version"] = str(self.client.api_version)
         send: Any = self.client._client._send_request  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
         return send(request, stream=stream)
@@ -185,7 +187,7 @@ class BlobContainer:
             return True
 
     def is_own_write(self, err: HttpResponseError, blob: str, content: bytes) -> bool:
-        """Return True if a refused write of this content succeeded, and its answer was lost."""
+        """Return True if a rejected write had succeeded before, and only its response was lost."""
         return was_repeated(err) and self.read(blob) == content
 
     def put(self, blob: str, document: Mapping[str, Any]) -> None:
@@ -198,9 +200,9 @@ class BlobContainer:
             )
 
     def update(self, blob: str, change: Callable[[bytes], bytes | None]) -> bool:
-        """Replace the content of a blob by `change` of it, which is called again after a conflict.
+        """Replace the content of a blob by `change(content)`, called again after a conflict.
 
-        Return False if the blob is missing, or `change` returned None: then it is deleted.
+        Return False if the blob is missing, or was deleted because `change` returned None.
         """
         with service_errors(f"updating {blob}"):
             while True:
@@ -306,9 +308,9 @@ class BlobContainer:
         on_bytes(len(data))
 
     def renew(self, blob: str) -> int | None:
-        """Return the size of a blob that is to be used, or None if it does not exist.
+        """Return the size of a blob and keep it from deletion, or None if it does not exist.
 
-        An old one gets a new ETag and date, so that nobody who listed it before deletes it.
+        An old blob gets a new ETag and date, so that a client that listed it does not delete it.
         """
         with service_errors(f"reading the properties of {blob}"):
             try:
@@ -320,7 +322,7 @@ class BlobContainer:
             return found.size
 
     def delete(self, blob: str, etag: str = "") -> bool:
-        """Delete a blob, with `etag` only this version of it. Return False if there is none."""
+        """Delete a blob, only with this `etag` if given. Return False if it does not exist."""
         only: dict[str, Any] = {}
         if etag:
             only = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
@@ -357,11 +359,11 @@ class BlobContainer:
                 yield _info(blob)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Yield the names of all blobs below a prefix; `list` makes more of each."""
+        """Yield the names of all blobs below a prefix; faster than `list`."""
         return (name for name, _ in self.list_metadata(prefix))
 
     def named(self, blob: BlobInfo) -> BlobInfo:
-        """Return a listed blob with its full name, if storage has a shortened one."""
+        """Return a listed blob with its full name, if its stored name is shortened."""
         if not is_shortened(blob.name):
             return blob
         with service_errors(f"reading the properties of {blob.name}"):
@@ -400,8 +402,8 @@ class BlobContainer:
     ) -> ElementTree.Element | None:
         """Return one page of a listing, or None if the service refuses.
 
-        The request is that of the SDK, through its pipeline. The answer is read here, since the
-        SDK makes a model of all properties of each blob, which takes a millisecond.
+        The request is that of the SDK, through its pipeline. The response is parsed here, because
+        the SDK takes a millisecond per blob to make a model of all its properties.
         """
         query = {"restype": "container", "comp": "list", "prefix": prefix, **options}
         request = HttpRequest(
@@ -438,8 +440,8 @@ class BlobContainer:
     ) -> None:
         """Write a blob to `path`, or nothing if it is incomplete or `check` raises an error.
 
-        The folder is created. `check` is called with the complete file before it gets its name.
-        Zeros become holes, so that a sparse file takes as little space as it did.
+        Creates the folder. `check` is called with the complete file before it is renamed to `path`.
+        Blocks of zeros become holes, so that a sparse file stays sparse.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name[:_PART_NAME_CHARS]}.{uuid4().hex[:8]}.part")
@@ -466,7 +468,7 @@ class BlobStore:
         self._container = BlobContainer(service, container)
 
     def close(self) -> None:
-        """Cancel the blocks that are not begun; running requests end by themselves."""
+        """Cancel transfers that have not begun; running requests end by themselves."""
         self._container.threads.shutdown(wait=False, cancel_futures=True)
 
     def find(self, path: str) -> StoredFile | None:
@@ -515,13 +517,13 @@ class BlobStore:
             except ResourceNotFoundError as err:
                 return was_repeated(err)
             except ResourceModifiedError as err:
-                if self.find(file.path) is None:  # a missing blob does not meet the condition
+                if self.find(file.path) is None:  # a missing blob never meets the condition
                     return was_repeated(err)
                 raise ChangedError(file.path) from err
             return True
 
     def _ranges(self, file: StoredFile, start: int) -> Iterator[bytes]:
-        """Yield the content from `start` in order, and request some ranges ahead."""
+        """Yield the content from `start` in order; later ranges are requested ahead."""
         ranges = (
             partial(self._range, file, first, min(BLOCK_BYTES, file.size_bytes - first))
             for first in range(start, file.size_bytes, BLOCK_BYTES)
@@ -537,7 +539,7 @@ class BlobStore:
                 length,
                 etag=file.etag,
                 match_condition=MatchConditions.IfNotModified,
-                decompress=False,  # a stored .gz stays one
+                decompress=False,  # do not decompress a stored .gz
             )
             data = stream.readall()
         except HttpResponseError as err:
@@ -550,7 +552,7 @@ class BlobStore:
 
 
 class _Hashes:
-    """The hashes of a file that is being sent."""
+    """The hashes of a file during its upload."""
 
     def __init__(self, sha256: str | None) -> None:
         self._expected = sha256
@@ -568,7 +570,7 @@ class _Hashes:
         return bytearray(self._md5.digest())
 
     def check(self, content: IO[bytes], before: os.stat_result) -> None:
-        """Raise SourceChangedError if the file is not what it was before, or not as expected."""
+        """Raise SourceChangedError if the file has changed or does not have the expected hash."""
         after = os.fstat(content.fileno())
         if (self._size, after.st_size, after.st_mtime_ns) != (
             before.st_size,
@@ -581,7 +583,7 @@ class _Hashes:
 
 
 def _ahead(threads: ThreadPoolExecutor, work: Iterator[Callable[[], R]]) -> Iterator[R]:
-    """Yield the results of `work` in order, some calls ahead. At the end none of them runs."""
+    """Yield the results of `work` in order, with some calls ahead; none is running at the end."""
     waiting: deque[Future[R]] = deque()
     try:
         for call in work:
@@ -615,7 +617,7 @@ def _full_name(blob: BlobProperties) -> str:
 
 
 def _name_metadata(name: str) -> dict[str, str] | None:
-    """Return the metadata of a blob with the full name, if storage cannot have it."""
+    """Return metadata with the full name of a blob, or None if storage accepts that name."""
     if blob_name(name) == name:
         return None
     path = file_path(name).encode("utf-8", "surrogateescape")
@@ -623,14 +625,14 @@ def _name_metadata(name: str) -> dict[str, str] | None:
 
 
 def _listed_name(entry: ElementTree.Element) -> str:
-    """Return the name of an entry of a listing; one that is not valid in XML is encoded."""
+    """Return the name of a listed blob; listings encode names that are invalid in XML."""
     found = entry.find("Name")
     name = "" if found is None else found.text or ""
     return unquote(name) if found is not None and found.get("Encoded") == "true" else name
 
 
 def _etag(blob: BlobProperties) -> str:
-    """Return the ETag in quotes, as in a header; listings have none."""
+    """Return the ETag with quotes, as in a header; listings omit them."""
     etag = str(blob.etag or "").strip('"')
     return f'"{etag}"' if etag else ""
 
@@ -652,7 +654,7 @@ def _open_part(target: Path) -> IO[bytes]:
 
 
 def _hash_part(part: IO[bytes], size: int) -> Any:
-    """Hash the bytes of an earlier attempt and seek to their end. Drop too many bytes."""
+    """Hash the bytes of an earlier attempt and seek to their end; drop bytes beyond `size`."""
     digest = hashlib.md5(usedforsecurity=False)
     if os.fstat(part.fileno()).st_size > size:
         part.truncate(0)
@@ -693,12 +695,12 @@ def ensure_containers(connection: Connection) -> None:
                 continue
             try:
                 service.create_container(name)  # pyright: ignore[reportUnknownMemberType]
-            except ResourceExistsError:  # created by another process meanwhile
+            except ResourceExistsError:  # another process created it
                 continue
 
 
 def stored_bytes(connection: Connection) -> dict[str, int]:
-    """Return the bytes in each container of the stack: 0 for a missing one."""
+    """Return the size in bytes of each container of the stack; 0 if it is missing."""
     outputs = connection.outputs
     sizes: dict[str, int] = {}
     names = (outputs.container_runs, outputs.container_models, outputs.container_data)

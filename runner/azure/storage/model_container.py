@@ -30,7 +30,7 @@ _CONFLICTS = (ResourceExistsError, ResourceModifiedError)
 
 
 class ModelContainer:
-    """The `ModelStore` of the client. Every method raises RunnerError if the service refuses."""
+    """The `ModelStore` of the client. Methods raise RunnerError if a request fails."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -102,8 +102,8 @@ class ModelContainer:
         with service_errors(f"copying {source}"):
             try:
                 for first in range(0, size_bytes, COPY_BLOCK_BYTES):
-                    # The IDs of the agent (the SDK encodes them): all IDs of a blob must have one
-                    # length, including those that an interrupted copy has staged.
+                    # The same IDs as the agent (the SDK encodes them): all block IDs of a blob must
+                    # have one length, including those that an interrupted copy has staged.
                     block_id = f"{len(blocks):08d}"
                     length = min(COPY_BLOCK_BYTES, size_bytes - first)
                     client.stage_block_from_url(block_id, url, first, length, **options)
@@ -112,7 +112,7 @@ class ModelContainer:
             except ResourceNotFoundError as err:
                 return _none_if_missing(err) is not None
             except HttpResponseError as err:
-                # The commit of another process drops the staged blocks; then the blob exists.
+                # If the commit of another process dropped the staged blocks, the blob exists.
                 if not isinstance(err, _CONFLICTS) and error_code(err) != "InvalidBlockList":
                     raise
         return True
@@ -144,7 +144,7 @@ class ModelContainer:
             return True
 
     def delete(self, name: str, etag: str) -> bool:
-        """Delete the version with this ETag. Return True if the blob does not exist any more."""
+        """Delete the blob with this ETag. Return True if it does not exist any more."""
         with service_errors(f"deleting {name}"):
             try:
                 self._client.get_blob_client(name).delete_blob(

@@ -23,13 +23,13 @@ from runner.azure.faults import error_code, service_errors
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
 from runner.core.stored_paths import SHARE_PARTS
 
-# A running upload writes to its part every few seconds.
+# Age of an abandoned part; a running upload writes every few seconds.
 _ABANDONED = timedelta(days=1)
-_SECONDS = len("2026-11-21T22:30:00")  # a listing's times are text, in UTC to 100 ns
+_SECONDS = len("2026-11-21T22:30:00")  # length of a listed time without fractions
 
 
 class ShareParts:
-    """The folder of files that are being uploaded; for several threads."""
+    """The folder of partial uploads; safe for several threads."""
 
     def __init__(self, client: ShareClient) -> None:
         self._client = client
@@ -58,7 +58,7 @@ class ShareParts:
 
 
 _READ_BYTES = 1024 * 1024
-_PARALLEL = 4  # ranges of one file; files travel side by side too
+_PARALLEL = 4  # parallel ranges of one file; files are parallel, too
 _NO_FILE = frozenset({"ParentNotFound", "ResourceNotFound", "ResourceTypeMismatch"})
 
 
@@ -83,7 +83,7 @@ class ShareStore:
         self._parts = ShareParts(client)
 
     def close(self) -> None:
-        """Do nothing: the share has no threads."""
+        """Do nothing, because the share has no threads."""
 
     def find(self, path: str) -> StoredFile | None:
         """Return one file, or None if it does not exist or is a folder."""
@@ -205,7 +205,7 @@ class ShareStore:
                 self._client.get_directory_client(done).create_directory()
 
     def _remove_empty(self, folder: str) -> None:
-        """Remove folders with their last file: `runner data` has no empty folders."""
+        """Remove folders with their last file, because `runner data` has no empty folders."""
         while folder:
             try:
                 self._client.get_directory_client(folder).delete_directory()

@@ -1,4 +1,4 @@
-"""What `runner data` needs of a store of files. Containers and the file share implement it."""
+"""The interface of file stores for `runner data`; containers and the file share implement it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoredFile:
 
 
 class ChangedError(Exception):
-    """The file in storage is not the one that was listed, or it exists and should not."""
+    """The file in storage has changed since it was listed, or exists although it should not."""
 
 
 class SourceChangedError(Exception):
@@ -34,7 +34,7 @@ class SourceChangedError(Exception):
 
 
 class FileStore(Protocol):
-    """Files by path. Methods raise RunnerError if the service refuses or cannot be reached."""
+    """Files by path. Methods raise RunnerError if a request fails."""
 
     def close(self) -> None:
         """Cancel transfers that have not begun."""
@@ -52,7 +52,7 @@ class FileStore(Protocol):
         """Write a file with its MD5, whole or not at all, without sending stored bytes again.
 
         Args:
-            on_bytes: Called with the number of bytes of each part that is stored.
+            on_bytes: Called with the number of bytes of each stored part.
             over: The file to replace; None means that `path` must not exist.
 
         Raises:
@@ -64,10 +64,10 @@ class FileStore(Protocol):
     def get(self, file: StoredFile, target: Path, on_bytes: OnBytes) -> bytes:
         """Write the content of a file to `target` and return its MD5.
 
-        Bytes of an earlier attempt in `target` are continued.
+        Continues a partial download in `target`.
 
         Raises:
-            ChangedError: the file is not the listed one any more.
+            ChangedError: the file has changed since it was listed.
         """
         ...
 
@@ -75,6 +75,6 @@ class FileStore(Protocol):
         """Delete a file. Return False if it does not exist.
 
         Raises:
-            ChangedError: the file is not the listed one any more.
+            ChangedError: the file has changed since it was listed.
         """
         ...

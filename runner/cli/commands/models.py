@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MODEL_COLUMNS = ("model", "versions", "latest", "best", "metric", "age", "size")
 VERSION_COLUMNS = ("version", "aliases", "metric", "age", "size", "files", "run")
-SPARE = ("files", "size", "age")  # dropped first in a narrow terminal
+SPARE = ("files", "size", "age")  # omitted first in a narrow terminal
 
 
 def model_row(model: Model, *, as_text: bool) -> dict[str, Any]:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from runner.core.curves import Curve
 
 _MARKERS = "*o+x#@%&"
-_CHART_SIZE = 72, 10  # columns (without a terminal) and rows, with the frame
+_CHART_SIZE = 72, 10  # size with the frame: columns without a terminal, and rows
 _ASCII = str.maketrans("─│┌┐└┘┤┬", "-|++++|+")
-_MANY = 6  # charts at most
+_MANY = 6  # maximum number of charts
 
 
 def show_charts(out: Output, panels: Mapping[str, Sequence[Curve]], legend: Sequence[str]) -> None:
@@ -27,7 +27,7 @@ def show_charts(out: Output, panels: Mapping[str, Sequence[Curve]], legend: Sequ
 
     Args:
         out: Where to draw.
-        panels: Curves by title, in each panel of the same subjects in the same order.
+        panels: Curves by title. All panels have the same subjects in the same order.
         legend: Names of the subjects.
     """
     is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
@@ -50,7 +50,7 @@ def show_charts(out: Output, panels: Mapping[str, Sequence[Curve]], legend: Sequ
 
 
 def draw_chart(curves: Sequence[Curve], *, is_utf: bool = True) -> list[str]:
-    """Return a chart of all finite values as lines of text; none if there are no finite values.
+    """Return a chart of all finite values as lines of text; empty without finite values.
 
     A single curve is drawn in Braille patterns if the terminal can show them. Several curves have
     one of `_MARKERS` each, in order.
@@ -72,7 +72,7 @@ def draw_chart(curves: Sequence[Curve], *, is_utf: bool = True) -> list[str]:
         marker = "braille" if is_utf and len(curves) == 1 else _MARKERS[number % len(_MARKERS)]
         xs = [extent.x(step) for step, _ in curve.finite]
         plot.plot(xs, [extent.y(value) for _, value in curve.finite], marker=marker)
-    # Positions from 0 to 1 instead of values: plotext cannot draw the largest and smallest floats.
+    # Positions from 0 to 1, because plotext cannot draw the largest and smallest floats.
     for ticks, limits, ends, texts in (
         (plot.xticks, plot.xlim, extent.steps, map(str, extent.steps)),
         (plot.yticks, plot.ylim, extent.values, map(format_metric, extent.values)),
@@ -84,7 +84,7 @@ def draw_chart(curves: Sequence[Curve], *, is_utf: bool = True) -> list[str]:
 
 
 def chart_kind(plot: Path | None) -> str:
-    """Return the suffix of the file, checked before any request."""
+    """Return the suffix of the chart file. Raise RunnerError for another kind of file."""
     if plot is None:
         return ""
     kind = plot.suffix.lower()

@@ -1,4 +1,4 @@
-"""What a submission costs, as text."""
+"""The costs of a submission as text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from runner.core.pricing.cost import KindCost, SubmissionCost
 
-_NO_LIMIT = {True: "no limit, as evicted tasks start again", False: "no limit without `timeout`"}
+_NO_LIMIT = {
+    True: "no limit, because evicted tasks start again",
+    False: "no limit without `timeout`",
+}
 
 
 def cost_lines(cost: SubmissionCost | None) -> dict[str, str]:
-    """Return the lines of a plan about its costs; none for nodes of this machine."""
+    """Return the lines of a plan about its costs; empty for nodes of this machine."""
     from runner.core.pricing.cost import usd_text
     from runner.core.units import format_duration
 
@@ -34,7 +37,7 @@ def _kind_text(cost: KindCost, *, spot: bool) -> str:
     from runner.core.pricing.cost import usd_text
 
     if cost.price is None:
-        return "unknown: the price is not in the table"
+        return "unknown, because the price table lacks the VM size"
     known = cost.expected_micros is not None
     expected = f"{usd_text(cost.expected_micros)} expected" if known else "no `estimate`"
     most = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]+")
-FEW_TASKS = 12  # a larger group is shown as counts
+FEW_TASKS = 12  # tasks; a larger group is shown as counts
 
 
 def show_group(out: Output, view: GroupView) -> None:
@@ -142,7 +142,7 @@ class GroupDisplay:
             self._report_stuck(view)
 
     def _report_stuck(self, view: GroupView) -> None:
-        """Print why tasks wait until somebody acts, once."""
+        """Print, once, why tasks wait for an action of the user."""
         waiting = [row.status for row in view.rows.values() if row.status and row.status.stuck]
         cause = waiting[0].cause if waiting else None
         text = f"stuck: {cause.message}   fix: {cause.fix}" if cause else ""

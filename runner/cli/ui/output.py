@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from runner.protocol.errors import RunnerError
 
 
-_ANY_WIDTH = 1_000_000  # of a table that a program reads
-_SENTENCE = 30  # cells; a longer column of several words is wrapped where there is no room
+_ANY_WIDTH = 1_000_000  # width of a table that a program reads
+_SENTENCE = 30  # width from which a column of several words may be wrapped
 _SENTENCE_MIN = 16
-_LONG_CHARS = 50_000  # of a JSON document that is not indented at all depths
+_LONG_CHARS = 50_000  # size from which a JSON document is not indented at all depths
 
 
 def local_time(moment: datetime) -> str:
@@ -70,7 +70,7 @@ class Output:
 
     @property
     def as_text(self) -> bool:
-        """True if people read the output, False if programs do."""
+        """True for the table format, False for formats that programs read."""
         return self.format is OutputFormat.TABLE
 
     def rows(
@@ -87,7 +87,7 @@ class Output:
             rows: the values by column.
             columns: keys of the rows to print, in order.
             empty: printed on stderr if a table would have no rows.
-            spare: columns that a narrow terminal does without, the first to drop first.
+            spare: columns that a narrow terminal omits, in this order.
         """
         if self.format is OutputFormat.JSON:
             self.text(_json(list(rows)))
@@ -119,7 +119,7 @@ class Output:
             self.text(line)
 
     def text(self, line: str = "") -> None:
-        """Print a line of data on stdout; what could control a terminal is escaped on one."""
+        """Print a line of data on stdout; control characters are escaped on a terminal."""
         Output.has_printed = True
         sys.stdout.write(f"{visible(line) if is_terminal(sys.stdout) else line}\n")
 
@@ -132,7 +132,7 @@ class Output:
         """Print a message on stderr; `style` is `bold`, `dim` or a colour."""
         sys.stdout.flush()
         text = styled(visible(line), style, sys.stderr)
-        if self._view is not None:  # the line has to go above the progress bars
+        if self._view is not None:  # the line must appear above the progress bars
             self._view.log(text, error=True)
             return
         sys.stderr.write(f"{text}\n")
@@ -166,17 +166,17 @@ class Output:
 
         Args:
             question: A sentence that names what is deleted.
-            yes: The answer was given on the command line.
-            again: The command that asks nothing.
+            yes: The user confirmed on the command line.
+            again: The command that does not ask.
 
         Raises:
-            RunnerError: R-NOT-CONFIRMED, the answer was no, or there is no terminal to ask on.
+            RunnerError: R-NOT-CONFIRMED, the answer was no, or there is no terminal.
         """
         from runner.protocol.errors import RunnerError
 
         if yes or self.confirm(question):
             return
-        if is_terminal(sys.stdin):  # whoever answered no needs no command that asks nothing
+        if is_terminal(sys.stdin):  # a user who answered no needs no fix
             why, again = "the question was not answered with y", ""
         else:
             why = "there is no terminal to ask on"
@@ -228,16 +228,16 @@ class Output:
         for name in spare:
             if _line_width(shown, least) > width:
                 shown = [each for each in shown if each != name]
-        for name in reversed(spare):  # a column dropped later may have made space for it
+        for name in reversed(spare):  # omitting a later column may have made room for it
             more = [each for each in columns if each in (*shown, name)]
             shown = more if _line_width(more, least) <= width else shown
         fits = _line_width(shown, longest) <= width
-        folds = _line_width(shown, least) > width  # every column, since none can be left out
+        folds = _line_width(shown, least) > width  # every column, because none can be omitted
         for name in shown:
             table.add_column(
                 _heading(name),
                 justify="right" if _is_number_column(rows, name) else "left",
-                width=longest[name] if fits else None,  # given, so that rich measures no cell
+                width=longest[name] if fits else None,  # given, so that rich does not measure cells
                 no_wrap=name not in wrapped and not folds,
                 overflow="fold",
             )
@@ -271,7 +271,7 @@ def _pair_lines(pairs: Mapping[str, str], stream: TextIO) -> Generator[str]:
 
 
 def _heading(column: str) -> str:
-    """Return the field's name in capitals; a run ID stays as it is, so that it can be copied."""
+    """Return the field's name in capitals; a run ID stays unchanged, so that it can be copied."""
     return column if "-" in column else column.upper().replace("_", " ")
 
 
@@ -284,7 +284,7 @@ def start_output() -> None:
 
 
 def show_error(err: RunnerError, *, as_json: bool = False) -> None:
-    """Print what, why and fix on stderr, a line each.
+    """Print what, why and fix on stderr, one line each.
 
     With `as_json`, also print the error as JSON on stdout, unless a document was printed before.
     """
@@ -296,7 +296,7 @@ def show_error(err: RunnerError, *, as_json: bool = False) -> None:
             "fix": err.fix,
             "exit_code": int(err.exit_code),
         }
-        with suppress(OSError):  # the error may be that stdout cannot be written
+        with suppress(OSError):  # the error may be that stdout is not writable
             Output().text(_json({"error": document}))
     _end_data()
     what, *details = str(err).split("\n")
@@ -338,7 +338,7 @@ def _cell(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return a document, indented; a long one has a line for each element of its lists.
+    """Return an indented document; a long one has one line per element of its lists.
 
     Python's encoder is written in C, but not that of indented text: for 1,000 runs it takes a
     tenth of a second.
@@ -360,7 +360,7 @@ def _plain(value: Any) -> Any:
 
 
 def _lines(value: Any, line: str) -> str:
-    """Return an object with a line for each key, and a list with one for each element."""
+    """Return an object with one line per key, or a list with one line per element."""
     inner = f"{line}  "
     if isinstance(value, Mapping) and value:
         items = cast("Mapping[str, Any]", value).items()
@@ -373,7 +373,7 @@ def _lines(value: Any, line: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinities by strings: JSON has no numbers for them."""
+    """Replace NaN and infinities by strings, because JSON cannot represent them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

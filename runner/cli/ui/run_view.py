@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 LAST_LINES = 20
-MESSAGE_WIDTH = 60  # leaves space for the bar on 100 columns
+MESSAGE_WIDTH = 60  # characters, which leaves room for the bar in 100 columns
 
 
 class RunDisplay:
@@ -59,9 +59,9 @@ class RunDisplay:
             case events.LogSkipped(stream, size_bytes):
                 self._skipped(stream, size_bytes)
             case events.ContactLost(why):
-                self._print(f"warning: lost contact ({why}); retrying, the run is not affected")
+                self._print(f"warning: connection lost ({why}); retrying, the run is not affected")
             case events.ContactRestored():
-                self._print("contact restored")
+                self._print("connection restored")
             case events.StillWatching():
                 pass
             case events.RunEnded():
@@ -157,13 +157,13 @@ def _short(message: str) -> str:
 
 
 def _last_redraw(line: str) -> str:
-    """Return what a terminal shows of a line with carriage returns."""
+    """Return the part of a line that a terminal shows after carriage returns."""
     text = line.rstrip("\r")
     return text.rsplit("\r", 1)[-1] + line[len(text) : len(text) + 1]
 
 
 def cause_lines(cause: WaitCause) -> list[str]:
-    """Return why a run waits, in lines: the cause, and if it is stuck, evidence and fix."""
+    """Return lines that explain why a run waits: cause and, if it is stuck, evidence and fix."""
     if not cause.stuck:
         return [cause.message]
     since = f" (since {local_time(cause.since)})" if cause.since else ""
@@ -191,7 +191,7 @@ def result_document(
     folder: Path | None,
     model: RunModel | None = None,
 ) -> dict[str, Any]:
-    """Return the outcome for programs: `result.json`, and the places of everything."""
+    """Return the outcome for `-o json`: `result.json`, with all locations."""
     from runner.protocol.metrics import range_problems
 
     result: dict[str, Any] = dict(ended.result.raw) if ended.result else {}
@@ -244,10 +244,10 @@ def print_summary(
     if model is not None:
         pairs["model"] = f"registered {model}" if model.version else str(model)
     if ended.result and ended.result.status == "succeeded" and not ended.result.outputs:
-        out.warning("the run kept no file: a model that was not saved is lost with the node")
+        out.warning("the run kept no files; a model that the script did not save is lost")
     if ended.result and ended.result.status == "succeeded":
         for problem in range_problems(record.expect, ended.result.metrics):
-            out.warning(f"outside of the expected range: {problem}")
+            out.warning(f"outside the expected range: {problem}")
     commands = _next_commands(record, ended, folder)
     if model is not None:
         register = f"runner models register {record.run_id}"
@@ -320,7 +320,7 @@ def expected_text(record: RunSpec, result: RunResult) -> str:
     if result.status == "cancelled" or not record.expect:
         return ""
     if problems := range_problems(record.expect, result.metrics):
-        return f"outside of the range: {'; '.join(problems)}"
+        return f"outside the range: {'; '.join(problems)}"
     return ", ".join(f"{each.metric} {each}" for each in record.expect) + ": within"
 
 
@@ -336,12 +336,12 @@ _SHOWN = 5
 
 
 def output_pairs(result: RunResult, listed: int = _SHOWN, *, sizes: bool = False) -> dict[str, str]:
-    """Return what was kept of a run and from where, and what was not, for people.
+    """Return the kept files of a run with their origin, and the files that were not kept.
 
     Args:
         result: Outcome of the run.
-        listed: Most names that are shown.
-        sizes: Show the size of each file.
+        listed: Maximum number of names to show.
+        sizes: True shows the size of each file.
     """
     from collections import Counter
 
@@ -372,7 +372,7 @@ def output_pairs(result: RunResult, listed: int = _SHOWN, *, sizes: bool = False
 
 
 def _in_all(result: RunResult, view: StageView) -> dict[str, str]:
-    """Return the total time with the stages of this machine: services, upload, boot, download."""
+    """Return the total time, including the stages on this machine: services, upload, download."""
     from runner.cli.ui.output import format_stages
     from runner.core.units import format_duration
 

@@ -31,7 +31,7 @@ def is_terminal(stream: TextIO) -> bool:
 def open_closed_streams() -> None:
     """Replace streams that the shell has closed (`>&-`) by /dev/null.
 
-    This must come first: else the next file or socket gets the number, and our output.
+    Call this first; otherwise the next file or socket gets the number, and our output.
     """
     for number in range(3):
         try:
@@ -80,9 +80,9 @@ _IN_LOG = re.compile(f"{_COLOUR}|{_SEQUENCES}|[{_CONTROLS}]")
 
 
 def visible(text: str, *, cell: bool = False) -> str:
-    """Escape control characters: names and messages of others must not control the terminal.
+    """Escape control characters, so that names and messages cannot control the terminal.
 
-    Colours and line ends stay, unless the text is a `cell` of a table.
+    Colours and line ends are kept, unless the text is a `cell` of a table.
     """
     if text.isprintable():
         return text
@@ -92,7 +92,7 @@ def visible(text: str, *, cell: bool = False) -> str:
 
 
 def shown_log(line: str, stream: TextIO) -> str:
-    """Return a line that a script wrote: on a terminal, its colours are all that has an effect."""
+    """Return a line that a script wrote, on a terminal without control sequences except colours."""
     if line.isprintable() or not is_terminal(stream):
         return line
     kept = _IN_LOG.sub(lambda found: found[0] if re.fullmatch(_COLOUR, found[0]) else "", line)
@@ -109,7 +109,7 @@ def mark(symbol: str, fallback: str, stream: TextIO | None = None) -> str:
     return symbol
 
 
-# How the end of a stage is marked: symbol, fallback and colour.
+# Marks of the end of a stage: symbol, fallback and colour.
 _ENDS = {
     "end": ("✓", "+", "green"),
     "failed": ("✗", "x", "red"),
@@ -118,8 +118,8 @@ _ENDS = {
     "skipped": ("-", "-", "dim"),
 }
 _LABEL_WIDTH = 12
-_SHOWN_FROM_S = 0.05  # shorter times are not printed
-_COUNT_EVERY_S = 10.0  # between two lines of a stage that counts, without a terminal
+_SHOWN_FROM_S = 0.05  # seconds; shorter times are not printed
+_COUNT_EVERY_S = 10.0  # seconds between two lines of a stage that counts, without a terminal
 
 
 class StageView:
@@ -130,7 +130,7 @@ class StageView:
         self._tasks: dict[str, TaskID] = {}
         self._started: dict[str, float] = {}
         self._announced: dict[str, str] = {}
-        self._counted: dict[str, float] = {}  # when it printed how much is done
+        self._counted: dict[str, float] = {}  # time of the last progress line
         self.began = time.monotonic()
         self.seconds: dict[str, float] = {}  # duration of each finished stage
 
@@ -150,7 +150,7 @@ class StageView:
             self._line(mark("…", "."), "", progress.stage, _text(progress))
 
     def _is_due(self, stage: str) -> bool:
-        """Return True if a stage has printed nothing for some time."""
+        """Return True if it is time for another progress line of a stage."""
         now = time.monotonic()
         if now - self._counted.get(stage, self._started[stage]) < _COUNT_EVERY_S:
             return False
@@ -191,7 +191,7 @@ class StageView:
         self._counted.pop(progress.stage, None)
         if self._live is not None and progress.stage in self._tasks:
             self._live.remove_task(self._tasks.pop(progress.stage))
-            self._live.refresh()  # else the next line would be printed above a stale display
+            self._live.refresh()  # otherwise the next line would appear above a stale display
         symbol, fallback, style = _ENDS[progress.state]
         took = format_duration(seconds) if seconds >= _SHOWN_FROM_S else ""
         message = "  ".join(part for part in (_text(progress), took) if part)
@@ -255,7 +255,7 @@ def _columns() -> list[ProgressColumn]:
 
 def _text(progress: Progress) -> str:
     """Return the message with the count in the stage's unit."""
-    message = " ".join(progress.message.splitlines())  # a program's message may have several lines
+    message = " ".join(progress.message.splitlines())  # messages may have several lines
     if progress.total is None or progress.done is None or progress.state == "failed":
         return message
     if progress.unit == "bytes":

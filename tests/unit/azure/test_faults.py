@@ -91,7 +91,7 @@ def test_wrong_clock_is_named_as_the_cause_of_a_rejected_sign_in(ahead_min: int,
     error.response = SimpleNamespace(headers={"Date": format_datetime(theirs, usegmt=True)})
     mapped = to_runner_error(error, "testing")
     assert said in mapped.what
-    assert ("set the clock" in mapped.fix) is (abs(ahead_min) > 5)
+    assert ("correct the clock" in mapped.fix) is (abs(ahead_min) > 5)
     error.response.headers["Date"] = "yesterday"
     assert to_runner_error(error, "testing").code == "R-ACCESS-DENIED"
 
@@ -166,5 +166,5 @@ def test_fix_for_responding_services_does_not_start_them(
 def test_broken_connection_to_another_machine_suggests_no_local_up() -> None:
     error = ServiceRequestError("refused", error=NewConnectionError(HTTPConnection("a.test"), "x"))
     mapped = to_runner_error(error, "testing")
-    assert mapped.what == "the services cannot be reached"
+    assert mapped.what == "cannot connect to the services"
     assert mapped.fix == "check the network, and run the same command again"

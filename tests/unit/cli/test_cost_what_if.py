@@ -69,7 +69,7 @@ def test_an_unknown_price_is_not_counted_as_zero(capsys: pytest.CaptureFixture[s
     ("words", "text"),
     [
         (("$TargetLowPriorityNodes = ;",), "cannot simulate formula 1"),
-        (("--vm-size", "x=0"), "a speed is a number from 0.001"),
+        (("--vm-size", "x=0"), "expected a speed from 0.001"),
         (("--task-slots", "4"), "a task needs 4 slots, but a node has 1"),
         (("--deadline", "0s"), "--deadline"),
         (("--trace", "none.jsonl"), "cannot be read"),

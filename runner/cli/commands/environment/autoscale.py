@@ -1,4 +1,4 @@
-"""`runner pool autoscale`: try formulas on a live pool, in a simulation, and against rules."""
+"""`runner pool autoscale`: evaluate formulas on a pool, simulate them, and check them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ScaledPoolOption = Annotated[
     str | None,
     typer.Option(
         "--pool",
-        help="Pool to evaluate it on.",
+        help="Pool to evaluate the formula on.",
         show_default="the only pool with a formula",
         autocompletion=complete_pool,
     ),
@@ -134,7 +134,7 @@ def last(call: Invocation, pool: ScaledPoolOption = None) -> None:
                 + (
                     "the service waits for the end of a resize"
                     if view.allocation != "steady"
-                    else "the values do not describe the pool now"
+                    else "the values do not describe the present pool"
                 )
             )
     if run.error is not None:
@@ -160,7 +160,7 @@ def apply(
     ] = None,
     yes: YesOption = False,
 ) -> None:
-    """Check and evaluate a formula, and give it to a pool.
+    """Check and evaluate a formula, and set it on a pool.
 
     Shows the change and asks for confirmation. The formula of a pool that a stack declares is
     changed in the stack's file instead.
@@ -242,7 +242,7 @@ NamedPoolOption = Annotated[
     str | None,
     typer.Option(
         "--pool",
-        help="Take formula, interval, slots and VM size from this pool.",
+        help="Use formula, interval, slots and VM size of this pool.",
         show_default=False,
     ),
 ]
@@ -280,7 +280,7 @@ def lint(
     boot: BootOption = "4m",
     spot: Annotated[
         bool,
-        typer.Option("--spot/--dedicated", help="Kind of nodes that the pool is meant to have."),
+        typer.Option("--spot/--dedicated", help="Kind of nodes that the pool should have."),
     ] = True,
 ) -> None:
     """Find mistakes in formulas that Batch accepts, such as a missing upper bound."""
@@ -328,7 +328,7 @@ DurationOption = Annotated[
     typer.Option(
         "--duration",
         metavar="DURATION",
-        help="Length of a task: 30m, 20m-1h, exponential(30m) or lognormal(30m, 0.5).",
+        help="Duration of a task: 30m, 20m-1h, exponential(30m) or lognormal(30m, 0.5).",
     ),
 ]
 OverOption = Annotated[
@@ -350,9 +350,7 @@ WorkloadOption = Annotated[
 ]
 SetupOption = Annotated[
     str,
-    typer.Option(
-        "--setup", metavar="TIME", help="Time that each attempt of a task takes before its work."
-    ),
+    typer.Option("--setup", metavar="TIME", help="Setup time of each attempt of a task."),
 ]
 CheckpointOption = Annotated[
     str | None,
@@ -390,7 +388,8 @@ DedicatedQuotaOption = Annotated[
     int | None, typer.Option("--dedicated-quota", min=0, help="Maximum number of dedicated nodes.")
 ]
 VmSizeOption = Annotated[
-    str | None, typer.Option("--vm-size", help="VM size, for its price.", show_default=False)
+    str | None,
+    typer.Option("--vm-size", help="VM size, which decides the price.", show_default=False),
 ]
 PriceRegionOption = Annotated[
     str | None, typer.Option("--region", help="Region of the prices.", show_default=False)
@@ -551,7 +550,7 @@ def to_assumed(
     needed: bool = True,
     **given: Any,
 ) -> Assumed:
-    """Return the pool that a simulation assumes; see `assume`."""
+    """Return the pool to simulate; see `assume`."""
     from runner.core.home import runner_home
     from runner.core.pricing.machines import region_name
     from runner.flows.environment.autoscale import PoolSetting, assume
@@ -568,14 +567,14 @@ def to_assumed(
 
 
 def to_seconds(flag: str, text: str, least: str, most: str) -> float:
-    """Return the seconds of a duration flag. Raise R-FLAG-VALUE."""
+    """Return the seconds of a duration option. Raise R-FLAG-VALUE."""
     from runner.core.units import parse_duration_flag
 
     return parse_duration_flag(flag, text, least, most).total_seconds()
 
 
 def to_ms(flag: str, text: str, least: str, most: str) -> int:
-    """Return the milliseconds of a duration flag. Raise R-FLAG-VALUE."""
+    """Return the milliseconds of a duration option. Raise R-FLAG-VALUE."""
     return round(to_seconds(flag, text, least, most) * 1000)
 
 

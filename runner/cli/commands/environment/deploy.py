@@ -79,12 +79,12 @@ def cost_rows(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
 
 
 def _idle(cost: PoolCost) -> str:
-    """Return the price of the nodes that a pool keeps without tasks, and when it keeps them."""
+    """Return the price of the nodes that a pool keeps without tasks, and at which times."""
     if not cost.idle_spot + cost.idle_dedicated:
         return "0"
     usd = cost.idle_usd_per_hour
     before = "below " if cost.bounded and cost.idle_spot else ""
-    if cost.scenario == "formula":  # it may keep them at some hours only
+    if cost.scenario == "formula":  # it may keep them only at some hours
         before = before or "up to "
     return _money(usd, before) + (" in office hours" if cost.scenario == "office_hours" else "")
 
@@ -140,7 +140,7 @@ def _show_declared(out: Output, plan: Plan) -> None:
 
 
 def _refuse_impossible(out: Output, settings: Settings, plan: Plan) -> None:
-    """Raise the first problem that would fail a deployment half-way."""
+    """Raise the error of the first problem that would interrupt a deployment."""
     from runner.flows.environment.check import first_failure
 
     failure = first_failure(run_checks_of(out, settings, plan.folder))
@@ -150,7 +150,7 @@ def _refuse_impossible(out: Output, settings: Settings, plan: Plan) -> None:
 
 
 def run_checks_of(out: Output, settings: Settings, folder: Path) -> Sequence[Check]:
-    """Run the checks of a stack with their progress on stderr."""
+    """Run the checks of a stack, with progress on stderr."""
     from runner.flows.environment.check import run_checks
 
     with out.stages() as view:
@@ -217,7 +217,7 @@ def show_checks(out: Output, settings: Settings, folder: Path) -> Sequence[Check
         out.rows(rows, tuple(rows[0]))
         return found
     if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
-        # On a terminal, the lines of the progress have said it.
+        # On a terminal, the progress display has shown it.
         out.rows(rows, ("check", "state", "detail"))
     for each in found:
         if each.fix:
@@ -256,7 +256,9 @@ def up(
     check: Annotated[bool, typer.Option(help="Run the checks of `runner check` first.")] = True,
     refresh: Annotated[
         bool,
-        typer.Option("--refresh", help="Create again what was deleted in Azure by other means."),
+        typer.Option(
+            "--refresh", help="Create resources again that were deleted in Azure by other means."
+        ),
     ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -266,7 +268,7 @@ def up(
     if check:
         _refuse_impossible(out, settings, plan)
     environment, changes = _find_changes(out, settings, plan, yes=yes, refresh=refresh)
-    if output is OutputFormat.TABLE:  # otherwise stdout is only for the outputs
+    if output is OutputFormat.TABLE:  # with a machine-readable format, stdout has only the outputs
         _show_changes(out, plan, changes)
     from runner.flows.environment import deploy, images
     from runner.flows.environment.plan import refuse_changed
@@ -380,10 +382,12 @@ def down(
         deploy.refuse_active_runs(remains, stack=stack, everything=everything)
     _show_removal(out, settings, remains, everything=everything)
     if not (everything or any(not r.protect for r in remains.resources)):
-        out.note("already down; `runner down --everything` deletes the remaining resources, too")
+        out.note("already deleted; `runner down --everything` also deletes the remaining resources")
         _print_remaining(out, remains.resources)
         return
-    question = "Delete everything, with all runs and models?" if everything else "Take it down?"
+    question = (
+        "Delete everything, with all runs and models?" if everything else "Delete these resources?"
+    )
     if not (yes or out.confirm(question)):
         raise _declined("R-DOWN-DECLINED", "nothing was deleted")
     with out.stages() as view:
@@ -405,7 +409,7 @@ def _show_removal(out: Output, settings: Settings, remains: Remains, *, everythi
     out.note(f"stack {settings.stack!r}: deletes {len(doomed)} of {total} resources")
     _warn_of_images(out, remains.versions)
     if everything:
-        out.warning("this deletes runs, models and data for good")
+        out.warning("this deletes runs, models and data permanently")
     elif out.as_text:
         out.note("remaining resources and their costs:")
         out.rows([_remaining_row(part) for part in remains.parts], REMAINING_COLUMNS)

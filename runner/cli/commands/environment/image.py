@@ -63,7 +63,7 @@ def list_(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
 
     out = Output(output)
     rows = [_row(version, output) for version in list_versions(*_open(stack))]
-    out.rows(rows, _COLUMNS, empty="no versions: runner image build")
+    out.rows(rows, _COLUMNS, empty="no versions; to build one: runner image build")
 
 
 @app.command()

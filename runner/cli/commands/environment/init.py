@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 class _Known(NamedTuple):
-    """What `az` lists, and why it lists no subscription."""
+    """The lists of `az`, and why it has no subscription."""
 
     subscriptions: Sequence[ListedSubscription]
     why: str
     locations: Collection[str]
-    accounts: Mapping[str, Sequence[ListedAccount]]  # by field of Answers
+    accounts: Mapping[str, Sequence[ListedAccount]]  # by field of `Answers`
 
 
 _OPTIONS = {"batch_account": "--adopt"}
@@ -152,12 +152,12 @@ def _ask_and_write(
         raise RunnerError(
             "R-INIT-SUBSCRIPTION",
             "the subscription is missing",
-            why=f"there is no --subscription, and {why}",
+            why=f"no --subscription was given, and {why}",
             fix="add --subscription ID, or run `az login` first",
             exit_code=ExitCode.USAGE,
         )
     if answers.budget in ("", "0"):
-        answers = replace(answers, email="")  # which has no use
+        answers = replace(answers, email="")  # which is useless here
     plan = first_files.plan_answers(answers, settings, os.environ)
     return answers, plan, first_files.write_files(answers, folder)
 
@@ -165,7 +165,7 @@ def _ask_and_write(
 def _accounts(
     field: str, answers: Answers, text: str | None, *, asking: bool
 ) -> Sequence[ListedAccount]:
-    """Return the accounts that a question is about, if they are needed to ask it or to find one."""
+    """Return the accounts that a question offers, if they are needed."""
     from runner.flows.environment.first_files import load_accounts
 
     if not answers.subscription:
@@ -178,7 +178,7 @@ def _accounts(
 
 
 def _is_asked(field: str, answers: Answers, known: _Known) -> bool:
-    """Return False for a question that earlier answers settle."""
+    """Return False for a question that earlier answers decide."""
     if field == "batch_account":
         return field in known.accounts
     if field in ("storage_account", "resource_group"):
@@ -190,7 +190,7 @@ def _is_asked(field: str, answers: Answers, known: _Known) -> bool:
 def _choose_stack(
     out: Output, settings: Settings, folder: Path, *, asking: bool, force: bool
 ) -> str:
-    """Return the name of the stack; its file does not exist, or may be replaced."""
+    """Return the name of a stack whose file does not exist or may be replaced."""
     from runner.flows.environment.first_files import stack_file
 
     stack = settings.stack
@@ -199,7 +199,7 @@ def _choose_stack(
             raise RunnerError(
                 "R-INIT-EXISTS",
                 f"{file} exists",
-                why="an existing file is not replaced without a question",
+                why="without a terminal, an existing file is not replaced",
                 fix="add --force to replace it, or --stack NAME for another stack",
                 exit_code=ExitCode.USAGE,
             )
@@ -212,7 +212,7 @@ def _choose_stack(
 
 def _subscription_lines(subscriptions: Sequence[ListedSubscription], why: str) -> Sequence[str]:
     if not subscriptions:
-        return (f"{why}: type an ID, or Enter to set ARM_SUBSCRIPTION_ID later",)
+        return (f"{why}: type an ID, or press Enter to set ARM_SUBSCRIPTION_ID later",)
     return [
         f"{number}  {each.name}  {each.id}{'  (current)' if each.current else ''}"
         for number, each in enumerate(subscriptions, 1)
@@ -268,7 +268,7 @@ def _ask(
     question: Question,
     known: _Known,
 ) -> Answers:
-    """Ask until the answer is valid. Enter takes the default."""
+    """Ask until the answer is valid. Enter selects the default."""
     from runner.flows.environment.first_files import account_lines, region_lines, size_lines
 
     out.note("")

@@ -233,7 +233,7 @@ def prune(
     freed = format_size(plan.size_bytes)
     if rows and not dry_run:
         again = f"runner local prune {'--all ' if everything else ''}--yes"
-        question = f"Delete this, which frees about {freed}?"
+        question = f"Delete these files to free about {freed}?"
         out.confirm_deletion(question, yes=yes, again=again)
         with out.stages() as view:
             prune_flow(settings, plan, view.on_progress)
@@ -281,7 +281,7 @@ def _show(out: Output, found: LocalStatus) -> None:
             user = "your user" if found.isolation == "environment" else found.isolation
             out.note(f"tasks run as {user}", style="dim")
         if found.refusal:
-            out.note(f"no task is started: {found.refusal}")
+            out.note(f"no tasks are started: {found.refusal}")
 
 
 def _seconds(flag: str, text: str | None) -> float | None:

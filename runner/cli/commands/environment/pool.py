@@ -34,7 +34,7 @@ _COLUMNS = (
     *("pool", "vm_size", "state", "spot", "dedicated", "slots", "running_tasks"),
     *("price", "usd_per_hour", "autoscale"),
 )
-_SPARE = ("slots", "state", "price", "dedicated", "vm_size")  # dropped first in a narrow terminal
+_SPARE = ("slots", "state", "price", "dedicated", "vm_size")  # omitted first in a narrow terminal
 _NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since", "problem")
 
 
@@ -70,7 +70,7 @@ def list_(call: Invocation) -> None:
 
 
 def _hint_at_azure(out: Output, settings: Settings) -> None:
-    """Mention the stack in this folder, whose pools may have been meant."""
+    """Mention the stack in this folder, whose pools the user may have expected."""
     from pathlib import Path
 
     if Path(f"Pulumi.{settings.stack}.yaml").is_file():
@@ -212,9 +212,9 @@ def drain(
         return
     runs = sum(each.runs for each in done.jobs)
     what = f"moved to pool {note.to}" if note.to else "paused"
-    out.note(f"{runs} unfinished runs {what}; {len(done.nodes)} nodes take no tasks any more")
+    out.note(f"{runs} unfinished runs {what}; {len(done.nodes)} nodes take no new tasks")
     for job_id in done.foreign:
-        out.warning(f"job {job_id} has tasks that are not runs: its queued tasks wait in the pool")
+        out.warning(f"job {job_id} has tasks that are not runs; its queued tasks wait in the pool")
     if call.settings().target != "local":
         resize = f"`runner pool resize {note.name} 0`"
         out.note(f"its nodes cost money until its formula removes them, or {resize} does")
@@ -377,7 +377,7 @@ def _nodes(current: int, target: int, states: Any) -> str:
 
 
 def _price(found: PoolStatus) -> str:
-    """Return the prices of the kinds of node that the pool has or wants, by default spot."""
+    """Return the prices of the kinds of nodes that the pool has or targets, by default spot."""
 
     if found.free:
         return "free"

@@ -40,14 +40,15 @@ def selftest(
         typer.Option("--max-cost", metavar="USD", min=0, help="Maximum cost on Azure."),
     ] = 5.0,
     training: Annotated[
-        bool, typer.Option(help="Also train MNIST, and lose its node once.")
+        bool, typer.Option(help="Also train MNIST, with one eviction of its node.")
     ] = True,
     data: DataOption = None,
     check: Annotated[bool, typer.Option(help="Run the checks of `runner check` first.")] = True,
     report: Annotated[
         Path,
         typer.Option(
-            "--report", help="JSON file of the report; the same is written as .md beside it."
+            "--report",
+            help="JSON file for the report; the same is written as Markdown (.md) next to it.",
         ),
     ] = Path("selftest-report.json"),
     yes: YesOption = False,
@@ -55,7 +56,7 @@ def selftest(
 ) -> None:
     """Compare the answers of a target with those of the emulator, and train once on it.
 
-    On Azure it deploys a stack of its own, and removes it with everything in it.
+    On Azure, it deploys a temporary stack, and deletes it with all its resources.
     """
     from runner.flows.selftest.report import SelftestReport
     from runner.flows.selftest.selftest import ask_emulator, reporting, run_selftest

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A run that was watched to its end.
+    """A run that has been watched to its end.
 
     `folder` has the downloaded outputs. `problem` is the error of a failed download; it is raised
     after the summary.
@@ -147,7 +147,7 @@ def report(
 
 
 def _take_out(out: Output, connection: Connection, record: RunSpec) -> None:
-    """Take the node of a failed run out of scheduling if it fails tasks that succeed elsewhere."""
+    """Disable scheduling on the node of a failed run if other nodes succeed with the same tasks."""
     from runner.flows.runs.stuck import take_out_failing_node
 
     try:
@@ -164,7 +164,7 @@ def _restored(each: RehearsedEviction, run_id: str) -> str:
 
 
 def _missed(found: RehearsalReport) -> str:
-    """Return when the first eviction would have come."""
+    """Return when the first eviction would have happened."""
     from runner.core.units import format_duration
 
     if found.missed is None:
@@ -237,7 +237,7 @@ def _settle(
         return None
     try:
         return settle_model(connection, record, view.on_progress)
-    except KeyboardInterrupt:  # the run has ended; its agent or `models register` registers it
+    except KeyboardInterrupt:  # the run has ended, so its agent or `models register` registers it
         return None
 
 

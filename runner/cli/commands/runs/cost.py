@@ -1,4 +1,4 @@
-"""`runner cost`: what runs cost, by what their node time was spent on."""
+"""`runner cost`: the costs of runs, by purpose of their node time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _ShowByDefault(TyperGroup):
     """Run `show` unless the first word is a command or `--help`: `runner cost RUN`."""
 
     def with_default(self, words: Sequence[str]) -> list[str]:
-        """Return the words that follow `cost`, with a command."""
+        """Return the words after `cost`, with the default command if there is none."""
         is_named = bool(words) and words[0] in (*self.commands, "--help", "-h")
         return [*words] if is_named else [_DEFAULT, *words]
 
@@ -48,7 +48,7 @@ _COLUMNS = (
     "runs", "cost", "node_hours", "useful", "boot", "setup", "lost", "evicted", "failed", "idle",
 )  # fmt: skip
 _SPARE = ("setup", "boot", "failed", "idle", "runs")
-_MANY = 20  # bars at most
+_MANY = 20  # maximum number of bars
 _MARKERS: dict[str, str] = {
     "useful": "#", "boot": "b", "setup": "s", "lost": "x", "evicted": "e", "failed": "f",
     "idle": ".",
@@ -82,7 +82,9 @@ def show(
     ] = None,
     vm_size: Annotated[
         str | None,
-        typer.Option("--vm-size", help="VM size, for its price.", show_default="that of the pool"),
+        typer.Option(
+            "--vm-size", help="VM size, which decides the price.", show_default="that of the pool"
+        ),
     ] = None,
     region: Annotated[
         str | None,
@@ -119,7 +121,7 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show the cost of runs: useful work, boot, what evictions cost, and idle nodes."""
+    """Show the costs of runs: useful work, boot, evictions and idle nodes."""
     from datetime import UTC, datetime
 
     from runner.core.units import parse_since
@@ -157,7 +159,9 @@ def show(
         rows.append({report.by: "total", **_texts(report, report.total)})
         rows[-1]["runs"] = sum(len(row.runs) for row in report.rows)
     columns = (report.by, *(n for n in _COLUMNS if any(row.get(n) for row in rows)))
-    out.rows(rows, columns, empty="no run has used a node: runner ps -a", spare=_SPARE)
+    out.rows(
+        rows, columns, empty="no run has used a node; to list runs: runner ps -a", spare=_SPARE
+    )
     if rows:
         _print_notes(out, report)
         if sys.stdout.isatty() if chart is None else chart:
@@ -170,7 +174,7 @@ app.command("whatif")(whatif)
 def _reconcile(
     out: Output, report: CostReport, path: Path, account: str, since: datetime | None
 ) -> None:
-    """Print what Azure billed for pools next to what is on record."""
+    """Print the costs of pools that Azure billed next to those on record."""
     from itertools import groupby
 
     from runner.core.pricing.billing import load_export, reconcile, total
@@ -204,10 +208,14 @@ def _reconcile(
         )
     columns = tuple(rows[0]) if rows else ("pool",)
     out.rows(rows, columns, empty=f"{path} has no rows about Batch account {account}")
-    out.note(f"{path}: {export.since} to {export.until}, in UTC; {export.others} rows of others")
+    out.note(
+        f"{path}: {export.since} to {export.until}, in UTC; {export.others} rows of other resources"
+    )
     if export.currencies:
         named = ", ".join(sorted(export.currencies))
-        out.warning(f"costs in {named} are unknown in USD, and not compared; the hours are")
+        out.warning(
+            f"costs in {named} are not compared, because their value in USD is unknown; hours are"
+        )
     if report.is_free:
         out.note("nodes on this machine are free; add --vm-size and --region for a price")
     elif rows:
@@ -339,10 +347,10 @@ def _usd(micro: int | None) -> str:
     return f"{usd:.2f} USD" if usd >= 10 else f"{usd:.4f} USD"
 
 
-# What is in no sum, by cause.
+# Node time that is in no sum, by cause.
 _GAPS = {
     "unreadable": "attempts with unreadable records",
-    "clock": "attempts during which the clock of their node was changed",
+    "clock": "attempts during which the clock of the node was changed",
     "boot": "the boot of nodes whose start is unknown",
     "lost": "the time after the last event of attempts on lost nodes",
     "end": "the time after the last run of nodes that are gone",
@@ -387,7 +395,7 @@ def _print_notes(out: Output, report: CostReport) -> None:
 
 
 def _draw(out: Output, report: CostReport) -> None:
-    """Draw the parts of each row: in USD, or in node time if nothing has a price."""
+    """Draw the parts of each row: in USD, or in node time if no price is known."""
     from runner.core.pricing.ledger import PARTS
 
     is_priced = any(row.spent.total_micro for row in report.rows)

@@ -1,4 +1,4 @@
-"""`runner cost whatif`: what tasks would cost with other formulas, VM sizes and policies."""
+"""`runner cost whatif`: the costs of tasks with other formulas, VM sizes and policies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def whatif(
     run: Annotated[
         str | None,
         typer.Option(
-            "--run", help="Take the save time and the evictions from this run.", show_default=False
+            "--run", help="Use the save time and the evictions of this run.", show_default=False
         ),
     ] = None,
     nodes: Annotated[
@@ -50,12 +50,12 @@ def whatif(
         typer.Option(
             "--deadline",
             metavar="TIME",
-            help="Time in which all tasks have to end.",
-            show_default="twice the time of dedicated nodes",
+            help="Deadline of all tasks.",
+            show_default="twice the time on dedicated nodes",
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, max=100, help="Number of simulations of each option.")
+        int, typer.Option("--seeds", min=1, max=100, help="Number of simulations per option.")
     ] = 3,
     tasks: pools.TasksOption = 100,
     duration: pools.DurationOption = "30m",
@@ -89,7 +89,7 @@ def whatif(
         typer.Option(
             "--vm-size",
             metavar="SIZE[=SPEED]",
-            help="VM size, for its price; SPEED: how much faster it is; can be repeated.",
+            help="VM size, which decides the price; SPEED is its relative speed; can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -100,11 +100,11 @@ def whatif(
     plot: pools.PlotOption = None,
     chart: pools.ChartOption = None,
 ) -> None:
-    """Compare what tasks cost with formulas, VM sizes and policies, and by which deadline.
+    """Compare the costs and deadlines of tasks with formulas, VM sizes and policies.
 
     Nothing is created. The policies are on-demand (dedicated nodes), greedy (spot nodes as long as
     the deadline allows), uniform (Uniform Progress of "Can't Be Late", NSDI 2024) and forecast
-    (dedicated nodes for what spot nodes will not reach).
+    (dedicated nodes for the expected shortfall of spot nodes).
     """
     from runner.cli.ui.charts import chart_kind, show_charts, write_chart
     from runner.core.simulation.scenario import Scenario
@@ -172,7 +172,7 @@ def _size(text: str) -> tuple[str, float]:
         raise RunnerError(
             "R-FLAG-VALUE",
             f"invalid --vm-size {text!r}",
-            why="a speed is a number from 0.001 to 1000",
+            why="expected a speed from 0.001 to 1000",
             fix="--vm-size Standard_NC24ads_A100_v4=8",
         )
     return name, speed
@@ -280,7 +280,9 @@ def _show_interval(
             f"{format_duration(best.mtbf_s)}"
         )
     elif measured is not None:
-        missing = "was not evicted: set --mtbf" if measured.save_s else "saved nothing: set --save"
+        missing = (
+            "was not evicted: set --mtbf" if measured.save_s else "saved no checkpoint: set --save"
+        )
         out.note(f"no checkpoint interval is recommended: the run {missing}")
 
 

@@ -1,4 +1,4 @@
-"""`runner dev`: keep a node for some time, to work on it with `runner ssh`."""
+"""`runner dev`: reserve a node for some time, to work on it with `runner ssh`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runner.cli.ui.terminal import StageView
     from runner.protocol.run_spec import RunSpec
 
-_MARGIN_S = 60  # of the time limit, beyond the end of the command
+_MARGIN_S = 60  # extra time limit, beyond the end of the command
 
 
 def dev(
@@ -95,7 +95,7 @@ def dev(
     place = find_location(connection, record)
     server = find_jupyter(connection, home, place)
     forward = Forward(free_local_port(server.port), server.port)
-    # Until the run ends; a login without a command would be a shell.
+    # Sleep until the run ends; ssh without a command would open a shell.
     rest = ("sleep", str(seconds))
     with open_login(connection, home, place, rest, terminal=False, forwards=[forward]) as login:
         port = forward.local if login.over_ssh else forward.remote
@@ -109,7 +109,9 @@ def dev(
 
 def _tell(out: Output, run_id: str, ends: datetime) -> None:
     out.note(f"to work on it: runner ssh {run_id}")
-    out.note(f"it ends by itself at {local_time(ends)}; files written there are its outputs then")
+    out.note(
+        f"it ends by itself at {local_time(ends)}; the files written on it then become its outputs"
+    )
     out.note(f"to end it now: runner cancel {run_id}")
 
 

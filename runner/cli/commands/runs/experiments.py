@@ -28,7 +28,7 @@ def ls(call: Invocation) -> None:
     rows = [_texts(each) for each in documents] if out.as_text else documents
     columns = ("experiment", "runs", "states", "best", "metric", "value", "newest")
     spare = ("metric", "newest") if out.as_text else ()
-    out.rows(rows, columns, empty="no runs: runner train mnist", spare=spare)
+    out.rows(rows, columns, empty="no runs; to start one: runner train mnist", spare=spare)
 
 
 @app.command("show")

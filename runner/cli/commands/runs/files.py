@@ -33,7 +33,7 @@ def ls(
         typer.Option(
             "--sas",
             metavar="TIME",
-            help="Print URLs that anybody can open for this time: 1h, 7d.",
+            help="Print URLs that anyone can open for this time: 1h, 7d.",
             show_default=False,
         ),
     ] = None,
@@ -43,7 +43,7 @@ def ls(
     from runner.flows.runs.documents import find_run
 
     out = call.out
-    why = "as Azure signs URLs for no longer"
+    why = "because Azure signs URLs for at most seven days"
     lifetime = None if sas is None else parse_duration_flag("sas", sas, "1m", "7d", why)
     connection = call.connect()
     record = find_run(connection, run)
@@ -52,7 +52,7 @@ def ls(
     if out.as_text and not checkpoints and rows and all(row["kind"] == "log" for row in rows):
         out.note("the run has no exported files")
     if out.as_text and lifetime is not None and rows:
-        for row in rows:  # not a table, which would break the URLs
+        for row in rows:  # not a table, which would wrap the URLs
             out.text(f"{row['path']}  {row['size']}")
             out.text(f"  {row['url']}")
         return

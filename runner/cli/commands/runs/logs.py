@@ -82,7 +82,7 @@ def _one_run_only(group: RunGroup) -> RunnerError:
     first = next(iter(group.runs.values()))
     return RunnerError(
         "R-LOGS-GROUP",
-        "--follow, --attempt and --node are for one run",
+        "--follow, --attempt and --node require a single run",
         why=f"{group.group_id} has {len(group.runs)} runs",
         fix=f"runner logs {first}",
     )
@@ -102,7 +102,7 @@ def _print_group(
         empty = False
         out.log(line)
     if empty and tail != 0:
-        out.note(f"no run of {group.group_id} has written a line")
+        out.note(f"no run of {group.group_id} has written output yet")
 
 
 def _print_all(
@@ -154,7 +154,7 @@ def _mention_other_stream(
     attempt: int | None,
     node: int,
 ) -> None:
-    """Mention the other stream: a script that fails at once writes only a traceback."""
+    """Mention the other stream, because a script that fails early writes only a traceback."""
     from runner.flows.runs.logs import read_log
 
     other: LogStream = "stdout" if stream == "stderr" else "stderr"
@@ -190,7 +190,7 @@ def _follow(
                 for line in lines:
                     out.log(prefix[rank] + line)
             elif isinstance(event, ContactLost):
-                out.warning(f"lost contact ({event.why}); retrying")
+                out.warning(f"connection lost ({event.why}); retrying")
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     for rank, line in rest.items():

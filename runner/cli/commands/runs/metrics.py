@@ -1,4 +1,4 @@
-"""`runner metrics`: metrics of runs as tables, terminal charts and pictures."""
+"""`runner metrics`: metrics of runs as tables, terminal charts and image files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def metrics(
     found = [find_run(connection, reference) for reference in (run, *(compare or ()))]
     records = list({record.run_id: record for record in found}.values())
     if len(records) < len(found):
-        out.warning("a run was named more than once; it is shown once")
+        out.warning("a run was given more than once; it is shown once")
     compared = compare_metrics(connection, records, names or (), last)
     if plot is not None:
         title = " and ".join(run.record.run_id for run in compared.runs)

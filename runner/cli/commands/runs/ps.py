@@ -31,11 +31,11 @@ _COLUMNS = (
     "run_id", "state", "recipe", "pool", "created", "took_s", "metric", "reason", "experiment",
     "attempts", "evicted",
 )  # fmt: skip
-_MORE_KEYS = ("cause", "ended", "metrics", "params", "origin", "group")  # of -o json
+_MORE_KEYS = ("cause", "ended", "metrics", "params", "origin", "group")  # columns of -o json
 _SPARE = ("recipe", "pool", "experiment", "duration", "attempt", "age", "metric")
 _WATCH_S = 2.0
 _REASON_WIDTH = 60
-_FAILED = ("failed", "lost")  # values of RunState, which is imported late
+_FAILED = ("failed", "lost")  # values of RunState, which is imported later
 _CLEAR = "\x1b[H\x1b[2J"
 
 AllOption = Annotated[bool, typer.Option("--all", "-a", help="List every run.")]
@@ -132,7 +132,7 @@ def ps(
         raise RunnerError(
             "R-WATCH-FORMAT",
             f"--watch cannot print {out.format.value}",
-            why="it prints a table every two seconds, and a program expects one document",
+            why="--watch prints a table every two seconds, but programs expect one document",
             fix=f"runner ps -o {out.format.value}",
         )
     connection = call.connect()
@@ -163,7 +163,7 @@ def ps(
 
 @dataclass(frozen=True, slots=True)
 class _Extra:
-    """The columns of a metric and of parameters that a list of runs shows in addition."""
+    """The additional columns of a run list: a metric and parameters."""
 
     metric: str | None
     params: Sequence[str]
@@ -190,7 +190,7 @@ class _Extra:
         return dict(zip(self.columns, found, strict=True))
 
     def check(self, rows: Sequence[RunRow]) -> None:
-        """Raise RunnerError if a parameter is not one of any listed run."""
+        """Raise RunnerError if no listed run has the parameter."""
         for name in self.params:
             if rows and all(row.setting(name) is None for row in rows):
                 known = sorted({each for row in rows for each in row.settings})
@@ -203,8 +203,8 @@ def _unknown_param(name: str, known: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-PARAM-UNKNOWN",
         f"no listed run has a parameter {name!r}",
-        why=f"parameters are {', '.join(known)}" if known else "they have no parameters at all",
-        fix=near(name, known) or "leave out --param",
+        why=f"parameters: {', '.join(known)}" if known else "the listed runs have no parameters",
+        fix=near(name, known) or "remove --param",
     )
 
 
@@ -259,7 +259,11 @@ def _show(
     if extra.metric is not None:
         names = tuple(name for name in names if name != "metric")
     columns = (*names[:1], *extra.columns, *names[1:]) if as_text else (*_COLUMNS, *extra.columns)
-    empty = "no matching runs: runner ps -a" if is_filtered else "no runs: runner train mnist"
+    empty = (
+        "no matching runs; to list all: runner ps -a"
+        if is_filtered
+        else "no runs; to start one: runner train mnist"
+    )
     spare = (*_SPARE, "error") if extra.columns else _SPARE
     out.rows(rows, columns, empty=empty, spare=spare)
     if history.older and as_text:
@@ -271,7 +275,7 @@ def _show(
 
 
 def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the columns with a value in any row, so that a plain table fits 80 columns."""
+    """Return the columns with a value in any row, so that a plain table fits 80 characters."""
     return tuple(name for name in _TEXT_COLUMNS if any(row.get(name) for row in rows))
 
 
@@ -359,7 +363,7 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
 
 
 def _waits(status: RunStatus | None) -> str:
-    """Return the command that ends a pause, which says all; empty without one."""
+    """Return the command that ends a pause, or an empty string."""
     return status.cause.fix if status and status.cause and status.label == "paused" else ""
 
 

@@ -84,7 +84,8 @@ RunOrNoneArgument = Annotated[
 FailedOption = Annotated[
     bool,
     typer.Option(
-        "--failed", help="Retry every failed or lost run that was not retried, and return at once."
+        "--failed",
+        help="Retry every failed or lost run that was not retried yet, and return at once.",
     ),
 ]
 ExperimentOption = Annotated[
@@ -117,7 +118,7 @@ def retry(
         raise RunnerError(
             "R-RETRY-WHICH",
             "expected one run or --failed",
-            why="--experiment needs --failed" if experiment else "both or neither were given",
+            why="--experiment requires --failed" if experiment else "both or neither were given",
             fix="runner retry @last",
         )
     out = call.out

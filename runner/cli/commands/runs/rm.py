@@ -45,7 +45,7 @@ OlderThanOption = Annotated[
     typer.Option(
         "--older-than",
         metavar="AGE",
-        help="Only runs submitted longer ago than this: 30d, 12h.",
+        help="Only runs older than this: 30d, 12h.",
         show_default="the setting `retention`, if nothing else is selected",
     ),
 ]
@@ -90,7 +90,7 @@ def rm(
     if plan.runs and dry_run:
         out.note("dry run: nothing was deleted")
     elif plan.runs or plan.groups:
-        if plan.named:  # `@last` may be another run by then
+        if plan.named:  # `@last` may be another run later
             words = [run.run_id for run in plan.runs]
         again = f"runner rm {shlex.join([*words, *call.target_words, '--yes'])}"
         out.confirm_deletion(f"Delete {_what(plan)}?", yes=yes or not plan.runs, again=again)
@@ -105,7 +105,7 @@ def rm(
 def apply_retention(
     out: Output, settings: Settings, connection: Connection, retention: timedelta
 ) -> None:
-    """Delete the runs that are older than `retention` of the settings; a failure is a warning."""
+    """Delete runs older than `retention` of the settings. A failure is only a warning."""
     from runner.core.units import format_duration
     from runner.flows.removal import remove_expired
 
@@ -137,7 +137,7 @@ def _selection(
     if runs and words:
         raise RunnerError(
             "R-RM-WHICH",
-            "expected runs, or options that select runs",
+            "expected either runs or options that select runs",
             why="both were given",
             fix=f"runner rm {shlex.join(runs)}",
         )
@@ -148,7 +148,7 @@ def _selection(
             raise RunnerError(
                 "R-RM-WHICH",
                 "expected the runs to delete",
-                why="neither a run, nor an option that selects runs, nor `retention` is set",
+                why="no run and no option that selects runs was given, and `retention` is not set",
                 fix="runner rm @last",
             )
     selected = RunSelection(tuple(runs or ()), experiment, parse_states(status or ()), age)
@@ -156,14 +156,14 @@ def _selection(
 
 
 def _age(text: str) -> timedelta:
-    """Return the age of `--older-than`, with the minimum of `retention`."""
+    """Return the age of `--older-than`, which has the same minimum as `retention`."""
     from runner.core.units import parse_duration_flag
 
     if text.strip().isdecimal():
         raise RunnerError(
             "R-FLAG-VALUE",
             f"invalid --older-than: {text} has no unit",
-            why="a number alone would be seconds",
+            why="a number without a unit would be seconds",
             fix=f"--older-than {text.strip()}d",
         )
     return parse_duration_flag("older-than", text, "1h", "3650d")

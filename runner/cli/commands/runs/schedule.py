@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runner.flows.runs.history import RunRow
     from runner.flows.schedules.manage import Firing, ScheduleRecord
 
-_SHOWN = 20  # firings
+_SHOWN = 20  # number of firings that `show` prints
 app = typer.Typer(help="Create and manage schedules, which start runs in Azure Batch.")
 NameArgument = Annotated[
     str,
@@ -105,7 +105,8 @@ def ls(call: Invocation) -> None:
     if out.as_text:
         rows = [{**row, "next": _local(row["next"]), "until": _local(row["until"])} for row in rows]
     columns = ("schedule", "state", "when", "next", "recipe", "pool", "until")
-    out.rows(rows, columns, empty='no schedules: runner schedule create RECIPE --cron "0 3 * * *"')
+    empty = 'no schedules; to create one: runner schedule create RECIPE --cron "0 3 * * *"'
+    out.rows(rows, columns, empty=empty)
 
 
 @app.command()
@@ -211,7 +212,7 @@ def _rows(connection: Connection, made: Sequence[Firing]) -> Mapping[str, RunRow
 
 
 def _firing(one: Firing, rows: Mapping[str, RunRow]) -> dict[str, Any]:
-    """Return a firing with the states of its runs; a run that was deleted has none."""
+    """Return a firing with the states of its runs; a deleted run has no state."""
     found = {run_id: rows[run_id].status for run_id in one.runs if run_id in rows}
     return {
         "created": one.created,
@@ -253,9 +254,11 @@ def _show_firings(out: Output, connection: Connection, made: Sequence[Firing]) -
         )
     out.text()
     columns = ("started", "by", "age", "status", "reason")
-    out.rows(table, columns, empty="it has started no runs yet", spare=("by", "age", "reason"))
+    out.rows(
+        table, columns, empty="the schedule has started no runs yet", spare=("by", "age", "reason")
+    )
     if len(made) > len(newest):
-        out.note(f"{len(made) - len(newest)} older ones")
+        out.note(f"{len(made) - len(newest)} older firings")
 
 
 def _print_state(

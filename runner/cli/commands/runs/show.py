@@ -29,7 +29,7 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """A run with everything that was read about it."""
+    """A run with all its documents."""
 
     connection: Connection
     view: RunView
@@ -123,7 +123,7 @@ def _environment(shown: RunDetails) -> str:
 
 
 def live_outputs(shown: RunDetails) -> dict[str, str]:
-    """How to download outputs that are stored while it runs, such as an executed notebook."""
+    """Command to download live outputs, such as an executed notebook."""
     record = shown.view.record
     return {
         name: shlex.join(["runner", "files", "get", record.run_id, name])
@@ -141,7 +141,7 @@ def data(shown: RunDetails) -> dict[str, str]:
 
 
 def metrics(shown: RunDetails) -> dict[str, str]:
-    """Last and best of each metric, and the ranges that they are expected in."""
+    """Last and best value of each metric, and the expected ranges."""
     from runner.cli.ui.run_view import expected_text
     from runner.protocol.metrics import describe_non_finite
 
@@ -166,7 +166,7 @@ def time(shown: RunDetails) -> dict[str, str]:
 
 
 def outputs(shown: RunDetails) -> dict[str, str]:
-    """What was kept and from where, what was not, and the URL."""
+    """Kept files with their origin, files that were not kept, and the URL."""
     from runner.cli.ui.run_view import output_pairs, output_url
 
     result = shown.view.result

@@ -87,7 +87,9 @@ def enter(
         connection, home, place, command, terminal=terminal, forwards=forwards
     ) as login:
         for each in forwards:
-            port = each.local if login.over_ssh else each.remote  # else the node is this machine
+            port = (
+                each.local if login.over_ssh else each.remote
+            )  # otherwise the node is this machine
             out.note(f"port {each.remote} of the node is 127.0.0.1:{port} here")
         code = run_login(login)
     if ssh_failed(login, code):
@@ -98,7 +100,7 @@ def enter(
     raise typer.Exit(code)
 
 
-def exec(  # noqa: A001  the verb's name
+def exec(  # noqa: A001  name of the verb
     run: RunArgument,
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND", help="Command and its arguments.")

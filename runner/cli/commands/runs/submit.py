@@ -127,7 +127,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     if request is not None:
         out.note(f"schedule {request.schedule_id}: {request.text()}")
     if unknown := plan.unanswered_text():
-        out.note(f"not looked up: {unknown}")
+        out.note(f"not checked: {unknown}")
     out.note("dry run: nothing was started")
 
 

@@ -42,7 +42,7 @@ MetricOption = Annotated[
         show_default="the primary metric of the recipe",
     ),
 ]
-_SHOWN_TRIALS = 10  # by a dry run
+_SHOWN_TRIALS = 10  # number of trials that a dry run prints
 
 
 @app.command("start")
@@ -65,19 +65,22 @@ def start(
         str | None,
         typer.Option(
             "--method",
-            help="grid (all combinations), random (draws) or tpe (learns from results).",
+            help="grid (all combinations), random, or tpe (learns from results).",
             show_default="grid if all parameters are lists, else tpe if there is a metric",
         ),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option("--trials", "-n", help="Number of draws.", show_default="20")
+        int | None,
+        typer.Option(
+            "--trials", "-n", help="Number of trials with random values.", show_default="20"
+        ),
     ] = None,
     repeat: Annotated[
         int | None,
-        typer.Option("--repeat", help="Number of runs of each trial.", show_default="1"),
+        typer.Option("--repeat", help="Number of runs per trial.", show_default="1"),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of the draws.", show_default="0")
+        int | None, typer.Option("--seed", help="Seed of random values.", show_default="0")
     ] = None,
     parallel: Annotated[
         int | None,
@@ -186,7 +189,9 @@ def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
     board = load_leaderboard(connection, group)
     _show(out, board)
     merged = board.merge is None or _merge_document(board.merge)["state"] == "succeeded"
-    if list(board.states) != ["succeeded"] or not merged:  # those stopped early succeeded, too
+    if (
+        list(board.states) != ["succeeded"] or not merged
+    ):  # trials that stopped early have succeeded, too
         raise typer.Exit(ExitCode.RUN_FAILED)
 
 
@@ -213,12 +218,14 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     if left := len(trials) - len(rows):
         out.note(f"{left} more trials; -o json lists all")
     if unknown := plan.unanswered_text():
-        out.note(f"not looked up: {unknown}")
+        out.note(f"not checked: {unknown}")
     then = ", then a merge task" if MERGE_TASK in checked.runs else ""
     out.note(f"{len(trials)} trials in one job on pool {plan.job.pool_id}{then}")
     of_trial = next(iter(plan.runs.values())).plan.trial or {}
     if sampler := of_trial.get("sampler"):
-        out.note(f"sampler {sampler}: after ten results, a trial's values are chosen as it starts")
+        out.note(
+            f"sampler {sampler}: after ten results, the values of a trial are chosen when it starts"
+        )
     if rule := of_trial.get("early_stop"):
         out.note(f"early stopping: {rule['rule']}, by {of_trial['metric']}")
     for name, text in cost_lines(plan.cost).items():
@@ -227,7 +234,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
 
 
 def _names(trials: Any) -> tuple[str, ...]:
-    """Return the parameters of all trials, each once."""
+    """Return the parameters of all trials, without duplicates."""
     return tuple(dict.fromkeys(name for trial in trials for name in trial))
 
 
@@ -250,7 +257,7 @@ def ls(call: Invocation) -> None:
         for group in list_sweeps(call.connect())
     ]
     columns = ("sweep", "trials", "params", "pool", "created")
-    empty = "no sweeps: runner sweep start mnist --param learning_rate=0.1,0.01"
+    empty = "no sweeps; to start one: runner sweep start mnist --param learning_rate=0.1,0.01"
     out.rows(rows, columns, empty=empty, spare=("pool", "created"))
 
 
@@ -270,7 +277,7 @@ def show(
         ),
     ] = None,
     cost: Annotated[
-        bool, typer.Option("--cost", help="Add what each trial cost, and what evictions cost.")
+        bool, typer.Option("--cost", help="Add the costs of each trial, and of evictions.")
     ] = False,
 ) -> None:
     """Compare the trials of a sweep, the best first."""
@@ -320,7 +327,7 @@ def best(
     if row is None or row.record is None:
         raise RunnerError(
             "R-SWEEP-BEST",
-            f"no trial of {board.sweep.group_id} succeeded with a metric",
+            f"no trial of {board.sweep.group_id} has succeeded with a metric",
             why=", ".join(f"{count} {state}" for state, count in board.states.items()),
             fix=f"runner sweep show {board.sweep.group_id}",
             exit_code=ExitCode.RUN_FAILED,
@@ -386,9 +393,11 @@ def resume(
         for name, run in done.items()
         if run is not None and not isinstance(run, RunnerError)
     }
-    out.note(f"{len(resumed)} trials resumed, {len(errors)} refused")
+    out.note(f"{len(resumed)} trials resumed, {len(errors)} not resumed")
     if not done:
-        out.note(f"none has failed, was cancelled or lost: runner sweep show {group.group_id}")
+        out.note(
+            f"no trial failed, was cancelled or lost; see `runner sweep show {group.group_id}`"
+        )
     if errors and not resumed:
         raise next(iter(errors.values()))
     if detach or not resumed:
@@ -498,7 +507,7 @@ def _find(connection: Connection, reference: str) -> RunGroup:
         newest = next(list_sweeps(connection), None)
         if newest is not None:
             return newest
-    why = "the ID is of no group"
+    why = "no group has this ID"
     try:
         group = find_group(connection, reference)
     except RunnerError as err:

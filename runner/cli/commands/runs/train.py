@@ -86,7 +86,7 @@ def _rehearsal(text: str | None) -> dict[str, Any] | None:
 
 
 def _load(out: Output, ref: str, entry: str | None) -> Recipe:
-    """Load the recipe; for a script that imports what is beside it, offer to send its folder."""
+    """Load the recipe; offer to send the folder of a script that imports files in it."""
     from runner.core.recipe.entry import entry_in_folder
     from runner.core.recipe.recipe import SENT_ALONE, load_recipe
 
@@ -106,7 +106,7 @@ def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
         raise RunnerError(
             "R-ARGUMENTS",
             f"unexpected argument {script_args[0]!r}",
-            why="--set sets parameters; arguments of the script go after --",
+            why="parameters are set with --set; arguments of the script follow --",
             fix=f"--set {script_args[0]}"
             if "=" in script_args[0]
             else "-- " + " ".join(script_args),
@@ -129,7 +129,7 @@ def _dry_run(out: Output, checked: CheckedRun, settings: Settings) -> None:
         return
     shown = {**_plan_text(plan.run.plan, document["data"]), **cost_lines(plan.cost)}
     if unknown := plan.unanswered_text():
-        shown["not looked up"] = unknown
+        shown["not checked"] = unknown
     out.record(shown, title=f"{checked.recipe.name}: the plan")
     out.note("dry run: nothing was started")
 
@@ -236,7 +236,7 @@ def _plan(
 
 
 def _interrupted(view: StageView, connection: Connection, run_id: str) -> typer.Exit:
-    """Report an interrupted submission: blob shows whether the run exists."""
+    """Report an interrupted submission; blob storage shows whether the run exists."""
     from runner.cli.commands.runs.attach import detached
     from runner.flows.submit.submit_run import find_submitted
 

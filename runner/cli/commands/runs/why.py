@@ -72,7 +72,7 @@ def events(call: Invocation, run: RunArgument = "@last") -> None:
     rows = [
         {**each.to_json(), "at": local_time(each.at) if each.at else "unknown"} for each in found
     ]
-    out.rows(rows, _EVENT_COLUMNS, empty="nothing is known of this run")
+    out.rows(rows, _EVENT_COLUMNS, empty="this run has no events")
     moved = sorted({(each.source, each.offset_s) for each in found if each.offset_s})
     for source, offset_s in moved:
         where = "behind" if offset_s > 0 else "ahead of"
