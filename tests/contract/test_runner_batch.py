@@ -197,6 +197,7 @@ def test_missing_pool_is_named(connection: Connection, things: Things) -> None:
     with pytest.raises(RunnerError) as caught:
         ensure_job(connection, job_id, "no-such-pool")
     assert caught.value.code == "R-POOL-MISSING"
+    assert caught.value.what == "pool 'no-such-pool' does not exist"
     with pytest.raises(ResourceNotFoundError):
         connection.batch_client().get_job(job_id)
 

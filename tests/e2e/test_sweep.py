@@ -191,8 +191,9 @@ def test_sweep_whose_metric_never_comes_fails_its_first_trials_and_stops(
         "--early-stop", "median", "--parallel", "1",
     )  # fmt: skip
     assert done.returncode == 1
-    states = cli.json("sweep", "show", "@last")["states"]
-    assert states == {"failed": 5, "cancelled": 7}
+    shown = cli.json("sweep", "show", "@last")
+    assert shown["states"] == {"failed": 5, "cancelled": 7}
+    assert "the first 5 trials failed" in "".join(shown["problems"])
     assert "the script reported no auc" in done.stdout + done.stderr
 
 

@@ -157,7 +157,16 @@ class JobDisabledError(RunnerError):
 def check_pool(connection: Connection, pool_id: str) -> None:
     """Raise RunnerError unless the pool exists, because tasks would wait for it forever."""
     with service_errors(f"reading pool {pool_id}"):
-        connection.batch_client().get_pool(pool_id, select=["id"])
+        try:
+            connection.batch_client().get_pool(pool_id, select=["id"])
+        except ResourceNotFoundError as err:
+            raise RunnerError(
+                "R-POOL-MISSING",
+                f"pool {pool_id!r} does not exist",
+                why="the stack has a pool of this name, but it was deleted from the Batch account",
+                fix="run `runner local up` (local) or `runner up --refresh` (Azure)",
+                exit_code=ExitCode.PREFLIGHT,
+            ) from err
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.contract import PoolOutput, StackOutputs
@@ -218,29 +218,40 @@ def _by_name(wanted: str, outputs: StackOutputs) -> PoolOutput:
     )
 
 
-def _none_fits(pools: Sequence[PoolOutput], asked: Resources) -> RunnerError:
+def _none_fits(
+    pools: Sequence[PoolOutput], asked: Resources, whose: str = "the run"
+) -> RunnerError:
     reasons = "; ".join(f"{pool.id} has {lacks(pool, asked)}" for pool in pools)
-    fix = f"--pool {pools[0].id} to use that pool anyway, or add a pool to the stack"
-    if all(_nodes(pool, asked.nodes) for pool in pools):
-        fix = _nodes_fix(asked.nodes)
-    if asked.capacity == _FALLBACK:
-        fix = (
-            "set `scenario: spot_first_with_dedicated_fallback` and `max_dedicated: 1` for a pool, "
-            f"or use --pool {pools[0].id}"
-        )
     return RunnerError(
         "R-POOL-FIT",
-        "no pool of this stack satisfies the resources of the run",
+        f"no pool of this stack satisfies the resources of {whose}",
         why=reasons,
-        fix=fix,
+        fix=_fix_for(pools, asked),
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
+def _fix_for(pools: Sequence[PoolOutput], asked: Resources) -> str:
+    if asked.capacity == _FALLBACK:
+        return (
+            "set `scenario: spot_first_with_dedicated_fallback` and `max_dedicated: 1` for a pool, "
+            f"or use --pool {pools[0].id}"
+        )
+    if all(_nodes(pool, asked.nodes) for pool in pools):
+        return _nodes_fix(asked.nodes)
+    return f"--pool {pools[0].id} to use that pool anyway, or add a pool to the stack"
+
+
 def choose_common_pool(
-    wanted: str | None, outputs: StackOutputs, asked: Mapping[str, Resources]
+    wanted: str | None,
+    outputs: StackOutputs,
+    asked: Mapping[str, Resources],
+    trials: Collection[str] = (),
 ) -> PoolOutput:
-    """Return the pool for tasks of one Batch job: the pool `wanted`, else one that fits all."""
+    """Return the pool for tasks of one Batch job: the pool `wanted`, else one that fits all.
+
+    The tasks among `trials` are of a sweep, and ask for the same.
+    """
     if wanted is not None or not outputs.pools:
         pool = choose_pool(wanted, outputs).pool
         check_nodes(pool, max((one.nodes for one in asked.values()), default=1))
@@ -248,12 +259,18 @@ def choose_common_pool(
     misfits = {pool.id: _first_misfit(pool, asked) for pool in outputs.pools}
     fitting = [pool for pool in outputs.pools if not misfits[pool.id]]
     if not fitting:
+        if trial := next(iter(trials), None):
+            raise _none_fits(outputs.pools, asked[trial], "each trial")
+        alone = (one for one in asked.values() if all(lacks(each, one) for each in outputs.pools))
+        unfit = next(alone, None)
         raise RunnerError(
             "R-POOL-FIT",
             "no pool of this stack fits every task",
             why="tasks of one file share a Batch job and therefore a pool; "
             + "; ".join(f"{pool} {misfit}" for pool, misfit in misfits.items()),
-            fix=f"--pool {outputs.pools[0].id}, or submit the tasks in separate files",
+            fix=f"--pool {outputs.pools[0].id}, or submit the tasks in separate files"
+            if unfit is None
+            else _fix_for(outputs.pools, unfit),
             exit_code=ExitCode.PREFLIGHT,
         )
     if any(one.gpus is not None for one in asked.values()):

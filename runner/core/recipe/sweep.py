@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from runner.core.recipe.keys import Command, key_error
 from runner.core.yaml_files import StrictModel, TextField, explain_errors, near, one_of
@@ -331,7 +332,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
             raise key_error(
                 "a generator decides the number of trials", "remove `method` and `trials`"
             )
-        dimensions = [_dimension(key, value) for key, value in self.params.items()]
+        dimensions = [_named_dimension(key, value) for key, value in self.params.items()]
         names = [name for each in dimensions for name in each.names]
         for number, name in enumerate(names):
             if name in names[:number]:
@@ -428,22 +429,29 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         """
         dimensions = self.dimensions(folder)
         if self._is_grid([each.names[0] for each in dimensions if each.distribution]):
-            return self.repeated(_grid(dimensions, {}))
+            return self.repeated(_grid(dimensions, {}), _count(dimensions))
         numbers = range(self.trials or DEFAULT_TRIALS)
         chances = (random.Random(f"{self.seed}/{number}") for number in numbers)  # noqa: S311
         return self.repeated(_drawn(dimensions, chance) for chance in chances)
 
-    def repeated(self, trials: Iterable[Trial]) -> tuple[Trial, ...]:
-        """Return each trial `repeat` times. Raise RunnerError (R-SWEEP-SIZE) for too many."""
+    def repeated(self, trials: Iterable[Trial], count: int | None = None) -> tuple[Trial, ...]:
+        """Return each trial `repeat` times; `count` is their number, if known.
+
+        Raises:
+            RunnerError: R-SWEEP-SIZE, there are too many.
+        """
         most = MOST_TRIALS // self.repeat
         found = list(itertools.islice(trials, most + 1))
         if len(found) > most:
+            number = f"{count:,}" if count and self.repeat == 1 else f"more than {most:,}"
             times = f", {self.repeat} times each" if self.repeat > 1 else ""
             raise RunnerError(
                 "R-SWEEP-SIZE",
-                f"sweep: more than {most:,} trials{times}",
+                f"sweep: {number} trials{times}",
                 why=f"a sweep has at most {MOST_TRIALS:,} trials",
-                fix="use fewer values, or `method: random` with `trials: 100`",
+                fix=f"let {self.generator} yield fewer trials"
+                if self.generator
+                else "use fewer values, or try 100 combinations: --method random --trials 100",
             )
         return tuple(trial for trial in found for _ in range(self.repeat))
 
@@ -459,6 +467,14 @@ def _grid(dimensions: Sequence[Dimension], trial: Trial) -> Iterator[Trial]:
         return
     for row in first.rows:
         yield from _grid(rest, {**trial, **dict(zip(first.names, row, strict=True))})
+
+
+def _count(dimensions: Sequence[Dimension]) -> int | None:
+    """Return the number of combinations, or None if only building them tells it."""
+    counts = [len(each.rows) for each in dimensions]
+    if any(each.when for each in dimensions) or max(counts, default=0) > MOST_TRIALS:
+        return None
+    return math.prod(counts)
 
 
 def _drawn(dimensions: Sequence[Dimension], chance: random.Random) -> Trial:
@@ -494,6 +510,15 @@ def _dimension(key: str, raw: Mapping[str, Any], folder: Path | None = None) -> 
     return Dimension(names, _rows(names, kind, raw[kind], folder), when=when)
 
 
+def _named_dimension(key: str, raw: Mapping[str, Any]) -> Dimension:
+    """Return the parameters of an entry. Name the entry in an error."""
+    try:
+        return _dimension(key, raw)
+    except PydanticCustomError as err:
+        context = err.context or {}
+        raise key_error(f"{key}: {context['problem']}", context["fix"]) from err
+
+
 def _condition(raw: object) -> tuple[tuple[str, tuple[Value, ...]], ...]:
     if raw is None:
         return ()
@@ -522,7 +547,8 @@ def _arguments(kind: str, raw: object) -> tuple[float, ...]:
         raise key_error(f"invalid arguments {raw!r} for {kind}", f"write `{example}`")
     if not all(map(math.isfinite, given)) or not known.holds(given):
         problem = f"invalid arguments {list(given)} for `{example}`"
-        raise key_error(problem, f"use numbers with {known.rule}")
+        rule = f"with {known.rule}" if all(map(math.isfinite, given)) else "that are finite"
+        raise key_error(problem, f"use numbers {rule}")
     return given
 
 
@@ -685,6 +711,21 @@ def change_sweep(
         raise RunnerError(
             "R-SWEEP", f"{where}: {first.what}", why=first.why, fix=first.fix
         ) from err
+
+
+def parse_params(texts: Iterable[str]) -> dict[str, object]:
+    """Return the values of `--param` options by name. Raise RunnerError: R-SWEEP-PARAM."""
+    found: dict[str, object] = {}
+    for name, value in map(parse_param, texts):
+        if name in found:
+            raise RunnerError(
+                "R-SWEEP-PARAM",
+                f"--param {name} is given twice",
+                why="each parameter has one list of values, or one distribution",
+                fix=f"write all values in one option: --param {name}=0.1,0.01",
+            )
+        found[name] = value
+    return found
 
 
 def parse_param(text: str) -> tuple[str, object]:

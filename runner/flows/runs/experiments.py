@@ -24,10 +24,17 @@ from runner.flows.runs.groups import list_group_ids, with_later_runs
 from runner.flows.runs.history import EVERY_RUN, RunFilter, RunRow, list_runs
 from runner.flows.runs.ranking import MetricOrder, goal_of, rank, with_metrics
 from runner.protocol.errors import RunnerError
-from runner.protocol.groups import MERGE_TASK, RunGroup, group_blob, parse_group
+from runner.protocol.groups import (
+    MERGE_TASK,
+    SUBMITTING_FOLDER,
+    RunGroup,
+    group_blob,
+    parse_group,
+)
 from runner.protocol.sweeps import STOPPED_EARLY, TrialReport, reports_folder
 
 _FAILED = (RunState.FAILED, RunState.LOST)
+_CAUSES = 3  # that are listed below a leaderboard
 
 
 @dataclass(frozen=True)
@@ -82,12 +89,16 @@ class Experiment:
 class Leaderboard(Experiment):
     """The trials of a sweep, the best by `metric` first; in order of submission without one.
 
-    `merge` is its merge task, None if it has none.
+    `merge` is its merge task, None if it has none. `wanted` is the metric that the sweep compares
+    its trials by, which may be another one than they report. `is_submitting` is True until the
+    client that submits the sweep has added all tasks.
     """
 
     sweep: RunGroup
     metric: str | None
     merge: RunRow | None = None
+    wanted: str | None = None
+    is_submitting: bool = False
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -119,6 +130,54 @@ class Leaderboard(Experiment):
             return None
         code, message, fix = counts.most_common(1)[0][0]
         return WaitCause(code, message, fix)
+
+    @property
+    def metric_problem(self) -> str:
+        """Why no trial that succeeded can be compared by the metric of the sweep; empty if one can.
+
+        Empty also while no trial has succeeded.
+        """
+        ended = [row for row in self.rows if row.status and row.status.state is RunState.SUCCEEDED]
+        if not ended:
+            return ""
+        measured = {name: None for row in ended for name in row.metrics}
+        name = self.wanted or self.metric
+        if name is None or name not in measured:
+            missing = f"no trial reported {name or 'a metric'}"
+            if measured:
+                return f"{missing}; --metric takes one of {', '.join(sorted(measured))}"
+            example = name or "loss"
+            return f"{missing}: print it like `{example}: 0.1`, or write it to $RUNNER_METRICS_FILE"
+        values = (row.metrics.get(name, math.nan) for row in ended)
+        if any(map(math.isfinite, values)):
+            return ""
+        return f"no trial that succeeded has a finite value of {name}"
+
+    @property
+    def problems(self) -> list[str]:
+        """Why trials ended without success, the most frequent cause first, with the next step."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            state = self.state(row)
+            if state in ("failed", "lost", "cancelled") and row.status:
+                reason = row.status.reason.partition("\n")[0]
+                found.setdefault((state, reason), []).append(row.run_id)
+        lines: list[str] = []
+        for (state, reason), runs in sorted(found.items(), key=lambda each: -len(each[1])):
+            cause = reason if reason.startswith(state) else f"{state}: {reason}"
+            more = f"   details: runner why {runs[0]}" if state == "failed" else ""
+            lines.append(f"{len(runs)} {cause}{more}")
+        if left := len(lines[_CAUSES:]):
+            lines = [*lines[:_CAUSES], f"and {left} other causes: runner ps --trials"]
+        again = f"runner sweep resume {self.sweep.group_id}"
+        if self.is_submitting:
+            lines.append(
+                "not all tasks were added: the submission is in progress, or it was interrupted"
+            )
+            lines.append(f"to complete an interrupted submission: {again}")
+        elif found:
+            lines.append(f"to start them again: {again}")
+        return lines
 
     @property
     def trial_states(self) -> dict[str, int]:
@@ -162,10 +221,14 @@ def load_leaderboard(
     there = [[found[run_id] for run_id in chain if run_id in found] for chain in chains]
     newest = [reduce(_with_attempts, each[-2::-1], each[-1]) for each in there if each]
     rows = in_parallel(lambda row: with_metrics(connection, row), newest)
+    wanted = metric or _declared(rows)
     metric = metric or _compared(rows)
     if metric is not None:
         rows = rank(rows, MetricOrder(metric))
-    return Leaderboard(sweep.group_id, tuple(rows), sweep, metric, merge)
+    note = f"{SUBMITTING_FOLDER}{sweep.group_id}.json"
+    lost = any(row.status and row.status.state is RunState.LOST for row in rows)
+    is_submitting = lost and runs_container(connection).size(note) is not None
+    return Leaderboard(sweep.group_id, tuple(rows), sweep, metric, merge, wanted, is_submitting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +288,17 @@ def plot_sweep(connection: Connection, board: Leaderboard, *, page: bool) -> str
 
 def _compared(rows: Sequence[RunRow]) -> str | None:
     """Return the metric of the sweep if a trial measured it, else the first measured one."""
+    named = _declared(rows)
+    if named is not None and any(named in row.metrics for row in rows):
+        return named
+    return next(filter(None, (row.main_metric for row in rows)), None)
+
+
+def _declared(rows: Sequence[RunRow]) -> str | None:
+    """Return the metric of the sweep, or None if its submission named none."""
     wanted = ((row.record.trial or {}).get("metric") for row in rows if row.record)
     named = next(filter(None, wanted), None)
-    if named is not None and any(named in row.metrics for row in rows):
-        return str(named)
-    return next(filter(None, (row.main_metric for row in rows)), None)
+    return None if named is None else str(named)
 
 
 def _is_of(row: RunRow, metric: str) -> bool:

@@ -371,7 +371,7 @@ def _read_group(
     outputs = with_container_pool(image, settings, target.outputs)
     outputs = pools_for_all(images, settings.pool, outputs)
     resources = {name: run.recipe.resources for name, run in runs.items()}
-    pool = choose_common_pool(settings.pool, outputs, resources)
+    pool = choose_common_pool(settings.pool, outputs, resources, submission.trials)
     group = new_group(submission, pool, datetime.now(UTC))
     drafts: dict[str, _Draft] = {}
     read: tuple[PoolChoice, RunFiles, RunInputs] | None = None

@@ -163,8 +163,9 @@ def check_sweep(
             request = replace(checked.request, trial=document)
             runs[name] = replace(checked, request=request, resolved=read)
         except RunnerError as err:
+            fix = err.fix.replace("--set ", "--param ", 1) if err.code == "R-SET-VALUE" else err.fix
             raise RunnerError(
-                err.code, f"trial {name}: {err.what}", why=err.why, fix=err.fix
+                err.code, f"trial {name}: {err.what}", why=err.why, fix=fix, exit_code=err.exit_code
             ) from err
     swept = dict(zip(runs, trials, strict=True))
     task = TaskFile.model_construct(recipe=recipe.name)
@@ -305,9 +306,10 @@ def _generated(recipe: Recipe, generator: str) -> list[Trial]:
         why = f"it took more than {GENERATOR_S:g} s"
         raise _refused(generator, why, "let it yield fewer trials, or faster") from err
     if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        why = last[0] if last else f"exit code {done.returncode}"
-        raise _refused(generator, why, f"correct {name} in {file}")
+        printed = done.stderr.decode(errors="replace").strip()
+        why = printed.splitlines()[-1] if printed else f"exit code {done.returncode}"
+        line = re.findall(rf'File "{re.escape(str(path))}", line (\d+)', printed)[-1:]
+        raise _refused(generator, why, f"correct {f'line {line[0]}' if line else name} of {file}")
     trials = [_checked(trial, generator) for trial in json.loads(done.stdout)]
     if not trials:
         raise _refused(generator, "it yielded nothing", f"let {name} yield a dict for each trial")
@@ -317,7 +319,11 @@ def _generated(recipe: Recipe, generator: str) -> list[Trial]:
 def _checked(trial: Any, generator: str) -> Trial:
     if isinstance(trial, dict):
         found = cast("Trial", trial)
-        if found and all(map(is_value, found.values())):
+        wrong = [f"{name}={value!r}" for name, value in found.items() if not is_value(value)]
+        if wrong:
+            why = f"{trial!r} is not the parameters of a trial: {wrong[0]}"
+            raise _refused(generator, why, "yield texts, true, false and finite numbers as values")
+        if found:
             return found
     fix = 'yield a dict for each trial, like {"learning_rate": 0.1}'
     raise _refused(generator, f"{trial!r} is not the parameters of a trial", fix)

@@ -128,7 +128,7 @@ def start(
     """Submit one run per trial, all in one job. They continue if this machine is off."""
     from runner.core.recipe.overrides import with_flags
     from runner.core.recipe.recipe import load_recipe
-    from runner.core.recipe.sweep import change_sweep, parse_param
+    from runner.core.recipe.sweep import change_sweep, parse_params
     from runner.flows.submit.prepare import TrainOptions
     from runner.flows.submit.sweep import check_sweep, find_blobs
 
@@ -141,7 +141,7 @@ def start(
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
         "max_parallel": parallel, "metric": metric, "early_stop": early_stop, "merge": merge,
     }  # fmt: skip
-    sweep = change_sweep(recipe.sweep, dict(map(parse_param, param or ())), changes)
+    sweep = change_sweep(recipe.sweep, parse_params(param or ()), changes)
     request = TrainOptions(
         overrides=tuple(set_ or ()),
         script_args=tuple(script_args or ()),
@@ -328,7 +328,7 @@ def best(
         raise RunnerError(
             "R-SWEEP-BEST",
             f"no trial of {board.sweep.group_id} has succeeded with a metric",
-            why=", ".join(f"{count} {state}" for state, count in board.states.items()),
+            why="; ".join(filter(None, [_counts(board.states), board.metric_problem])),
             fix=f"runner sweep show {board.sweep.group_id}",
             exit_code=ExitCode.RUN_FAILED,
         )
@@ -542,6 +542,7 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
                 "metric": board.metric,
                 "states": board.trial_states,
                 "cause": board.cause.to_json() if board.cause else None,
+                "problems": [*filter(None, [board.metric_problem]), *board.problems],
                 "trials": documents,
                 **({"merge": _merge_document(merge)} if merge else {}),
             }
@@ -560,7 +561,11 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
         own = (*own[:-1], "cost", "evictions_cost", own[-1])
     columns = (*own[:2], *names.values(), *own[2:])
     out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
-    out.note(", ".join(f"{count} {state}" for state, count in board.trial_states.items()))
+    out.note(_counts(board.trial_states))
+    for line in board.problems:
+        out.note(line)
+    if board.metric_problem:
+        out.warning(board.metric_problem)
     if (cause := board.cause) is not None:
         out.note(f"stuck: {cause.message}   to continue: {cause.fix}")
     if merge is not None:
@@ -572,6 +577,10 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
         out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
 
 
+def _counts(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in states.items())
+
+
 def _document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
     name = board.names[row.run_id]
     return {
@@ -581,6 +590,7 @@ def _document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
         "value": row.metrics.get(board.metric) if board.metric else None,
         "params": board.params(row),
         "state": board.state(row),
+        "reason": row.problem or (row.status.reason if row.status else ""),
         "took_s": row.took_s,
         "attempts": row.attempts,
         "evicted": row.evicted,

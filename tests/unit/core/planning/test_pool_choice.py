@@ -119,5 +119,16 @@ def test_pool_with_too_few_nodes_is_refused_even_if_named() -> None:
         assert caught.value.code == "R-POOL-NODES"
 
 
+def test_trials_on_more_nodes_than_any_pool_has_are_refused_with_the_fix_for_nodes() -> None:
+    trials = dict.fromkeys(("1", "2"), Resources(nodes=5))
+    with pytest.raises(RunnerError, match="satisfies the resources of each trial") as caught:
+        choose_common_pool(None, outputs(TWO), {**trials, "merge": Resources()}, trials)
+    assert (caught.value.code, caught.value.why) == ("R-POOL-FIT", "two has 2 nodes (5 needed)")
+    assert "runner local up --nodes 5 --slots 1" in caught.value.fix
+    with pytest.raises(RunnerError, match="fits every task") as caught:
+        choose_common_pool(None, outputs(TWO), {"a": Resources(nodes=5), "b": Resources()})
+    assert "runner local up --nodes 5 --slots 1" in caught.value.fix
+
+
 def test_pool_of_an_older_stack_without_node_counts_is_accepted() -> None:
     assert choose_pool(None, outputs(pool("old")), Resources(nodes=3)).pool.id == "old"

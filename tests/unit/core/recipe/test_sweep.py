@@ -15,6 +15,7 @@ from runner.core.recipe.sweep import (
     SweepFile,
     change_sweep,
     parse_param,
+    parse_params,
 )
 from runner.core.yaml_files import explain_errors
 from runner.protocol.errors import RunnerError
@@ -153,6 +154,9 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
     assert caught.value.code == "R-SWEEP-SIZE"
     with pytest.raises(RunnerError, match="more than 100 trials, 100 times each"):
         trials({"a": list(range(101))}, repeat=100)
+    with pytest.raises(RunnerError, match="sweep: 100,000 trials") as caught:
+        trials({"a": {"range": [1, 1000]}, "b": {"range": [1, 100]}})
+    assert "--method random --trials 100" in caught.value.fix
     assert len(trials({"a": {"range": [1, MOST_TRIALS]}})) == MOST_TRIALS
 
 
@@ -160,7 +164,7 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
     ("params", "what"),
     [
         ({"lr": 0.1}, "0.1 is a single value"),
-        ({"lr": []}, "choice has no values"),
+        ({"n": [1], "lr": []}, "lr: choice has no values"),
         ({"lr": [0.1, None]}, "None cannot be the value of a parameter"),
         ({"lr": [math.nan]}, "nan cannot be the value of a parameter"),
         ({"lr": {"unifrom": [0, 1]}}, "'unifrom' is not a distribution"),
@@ -246,6 +250,13 @@ def test_invalid_option_is_refused(texts: list[str], code: str) -> None:
         change_sweep(None, dict(map(parse_param, texts)), {})
     assert caught.value.code == code
     assert caught.value.fix
+
+
+def test_parameter_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(RunnerError, match="--param lr is given twice") as caught:
+        parse_params(["lr=0.1", "n=3", "lr=0.2"])
+    assert "--param lr=0.1,0.01" in caught.value.fix
+    assert parse_params(["lr=0.1", "n=3"]) == {"lr": [0.1], "n": [3]}
 
 
 DRAWN = {"lr": {"loguniform": [1e-4, 1e-1]}, "layers": [1, 2]}

@@ -11,9 +11,10 @@ from runner.azure.auth.credentials import Connection
 from runner.core.states import RunState, RunStatus
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import experiments
-from runner.flows.runs.experiments import Experiment, find_experiment
+from runner.flows.runs.experiments import Experiment, Leaderboard, find_experiment
 from runner.flows.runs.history import RunFilter, RunHistory, RunRow
 from runner.protocol.errors import RunnerError
+from runner.protocol.groups import RunGroup
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
 
@@ -72,6 +73,51 @@ def test_best_run_has_succeeded_with_a_finite_metric() -> None:
 def test_experiment_without_ended_runs_has_no_durations_and_no_best() -> None:
     cats = Experiment("cats", ROWS[:1])
     assert (cats.durations_s, cats.main_metric, cats.failures) == ({}, None, {})
+
+
+def board(*rows: RunRow, **changes: Any) -> Leaderboard:
+    names = [str(number) for number in range(len(rows))]
+    runs = dict(zip(names, (each.run_id for each in rows), strict=True))
+    params = {name: {"lr": name} for name in names}
+    sweep = RunGroup("cats-sweep", "cats", NOW, "job", "local", runs, {}, trials=params)
+    return Leaderboard("cats-sweep", rows, sweep, changes.pop("metric", "acc"), **changes)
+
+
+def test_leaderboard_says_why_trials_ended_and_how_to_continue() -> None:
+    first_failed = "the first 5 trials failed; trial 1: out of memory"
+    found = board(*ROWS, row(8, "cancelled", why=first_failed), row(9, "queued")).problems
+    assert found == [
+        f"2 failed: out of memory   details: runner why {ROWS[1].run_id}",
+        "1 lost: the node was lost",
+        f"1 cancelled: {first_failed}",
+        "to start them again: runner sweep resume cats-sweep",
+    ]
+    assert board(row(1, "succeeded", acc=0.5), row(2, "running")).problems == []
+
+
+def test_leaderboard_of_an_interrupted_submission_names_the_command_that_completes_it() -> None:
+    found = board(row(1, "lost", why="its task does not exist"), is_submitting=True).problems
+    assert "the submission is in progress, or it was interrupted" in found[1]
+    assert found[2].endswith("runner sweep resume cats-sweep")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "wanted", "problem"),
+    [
+        ({}, "acc", "no trial reported acc: print it like `acc: 0.1`"),
+        ({}, None, "no trial reported a metric: print it like `loss: 0.1`"),
+        ({"loss": 1.0}, "acc", "no trial reported acc; --metric takes one of loss"),
+        ({"acc": float("nan")}, "acc", "no trial that succeeded has a finite value of acc"),
+        ({"acc": 0.5}, "acc", ""),
+    ],
+)
+def test_leaderboard_names_a_metric_that_never_came(
+    metrics: dict[str, float], wanted: str | None, problem: str
+) -> None:
+    rows = (row(1, "succeeded", 0, "", **metrics), row(2, "failed", acc=0.9))
+    found = board(*rows, metric=next(iter(metrics), None), wanted=wanted).metric_problem
+    assert found.startswith(problem)
+    assert bool(found) == bool(problem)
 
 
 def test_unknown_experiment_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,22 +163,39 @@ def test_blob_patterns(pattern: str, found: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "why"),
+    ("body", "code", "why", "fix"),
     [
-        ("raise ValueError('no data')\n    yield {}", "R-SWEEP-GENERATOR", "ValueError: no data"),
+        (
+            "raise ValueError('no data')\n    yield {}",
+            "R-SWEEP-GENERATOR",
+            "ValueError: no data",
+            "correct line 2 of trials.py",
+        ),
         (
             "n = 0\n    while True:\n        n += 1\n        yield {'n': n}",
             "R-SWEEP-SIZE",
             "10,000",
+            "let trials.py:make yield fewer trials",
         ),
-        ("import time\n    time.sleep(60)\n    yield {}", "R-SWEEP-GENERATOR", "more than 0.3 s"),
-        ("yield 3", "R-SWEEP-GENERATOR", "3 is not the parameters of a trial"),
-        ("return\n    yield {}", "R-SWEEP-GENERATOR", "it yielded nothing"),
+        (
+            "import time\n    time.sleep(60)\n    yield {}",
+            "R-SWEEP-GENERATOR",
+            "more than 0.3 s",
+            "let it yield fewer trials, or faster",
+        ),
+        ("yield 3", "R-SWEEP-GENERATOR", "3 is not the parameters of a trial", "yield a dict"),
+        ("yield {'lr': float('nan')}", "R-SWEEP-GENERATOR", "of a trial: lr=nan", "finite numbers"),
+        (
+            "return\n    yield {}",
+            "R-SWEEP-GENERATOR",
+            "it yielded nothing",
+            "a dict for each trial",
+        ),
     ],
 )
 @pytest.mark.feature(44)
 def test_generator_that_fails_or_never_ends_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, code: str, why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, code: str, why: str, fix: str
 ) -> None:
     if "sleep" in body:
         monkeypatch.setattr("runner.flows.submit.sweep.GENERATOR_S", 0.3)
@@ -189,3 +206,13 @@ def test_generator_that_fails_or_never_ends_is_refused(
         check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, TrainOptions())
     assert refused.value.code == code
     assert why in refused.value.why
+    assert fix in refused.value.fix
+
+
+def test_refused_value_of_a_trial_names_the_option_that_varies_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('loss: 1')\n")
+    (tmp_path / "train.yaml").write_text("command: python train.py\nparams: {lr: 0.1}\n")
+    sweep = SweepFile.model_validate({"params": {"lr": [0.1, "low"]}})
+    with pytest.raises(RunnerError, match="trial 2: invalid value 'low'") as refused:
+        check_sweep(load_recipe(".", cwd=tmp_path), sweep, TrainOptions())
+    assert refused.value.fix.startswith("--param lr=")
