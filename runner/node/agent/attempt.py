@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation, boot_id
-from runner.node.agent.sweep_trial import SweepTrial
 from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import SINGLE_NODE, ClusterSpec, node_environment
 from runner.node.distributed.launchers import (
@@ -38,7 +37,6 @@ from runner.node.distributed.launchers import (
     plan_launch,
     write_launch_files,
 )
-from runner.node.distributed.remote_launch import LaunchRequests
 from runner.node.environment.image_env import ImageEnvironment
 from runner.node.environment.virtual_env import EnvironmentBuilder
 from runner.node.failures import (
@@ -104,7 +102,9 @@ from runner.protocol.run_spec import MPI_LAUNCHERS, RunSpec, expand_variables
 from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, NOTEBOOK_STOPPED, WORKER_LOG
 
 if TYPE_CHECKING:
+    from runner.node.agent.sweep_trial import SweepTrial
     from runner.node.distributed.node_group import NodeGroup
+    from runner.node.distributed.remote_launch import LaunchRequests
 
 logger = logging.getLogger(__name__)
 
@@ -294,12 +294,6 @@ def _named_inputs(written: WrittenFiles, prepared: Mapping[str, str]) -> dict[st
     }
 
 
-def _no_node(address: str, name: str, command: str) -> bool:
-    """Refuse to start a command on another node: the run has one."""
-    del address, name, command
-    return False
-
-
 def _unprepared(how: str) -> StageFailedError:
     message = f"`prepare` on this node {how}"
     return StageFailedError(PREPARE_STAGE, "PreparationFailed", message)
@@ -477,7 +471,8 @@ class Attempt:
                 raise
             finally:
                 self._end_observers()
-                requests.stop()
+                if requests is not None:
+                    requests.stop()
             checkpoints.finish(ended)
             self._termination.check()
             if self._is_early(ended):
@@ -558,14 +553,18 @@ class Attempt:
         """The folder of the launcher's files."""
         return self._node.work_dir / HOOKS_FOLDER / LAUNCH_FOLDER
 
-    def _connect(self, place: NodePlace, others: NodeGroup | None) -> LaunchRequests:
+    def _connect(self, place: NodePlace, others: NodeGroup | None) -> LaunchRequests | None:
         """Let checkpoints and mpirun reach the other nodes, if there are any."""
-        requests = LaunchRequests(place.folder, others.launch if others else _no_node)
-        if others is not None:
-            self._checkpoints.collect_shards = others.collect_shards
-            if self._spec.launcher in MPI_LAUNCHERS:
-                others.on_launch_end = requests.end
-                requests.start()
+        if others is None:
+            return None
+        self._checkpoints.collect_shards = others.collect_shards
+        if self._spec.launcher not in MPI_LAUNCHERS:
+            return None
+        from runner.node.distributed.remote_launch import LaunchRequests  # noqa: PLC0415
+
+        requests = LaunchRequests(place.folder, others.launch)
+        others.on_launch_end = requests.end
+        requests.start()
         return requests
 
     def _plan_launch(

@@ -29,13 +29,6 @@ from runner.node.agent.records import (
     find_log_offsets,
     recorded_exit_code,
 )
-from runner.node.agent.scheduled_run import with_run_id
-from runner.node.agent.sweep_trial import (
-    cancelled_by_sweep,
-    is_decided,
-    open_trial,
-    write_trial_run,
-)
 from runner.node.cluster import load_heartbeat_config, load_hosts
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.environment.virtual_env import write_environment
@@ -73,6 +66,7 @@ from runner.protocol.task import (
     JOIN_ARGUMENT,
     NODES_TOKEN_VARIABLE,
     SCHEDULE_TASKS_VARIABLE,
+    SCHEDULE_VARIABLE,
     TRIAL_VARIABLE,
 )
 
@@ -113,7 +107,10 @@ def main() -> int:
     termination.install()
     try:
         access = load_access(environment, retry_budget, redactor)
-        environment = with_run_id(environment, access.runs)
+        if environment.get(SCHEDULE_VARIABLE):
+            from runner.node.agent.scheduled_run import with_run_id  # noqa: PLC0415
+
+            environment = with_run_id(environment, access.runs)
         node = load_node_settings(environment)
         agent = AgentContext(
             node, access.runs, access, RunPaths(node.run_id), retry_budget, termination,
@@ -192,12 +189,9 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
     if recorded is not None:
         logger.info("run %s is over already, exit code %d", agent.node.run_id, recorded)
         return recorded
-    body = write_trial_run(agent.runs, agent.blobs, agent.trial)
+    agent.own.pop(agent.blobs.run, None)  # an earlier attempt of this agent may have known it
+    body = _write_trial_run(agent) if agent.trial else None
     is_new = body is not None  # no agent has written anything of the run yet
-    if body is not None and is_decided(body):
-        agent.own[agent.blobs.run] = body
-    else:  # an earlier attempt of this agent may have known it
-        agent.own.pop(agent.blobs.run, None)
     body = body or agent.runs.get(agent.blobs.run)
     if body is None:
         logger.error("there is no %s: nothing says what to run", agent.blobs.run)
@@ -206,7 +200,7 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
         logger.info("%s", why)
         commit_blocked(agent.runs, agent.node.run_id, why)
         return FAILED_EXIT_CODE
-    if (why := cancelled_by_sweep(agent.runs, body)) is not None:
+    if _is_trial(body) and (why := _cancelled_by_sweep(agent, body)) is not None:
         logger.info("%s", why)
         commit_unstarted(agent.runs, agent.node.run_id, "cancelled", SWEEP_FAILED, why)
         return FAILED_EXIT_CODE
@@ -222,6 +216,29 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
         failure = StageFailedError("code", "RunSpecInvalid", str(err))
         return AttemptOutcome(agent, number, started).failed(failure, retries=0)
     return _run_attempt(agent, spec, number, started, inherited, is_new=is_new)
+
+
+def _write_trial_run(agent: AgentContext) -> bytes | None:
+    """Write run.json of a trial that starts for the first time; None if an agent has written it."""
+    from runner.node.agent.sweep_trial import is_decided, write_trial_run  # noqa: PLC0415
+
+    body = write_trial_run(agent.runs, agent.blobs, agent.trial)
+    if body is not None and is_decided(body):
+        agent.own[agent.blobs.run] = body
+    return body
+
+
+def _is_trial(run_body: bytes) -> bool:
+    try:
+        return bool(parse_json(run_body).get("trial"))
+    except ValueError:
+        return False  # `parse_run_spec` reports the damage
+
+
+def _cancelled_by_sweep(agent: AgentContext, run_body: bytes) -> str | None:
+    from runner.node.agent.sweep_trial import cancelled_by_sweep  # noqa: PLC0415
+
+    return cancelled_by_sweep(agent.runs, run_body)
 
 
 def _run_attempt(
@@ -253,9 +270,12 @@ def _run_attempt(
     attempt.finished, attempt.printed = finished, streams.printed
     if spec.live_outputs:
         attempt.live = LiveOutputs(agent.runs, agent.blobs, number, dirs.output, spec.live_outputs)
-    attempt.trial = open_trial(agent.runs, spec, number)
-    if attempt.trial is not None:
-        streams.metrics.observe = attempt.trial.observe
+    if spec.trial:
+        from runner.node.agent.sweep_trial import open_trial  # noqa: PLC0415
+
+        attempt.trial = open_trial(agent.runs, spec, number)
+        if attempt.trial is not None:
+            streams.metrics.observe = attempt.trial.observe
     others: NodeGroup | None = None
     try:
         others = _open_node_group(agent, spec, number, events)
