@@ -1,1 +1,1 @@
-"""Use cases: what a command does, as data. Start in `submit/`, then `runs/watch`."""
+"""Use cases: the work of each command, as data. Start in `submit/`, then `runs/watch`."""

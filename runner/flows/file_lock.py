@@ -15,12 +15,12 @@ from runner.protocol.errors import ExitCode, RunnerError
 def file_lock(
     path: Path, *, what: str, timeout_s: float, on_wait: Callable[[], None] | None = None
 ) -> Generator[None]:
-    """Hold the lock of a file, whose folder is created; `what` is the work, for the error.
+    """Hold the lock of a file. Create its folder. `what` describes the work in errors.
 
     `on_wait` is called once if another process holds the lock.
 
     Raises:
-        RunnerError: R-LOCK, the lock was not free in time; or the file cannot be written.
+        RunnerError: R-LOCK, the lock was not released in time; or the file cannot be written.
     """
     from filelock import FileLock, Timeout  # noqa: PLC0415  25 ms, which not every command pays
 
@@ -36,8 +36,8 @@ def file_lock(
     except Timeout as err:
         raise RunnerError(
             "R-LOCK",
-            f"another runner has been {what} for {format_duration(timeout_s)}",
-            fix="wait for it or stop it, then run the command again",
+            f"another runner process has been {what} for {format_duration(timeout_s)}",
+            fix="wait for that process or stop it, then run the command again",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     except OSError as err:

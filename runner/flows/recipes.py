@@ -23,7 +23,7 @@ def new_recipe(name: str, *, cwd: Path) -> Path:
         )
     target = cwd / name
     if target.exists():
-        raise RunnerError("R-RECIPE-EXISTS", f"{target} exists", fix="choose another name")
+        raise RunnerError("R-RECIPE-EXISTS", f"{target} exists", fix="use another name")
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:
         shutil.copytree(BUILTIN_FOLDER / TEMPLATE, target, ignore=ignored)

@@ -1,7 +1,7 @@
-"""Delete what runs left: their blobs, their tasks, and the jobs that have ended with them.
+"""Delete runs with their blobs, tasks and ended jobs.
 
-A mark in blob is written first and deleted last. A marked run is in no list, and holds what is
-needed to delete the rest, so that a deletion that was killed is finished by the same command.
+A mark in blob storage is written first and deleted last. It hides the run from lists, and contains
+what is needed to delete the rest, so that the same command completes a killed deletion.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
 from runner.protocol.waiting_trials import waiting_blob
 
-# A run without task and result may be in the middle of its submission for so long.
+# Maximum time in which a run without task and result may still be submitted.
 _SUBMITTED_WITHIN = timedelta(minutes=15)
-_SETTLE_S = 30.0  # a task ends soon after its run: after a cancellation, within its grace period
+_SETTLE_S = (
+    30.0  # seconds: a task ends soon after its run, or within its grace period after a cancellation
+)
 _POLL_S = 0.5
 _NEWER = (
     "a newer version of runner wrote it",
@@ -63,7 +65,7 @@ _NO_SPEC = RunSpec(run_id="")
 
 @dataclass(frozen=True, slots=True)
 class RunSelection:
-    """Runs to delete: by reference, or all that match every one of the other fields."""
+    """The runs to delete: by reference, or all runs that match every other field."""
 
     references: tuple[str, ...] = ()
     experiment: str | None = None
@@ -80,7 +82,7 @@ class RunSelection:
 
 @dataclass(frozen=True, slots=True)
 class RunToDelete:
-    """A run to delete, and what it has in blob storage; `row` is None if its deletion was begun."""
+    """A run to delete with its blobs; `row` is None if its deletion has begun."""
 
     run_id: str
     record: RunSpec
@@ -92,7 +94,7 @@ class RunToDelete:
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """A selected run that is not deleted, why, and what has to happen first."""
+    """A selected run that is kept, with the reason and the next step."""
 
     run_id: str
     why: str
@@ -101,9 +103,9 @@ class KeptRun:
 
 @dataclass(frozen=True, slots=True)
 class RemovalPlan:
-    """The runs to delete and to keep, and the groups that may have no runs then.
+    """The runs to delete and to keep, and the groups that may have no runs afterwards.
 
-    `named` runs were selected by reference: all of them are deleted, or none.
+    `named` runs were selected by reference: either all of them are deleted, or none.
     """
 
     runs: tuple[RunToDelete, ...]
@@ -124,7 +126,7 @@ class RemovalPlan:
 
 @dataclass(frozen=True, slots=True)
 class RemovedRuns:
-    """What was deleted: `plan` as it was carried out, jobs and archives."""
+    """The result of a deletion: the executed `plan`, jobs and archives."""
 
     plan: RemovalPlan
     jobs: tuple[str, ...]
@@ -135,10 +137,10 @@ class RemovedRuns:
 def plan_removal(
     connection: Connection, selection: RunSelection, now: datetime | None = None
 ) -> RemovalPlan:
-    """Return what deleting the selected runs would delete.
+    """Return the plan of deleting the selected runs.
 
     Raises:
-        RunnerError: A run that was selected by its reference does not exist or is in use.
+        RunnerError: a run that was selected by its reference does not exist or is in use.
     """
     now = now or datetime.now(UTC)
     container = runs_container(connection)
@@ -177,7 +179,7 @@ def _measured(container: BlobContainer, run: RunToDelete) -> RunToDelete:
 
 
 def _interrupted(container: BlobContainer) -> dict[str, RunRow]:
-    """Return the runs whose deletion was begun, as their marks describe them."""
+    """Return the runs whose deletion has begun, as their marks describe them."""
 
     def load(run_id: str) -> RunRow:
         with suppress(RunnerError, *DAMAGED):
@@ -234,7 +236,7 @@ def _kept(
     now: datetime,
     settle_s: float,
 ) -> list[KeptRun]:
-    """Return the chosen runs that have not ended, or that something else needs."""
+    """Return the chosen runs that have not ended, or that others need."""
     if not chosen:
         return []
     needed = _needed_runs(connection, container, rows, now)
@@ -293,13 +295,13 @@ def _is_newer(container: BlobContainer, run_id: str) -> bool:
 
 
 def _not_over(row: RunRow, task: TaskView | None, now: datetime) -> tuple[str, str] | None:
-    """Return why a run in a final state may still change, and what to do."""
+    """Return why a run in a final state may still change, with the fix."""
     if _goes_on(task):
-        return "its task has not ended", "try again when it has; a task ends soon after its result"
+        return "its task has not ended", "try again in a minute; a task ends soon after its result"
     if row.record is None or task is not None or not _is_being_submitted(row, now):
         return None
     passed = now - row.record.created
-    why = f"it was submitted {format_age(passed)} ago, and may not have its task yet"
+    why = f"it was submitted {format_age(passed)} ago and may not have a task yet"
     return why, f"try again in {format_age(_SUBMITTED_WITHIN - passed)}"
 
 
@@ -312,7 +314,7 @@ def _is_being_submitted(row: RunRow, now: datetime) -> bool:
 def _needed_runs(
     connection: Connection, container: BlobContainer, rows: Sequence[RunRow], now: datetime
 ) -> dict[str, tuple[str, str]]:
-    """Return, by run that something else needs, why and what to do."""
+    """Return reason and fix for each run that others need."""
     active = [
         row.run_id
         for row in rows
@@ -338,11 +340,11 @@ def _needed_runs(
 def _possible_origins(
     models: Iterable[Model], rows: Iterable[RunRow]
 ) -> dict[str, tuple[str, str]]:
-    """Return every run that succeeded if a version cannot be read: it may be of any of them."""
+    """Return every succeeded run if a version is unreadable, because any may be its origin."""
     broken = (version for model in models for version in model.versions if version.problem)
     if (version := next(broken, None)) is None:
         return {}
-    why = f"model {version} cannot be read, and may be of this run"
+    why = f"model {version} cannot be read, and may come from this run"
     fix = f"repair the model, see `runner models ls {version.name}`"
     succeeded = (row for row in rows if row.status and row.status.state is RunState.SUCCEEDED)
     return {row.run_id: (why, fix) for row in succeeded}
@@ -373,7 +375,7 @@ def _templates(container: BlobContainer) -> Iterator[tuple[str, RunSpec | None]]
 
 @dataclass(slots=True)
 class _Counter:
-    """Reports how many blobs are deleted."""
+    """Reports the number of deleted blobs."""
 
     total: int
     on_progress: OnProgress
@@ -393,12 +395,12 @@ def remove_runs(
     on_progress: OnProgress,
     now: datetime | None = None,
 ) -> RemovedRuns:
-    """Delete the runs of a plan, without those that something needs since it was made.
+    """Delete the runs of a plan, except those that others need by now.
 
-    What was deleted before, or meanwhile, is no error.
+    Runs that were deleted in the meantime are ignored.
 
     Raises:
-        RunnerError: A run that was selected by its reference is in use now.
+        RunnerError: a run that was selected by its reference is in use by now.
     """
     container, now = runs_container(connection), now or datetime.now(UTC)
     plan = _marked(connection, container, plan, now)
@@ -419,7 +421,7 @@ def remove_runs(
 def remove_expired(
     connection: Connection, retention: timedelta, on_progress: OnProgress
 ) -> RemovalPlan:
-    """Delete the runs that were submitted longer ago than `retention`. Return what was deleted."""
+    """Delete the runs that are older than `retention`. Return the executed plan."""
     now = datetime.now(UTC)
     ids = list_run_ids(runs_container(connection))
     if not any((at := submission_time(run_id)) and at < now - retention for run_id in ids):
@@ -431,9 +433,9 @@ def remove_expired(
 def _marked(
     connection: Connection, container: BlobContainer, plan: RemovalPlan, now: datetime
 ) -> RemovalPlan:
-    """Mark the runs of a plan, then check again what needs them. Return what may be deleted.
+    """Mark the runs of a plan, check again what needs them, and return the rest.
 
-    A person may have been asked since the first check. From now on no list shows the runs.
+    The user may have been asked since the first check. From now on, no list shows the runs.
     """
     new = in_parallel(lambda run: _mark(container, run), plan.runs)
     marked = [run.run_id for run, is_new in zip(plan.runs, new, strict=True) if is_new]
@@ -453,13 +455,13 @@ def _marked(
 
 
 def _mark(container: BlobContainer, run: RunToDelete) -> bool:
-    """Take a run from all lists. Return False if it has a mark already."""
+    """Hide a run from all lists. Return False if it is marked already."""
     document = run.record.to_json() if run.record.run_id else {}
     return container.create(deleting_mark(run.run_id), {**document, "state": run.state})
 
 
 def _hide(container: BlobContainer, run: RunToDelete) -> None:
-    """Delete what readers find a run by."""
+    """Delete the documents by which readers find a run."""
     container.delete(index_blob(run.run_id))
     container.delete(RunPaths(run.run_id).run)
 
@@ -470,7 +472,7 @@ def _delete_blobs(container: BlobContainer, plan: RemovalPlan, on_progress: OnPr
     def names_of(run: RunToDelete) -> list[str]:
         return [blob.name for blob in container.list(RunPaths(run.run_id).root)]
 
-    for _ in range(_ROUNDS):  # a blob may be written by a node that seemed to be lost
+    for _ in range(_ROUNDS):  # a node that seemed to be lost may write a blob
         names = list(chain.from_iterable(in_parallel(names_of, plan.runs)))
         if not names:
             return
@@ -479,7 +481,7 @@ def _delete_blobs(container: BlobContainer, plan: RemovalPlan, on_progress: OnPr
         raise RunnerError(
             "R-RUN-WRITTEN",
             f"{names[0]} was written again after it had been deleted",
-            why="a node that was lost still writes",
+            why="a node that seemed to be lost is still writing",
             fix="run the same command again in a few minutes",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -491,7 +493,7 @@ def _delete_from_batch(connection: Connection, records: Iterable[RunSpec]) -> tu
     for record in records:
         if record.job_id:
             by_job[record.job_id].add(record.task_id)
-            if record.schedule:  # the task that added the others
+            if record.schedule:  # the job manager task
                 by_job[record.job_id].add(GROUP_TASK_ID)
     jobs = list(by_job)
     gone = in_parallel(lambda job_id: delete_tasks(connection, job_id, by_job[job_id]), jobs)
@@ -503,7 +505,7 @@ def _forget_group(container: BlobContainer, group_id: str) -> None:
     content = container.read(group_blob(group_id))
     if content is None:
         return
-    with suppress(RunnerError):  # a document that cannot be read is kept
+    with suppress(RunnerError):  # keep a document that cannot be read
         group = with_later_runs(container, parse_group(content, group_id))
         runs = (*group.runs.values(), *(run for runs in group.earlier.values() for run in runs))
         if container.size(waiting_blob(group_id)) is not None:
@@ -525,7 +527,7 @@ def _delete_unused_archives(container: BlobContainer, now: datetime) -> dict[str
     if used is None:
         return {}
     unused = [blob for blob in old if blob.name not in used]
-    # A submission that uses one meanwhile has given it another ETag.
+    # A submission that uses one in the meantime changes its ETag.
     gone = in_parallel(lambda blob: container.delete(blob.name, blob.etag), unused)
     return {b.name: b.size_bytes for b, deleted in zip(unused, gone, strict=True) if deleted}
 

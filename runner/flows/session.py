@@ -1,4 +1,4 @@
-"""A target that is signed in to, for callers of the flows from a program."""
+"""A signed-in target for programs that call the flows."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Session:
 
 
 def read_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Settings:
-    """Return the settings of a call; a flag that is None was not passed.
+    """Return the settings of a call; None means that a flag was not passed.
 
     Raises:
-        RunnerError: A stack was passed that the target has no use for.
+        RunnerError: a stack was passed for a target without stacks.
     """
     settings = load_settings(flags, cwd=cwd, env=env)
     stack = flags.get("stack")
@@ -39,7 +39,7 @@ def read_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
 
 
 def open_session(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Session:
-    """Return a session on services that are expected to run; a flag that is None was not passed."""
+    """Return a session with running services; None means that a flag was not passed."""
     settings = read_settings(flags, cwd=cwd, env=env)
     return Session(settings, connect(settings))
 
@@ -50,7 +50,7 @@ def start_run(
     on_progress: OnProgress,
     on_warning: Callable[[str], None],
 ) -> tuple[Session, RunSpec]:
-    """Submit a run; local services are started first if need be."""
+    """Submit a run; start local services first if necessary."""
     connection, plan = open_and_plan(checked, settings, on_progress, on_warning)
     return Session(settings, connection), submit_run(connection, plan, on_progress)
 
@@ -61,6 +61,6 @@ def start_group(
     on_progress: OnProgress,
     on_warning: Callable[[str], None],
 ) -> tuple[Session, RunGroup]:
-    """Submit the tasks of a file; local services are started first if need be."""
+    """Submit the tasks of a file; start local services first if necessary."""
     connection, plan = open_and_plan(checked, settings, on_progress, on_warning)
     return Session(settings, connection), submit_group(connection, plan, on_progress)

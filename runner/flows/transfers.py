@@ -1,4 +1,4 @@
-"""Names of files on this machine, their hashes, and progress in bytes, for all transfers."""
+"""File names on this machine, hashes, and progress in bytes, for all transfers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.protocol.names import file_path, file_paths, with_hash
 from runner.protocol.results import check_output_path
 
-_EVERY_S = 0.05  # limits the progress events of many small files
+_EVERY_S = 0.05  # limits the number of progress events for many small files
 
 
 class StoppedError(Exception):
@@ -62,12 +62,12 @@ def target_within(folder: Path, path: str) -> Path:
 
 
 def _checked(folder: Path, target: Path) -> Path:
-    if not target.resolve().is_relative_to(folder.resolve()):  # a link, or a drive of Windows
+    if not target.resolve().is_relative_to(folder.resolve()):  # a link, or a Windows drive
         raise ValueError(f"{str(target)!r} leaves {folder}")
     return target
 
 
-# What every file system takes. Names of devices are refused by Windows, with any suffix.
+# Names that every file system accepts. Windows rejects names of devices with any suffix.
 _PORTABLE = re.compile(
     r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|\Z))[\w +@=,#-](\.?[\w +@=,#-]){0,99}(?<! )",
     re.ASCII | re.IGNORECASE,
@@ -79,7 +79,7 @@ _SHOWN = 3
 
 
 class FileSystem:
-    """The names that the file system of a folder takes, found with files in a temporary folder.
+    """The names that the file system of a folder accepts, tested in a temporary folder.
 
     A context manager; the temporary folder is made when it is first needed. No name leads out of
     it: Windows reads `..\\x`, `\\x` and `C:x` as other places, and `a:b` as a stream of `a`.
@@ -99,16 +99,16 @@ class FileSystem:
             self._made.cleanup()
 
     def takes(self, name: str) -> bool:
-        """Return True if a file keeps the name, or if that cannot be found out."""
+        """Return True if a file keeps the name, or if the test is not possible."""
         try:
             with self._file(name) as path:
                 names = {_composed(each.name) for each in path.parent.iterdir()}
-                return _composed(name) in names  # macOS composes letters and accents anew
+                return _composed(name) in names  # macOS normalises letters with accents
         except OSError as err:
             return err.errno in _OTHER_REASONS
 
     def confuses(self, one: str, other: str) -> bool:
-        """Return True if both names are those of one file."""
+        """Return True if both names refer to the same file."""
         with suppress(OSError), self._file(one) as path:
             return os.path.lexists(path.with_name(other))
         return False
@@ -128,7 +128,7 @@ class FileSystem:
             path.unlink()
 
     def _is_plain(self, name: str) -> bool:
-        """Return True if a path has the name as its last part, on the system of `flavour`."""
+        """Return True if the name is the last part of a path on the system of `flavour`."""
         path = self._flavour(name)
         is_stream = ":" in name and isinstance(path, PureWindowsPath)
         return path.name == name and name not in ("", "..") and not is_stream
@@ -144,14 +144,14 @@ def _composed(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The targets of stored paths; `note`, for a message, names files that are called otherwise."""
+    """The targets of stored paths; `note` is a message about renamed files."""
 
     of: Mapping[str, Path]
     note: str = ""
 
 
 def plan_targets(folder: Path, paths: Iterable[str]) -> Targets:
-    """Return where stored paths lie below a folder of this machine.
+    """Return the targets of stored paths below a folder of this machine.
 
     Linux takes all names and keeps them apart. Where another system does not, `a:b` becomes
     `a%x3Ab`, and `a` beside `A` becomes `a~ca978112`, in every download of the same files. So does
@@ -165,7 +165,7 @@ def plan_targets(folder: Path, paths: Iterable[str]) -> Targets:
 
 
 def name_targets(folder: Path, paths: Iterable[str], system: FileSystem) -> Targets:
-    """Return what `plan_targets` does, by the names that a file system takes."""
+    """Do the same as `plan_targets` for a given file system."""
 
     def possible(name: str) -> str:
         return name if _PORTABLE.fullmatch(name) or system.takes(name) else _portable(name)
@@ -184,12 +184,12 @@ def name_targets(folder: Path, paths: Iterable[str], system: FileSystem) -> Targ
     if not renamed:
         return Targets(of)
     rest = f" and {len(renamed) - _SHOWN} more" if len(renamed) > _SHOWN else ""
-    why = "; renamed, as this file system does not take the names, or another file has them: "
+    why = "; renamed, because this file system does not accept the names or has them: "
     return Targets(of, f"{why}{', '.join(renamed[:_SHOWN])}{rest}")
 
 
 def _portable(name: str) -> str:
-    """Return a name that every file system takes, by which people recognise this one."""
+    """Return a similar name that every file system accepts."""
     escaped = _NOT_PORTABLE.sub(
         lambda found: "".join(f"%x{byte:02X}" for byte in os.fsencode(found[0])), name
     )

@@ -134,7 +134,7 @@ CAUSES = (
         "FormulaFailed", scaled("$TargetDedicatedNodes = 1 / $ActiveTasks.GetSample(0);"),
         "the formula of pool",
     ),
-    Broken("FormulaGivesNone", scaled("$TargetDedicatedNodes = 0;"), "asks for no node"),
+    Broken("FormulaGivesNone", scaled("$TargetDedicatedNodes = 0;"), "requests no nodes"),
 )  # fmt: skip
 
 

@@ -264,11 +264,11 @@ def test_dry_run_without_services_names_skipped_checks(tmp_path: Path, script: W
     cli = Cli(home, tmp_path)
     done = cli.run("train", folder, "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "pool local, job project_local: the local services do not run" in " ".join(
+    assert "pool local, job project_local: the local services are not running" in " ".join(
         done.stdout.split()
     )
     plan = json.loads(cli.ok("train", folder, "--dry-run", "-o", "json"))
-    why = "the local services do not run"
+    why = "the local services are not running"
     names = ("input cat", "input s", "after some-run", "pool local, job project_local")
     assert plan["not_looked_up"] == [{"what": name, "why": why} for name in names]
     assert plan["after"] == ["some-run"]

@@ -100,5 +100,5 @@ def test_expired_access_is_reported_with_a_fix(
     shown = cli.ok("show", run_id)
     for text in (done.stderr, shown):
         assert "BlobAccessDenied: storage denied the node access to the code" in text
-        assert "submit it again" in text
+        assert "submit the run again" in text
     assert cli.json("show", run_id)["state"] == "failed"

@@ -281,7 +281,7 @@ def test_failed_job_preparation_of_a_run_is_named(cli: Cli, place: Place, script
 def test_unknown_name_is_an_error(cli: Cli) -> None:
     done = cli.run("why", "nothing-of-this-name")
     assert done.returncode == 2
-    assert "no run, pool, node or job is called 'nothing-of-this-name'" in done.stderr
+    assert "no run, pool, node or job has the ID 'nothing-of-this-name'" in done.stderr
 
 
 @pytest.mark.feature(57)

@@ -618,7 +618,7 @@ def _files(name: str, raw: object, folder: Path | None) -> list[str]:
         raise RunnerError(
             "R-SWEEP-FILES",
             f"sweep: no file for {name} matches {raw!r}",
-            why=f"the glob was searched in {folder}",
+            why=f"there is none in {folder}",
             fix="correct the glob in `files`",
         )
     return [path.relative_to(folder).as_posix() for path in found]

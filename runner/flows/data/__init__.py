@@ -1,1 +1,1 @@
-"""Data sets of recipes (`datasets`), and what `runner data` does (`commands`)."""
+"""Data sets of recipes (`datasets`), and the commands of `runner data` (`commands`)."""

@@ -110,20 +110,20 @@ def get(
 def listing(
     connection: Connection, path: str, *, recursive: bool
 ) -> tuple[StoredPath, list[Entry]]:
-    """Return the path that was meant and its entries, folders summed up unless `recursive`."""
+    """Return the stored path and its entries; folders are summed up unless `recursive`."""
     place = stored_place(connection, path)
     with open_store(connection, place.store) as store:
         return place, list_entries(store, place, recursive=recursive)
 
 
 def place_to_remove(connection: Connection, path: str) -> StoredPath:
-    """Return the path to remove. Raise R-DATA-ALL for a whole container, R-DATA-OURS for ours."""
+    """Return the path to remove. Raise R-DATA-ALL or R-DATA-OURS for a whole container."""
     place = stored_place(connection, path)
-    if not place.path and ":" not in path:  # an unset variable in a script
+    if not place.path and ":" not in path:  # probably an unset variable in a script
         raise RunnerError(
             "R-DATA-ALL",
             f"missing file or folder in {path!r}",
-            why=f"it would remove all of {place.store}",
+            why=f"this would remove everything in {place.store}",
             fix=f"to remove everything, use {place}",
         )
     refuse_ours(connection, place)
@@ -150,13 +150,13 @@ def stored_place(connection: Connection, path: str) -> StoredPath:
 def sources_and_place(
     sources: Sequence[str | Path], dest: str | None, default_store: str
 ) -> tuple[list[Path], StoredPath]:
-    """Return the sources and the destination; a single source keeps its name without one."""
+    """Return sources and destination; without one, a single source keeps its name."""
     none = [str(source) for source in sources if not str(source) or "\0" in str(source)]
     if none or not sources:
         raise RunnerError(
             "R-DATA-MISSING",
             f"{none[0]!r} is not a file or folder" if none else "missing file or folder",
-            fix="give a path on this machine; . is the current folder",
+            fix="use a path on this machine; . is the current folder",
         )
     paths = [Path(source) for source in sources]
     if dest is None:

@@ -1,6 +1,6 @@
-"""Data sets of recipes: a path that the user gives, the cache, or the recipe's `download.py`.
+"""Data sets of recipes: from a path of the user, the cache, or the recipe's `download.py`.
 
-A recipe's folder may hold `download.py`, a program for the machine that submits:
+The folder of a recipe may contain `download.py`, a program for the machine that submits:
 
     python download.py fetch FOLDER    fill FOLDER with the data set
     python download.py check FOLDER    check a folder given with --data, and write nothing
@@ -63,14 +63,14 @@ def resolve_dataset(
     on_progress: OnProgress,
     recipe_folder: Path | None = None,
 ) -> Dataset:
-    """Return a data set, downloaded if it is neither given nor cached.
+    """Return a data set. Download it if it is neither given nor cached.
 
     Args:
         name: The name in the recipe's `dataset` or in a `dataset:` input.
         given: The path of `--data`.
-        home: RUNNER_HOME, which holds the cache.
+        home: RUNNER_HOME, which contains the cache.
         on_progress: Receives the progress of a download as stage `data`.
-        recipe_folder: The folder of the recipe whose `dataset` this is; None for an input.
+        recipe_folder: The folder of the recipe with this `dataset`; None for an input.
 
     Raises:
         RunnerError: the data set cannot be downloaded, read or used.
@@ -101,7 +101,7 @@ def cached_dataset(name: str, home: Path, recipe_folder: Path | None = None) -> 
 
 
 def _find_downloader(name: str, recipe_folder: Path | None) -> Path | None:
-    """Return the `download.py` of the recipe itself, else of the built-in recipe of that name."""
+    """Return `download.py` of the recipe, else that of the built-in recipe with this name."""
     if recipe_folder is not None and (script := recipe_folder / DOWNLOADER).is_file():
         return script.resolve()
     script = BUILTIN_FOLDER / name / DOWNLOADER
@@ -109,7 +109,7 @@ def _find_downloader(name: str, recipe_folder: Path | None) -> Path | None:
 
 
 def _cache_folder(name: str, script: Path, home: Path) -> Path:
-    """Return the cache of a data set; two recipes of users may use one name for different data."""
+    """Return the cache of a data set, per recipe: two may use one name for different data."""
     if script.parent != BUILTIN_FOLDER / name:
         name = f"{name}-{hashlib.sha256(os.fsencode(script)).hexdigest()[:8]}"
     return HomePaths(home).data(name)
@@ -135,7 +135,7 @@ def _download(script: Path, name: str, folder: Path, on_progress: OnProgress) ->
         make_private(folder)
         on_progress(Progress("data", "start", f"downloading {name}"))
         found = _run(script, "fetch", name, folder, on_progress)
-        if found.source != "fallback":  # the next run tries the data set itself again
+        if found.source != "fallback":  # the next run downloads the data set again
             document = {key: getattr(found, key) for key in ("name", "notice")}
             document["files"] = [dataclasses.asdict(file) for file in found.files]
             (folder / _MANIFEST).write_text(json.dumps(document), encoding="utf-8")
@@ -175,7 +175,7 @@ def _run(
                     on_progress(_progress(document))
                 elif "text" not in document:
                     reply |= document
-        except BaseException:  # Ctrl-C, or a display that failed
+        except BaseException:  # Ctrl-C, or an error of the display
             process.kill()
             raise
         code = process.wait()
@@ -221,7 +221,10 @@ def _failure(reply: dict[str, Any], script: Path, code: int, stderr: str) -> Run
     return RunnerError(
         str(reply.get("code") or "R-DATA-DOWNLOAD"),
         str(reply.get("what") or f"{script} failed with exit code {code}"),
-        why=str(reply.get("why") or (lines[-1][:_ERROR_CHARS] if lines else "it printed nothing")),
+        why=str(
+            reply.get("why")
+            or (lines[-1][:_ERROR_CHARS] if lines else "the script printed no error")
+        ),
         fix=str(reply.get("fix") or "correct the script, or pass a file or folder: --data PATH"),
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -230,8 +233,8 @@ def _failure(reply: dict[str, Any], script: Path, code: int, stderr: str) -> Run
 def _unknown(name: str) -> RunnerError:
     return RunnerError(
         "R-DATA-MISSING",
-        f"missing data set {name!r} of the recipe",
-        why=f"runner has no download for it, and the recipe has no {DOWNLOADER}",
+        f"the recipe needs data set {name!r}",
+        why=f"neither runner nor the recipe can download it: there is no {DOWNLOADER}",
         fix="pass a file or folder: --data PATH",
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -246,7 +249,7 @@ def from_path(name: str, given: Path) -> Dataset:
         raise RunnerError(
             "R-DATA-PATH",
             f"no data at {path}",
-            fix="pass a file or folder that exists: --data PATH",
+            fix="pass an existing file or folder: --data PATH",
             exit_code=ExitCode.PREFLIGHT,
         )
     files = tuple(describe_file(path, name) for name in _visible(path))
@@ -254,7 +257,7 @@ def from_path(name: str, given: Path) -> Dataset:
         raise RunnerError(
             "R-DATA-EMPTY",
             f"{path} has no files",
-            fix="pass the folder that holds the data: --data PATH",
+            fix="pass the folder that contains the data: --data PATH",
             exit_code=ExitCode.PREFLIGHT,
         )
     return Dataset(name, "path", None, path, files)

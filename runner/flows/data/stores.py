@@ -21,8 +21,8 @@ from runner.protocol.errors import ExitCode, RunnerError
 T = TypeVar("T")
 R = TypeVar("R")
 
-SIDE_BY_SIDE = 16  # files at once; large ones are sent in parallel blocks too
-# Small files mostly wait for storage: a round trip of 30 ms needs twice as many threads.
+SIDE_BY_SIDE = 16  # parallel files; large files also have parallel blocks
+# Small files mostly wait for storage; a round trip of 30 ms needs twice as many threads.
 SMALL_SIDE_BY_SIDE = 32
 _SMALL_BYTES = 4 * 1024 * 1024  # each thread holds a small file in memory
 _SHOWN = 5
@@ -65,7 +65,7 @@ def open_store(connection: Connection, name: str) -> Generator[FileStore]:
 
 
 def refuse_ours(connection: Connection, place: StoredPath) -> None:
-    """Raise RunnerError for a container that only `runner` itself writes to."""
+    """Raise RunnerError for a container that only runner may change."""
     outputs = connection.outputs
     if place.store not in (outputs.container_runs, outputs.container_models):
         return
@@ -73,14 +73,14 @@ def refuse_ours(connection: Connection, place: StoredPath) -> None:
     raise RunnerError(
         "R-DATA-OURS",
         f"cannot change {place.store!r}: runner manages this container",
-        why="a missing or changed file would break runs and models that refer to it",
+        why="runs and models refer to its files, so changes would break them",
         fix="runner models rm NAME@VERSION" if models else f"use data:{place.path}",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file (`single`), or all files of a folder; `place` has the name that storage has."""
+    """A file (`single`), or all files of a folder; `place` has the stored name."""
 
     place: StoredPath
     files: list[StoredFile]
@@ -88,7 +88,7 @@ class Found:
 
 
 def find_files(store: FileStore, place: StoredPath) -> Found:
-    """Return the file or all files of the folder. Raise RunnerError for none."""
+    """Return the file, or all files of the folder. Raise RunnerError if there is none."""
     if place.path:
         found = store.find(place.path)
         if found is not None:
@@ -103,9 +103,9 @@ def find_files(store: FileStore, place: StoredPath) -> Found:
 
 
 def _find_older(store: FileStore, place: StoredPath) -> Found | None:
-    """Return what an older version stored with the name as it was typed, such as `notes.`.
+    """Return files that an older version stored under the name as typed, such as `notes.`.
 
-    Only a listing tells: a service may take `notes.` in a request for `notes`.
+    Use a listing, because a service may accept `notes.` in a request for `notes`.
     """
     if not place.older:
         return None
@@ -117,7 +117,7 @@ def _find_older(store: FileStore, place: StoredPath) -> Found | None:
 
 
 def list_entries(store: FileStore, place: StoredPath, *, recursive: bool) -> list[Entry]:
-    """Return the entries of a folder by path, its folders summed up unless `recursive`."""
+    """Return the entries of a folder by path; subfolders are summed up unless `recursive`."""
     found = find_files(store, place)
     single, folder = found.single, found.place.path
     prefix = "" if single or not folder else f"{folder}/"
@@ -141,7 +141,7 @@ def list_entries(store: FileStore, place: StoredPath, *, recursive: bool) -> lis
 
 
 def remove_files(store: FileStore, files: Sequence[StoredFile], on_progress: OnProgress) -> int:
-    """Delete files unless they have changed. Return how many still existed. Raise RunnerError."""
+    """Delete files unless they have changed. Return the number of deleted files."""
     done = 0
     lock = Lock()
 
@@ -163,7 +163,7 @@ def remove_files(store: FileStore, files: Sequence[StoredFile], on_progress: OnP
 
 
 def transfers_at_once(sizes: Iterable[int]) -> int:
-    """Return how many files of these sizes to move at once."""
+    """Return the number of files of these sizes to transfer in parallel."""
     return SMALL_SIDE_BY_SIDE if max(sizes, default=0) <= _SMALL_BYTES else SIDE_BY_SIDE
 
 
@@ -172,7 +172,7 @@ def side_by_side(
 ) -> list[R]:
     """Call `function` in threads for every item and return the results in order.
 
-    The first error is raised. It and Ctrl-C set `stop`, which running calls must check.
+    The first error is raised. An error or Ctrl-C sets `stop`, which running calls must check.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="file")
     try:
@@ -191,8 +191,8 @@ def changed(path: str) -> RunnerError:
     """Return the error of a file that another writer changed."""
     return RunnerError(
         "R-DATA-CHANGED",
-        f"{path} was changed in storage meanwhile",
-        why="another writer stored it since this command read it; it was not overwritten",
+        f"{path} was changed in storage during the command",
+        why="another writer stored it after this command had read it; it was not overwritten",
         fix="run the same command again",
         exit_code=ExitCode.RUN_FAILED,
     )
@@ -214,6 +214,6 @@ def _nothing_there(store: FileStore, place: StoredPath) -> RunnerError:
     return RunnerError(
         "R-DATA-NONE",
         f"{place.path!r} not found in {where}",
-        why=f"it has {named(heads)}" if heads else "nothing is stored there",
+        why=f"it has {named(heads)}" if heads else "the folder is empty",
         fix=f"runner data ls {place.store}:{shown}",
     )

@@ -1,4 +1,4 @@
-"""Upload and download files: each is verified, and complete or absent."""
+"""Upload and download files. Each file is verified, and either complete or absent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Upload:
 def plan_put(
     store: FileStore, sources: Sequence[Path], place: StoredPath, on_progress: OnProgress
 ) -> list[Upload]:
-    """Return the uploads of `sources` to `place`, compared with what is stored. Write nothing."""
+    """Return the uploads of `sources` to `place`, compared with stored files. Write nothing."""
     files = _named_files(sources, place)
     on_progress(Progress("compare", "start"))
     there = _what_is_there(store, files)
@@ -75,14 +75,14 @@ def refuse_different(uploads: Sequence[Upload]) -> None:
     if different:
         raise RunnerError(
             "R-DATA-DIFFERS",
-            f"{len(different)} of {len(uploads)} files are stored with different content",
+            f"{len(different)} of {len(uploads)} files exist in storage with different content",
             why=f"{named(different)}; nothing was sent",
-            fix="use --force (force=True) to replace them, or choose another destination",
+            fix="use --force (force=True) to replace them, or use another destination",
         )
 
 
 def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgress) -> int:
-    """Send new and different files. Return how many. Raise RunnerError."""
+    """Send new and different files. Return their number."""
     wanted = [upload for upload in uploads if upload.state != "same"]
     if not wanted:
         return 0
@@ -109,7 +109,7 @@ def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgre
 
 
 def md5_of(path: Path, moved: BytesMoved | None = None) -> bytes:
-    """Return the MD5 of a file, which storage records; it does not protect against malice."""
+    """Return the MD5 of a file, as storage records it; it does not protect against tampering."""
     digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as content:
         while data := content.read(_READ_BYTES):
@@ -136,7 +136,7 @@ def _what_is_there(store: FileStore, files: Sequence[tuple[Path, str]]) -> dict[
 
 
 def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path, str]]:
-    """Return every file with its path in storage. Raise RunnerError if one cannot be sent."""
+    """Return every file with its path in storage. Raise RunnerError if a file cannot be sent."""
     named_files: list[tuple[Path, str]] = []
     for source in sources:
         if source.is_dir():
@@ -152,7 +152,7 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
             raise RunnerError(
                 "R-DATA-MISSING",
                 f"file or folder {source} not found",
-                fix="give a path on this machine; runner data put --help",
+                fix="use a path on this machine; see `runner data put --help`",
             )
     for source, path in named_files:
         check_stored_name(str(source), path, place.store)
@@ -161,15 +161,15 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
     if not named_files:
         raise RunnerError(
             "R-DATA-EMPTY",
-            f"no file in {named([str(source) for source in sources])}",
-            fix="give a folder with files",
+            f"no files in {named([str(source) for source in sources])}",
+            fix="use a folder with files",
         )
     _refuse_same_name(named_files)
     return named_files
 
 
 def _refuse_same_name(named_files: Sequence[tuple[Path, str]]) -> None:
-    """Raise RunnerError if two files have one name in storage."""
+    """Raise RunnerError if two files would have the same name in storage."""
     first: dict[str, Path] = {}
     for source, path in named_files:
         other = first.setdefault(path, source)
@@ -183,13 +183,13 @@ def _refuse_same_name(named_files: Sequence[tuple[Path, str]]) -> None:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield files and links to files; links to folders are not followed, as they may be cyclic."""
+    """Yield files and links to files; links to folders are not followed, because of cycles."""
     for parent, _, names in os.walk(folder, onerror=_raise_unreadable):
         yield from (path for name in names if (path := Path(parent, name)).is_file())
 
 
 def _left_out(sources: Sequence[Path]) -> str:
-    """Return a note about the entries of the folders that are not sent."""
+    """Return a note about entries of the folders that are not sent."""
     found = [
         str(path)
         for source in sources
@@ -197,7 +197,7 @@ def _left_out(sources: Sequence[Path]) -> str:
         for path in (Path(parent, name) for name in sorted((*folders, *names)))
         if not path.is_file() and (path.is_symlink() or not path.is_dir())
     ]
-    return f"; skipped, not a file: {named(found)}" if found else ""
+    return f"; skipped, not regular files: {named(found)}" if found else ""
 
 
 def _raise_unreadable(err: OSError) -> None:
@@ -216,9 +216,9 @@ def _unreadable(path: Path, err: OSError) -> RunnerError:
 def _unstable(path: Path) -> RunnerError:
     return RunnerError(
         "R-DATA-UNSTABLE",
-        f"{path} changed while it was sent",
-        why="another process writes to it; nothing of it was stored",
-        fix="run the command again when the file is complete; files that were sent are skipped",
+        f"{path} changed during the upload",
+        why="another process writes to the file; it was not stored",
+        fix="run the command again when the file is complete; uploaded files are skipped",
     )
 
 
@@ -230,7 +230,9 @@ def _counts(uploads: Sequence[Upload]) -> str:
 
 
 _POLL_S = 0.05
-_PART_NAME_CHARS = 40  # of the file: a longer name of a part could exceed the limit of the disk
+_PART_NAME_CHARS = (
+    40  # characters of the name in that of a part, which must not exceed the limit of the disk
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class Download:
 def plan_get(
     store: FileStore, place: StoredPath, local: Path | None, on_progress: OnProgress
 ) -> list[Download]:
-    """Return the downloads of `place`, compared with this machine. Write nothing.
+    """Return the downloads of `place`, compared with local files. Write nothing.
 
     A single file is downloaded into `local` if that is a folder, else to that name. None is the
     stored name.
@@ -279,14 +281,14 @@ def refuse_replacing(downloads: Sequence[Download]) -> None:
     if different:
         raise RunnerError(
             "R-DATA-DIFFERS",
-            f"{len(different)} of {len(downloads)} files here have different content",
+            f"{len(different)} of {len(downloads)} files exist here with different content",
             why=f"{named(different)}; nothing was written",
-            fix="use --force (force=True) to replace them, or choose another folder",
+            fix="use --force (force=True) to replace them, or use another folder",
         )
 
 
 def get_files(store: FileStore, downloads: Sequence[Download], on_progress: OnProgress) -> int:
-    """Download new and different files. Return how many. Raise RunnerError."""
+    """Download new and different files. Return their number."""
     wanted = [download for download in downloads if download.state != "same"]
     if not wanted:
         return 0
@@ -301,7 +303,7 @@ def get_files(store: FileStore, downloads: Sequence[Download], on_progress: OnPr
 
 
 def _fetch(store: FileStore, download: Download, moved: BytesMoved) -> None:
-    """Download one file, or continue the part of an interrupted download of the same file."""
+    """Download one file, or continue an interrupted download of the same file."""
     file, target = download.file, download.target
     state = hashlib.sha256(f"{file.path} {file.etag}".encode()).hexdigest()[:12]
     part = target.with_name(f".{target.name[:_PART_NAME_CHARS]}.{state}.part")
@@ -325,7 +327,7 @@ def _fetch(store: FileStore, download: Download, moved: BytesMoved) -> None:
 
 @contextmanager
 def _alone(part: Path, moved: BytesMoved) -> Generator[bool]:
-    """Lock a part against other threads and processes. Yield True if one of them held it."""
+    """Lock a part against other threads and processes. Yield True if one of them had locked it."""
     waited = False
     while True:
         with part.open("ab") as held:
@@ -336,7 +338,7 @@ def _alone(part: Path, moved: BytesMoved) -> Generator[bool]:
             if _is_still(part, held.fileno()):
                 yield waited
                 return
-        waited = True  # the part has become the file meanwhile
+        waited = True  # the other download has renamed the part
 
 
 def _lock(descriptor: int) -> bool:
@@ -373,7 +375,7 @@ def _targets(found: Found, local: Path | None) -> Targets:
         folder, start = local or Path(), place.path.removesuffix(place.name)
     else:
         start = f"{place.path}/" if place.path else ""
-    # On a share, the name is that of the file itself.
+    # On a share, stored names are file names.
     names = {file.path: file.path.removeprefix(start) for file in files}
     if place.store == SHARE:
         names = {path: stored_path(name) for path, name in names.items()}
@@ -388,8 +390,8 @@ def _leaves(what: str) -> RunnerError:
     return RunnerError(
         "R-DATA-LEAVES",
         what,
-        why="a file would be written outside of the folder",
-        fix="choose another folder, or get the file on its own",
+        why="a file would be written outside the folder",
+        fix="use another folder, or download the file separately",
     )
 
 
@@ -397,17 +399,17 @@ def _in_the_way(target: Path) -> RunnerError:
     return RunnerError(
         "R-DATA-IN-THE-WAY",
         f"{target} is not a file",
-        why="the stored file has this name",
-        fix="choose another folder",
+        why="a stored file has the same name",
+        fix="use another folder",
     )
 
 
 def _damaged(file: StoredFile) -> RunnerError:
     return RunnerError(
         "R-DATA-HASH",
-        f"{file.path} does not have the MD5 that is stored with it",
+        f"the content of {file.path} does not match its stored MD5",
         why="the transfer or the stored file is damaged; nothing was written",
-        fix="run the command again; if it fails again, upload the file again",
+        fix="run the command again; if that fails, too, upload the file again",
         exit_code=ExitCode.RUN_FAILED,
     )
 
@@ -417,6 +419,6 @@ def _unwritable(target: Path, err: OSError) -> RunnerError:
         "R-DATA-FOLDER",
         f"cannot write {target}",
         why=err.strerror or str(err),
-        fix="choose another folder, or free space; downloaded data is not downloaded again",
+        fix="use another folder, or free disk space; downloaded data is not downloaded again",
         exit_code=ExitCode.PREFLIGHT,
     )

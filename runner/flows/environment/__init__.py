@@ -1,1 +1,1 @@
-"""The Azure environment: plan, check, deploy and take it down. Start in `plan`."""
+"""The Azure environment: plan, check, deploy and delete it. Start in `plan`."""

@@ -1,4 +1,4 @@
-"""Try autoscale formulas: on a live pool, in a simulation, and by rules."""
+"""Evaluate autoscale formulas on a pool, simulate them, and check them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 
 def evaluate(settings: Settings, pool_id: str | None, text: str) -> tuple[PoolView, PoolAutoscale]:
-    """Return a pool, and what a formula would do to it now; nothing is changed.
+    """Evaluate a formula on a pool without changing it. Return the pool and the result.
 
     Args:
         settings: the target.
@@ -58,7 +58,7 @@ def _scaled_pool(
 
 @dataclass(frozen=True, slots=True)
 class LastEvaluation:
-    """The last evaluation of a pool's formula; `overdue` if the service should have repeated it."""
+    """The last evaluation of a pool's formula; `overdue` is True if the next one is late."""
 
     pool: PoolView
     run: PoolAutoscale
@@ -67,7 +67,7 @@ class LastEvaluation:
 
 
 def last_evaluation(settings: Settings, pool_id: str | None) -> LastEvaluation:
-    """Return what the last evaluation of a pool's formula set, and when it was.
+    """Return time and result of the last evaluation of a pool's formula.
 
     Raises:
         RunnerError: no pool is chosen, or it has no formula.
@@ -81,10 +81,10 @@ def last_evaluation(settings: Settings, pool_id: str | None) -> LastEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class FormulaChange:
-    """A formula that a pool is to get.
+    """A planned change of a pool's formula.
 
     Attributes:
-        pool: The pool as it is, with its formula if it has one.
+        pool: The present pool, with its formula if it has one.
         formula: The new formula.
         interval_s: Time between two evaluations; None keeps it.
         findings: Warnings about the formula.
@@ -102,7 +102,7 @@ class FormulaChange:
 def plan_formula(
     settings: Settings, pool_id: str | None, text: str, interval_s: float | None = None
 ) -> FormulaChange:
-    """Return what applying a formula to a pool would change; nothing is changed.
+    """Plan the change of a pool's formula. Change nothing.
 
     Args:
         settings: The target.
@@ -132,8 +132,8 @@ def plan_formula(
     if pool.allocation != "steady":
         raise RunnerError(
             "R-POOL-RESIZING",
-            f"pool {pool.id!r} is {pool.allocation} at the moment",
-            why="the service changes the formula of a pool between two resizes",
+            f"pool {pool.id!r} is {pool.allocation}",
+            why="the formula of a pool cannot be changed during a resize",
             fix=f"wait until `runner pool show {pool.id}` shows steady, then try again",
             exit_code=ExitCode.CAPACITY,
         )
@@ -153,28 +153,28 @@ def plan_formula(
 
 def _invalid(pool: PoolView, why: str, better: str) -> RunnerError:
     return RunnerError(
-        "R-FORMULA-INVALID", f"the formula cannot work on pool {pool.id!r}", why=why, fix=better
+        "R-FORMULA-INVALID", f"the formula does not work on pool {pool.id!r}", why=why, fix=better
     )
 
 
 def apply_formula(settings: Settings, change: FormulaChange) -> None:
-    """Give a pool the formula of a plan, which the service evaluates when an evaluation is due."""
+    """Set the planned formula; the service evaluates it when the next evaluation is due."""
     interval = None if change.interval_s is None else timedelta(seconds=change.interval_s)
     enable_autoscale(connect(settings), change.pool.id, change.formula, interval)
 
 
 def read_formula(text: str) -> str:
-    """Return a formula, or the one in a file. Raise R-FORMULA-READ if it is neither."""
-    if "=" in text or "\n" in text:  # every formula assigns the targets
+    """Return a formula, or the formula in a file. Raise R-FORMULA-READ if it is neither."""
+    if "=" in text or "\n" in text:  # every formula assigns a target
         return text
     try:
         return Path(text).read_text(encoding="utf-8")
     except (OSError, ValueError) as err:
         raise RunnerError(
             "R-FORMULA-READ",
-            f"{text!r} is neither a formula nor a file that can be read",
+            f"{text!r} is neither a formula nor a readable file",
             why=(err.strerror if isinstance(err, OSError) else None) or str(err),
-            fix="write the path of a file, or a formula: '$TargetLowPriorityNodes = 1;'",
+            fix="use the path of a file, or a formula such as '$TargetLowPriorityNodes = 1;'",
         ) from err
 
 
@@ -188,7 +188,7 @@ def _only_scaled(connection: Connection, settings: Settings) -> PoolView:
     raise RunnerError(
         "R-POOL-UNNAMED",
         f"{len(names)} pools have a formula",
-        why=f"they are {', '.join(names)}, and a formula is evaluated with the samples of one",
+        why=f"a formula is evaluated with the samples of one pool: {', '.join(names)}",
         fix=f"--pool {names[0]}",
     )
 
@@ -207,7 +207,7 @@ def _not_autoscaled(
     return RunnerError(
         "R-POOL-NOT-AUTOSCALED",
         f"pool {pool.id!r} has no formula" if pool else "no pool has a formula",
-        why="Batch collects samples and evaluates formulas only where autoscale is enabled",
+        why="Batch collects samples and evaluates formulas only for pools with autoscale",
         fix=f"--pool {scaled[0]}" if scaled else stack,
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -215,7 +215,7 @@ def _not_autoscaled(
 
 @dataclass(frozen=True, slots=True)
 class PoolSetting:
-    """The pool that a simulation assumes; None takes the value of the named pool or the default.
+    """The pool of a simulation; None takes the value of the named pool or the default.
 
     Attributes:
         pool: A pool of the target; its formula, interval, slots and VM size are the defaults.
@@ -236,7 +236,7 @@ class PoolSetting:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A formula and where it is from."""
+    """A formula and its origin."""
 
     name: str
     formula: str
@@ -263,17 +263,17 @@ def assume(
     *,
     needed: bool = True,
 ) -> Assumed:
-    """Return the formulas and the pool to simulate. The target is asked only for a named pool.
+    """Return the formulas and the pool to simulate. Only a named pool needs a request.
 
     Args:
         settings: The target of `given.pool`.
         formulas: Formulas, or paths of files; empty for the formula of the pool.
         given: What the caller set.
         home: RUNNER_HOME, which has newer prices.
-        needed: There must be a formula.
+        needed: True if a formula is required.
 
     Raises:
-        RunnerError: There is no formula, a file cannot be read, or the pool or VM size is unknown.
+        RunnerError: a formula is missing, a file cannot be read, or the pool or VM size is unknown.
     """
     candidates = [_candidate(text, number) for number, text in enumerate(formulas, 1)]
     slots, interval_s, size, region = given.slots, given.interval_s, given.vm_size, given.region
@@ -292,8 +292,8 @@ def assume(
         raise RunnerError(
             "R-FORMULA-MISSING",
             "no formula given",
-            why="neither a formula nor a pool was named",
-            fix="write a formula or the path of a file, or name a pool: --pool POOL",
+            why="neither a formula nor a pool was given",
+            fix="pass a formula, the path of a file, or a pool: --pool POOL",
             exit_code=ExitCode.USAGE,
         )
     spot_usd, dedicated_usd = given.spot_usd, given.dedicated_usd
@@ -319,7 +319,7 @@ def simulate_all(assumed: Assumed, scenario: Scenario) -> list[tuple[Candidate, 
     """Simulate each candidate with the tasks and evictions of `scenario`.
 
     Raises:
-        RunnerError: A formula has a syntax error, or a task never fits a node.
+        RunnerError: a formula has a syntax error, or a task never fits a node.
     """
     return [(each, _simulated(each, scenario, assumed)) for each in assumed.candidates]
 
@@ -337,7 +337,7 @@ def _simulated(candidate: Candidate, scenario: Scenario, assumed: Assumed) -> Si
             "R-SIMULATION",
             f"cannot simulate {candidate.name}",
             why=str(err),
-            fix="correct the formula, or give nodes as many --slots as a task needs",
+            fix="correct the formula, or use as many --slots as a task needs",
             exit_code=ExitCode.USAGE,
         ) from err
 

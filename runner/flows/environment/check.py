@@ -118,7 +118,7 @@ def _agent_check(name: str, agent: str, today: date) -> Check:
             RunnerError(
                 "R-IMAGE-ENDED",
                 f"support for {agent} ended on {end}",
-                why="Batch does not create pools with it",
+                why="Batch no longer creates pools with this operating system",
                 fix="use an image of Ubuntu 24.04",
                 exit_code=ExitCode.PREFLIGHT,
             ),

@@ -1,4 +1,4 @@
-"""Check the accounts and the resource group that a stack adopts, and the rights that it needs."""
+"""Check the accounts and the resource group that a stack adopts, and the permissions it needs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _STORAGE = "Microsoft.Storage/storageAccounts/write"
 _IDENTITY = "Microsoft.ManagedIdentity/userAssignedIdentities/write"
 _POOL = "Microsoft.Batch/batchAccounts/pools/write"
 _CONTAINER = "Microsoft.Storage/storageAccounts/blobServices/containers/write"
-# Premium accounts of this kind have file shares only.
+# Premium accounts of this kind have only file shares.
 # https://learn.microsoft.com/azure/storage/common/storage-account-overview (read 2026-11-23)
 _NO_BLOBS = "FileStorage"
 
 
 def needed_actions(stack: StackConfig) -> Mapping[str, Sequence[str]]:
-    """Return what who deploys has to be allowed, by resource group; "" is the subscription.
+    """Return the actions that the deployer needs, by resource group; "" is the subscription.
 
-    A group that exists is enough for a stack that adopts one: its owner needs no other rights.
+    A stack that adopts a group needs permissions only in that group.
     """
     adopted = stack.adopted
     found: dict[str, list[str]] = {}
@@ -46,7 +46,7 @@ def needed_actions(stack: StackConfig) -> Mapping[str, Sequence[str]]:
 
 
 def check_adopted(management: ArmClient, stack: StackConfig) -> Iterator[Check]:
-    """Check that what the stack adopts exists, and that runs can use it."""
+    """Check that adopted resources exist, and that runs can use them."""
     adopted = stack.adopted
     if adopted.resource_group:
         yield run_check("adopt", lambda: _group(management, stack.resource_group))
@@ -82,8 +82,8 @@ def _batch(management: ArmClient, stack: StackConfig) -> str:
         )
     if not found.sign_in:
         raise _unfit(
-            f"Batch account {name} accepts keys only",
-            "runs sign in with Entra",
+            f"Batch account {name} accepts only account keys",
+            "runs sign in with Microsoft Entra ID",
             "allow Microsoft Entra ID in the portal (Batch account, Authentication mode)",
         )
     owners = ask.list_pool_owners(management, group, name)
@@ -92,7 +92,7 @@ def _batch(management: ArmClient, stack: StackConfig) -> str:
         if owner != stack.stack:
             raise _unfit(
                 f"Batch account {name} has a pool {pool.id} already",
-                f"it is of stack {owner}" if owner else "it is not of a stack",
+                f"stack {owner} created it" if owner else "no stack created it",
                 "use another id in runner:pools",
             )
     return f"Batch account {name} exists; the stack adds its pools to it"
@@ -107,7 +107,7 @@ def _storage(management: ArmClient, stack: StackConfig) -> Iterator[Check]:
             raise _missing("storage account", name, "storage_account", listed)
         if found.kind == _NO_BLOBS:
             raise _unfit(
-                f"storage account {name} has no blobs",
+                f"storage account {name} does not support blobs",
                 f"its kind is {found.kind}",
                 "use an account of kind StorageV2",
             )
@@ -124,7 +124,7 @@ def _storage(management: ArmClient, stack: StackConfig) -> Iterator[Check]:
     if found.closed:
         yield warned(
             "adopt",
-            f"the firewall of storage account {name} admits selected networks only",
+            f"the firewall of storage account {name} allows only selected networks",
             "admit this machine and the nodes: az storage account network-rule add "
             f"--account-name {name} --resource-group {group} --ip-address ADDRESS",
         )
@@ -136,9 +136,9 @@ _ANOTHER = "adopt another account, or remove adopt.storage_account, and the stac
 def _missing(kind: str, name: str, key: str, listed: str) -> RunnerError:
     return RunnerError(
         "R-ADOPT-MISSING",
-        f"{kind} {name} does not exist, or may not be read",
+        f"{kind} {name} does not exist, or you have no permission to read it",
         why=f"adopt.{key} in the stack's file names it",
-        fix=f"correct the name; to list yours: {listed}",
+        fix=f"correct the name; `{listed}` lists yours",
         exit_code=ExitCode.PREFLIGHT,
     )
 

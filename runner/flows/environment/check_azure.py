@@ -49,7 +49,7 @@ def _agent_verdict(
     image: MarketplaceImage, agent: str, known: bool, end: date | None, today: date
 ) -> Check:
     name = f"{image.offer}/{image.sku} with {agent}"
-    fix = "choose another image: az batch pool supported-images list -o table"
+    fix = "use another image; `az batch pool supported-images list -o table` lists them"
     if not known or (end is not None and end <= today):
         what = f"support for {name} ended on {end}" if known else f"Batch does not support {name}"
         error = RunnerError("R-IMAGE-ENDED", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
@@ -85,7 +85,7 @@ def account_room(accounts: Sequence[BatchAccountInfo], limit: int, location: str
 def pool_room(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
     """Check the quota of pools."""
     if account.pool_quota is not None and account.pool_quota < len(pools):
-        fix = f"{_ASK}: {len(pools)} pools; or declare fewer"
+        fix = f"{_ASK}: {len(pools)} pools; or declare fewer pools"
         what = f"the stack has {len(pools)} pools, the quota of the account is {account.pool_quota}"
         yield failed("quotas", _short(what, "", fix))
 
@@ -141,7 +141,7 @@ def dedicated_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Ite
 
 
 def _quota_verdict(kind: str, quota: int, wanted: Sequence[tuple[str, int, int]]) -> Check:
-    """Compare a quota with `wanted`: pool id, nodes, cores per node."""
+    """Compare a quota with `wanted`: pool ID, nodes, cores per node."""
     smallest = min(cores for _, _, cores in wanted)
     largest = max(cores for _, _, cores in wanted)
     everything = sum(nodes * cores for _, nodes, cores in wanted)
@@ -288,18 +288,18 @@ class AzureChecks:
         if missing:
             raise RunnerError(
                 DENIED,
-                "the signed-in identity may not deploy the stack",
+                "the signed-in identity lacks permissions to deploy the stack",
                 why=f"not allowed in {where}: {', '.join(missing)}",
                 fix="ask an owner for the roles Contributor and Role Based Access Control "
                 f"Administrator on {where}",
                 exit_code=ExitCode.ACCESS,
             )
-        return f"what the stack needs in {where} may be created, with role assignments"
+        return f"the signed-in identity may deploy the stack in {where}, with role assignments"
 
     def names(self) -> Iterator[Check]:
         """Check the names of the storage account (global) and the Batch account (per region).
 
-        Accounts that are adopted are checked instead.
+        Adopted accounts are checked instead.
         """
         yield from check_adopted(self.management, self.stack)
         if not self.stack.adopted.storage_account:
@@ -351,7 +351,7 @@ class AzureChecks:
         yield from self._trusted_launch()
 
     def _trusted_launch(self) -> Iterator[Check]:
-        """Check that sizes support trusted launch where a pool uses the stack's own image."""
+        """Check that sizes support trusted launch if a pool uses the stack's custom image."""
         own = [plan for plan in self.pools if plan.image is None]
         if not own:
             return
@@ -417,7 +417,7 @@ class AzureChecks:
         )
         if not versions:
             what = f"image {name} not found in {where}"
-            fix = "choose another image or region"
+            fix = "use another image or region"
             raise RunnerError("R-IMAGE-VERSION", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
         if image.version != "latest" and image.version not in versions:
             raise _no_version(f"image {name}", image.version, versions)
@@ -436,8 +436,8 @@ class AzureChecks:
             raise RunnerError(
                 "R-IMAGE-VERSION",
                 "the gallery of the stack has no image",
-                why=f"a pool uses version {version} of it",
-                fix="run runner image build, or set image.source: marketplace for the first "
+                why=f"a pool uses version {version} of the image",
+                fix="run `runner image build`, or set image.source: marketplace for the first "
                 "deployment",
                 exit_code=ExitCode.PREFLIGHT,
             )
@@ -459,7 +459,7 @@ class AzureChecks:
                     ask.load_account_limit(self.management, self.stack.location),
                     self.stack.location,
                 )
-                why = "the account does not exist yet: check again after the first `runner up`"
+                why = "the account does not exist yet; check again after the first `runner up`"
                 yield skipped("quotas", why)
                 return
         except RunnerError as err:
@@ -486,7 +486,7 @@ def _never_spot(plan: PoolPlan) -> RunnerError:
 def _no_trusted_launch(plan: PoolPlan) -> RunnerError:
     return RunnerError(
         "R-POOL-IMAGE",
-        f"pool {plan.pool.id}: {plan.machine.vm_size} cannot use the stack's own image",
+        f"pool {plan.pool.id}: {plan.machine.vm_size} cannot use the stack's custom image",
         why="the image needs trusted launch, which the VM size does not support",
         fix="remove image from the pool, or use another VM size",
         exit_code=ExitCode.PREFLIGHT,

@@ -1,4 +1,4 @@
-"""Find the programs of others that some verbs use; none of them is needed by all verbs."""
+"""Find external programs that some verbs use; no program is needed by all verbs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VERSION = re.compile(r"\d{1,4}\.\d{1,4}[\w.+-]{0,40}")
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program, or several of which one is enough, each with the arguments that print its version.
+    """A program, or alternatives, each with the arguments that print its version.
 
     `packages` are its names for the package managers; `otherwise` is the fix without one of them.
     """
@@ -59,14 +59,14 @@ TOOLS = (
             ("docker", "info", "--format", "{{.ServerVersion}}"),
         ),
         {"apt-get": "podman", "dnf": "podman", "brew": "podman"},
-        "install podman or docker; on Windows inside of WSL",
+        "install podman or docker; on Windows, inside WSL",
     ),
     Tool(
         "ssh",
         "`runner ssh` and `exec` on Azure",
         (("ssh", "-V"),),
         {"apt-get": "openssh-client", "dnf": "openssh-clients", "brew": "openssh"},
-        "install an OpenSSH client; on Windows in Settings, System, Optional features",
+        "install an OpenSSH client; on Windows, in Settings, System, Optional features",
     ),
 )
 _MANAGERS = {"darwin": ("brew",), "win32": ("winget",), "linux": ("apt-get", "dnf")}
@@ -114,7 +114,7 @@ def _repair(tool: Tool) -> str:
 
 
 def _version(program: str, words: Sequence[str], env: Mapping[str, str]) -> tuple[str, str]:
-    """Return the version that a program prints, else why there is none."""
+    """Return the version that a program prints, or why it prints none."""
     try:
         done = subprocess.run(
             [program, *words],
@@ -127,7 +127,7 @@ def _version(program: str, words: Sequence[str], env: Mapping[str, str]) -> tupl
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as err:
-        return "", getattr(err, "strerror", None) or f"no answer in {_TIMEOUT_S:g} s"
+        return "", getattr(err, "strerror", None) or f"no response within {_TIMEOUT_S:g} s"
     found = _VERSION.search(done.stdout or done.stderr)
     if done.returncode == 0 and found:
         return found[0], ""
@@ -136,12 +136,12 @@ def _version(program: str, words: Sequence[str], env: Mapping[str, str]) -> tupl
 
 
 def how_to_install(tool: Tool, platform: str, path: str) -> str:
-    """Return the command that installs a tool on this platform, else where to find it.
+    """Return the command that installs a tool on this platform, else instructions.
 
     Args:
         tool: the tool.
         platform: `sys.platform`.
-        path: where package managers are looked for.
+        path: search path for package managers.
     """
     for manager in _MANAGERS.get(platform, ()):
         package = tool.packages.get(manager)

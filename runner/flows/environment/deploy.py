@@ -1,4 +1,4 @@
-"""Deploy a stack with Pulumi's engine and take it down; imported by up, preview and down only."""
+"""Deploy and delete a stack with Pulumi's engine. Only up, preview and down import this."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_engine(
             raise RunnerError(
                 "R-PULUMI-MISSING",
                 "the Pulumi CLI is not installed",
-                why="up, preview and down need it",
+                why="`runner up`, `preview` and `down` need it",
                 fix="add --yes to install it, or see https://www.pulumi.com/docs/install",
                 exit_code=ExitCode.PREFLIGHT,
             )
@@ -52,7 +52,7 @@ def open_engine(
 def preview(
     environment: automation.Environment, on_progress: OnProgress, *, refresh: bool = False
 ) -> list[automation.Change]:
-    """Return what `up` would change; with `refresh`, after a look at what Azure has."""
+    """Return the changes of `up`; with `refresh`, compared with the present resources in Azure."""
     if refresh:
         on_progress(Progress("refresh", "start", "comparing the state with Azure"))
         automation.refresh(environment, lambda _: None)
@@ -66,7 +66,7 @@ def deploy(
     changes: Sequence[automation.Change],
     on_progress: OnProgress,
 ) -> StackOutputs:
-    """Deploy, and store the outputs so that later commands do not need Pulumi."""
+    """Deploy, and store the outputs, so that later commands do not need Pulumi."""
     total = sum(change.type.startswith("azure-native:") for change in changes)
     report = StepReport("deploy", on_progress, total)
     outputs = _outputs(automation.up(environment, report.see))
@@ -114,7 +114,7 @@ class StepReport:
             self._report("progress", step.message)
         change = step.change
         if change is None or change.op == "same" or not change.type.startswith("azure-native:"):
-            return  # components exist in the engine only
+            return  # components exist only in the engine
         if step.phase == "end":
             self.done += 1
         verb = _VERBS.get(change.op, change.op)
@@ -149,7 +149,7 @@ _FIRING = frozenset({"active", "disabled"})
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What is deployed.
+    """The deployed parts of a stack.
 
     `parts` stay after `down`: name, bytes, USD per month (None: unknown). `active` tasks wait or
     run. `versions` are those of the VM image of the stack. `schedules` use its pools.
@@ -170,7 +170,7 @@ def find_remains(
     *,
     ask: bool,
 ) -> Remains:
-    """Read the state; with `ask`, also read active tasks, schedules and sizes from Azure."""
+    """Read the state of a stack; with `ask`, also active tasks, schedules and sizes from Azure."""
     on_progress(Progress("look", "start", "reading the state"))
     resources = automation.deployed(environment)
     connection = _deployed_connection(settings, environment) if ask and resources else None
@@ -191,9 +191,9 @@ def find_remains(
 
 
 def _doomed_pools(resources: Sequence[automation.Deployed]) -> Collection[str] | None:
-    """Return the IDs of the pools that `down` deletes; None is all of an account of the stack.
+    """Return the IDs of the pools that `down` deletes; None means all pools of the account.
 
-    An adopted account is not in the state, and has pools of other people.
+    An adopted account is not in the state, and may have other pools.
     """
     if any(found.type == _ACCOUNT for found in resources):
         return None
@@ -223,7 +223,7 @@ def refuse_active_runs(remains: Remains, *, stack: str | None, everything: bool)
         raise RunnerError(
             "R-DOWN-ACTIVE",
             "runs are still active",
-            why=f"waiting or running: {shown}{more}",
+            why=f"tasks that wait or run: {shown}{more}",
             fix=f"`runner cancel {remains.active[0]} --target azure{there}` for each, or "
             f"`{force}` to lose them",
             exit_code=ExitCode.PREFLIGHT,
@@ -248,7 +248,7 @@ def destroy(
     *,
     everything: bool,
 ) -> list[automation.Deployed]:
-    """Take the stack down and return what remains. Its cached outputs are removed."""
+    """Delete the stack and its cached outputs. Return the remaining resources."""
     before = automation.deployed(environment)
     delete_versions_of(before, env, on_progress)
     going = [found for found in before if everything or not found.protect]

@@ -1,4 +1,4 @@
-"""The first files of a stack: what Azure needs to know, asked from a person or given as options."""
+"""The first files of a stack, from answers of the user or from options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AZ_TIMEOUT_S = 60.0
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _LISTED = 8
 _ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-NEW = "new"  # typed instead of an account or group to adopt
+NEW = "new"  # answer instead of an account or group to adopt
 _PROJECT_TEXT = """\
 name: runner
 description: Spot GPU training on Azure Batch
@@ -37,7 +37,7 @@ runtime: python
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the files say, as a person typed it; an empty subscription or e-mail is left out.
+    """The values of the files as typed; an empty subscription or e-mail is omitted.
 
     `batch_account` and `storage_account` are IDs of accounts to adopt, `resource_group` is a name;
     empty, the stack creates its own.
@@ -57,12 +57,12 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One value of Answers: what is asked, and what the answer decides."""
+    """One question about a value of `Answers`, with an explanation."""
 
     field: str
     asks: str
     explains: str
-    otherwise: str = ""  # what stands for an empty value
+    otherwise: str = ""  # text for an empty value
 
 
 QUESTIONS = (
@@ -112,9 +112,11 @@ QUESTIONS = (
     Question(
         "budget",
         "Budget in US dollars per month (0: none)",
-        "Azure sends an e-mail at 50, 80 and 100 percent of it. It does not stop spending.",
+        "Azure sends an e-mail at 50, 80 and 100 percent of it, but does not stop spending.",
     ),
-    Question("email", "E-mail for the budget", "Without an address only the portal shows it."),
+    Question(
+        "email", "E-mail for the budget", "Without an address, only the portal shows the budget."
+    ),
 )
 
 
@@ -131,13 +133,13 @@ class ListedSubscription:
 def load_subscriptions(env: Mapping[str, str]) -> tuple[Sequence[ListedSubscription], str]:
     """Return the enabled subscriptions of `az`, the current one first, or why there are none.
 
-    `az account list` prints an empty list if nobody is signed in.
+    `az account list` prints an empty list if no account is signed in.
     """
     found, why = _ask_az(("account", "list"), env)
     try:
         listed = _subscriptions(found)
     except (KeyError, TypeError, AttributeError) as err:
-        return (), f"`az account list` printed something else than subscriptions: {err}"
+        return (), f"`az account list` printed no list of subscriptions: {err}"
     return listed, why or ("" if listed else "the Azure CLI (az) is not signed in")
 
 
@@ -150,7 +152,7 @@ def load_locations(subscription: str, env: Mapping[str, str]) -> Collection[str]
 
 @dataclass(frozen=True, slots=True)
 class ListedAccount:
-    """A Batch or storage account of `az`; `storage` is the ID of the storage linked to it."""
+    """A Batch or storage account in the list of `az`; `storage` is the ID of its linked storage."""
 
     id: str
     name: str
@@ -180,7 +182,7 @@ def load_accounts(
 
 
 def find_account(text: str, option: str, accounts: Sequence[ListedAccount]) -> str:
-    """Return the ID for a number of the list, a name or an ID; nothing for `new`.
+    """Return the ID for a number of the list, a name or an ID; "" for `new`.
 
     Raises:
         RunnerError: it is none of these.
@@ -213,7 +215,7 @@ def adopt_account(answers: Answers, accounts: Sequence[ListedAccount]) -> Answer
 
 
 def account_lines(accounts: Sequence[ListedAccount]) -> Sequence[str]:
-    """Return a line per account, with the number that stands for it."""
+    """Return one line per account, with its number."""
     return [
         f"{number}  {each.name}  {each.location}, resource group {each.group}"
         for number, each in enumerate(accounts, 1)
@@ -223,7 +225,7 @@ def account_lines(accounts: Sequence[ListedAccount]) -> Sequence[str]:
 def _ask_az(
     words: Sequence[str], env: Mapping[str, str]
 ) -> tuple[Sequence[Mapping[str, Any]], str]:
-    """Return the list that a command of `az` prints, or why there is none."""
+    """Return the list that an `az` command prints, or why there is none."""
     program = shutil.which("az", path=env.get("PATH"))
     if program is None:
         return (), "the Azure CLI (az) is not installed"
@@ -239,7 +241,7 @@ def _ask_az(
         )
         found: object = json.loads(done.stdout) if done.returncode == 0 else []
     except (OSError, subprocess.TimeoutExpired) as err:
-        return (), f"the Azure CLI does not answer: {err}"
+        return (), f"the Azure CLI does not respond: {err}"
     except ValueError as err:
         return (), f"the Azure CLI printed no JSON: {err}"
     if done.returncode:
@@ -264,7 +266,7 @@ def _subscriptions(found: Iterable[Mapping[str, Any]]) -> Sequence[ListedSubscri
 def default_answers(
     settings: Settings, subscriptions: Sequence[ListedSubscription], env: Mapping[str, str]
 ) -> Answers:
-    """Return the answers of somebody who presses Enter."""
+    """Return the default answers."""
     current = subscriptions[0] if subscriptions else None
     user = current.user if current and "@" in current.user else ""
     return replace(
@@ -290,7 +292,7 @@ def find_subscription(text: str, subscriptions: Sequence[ListedSubscription]) ->
     raise RunnerError(
         "R-INIT-VALUE",
         f"invalid --subscription {text!r}",
-        why="it is neither an ID nor the name of a subscription",
+        why="expected the ID or the name of a subscription",
         fix=f"use one of: {_names_of(subscriptions)}",
         exit_code=ExitCode.USAGE,
     )
@@ -315,12 +317,14 @@ def _usd(price: Price | None) -> str:
 
 
 def check_location(location: str, known: Collection[str]) -> None:
-    """Raise RunnerError for a region that is not among the known ones, if there are any."""
+    """Raise RunnerError for an unknown region, if the known regions could be listed."""
     if known and location not in known:
-        fix = near(location, known) or "`az account list-locations -o table` prints all"
+        fix = (
+            near(location, known) or "run `az account list-locations -o table` to list all regions"
+        )
         raise RunnerError(
             "R-AZURE-REGION",
-            f"no region {location!r}",
+            f"unknown region {location!r}",
             why="the subscription has no such region",
             fix=fix,
         )
@@ -384,23 +388,23 @@ def render_stack(answers: Answers) -> str:
 
 
 def _scalar(text: str) -> str:
-    """Return a YAML scalar; text that is no plain word or number is quoted."""
+    """Return a YAML scalar; text is quoted unless it is a plain word or number."""
     plain = _NUMBER.fullmatch(text) or re.fullmatch(r"[A-Za-z][\w.@+-]{0,200}", text, re.ASCII)
     return text if plain else json.dumps(text)
 
 
 def plan_answers(answers: Answers, settings: Settings, env: Mapping[str, str]) -> Plan:
-    """Return the plan of the files that these answers make.
+    """Return the plan of the files for these answers.
 
     Raises:
-        RunnerError: a value is invalid; the file it names is that to be written.
+        RunnerError: a value is invalid; the error names the file that would be written.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = stack_file(folder, answers.stack)
         settings = replace(settings, stack=answers.stack)
         try:
-            if file.parent != folder:  # a name with a slash
+            if file.parent != folder:  # the name has a slash
                 raise FileNotFoundError
             (folder / PROJECT).write_text(_PROJECT_TEXT, encoding="utf-8")
             file.write_text(render_stack(answers), encoding="utf-8")
@@ -409,9 +413,9 @@ def plan_answers(answers: Answers, settings: Settings, env: Mapping[str, str]) -
                 "R-STACK-NAME",
                 f"invalid stack name {answers.stack!r}",
                 why="allowed: letters, digits, '.', '_' and '-'",
-                fix="pass --stack NAME",
+                fix="use a valid name, such as --stack dev",
             ) from err
-        # The answers count, and a subscription that is not known yet is an example.
+        # The answers take precedence; an example stands for an unknown subscription.
         kept = {key: value for key, value in env.items() if key not in EXAMPLE}
         example = {} if answers.subscription else {"ARM_SUBSCRIPTION_ID": _example_id()}
         return plan_environment(
@@ -429,7 +433,7 @@ def stack_file(folder: Path, stack: str) -> Path:
 
 
 def project_folder(cwd: Path) -> Path:
-    """Return the folder of Pulumi.yaml, else `cwd`, where it will be."""
+    """Return the folder of Pulumi.yaml, or `cwd`, where it will be written."""
     try:
         return find_project(cwd)
     except RunnerError:
@@ -437,7 +441,7 @@ def project_folder(cwd: Path) -> Path:
             return cwd
         raise RunnerError(
             "R-INIT-PROJECT",
-            f"{cwd / PROJECT} is of another Pulumi project",
+            f"{cwd / PROJECT} belongs to another Pulumi project",
             fix="run `runner init` in another folder",
         ) from None
 

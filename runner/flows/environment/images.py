@@ -27,7 +27,7 @@ def container_registry_host(outputs: StackOutputs, stack: str) -> str:
     raise RunnerError(
         "R-REGISTRY-NONE",
         f"stack {stack!r} has no container registry",
-        why="runner:registry is off, or was not deployed yet",
+        why="`runner:registry` is off, or was not deployed yet",
         fix=f"set runner:registry: true in Pulumi.{stack}.yaml, then run "
         f"`runner up --stack {stack}`",
         exit_code=ExitCode.PREFLIGHT,
@@ -52,7 +52,7 @@ _OVER = frozenset({"Succeeded", "PartiallySucceeded", "Failed", "Canceled"})
 
 @dataclass(frozen=True, slots=True)
 class ImageHome:
-    """The id of the stack's image definition and its parts, and the Batch account."""
+    """The ID of the stack's image definition with its parts, and the Batch account."""
 
     definition: str
     subscription: str
@@ -61,7 +61,7 @@ class ImageHome:
 
     @property
     def group_path(self) -> str:
-        """The common prefix of the ids of all resources in the stack's resource group."""
+        """The common prefix of the IDs of all resources in the stack's resource group."""
         return f"/subscriptions/{self.subscription}/resourceGroups/{self.group}"
 
 
@@ -84,7 +84,7 @@ class BuildStatus:
 
 @dataclass(frozen=True, slots=True)
 class ImageVersion:
-    """A version in the gallery. `pools` boot it, by its number or as `latest`."""
+    """A version in the gallery. `pools` boot from it, by its number or as `latest`."""
 
     version: str
     created: datetime | None
@@ -102,9 +102,9 @@ def locate_image(outputs: StackOutputs) -> ImageHome:
         raise RunnerError(
             "R-IMAGE-NONE",
             "this stack has no custom VM image",
-            why="its pools boot a marketplace image"
+            why="the pools boot a marketplace image"
             if outputs.image_definition is None
-            else f"{outputs.image_definition!r} is not the id of an image definition",
+            else f"{outputs.image_definition!r} is not the ID of an image definition",
             fix="set runner:image: {} in Pulumi.<stack>.yaml, then run `runner up`",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -161,7 +161,7 @@ def watch_build(management: ArmClient, template: str, before: BuildStatus) -> It
                 raise
             time.sleep(POLL_S)
             continue
-        # Right after the start, there is no status, or that of the previous run.
+        # Right after the start, the status is missing or that of the previous run.
         old = now.over and now.started == before.started and before.over
         if now.state and not old:
             yield now
@@ -219,7 +219,7 @@ def _latest(
 
 def _pools_by_version(management: ArmClient, home: ImageHome) -> dict[str, list[str]]:
     """Return pool names by version; the empty version stands for `latest`."""
-    # An adopted account is in another group than the image, and the outputs do not name it.
+    # An adopted account may be in another group than the image.
     part = f"/providers/Microsoft.Batch/batchAccounts/{home.batch_account}"
     listed = (each.id for each in list_batch_accounts(management))
     accounts = [each for each in listed if each.lower().endswith(part.lower())]

@@ -29,7 +29,7 @@ _KINDS = {True: "spot", False: "dedicated"}
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A metric with its samples: the labels, and the value."""
+    """A metric with its samples: labels and value."""
 
     name: str
     help: str
@@ -37,10 +37,10 @@ class Gauge:
 
 
 def collect(settings: Settings, query: CostQuery) -> list[Gauge]:
-    """Return the metrics of a target now. An unknown price has no sample, and is never zero.
+    """Return the present metrics of a target. An unknown price has no sample, never zero.
 
     Raises:
-        RunnerError: The services do not answer.
+        RunnerError: the services do not respond.
     """
     pools = pool_list(settings)
     return [*pool_gauges(pools), *run_gauges(report_costs(connect(settings), query, settings.home))]
@@ -65,9 +65,9 @@ def pool_gauges(pools: Iterable[PoolStatus]) -> list[Gauge]:
             prices.append(({"pool": pool}, each.usd_per_hour))
     return [
         Gauge("runner_pool_nodes", "Nodes by state.", nodes),
-        Gauge("runner_pool_target_nodes", "Nodes that the pool should have.", targets),
-        Gauge("runner_pool_running_tasks", "Tasks that run on the nodes.", tasks),
-        Gauge("runner_pool_usd_per_hour", "Price of the nodes now.", prices),
+        Gauge("runner_pool_target_nodes", "Target number of nodes.", targets),
+        Gauge("runner_pool_running_tasks", "Running tasks.", tasks),
+        Gauge("runner_pool_usd_per_hour", "Present price of the nodes.", prices),
     ]
 
 
@@ -97,7 +97,7 @@ def run_gauges(report: CostReport) -> list[Gauge]:
     return [
         Gauge(
             "runner_runs",
-            "Runs by state; those that wait are queued.",
+            "Runs by state; waiting runs are queued.",
             [({"pool": pool, "state": state}, count) for (pool, state), count in states.items()],
         ),
         Gauge(
@@ -105,12 +105,12 @@ def run_gauges(report: CostReport) -> list[Gauge]:
             "Attempts of runs that an eviction or a lost node ended.",
             [({"pool": pool}, count) for pool, count in evicted.items()],
         ),
-        Gauge("runner_node_seconds", "Node time of runs by what it was spent on.", seconds),
-        Gauge("runner_cost_usd", "Cost of runs by what it was spent on.", costs),
-        Gauge("runner_unpriced_node_seconds", "Node time whose price is unknown.", unpriced),
+        Gauge("runner_node_seconds", "Node time of runs by purpose.", seconds),
+        Gauge("runner_cost_usd", "Cost of runs by purpose.", costs),
+        Gauge("runner_unpriced_node_seconds", "Node time with an unknown price.", unpriced),
         Gauge(
             "runner_unrecorded",
-            "Node time that is not on record, by cause: how many times.",
+            "Number of gaps in the recorded node time, by cause.",
             [({"cause": cause}, count) for cause, count in gaps.items()],
         ),
     ]
@@ -134,7 +134,7 @@ def _escaped(text: str) -> str:
 class MetricsSource:
     """Collects metrics at most once in `every_s` seconds, for any number of scrapes.
 
-    If the services do not answer, only `runner_up` remains, with 0: old values are not repeated.
+    If the services do not respond, only `runner_up` remains, with 0; old values are not repeated.
     """
 
     def __init__(self, load: Callable[[], list[Gauge]], every_s: float) -> None:
@@ -163,14 +163,14 @@ class MetricsSource:
             is_up = 0.0
         took = time.monotonic() - began
         status = [
-            Gauge("runner_up", "1 if the services answered.", [({}, is_up)]),
+            Gauge("runner_up", "1 if the services responded.", [({}, is_up)]),
             Gauge("runner_collection_seconds", "Time to collect the metrics.", [({}, took)]),
         ]
         return render_metrics([*status, *gauges])
 
 
 def open_server(host: str, port: int, source: MetricsSource) -> ThreadingHTTPServer:
-    """Return a server of `/metrics`; its `serve_forever` answers.
+    """Return a server of `/metrics`; call its `serve_forever`.
 
     Raises:
         RunnerError: R-MONITOR-PORT, the address cannot be used.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PROJECT = "Pulumi.yaml"
 _NAME = "runner"
-# An offline preview uses these values if the environment sets none.
+# Values of an offline preview if the environment sets none.
 EXAMPLE = {
     "ARM_LOCATION": "eastus",
     "ARM_SUBSCRIPTION_ID": "00000000-0000-0000-0000-000000000000",
@@ -58,7 +58,7 @@ class PoolCost:
 
     @property
     def bounded(self) -> bool:
-        """Whether the sums use the dedicated price for spot nodes, and are upper bounds."""
+        """True if the sums use dedicated prices for spot nodes, so that they are upper bounds."""
         return bool(self.max_spot) and self.spot is None and self.dedicated is not None
 
     @property
@@ -141,7 +141,7 @@ def refuse_changed(
         return
     raise RunnerError(
         "R-UP-CHANGED",
-        "nothing was deployed: the stack changed after its preview",
+        "nothing was deployed, because the stack changed after its preview",
         why=f"Pulumi.{settings.stack}.yaml or one of its scripts or prices changed",
         fix="run the command again and review the new preview",
         exit_code=ExitCode.PREFLIGHT,
@@ -158,13 +158,13 @@ def find_project(cwd: Path) -> Path:
         "R-PROJECT-MISSING",
         f"no {PROJECT} of project {_NAME!r} found",
         why=f"searched {cwd} and its parents",
-        fix="cd to the folder that contains Pulumi.yaml, or run `runner init` to write one",
+        fix="change to the folder that contains Pulumi.yaml, or run `runner init` to write one",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def offline_preview(plan: Plan, now: datetime) -> list[DeclaredStack]:
-    """Return what a first deployment would create, without Azure and without the engine."""
+    """Return the resources of a first deployment, without Azure and without the engine."""
     need_pulumi()
     from infra.engine.offline import declared  # noqa: PLC0415  pulumi takes half a second to import
 
@@ -172,18 +172,18 @@ def offline_preview(plan: Plan, now: datetime) -> list[DeclaredStack]:
 
 
 def never_deployed(settings: Settings, env: Mapping[str, str]) -> bool:
-    """Return whether the stack has no state, as far as the backend shows without the engine."""
+    """Return True if the backend shows, without the engine, that the stack has no state."""
     return has_stack(state_backend(settings.home, env), settings.stack) is False
 
 
 def need_pulumi() -> None:
-    """Raise RunnerError when the extra that brings Pulumi is not installed."""
+    """Raise RunnerError if the extra with Pulumi is not installed."""
     for package in ("pulumi", "pulumi_azure_native"):
         if importlib.util.find_spec(package) is None:
             raise RunnerError(
                 "R-INFRA-MISSING",
                 f"package {package} is not installed",
-                why="up, preview and down need Pulumi, which is an extra",
+                why="`runner up`, `preview` and `down` need Pulumi, which an extra installs",
                 fix=f"{install_command('infra')}, or run `make preview` in a clone",
                 exit_code=ExitCode.PREFLIGHT,
             )

@@ -47,7 +47,7 @@ class PoolStatus:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """The cost of its nodes now; None if the price of one of them is unknown."""
+        """The present cost of its nodes; None if the price of a node is unknown."""
         if self.free:
             return 0.0
         cost = 0.0
@@ -59,7 +59,7 @@ class PoolStatus:
         return cost
 
     def charged(self, *, spot: bool) -> int:
-        """Return how many spot or dedicated nodes are charged."""
+        """Return the number of spot or dedicated nodes that are charged."""
         states = self.states.get(spot, {})
         return sum(count for state, count in states.items() if state not in FREE_STATES)
 
@@ -119,14 +119,14 @@ def resize(
     wanted = pool.dedicated_target if dedicated is None else dedicated
     if not 0 <= spot <= _MOST_NODES or not 0 <= wanted <= _MOST_NODES:
         what = f"a pool cannot have {spot} spot and {wanted} dedicated nodes"
-        raise RunnerError("R-POOL-SIZE", what, fix=f"use 0 to {_MOST_NODES} of each")
+        raise RunnerError("R-POOL-SIZE", what, fix=f"use 0 to {_MOST_NODES} nodes of each kind")
     if pool.autoscale is not None and not without_formula:
         raise _autoscaled(pool, settings)
     if pool.allocation != "steady":
         raise RunnerError(
             "R-POOL-RESIZING",
-            f"pool {pool.id!r} is {pool.allocation} at the moment",
-            why="the service accepts one resize at a time",
+            f"pool {pool.id!r} is {pool.allocation}",
+            why="the service accepts only one resize at a time",
             fix=f"wait until `runner pool show {pool.id}` shows steady, then try again",
             exit_code=ExitCode.CAPACITY,
         )
@@ -140,7 +140,7 @@ def resize(
 
 
 def schedule_on_node(settings: Settings, pool_id: str, node_id: str, *, enabled: bool) -> bool:
-    """Let a node take tasks, or no new ones. Return False if it was so already.
+    """Enable or disable scheduling on a node. Return False if nothing changed.
 
     Raises:
         RunnerError: R-POOL-MISSING; R-NODE-MISSING, the pool has no such node.
@@ -161,14 +161,14 @@ def schedule_on_node(settings: Settings, pool_id: str, node_id: str, *, enabled:
 
 @dataclass(frozen=True, slots=True)
 class PoolRemoval:
-    """A pool that can be deleted; `comes_back` is what creates it again, or empty."""
+    """A pool that can be deleted; `comes_back` says what creates it again, or is empty."""
 
     pool: PoolView
     comes_back: str
 
 
 def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
-    """Return what deleting a pool deletes.
+    """Return the plan of deleting a pool.
 
     Raises:
         RunnerError: R-POOL-IN-USE, a task or a schedule needs it; R-POOL-DECLARED, the stack does.
@@ -181,7 +181,7 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
         raise RunnerError(
             "R-POOL-DECLARED",
             f"pool {pool.id!r} is declared by stack {settings.stack!r}",
-            why="the state of the stack still contains it: `runner up` would not create it again",
+            why="the stack's state would still contain it, and `runner up` would not create it",
             fix=f"remove it from `runner:pools` in {file} and run `runner up`, which deletes it",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -204,14 +204,14 @@ def _pool_in_use(pool: PoolView, tasks: Sequence[str], schedules: Sequence[str])
     return RunnerError(
         "R-POOL-IN-USE",
         f"pool {pool.id!r} is in use",
-        why=f"{why}; without the pool they would wait for ever",
+        why=f"{why}; without the pool, they would wait forever",
         fix=f"runner cancel {tasks[0]}" if tasks else f"runner schedule rm {schedules[0]}",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def remove_pool(settings: Settings, plan: PoolRemoval) -> None:
-    """Start to delete a pool and its nodes. Raise RunnerError if something needs it by now."""
+    """Start to delete a pool and its nodes. Raise RunnerError if a task or schedule needs it."""
     still = plan_pool_removal(settings, plan.pool.id)
     delete_pool(connect(settings), still.pool.id)
 
@@ -253,7 +253,7 @@ def _priced(
 
 
 def found_pool(connection: Connection, pool_id: str) -> PoolView:
-    """Return the pool of that ID. Raise R-POOL-MISSING if there is none."""
+    """Return the pool with this ID. Raise R-POOL-MISSING if it does not exist."""
     pool = find_pool(connection, pool_id)
     if pool is not None:
         return pool
@@ -261,7 +261,7 @@ def found_pool(connection: Connection, pool_id: str) -> PoolView:
     raise RunnerError(
         "R-POOL-MISSING",
         f"pool {pool_id!r} not found",
-        why=f"the account has {known}" if known else "the account has no pools",
+        why=f"pools of the account: {known}" if known else "the account has no pools",
         fix="runner pool ls",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -1,4 +1,4 @@
-"""List VM sizes with their prices and what Azure tells about them, and refresh the prices."""
+"""List VM sizes with prices and facts from Azure, and refresh the prices."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ V = TypeVar("V")
 # (read 2026-11-24).
 _EVICTIONS = {"0-5": 0.05, "5-10": 0.10, "10-15": 0.15, "15-20": 0.20, "20+": 0.25}
 _WORST = _EVICTIONS["20+"]
-_LOST_S = BOOT_S + CheckpointRule().interval_s / 2  # of work and boot, by one eviction
+_LOST_S = (
+    BOOT_S + CheckpointRule().interval_s / 2
+)  # node time that one eviction costs: work and boot
 _SUBSCRIPTIONS = ("AZURE_SUBSCRIPTION_ID", "ARM_SUBSCRIPTION_ID")
 
 
 @dataclass(frozen=True, slots=True)
 class SkuFacts:
-    """What only Azure knows of a size in a region; None is unknown.
+    """Facts of a size in a region that only Azure knows; None is unknown.
 
     Attributes:
         quota_cores: The largest quota of a Batch account there for spot nodes.
-        restriction: Why the subscription cannot use the size; empty if it can.
+        restriction: Why the subscription cannot use the size, or empty.
         score: Placement score of a spot node: `High`, `Medium`, `Low` or the reason for none.
         evictions: Band of evictions in percent per hour, such as `5-10`.
         history: Prices of a spot node with the time they began, newest first.
@@ -89,7 +91,7 @@ def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> 
         raise RunnerError(
             "R-PRICES-REGION",
             f"the Azure Retail Prices API has no price for {location}",
-            why="the region does not exist, or offers none of the sizes",
+            why="the region does not exist, or has no VM sizes of Batch",
             fix="use a name such as westeurope; `az account list-locations -o table` lists them",
         )
     path = HomePaths(home).prices
@@ -109,8 +111,8 @@ def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, to
     if region is None:
         raise RunnerError(
             "R-SKUS-REGION",
-            "--refresh needs a region",
-            why="prices differ by region",
+            "--refresh requires --region",
+            why="prices depend on the region",
             fix="runner skus --refresh --region westeurope",
         )
     from runner.azure.arm.retail_prices import PUBLIC  # noqa: PLC0415  azure-core, when asked for
@@ -129,7 +131,7 @@ def list_skus(
     Without a region, each region with a price gets a row. `gone` adds retired sizes.
 
     Raises:
-        RunnerError: R-SKUS-GPU or R-SKUS-UNKNOWN, no size has the GPU, or nobody knows the region.
+        RunnerError: R-SKUS-GPU, no size has the GPU; R-SKUS-UNKNOWN, the region is unknown.
     """
     table = load_price_table(home)
     if region is not None and region not in REGIONS:
@@ -158,7 +160,7 @@ def load_facts(
     if chosen is None:
         raise RunnerError(
             "R-SKUS-SUBSCRIPTION",
-            "--live needs a subscription",
+            "--live requires a subscription",
             why=f"neither --subscription nor {' nor '.join(_SUBSCRIPTIONS)} is set",
             fix="add --subscription ID; `az account list -o table` lists them",
         )

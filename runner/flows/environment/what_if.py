@@ -20,14 +20,14 @@ from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 
-_RESIZE_TIMEOUT_MS = 15 * 60_000  # for which the service does not evaluate again
+_RESIZE_TIMEOUT_MS = 15 * 60_000  # for which the service repeats no evaluation
 _FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
 _HUNDRED = 100
 
 
 @dataclass(frozen=True, slots=True)
 class PoolKind:
-    """A VM size with its prices; `speed` is how much faster it runs a task than was given."""
+    """A VM size with its prices; `speed` is relative to the given durations of tasks."""
 
     assumed: Assumed
     name: str
@@ -52,7 +52,7 @@ class Option:
 
     @property
     def late(self) -> int:
-        """The number of seeds for which work was left at the deadline."""
+        """The number of seeds with unfinished work at the deadline."""
         spans = [each.makespan_ms for each in self.results]
         return sum(span is None or span > self.deadline_ms for span in spans)
 
@@ -82,7 +82,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """What each policy costs with a deadline; `options` by policy."""
+    """The costs of each policy with a deadline; `options` by policy."""
 
     deadline_ms: int
     options: Mapping[str, Option]
@@ -90,10 +90,10 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True)
 class OptionComparison:
-    """The answer to what would have happened.
+    """The result of a comparison.
 
     Attributes:
-        deadline_ms: That of the options, since the arrival of the first task.
+        deadline_ms: Deadline of the options, since the arrival of the first task.
         options: In the order of sizes, formulas and policies.
         frontier: For the first size.
     """
@@ -104,7 +104,7 @@ class OptionComparison:
 
     @property
     def best(self) -> Option | None:
-        """The cheapest that met the deadline with every seed, None if there is none."""
+        """The cheapest option that met the deadline with every seed, or None."""
         met = [each for each in self.options if not each.late and each.cost_micro is not None]
         return min(met, key=lambda each: each.cost_micro or 0.0, default=None)
 
@@ -122,9 +122,9 @@ def compare(
     Args:
         kinds: VM sizes; each has the formulas.
         scenario: Tasks, times and evictions; its seed is the first.
-        nodes: Most nodes that a policy may use.
+        nodes: Maximum number of nodes of a policy.
         deadline_ms: Since the arrival of the first task; None is twice the time of dedicated nodes.
-        seeds: Number of simulations of each.
+        seeds: Number of simulations per option.
 
     Raises:
         RunnerError: R-SIMULATION, a formula has a syntax error, or a task never fits a node.
@@ -145,7 +145,7 @@ def compare(
 
 
 class _Trials:
-    """Simulations of one workload; a seed has the same random evictions for all of them."""
+    """Simulations of one workload, in which the same seed gives the same random evictions."""
 
     def __init__(self, scenario: Scenario, nodes: int, seeds: int) -> None:
         self._scenario, self._nodes, self._seeds = scenario, nodes, seeds
@@ -172,7 +172,7 @@ class _Trials:
         return self._option(kind, name, deadline_ms, results, is_policy=True)
 
     def time_on_demand_ms(self, kind: PoolKind) -> int:
-        """Return how long dedicated nodes take for all tasks."""
+        """Return the time that dedicated nodes need for all tasks."""
         goal = Goal(1 << 60, self._nodes, kind.assumed.slots, 0)
         result = self._run(kind, "on-demand", 0, policy=POLICIES["on-demand"](goal))
         return result.makespan_ms or result.ended_ms - self._first_ms
@@ -225,7 +225,7 @@ def _faster(work: Workload, speed: float) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the records of a run say; None where they say nothing.
+    """Measurements from the records of a run; None if they are missing.
 
     Attributes:
         save_s: Median time of a checkpoint, from copy to commit.
@@ -285,7 +285,7 @@ def _save_time(line: bytes) -> list[float]:
 
 
 def _span_s(row: AttemptRow, next_start: str | None) -> float:
-    """Return how long an attempt ran; one on a lost node ended before the next one began."""
+    """Return how long an attempt ran; on a lost node, it ended before the next attempt began."""
     if row.took_s is not None:
         return max(0.0, row.took_s)
     try:

@@ -1,4 +1,4 @@
-"""Import optional packages late, and name the extra that installs a missing one."""
+"""Import optional packages when needed, and name the extra that installs a missing one."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def load_extra(extra: str, module: str) -> Any:
         )
         raise RunnerError(
             "R-EXTRA-MISSING",
-            f"{missing} is not installed" if absent else f"{module} does not load",
-            why=f"it comes with the extra {extra!r}" if absent else str(err),
+            f"{missing} is not installed" if absent else f"cannot import {module}",
+            why=f"the extra {extra!r} installs it" if absent else str(err),
             fix=install_command(extra),
             exit_code=ExitCode.PREFLIGHT,
         ) from err

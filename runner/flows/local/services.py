@@ -42,7 +42,7 @@ _PROCESS_POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServiceLaunch:
-    """How to start one service; only its command line has the word `marker`."""
+    """How to start one service; `marker` is a word that only its command line contains."""
 
     name: str
     arguments: Sequence[str]
@@ -52,7 +52,7 @@ class ServiceLaunch:
 
 
 def spawn(launch: ServiceLaunch) -> ProcessRecord:
-    """Start a process that neither Ctrl-C nor a closed terminal ends."""
+    """Start a process that survives Ctrl-C and a closed terminal."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     try:
@@ -75,7 +75,7 @@ def spawn(launch: ServiceLaunch) -> ProcessRecord:
 
 
 def find_orphan(port: int, marker: str) -> ProcessRecord | None:
-    """Return the service of this home that listens on a port without being recorded."""
+    """Return the unrecorded service of this home that listens on a port, or None."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     process = _listener(port)
@@ -88,7 +88,7 @@ def find_orphan(port: int, marker: str) -> ProcessRecord | None:
 
 
 def is_outdated(process: psutil.Process) -> bool:
-    """Return True if a running Azurite has another journal than this runner's, or none."""
+    """Return True if a running Azurite has another version of the journal, or none."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     try:
@@ -123,7 +123,7 @@ def stop_process(processes: Sequence[psutil.Process], *, grace_s: float = 10.0) 
 
 
 def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Return the processes that still run; unlike in psutil's own wait, a zombie has ended."""
+    """Return the processes that still run; unlike in psutil's wait, zombies count as ended."""
     deadline = time.monotonic() + timeout_s
     alive = [process for process in processes if _runs(process)]
     while alive and time.monotonic() < deadline:
@@ -182,15 +182,15 @@ def _listener(port: int) -> psutil.Process | None:
             listens = connection.status == psutil.CONN_LISTEN and address and address.port == port
             if listens and connection.pid:
                 return psutil.Process(connection.pid)
-    except (psutil.Error, OSError):  # macOS shows other users' connections to root only
+    except (psutil.Error, OSError):  # macOS shows connections of other users only to root
         return None
     return None
 
 
 TITLES: Mapping[str, str] = {BATCH: "the Azure Batch emulator", BLOB: "Azurite"}
-_READY_TIMEOUT_S = 120.0  # a loaded two-core machine has needed 26 s for Azurite
+_READY_TIMEOUT_S = 120.0  # seconds; a loaded two-core machine needed 26 s for Azurite
 _POLL_S = 0.03
-# The variables of this machine that tasks get: access to the network and to packages only.
+# Variables of this machine that tasks get: only access to the network and to packages.
 _PASSED_TO_TASKS = (
     "*_proxy",
     "*_PROXY",
@@ -200,7 +200,7 @@ _PASSED_TO_TASKS = (
     "UV_*",
     "PIP_*",
 )
-# They would lead what a task installs out of its node.
+# With these, packages of a task would be installed outside its node.
 _NOT_PASSED = frozenset(
     {
         *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON", "PIP_LOG"),
@@ -212,7 +212,7 @@ _NOT_PASSED = frozenset(
 
 
 def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -> ServiceLaunch:
-    """Return how to start the emulator; keys are in its environment, where `ps` does not show them.
+    """Return how to start the emulator. Keys are in its environment, which `ps` does not show.
 
     Pools can mount the containers of Azurite and the shares of Azure Files.
     """
@@ -242,7 +242,7 @@ def _no_proxy() -> dict[str, str]:
 
 
 def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) -> ServiceLaunch:
-    """Return how to start Azurite, on loopback only and with the key of this installation."""
+    """Return how to start Azurite, only on loopback and with the key of this installation."""
     data = str(paths.blob_data)
     address = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", data]
     # SDKs send API versions that Azurite does not know. Its telemetry would leave this machine, and
@@ -271,9 +271,9 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
 def wait_ready(
     launch: ServiceLaunch, record: ProcessRecord, state: LocalState, log_start: int
 ) -> None:
-    """Wait until the service answers. Raise RunnerError with the end of its log if it does not.
+    """Wait until the service responds. Raise RunnerError with the end of its log otherwise.
 
-    On a full disk it does not answer, and cannot even log why; the emulator says so if it can.
+    On a full disk, it cannot even log the reason; the emulator reports it if possible.
     """
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while not service_answers(launch.name, state):
@@ -302,14 +302,14 @@ def _blocked(launch: ServiceLaunch, why: str) -> RunnerError:
         "R-LOCAL-BLOCKED",
         f"{TITLES[launch.name]} cannot write to {launch.marker}",
         why=why,
-        fix=f"free space or raise the quota there, read {launch.log}, then run the command again",
+        fix=f"free disk space or raise the quota, then run the command again; see {launch.log}",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def _not_ready(launch: ServiceLaunch, log_start: int, *, died: bool) -> RunnerError:
     title = TITLES[launch.name]
-    what = f"{title} ended while starting" if died else f"{title} does not answer"
+    what = f"{title} ended while starting" if died else f"{title} does not respond"
     why, fix = last_error(_log_since(launch.log, log_start))
     return RunnerError(
         "R-LOCAL-START",
@@ -321,7 +321,7 @@ def _not_ready(launch: ServiceLaunch, log_start: int, *, died: bool) -> RunnerEr
 
 
 def last_error(log: str) -> tuple[str, str]:
-    """Return why a service ended, and what to do; "" if it does not say so.
+    """Return why a service ended and the fix, from its log; "" if they are missing.
 
     The emulator prints its errors as `error: ...`, `why: ...` and `fix: ...`.
     """

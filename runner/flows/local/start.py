@@ -1,4 +1,4 @@
-"""Start the services that do not run, storage first, then create the containers and the pool."""
+"""Start stopped services, storage first, then create the containers and the pool."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def wanted_state(
     blob_port: int | None,
     azure_names: bool | None = None,
 ) -> LocalState:
-    """Return the given sizes, ports and names, else the earlier ones, else the defaults."""
+    """Return the given sizes, ports and names, else the earlier values, else the defaults."""
     _check_range("--nodes", nodes, 0, _MAX_NODES)
     _check_range("--slots", slots, 1, _MAX_SLOTS)
     _check_range("--port", port, 1, _MAX_PORT)
@@ -67,7 +67,7 @@ def wanted_state(
     if batch == blob:
         raise RunnerError(
             "R-LOCAL-PORT",
-            f"port {batch} is given for both services",
+            f"port {batch} was given for both services",
             fix="use different numbers for --port and --blob-port",
         )
     default_slots = max(1, (os.cpu_count() or 1) // 2)
@@ -90,7 +90,7 @@ def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
     port = before.files_port if before else 0
     if before is None or not port or port in taken:
         return choose_port(taken)
-    # If both are in use, an emulator that the state does not record uses them: it is adopted.
+    # If both are in use, an unrecorded emulator uses them, which is adopted.
     ours = before.batch is not None or not port_is_free(before.batch_port)
     return port if ours or port_is_free(port) else choose_port(taken)
 
@@ -120,7 +120,7 @@ def start(
     keys = ensure_keys(paths, renew=state.batch is None and state.blob is None)
     if state.batch is None or state.blob is None:
         on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
-    # Storage first: the emulator starts tasks again at once, and they download files.
+    # Storage first, because the emulator restarts tasks at once, and they download files.
     program = ensure_azurite(paths, on_event)
     blob = services.blob_launch(paths, state.blob_port, keys["storage"], program)
     state = _started(paths, state, blob, state.blob_port)
@@ -147,7 +147,7 @@ def undo(paths: HomePaths, before: LocalState | None) -> None:
         if process := find_service(paths, state, name):
             stop_process([process])
         restored = restored.with_record(name, None)
-    with suppress(RunnerError):  # a full disk: the start has failed for it, and reports it
+    with suppress(RunnerError):  # a full disk, which the failed start reports
         save_state(paths, restored)
 
 
@@ -171,7 +171,7 @@ def _settle(
         stops = name in moving
         if process is not None and name == BLOB and services.is_outdated(process):
             on_event(
-                Progress("services", "progress", "restarting Azurite of another runner version")
+                Progress("services", "progress", "restarting Azurite of another version of runner")
             )
             stops = True
         if process is not None and stops:
@@ -193,7 +193,7 @@ def _started(paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: i
         try:
             save_state(paths, state)
         except RunnerError:
-            if orphan is None:  # nobody would find it to stop it
+            if orphan is None:  # without a record, nothing could stop it
                 stop_process(find_leftovers(launch.marker))
             raise
     services.wait_ready(launch, record, state, log_start)
@@ -224,15 +224,15 @@ def _occupied(name: str, port: int) -> RunnerError:
         "R-LOCAL-PORT",
         f"port {port} of {services.TITLES[name]} is in use",
         why=f"{owner} listens on it" if owner else "another program listens on it",
-        fix=f"stop that program, or choose another port: runner local up {option} {choose_port()}",
+        fix=f"stop that program, or use another port: runner local up {option} {choose_port()}",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def make_folders(paths: HomePaths) -> None:
-    """Make the folders of the services, for their owner only, whatever the umask.
+    """Create the folders of the services with mode 700, regardless of the umask.
 
-    Tasks of root have a user of their own, who passes through some to the nodes and to the cache.
+    If root runs the services, tasks have a separate user, who must reach nodes and cache.
     """
     for folder in (paths.local, paths.logs, paths.batch_data, paths.blob_data, paths.cache):
         try:
@@ -255,12 +255,12 @@ def _check_range(option: str, value: int | None, low: int, high: int) -> None:
         raise RunnerError(
             "R-LOCAL-SIZE",
             f"{option} {value} is out of range",
-            fix=f"choose {option} between {low} and {high}",
+            fix=f"use {option} between {low} and {high}",
         )
 
 
 def _fixed(state: LocalState, name: str) -> tuple[int, ...]:
-    """Return what a service keeps as long as it runs."""
+    """Return the settings that a service keeps while it runs."""
     return (*_ports(state, name), name == BATCH and state.azure_names)
 
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     import psutil
 
 
-ACCOUNT = "runnerlocal"  # the name of the Batch account and of the storage account
+ACCOUNT = "runnerlocal"  # name of the Batch account and of the storage account
 BATCH = "batch"
 BLOB = "blob"
 _SAME_START_S = 1.0
-_ANSWER_TIMEOUT_S = 30.0  # of a busy machine; a port without a listener refuses at once
+_ANSWER_TIMEOUT_S = 30.0  # seconds on a busy machine; a port without a listener refuses immediately
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class LocalState:
     slots: int
     batch: ProcessRecord | None = None
     blob: ProcessRecord | None = None
-    files_port: int = 0  # of Azure Files, served by the Batch emulator; 0 before it is chosen
+    files_port: int = 0  # port of Azure Files in the Batch emulator; 0 before it is chosen
     azure_names: bool = False  # tasks reach the services by Azure's host names
 
     def record(self, service: str) -> ProcessRecord | None:
@@ -142,7 +142,7 @@ def _checked(raw: Any) -> dict[str, str]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by one that only its owner can read."""
+    """Write a file atomically, readable only by its owner."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         make_private(path.parent)
@@ -151,7 +151,7 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text + "\n")
         temporary.replace(path)
     except OSError as err:
-        with suppress(OSError):  # a read-only disk refuses this too
+        with suppress(OSError):  # this also fails on a read-only disk
             temporary.unlink(missing_ok=True)
         raise not_writable(path.parent, err) from err
 
@@ -175,9 +175,9 @@ fi
 
 @dataclass(frozen=True, slots=True)
 class TaskIsolation:
-    """How the emulator keeps tasks apart: as a user of their own (`uid`), or `environment`.
+    """The isolation of tasks in the emulator: a separate user (`uid`), or `environment`.
 
-    `folder` has the folders that tasks reach; `why` says why they have no user of their own.
+    `folder` has the folders that tasks reach; `why` says why there is no separate user.
     """
 
     mode: str
@@ -190,9 +190,9 @@ class TaskIsolation:
 
 
 def load_isolation(state: LocalState) -> TaskIsolation | None:
-    """Return how the running emulator keeps tasks apart, or None if it is too old to say.
+    """Return the isolation of the running emulator, or None if it is too old to report it.
 
-    Raises RunnerError if it does not answer: its tasks may have a user of their own.
+    Raises RunnerError if it does not respond, because its tasks may have a separate user.
     """
     connection = http.client.HTTPConnection(
         "127.0.0.1", state.batch_port, timeout=_ANSWER_TIMEOUT_S
@@ -207,7 +207,7 @@ def load_isolation(state: LocalState) -> TaskIsolation | None:
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as err:
         raise RunnerError(
             "R-LOCAL-DOWN",
-            "the Azure Batch emulator does not answer",
+            "the Azure Batch emulator does not respond",
             why=str(err),
             fix="runner local status",
             exit_code=ExitCode.PREFLIGHT,
@@ -217,9 +217,9 @@ def load_isolation(state: LocalState) -> TaskIsolation | None:
 
 
 def make_node_cache(paths: HomePaths, isolation: TaskIsolation | None) -> NodeCache:
-    """Return the cache of nodes and a uv that their tasks can run; make them if necessary.
+    """Return the cache of nodes, and uv for their tasks. Create both if necessary.
 
-    Tasks with a user of their own write to a cache of their own, where they can reach it.
+    Tasks with a separate user have a separate cache, which they can reach.
     """
     uv = find_uv() or ""
     if isolation is None or isolation.uid is None:
@@ -236,13 +236,13 @@ def make_node_cache(paths: HomePaths, isolation: TaskIsolation | None) -> NodeCa
 
 
 def _copy_for_tasks(program: str, folder: Path) -> str:
-    """Return a copy of a program in a folder that tasks can read but not write."""
+    """Return a copy of a program that tasks can read but not write."""
     if not program:
         return ""
     source, target = Path(program).resolve(), folder / Path(program).name
     if not target.is_file() or target.stat().st_mtime_ns != source.stat().st_mtime_ns:
         folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)  # whatever the umask
+        folder.chmod(0o755)  # regardless of the umask
         new = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.copy2(source, new)
         new.chmod(0o755)
@@ -341,7 +341,7 @@ def make_container_pool(home: Path, on_event: OnProgress) -> None:
 
     paths = HomePaths(home)
     state = load_state(paths)
-    if state is None:  # the submission itself reports that nothing runs
+    if state is None:  # the submission reports that the services are not running
         return
     keys = ensure_keys(paths)
     on_event(Progress("services", "start", "creating the pool for containers"))
@@ -362,7 +362,7 @@ def find_process(record: ProcessRecord | None, marker: str) -> psutil.Process | 
         process = psutil.Process(record.pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
-        # Setting the clock shifts creation times; then the marker decides.
+        # A change of the clock shifts creation times, so the marker decides then.
         same = abs(process.create_time() - record.created) < _SAME_START_S
         return process if same or has_marker(process, marker) else None
     except psutil.Error:
@@ -375,7 +375,7 @@ def has_marker(process: psutil.Process, marker: str) -> bool:
 
 
 def service_marker(paths: HomePaths, name: str) -> str:
-    """Return the word that only the command line of a service of this home has."""
+    """Return a word that only the command line of this home's service contains."""
     return str(paths.batch_data if name == BATCH else paths.blob_data)
 
 
@@ -385,7 +385,7 @@ def find_service(paths: HomePaths, state: LocalState, name: str) -> psutil.Proce
 
 
 def refusal(state: LocalState) -> str | None:
-    """Return why the emulator takes no work, such as a full disk; None if it does or is down."""
+    """Return why the emulator starts no tasks, such as a full disk, or None."""
     connection = http.client.HTTPConnection(
         "127.0.0.1", state.batch_port, timeout=_ANSWER_TIMEOUT_S
     )
@@ -400,7 +400,7 @@ def refusal(state: LocalState) -> str | None:
 
 
 def service_answers(name: str, state: LocalState, *, timeout_s: float = _ANSWER_TIMEOUT_S) -> bool:
-    """Return True if the service answers requests."""
+    """Return True if the service responds to requests."""
     port = state.batch_port if name == BATCH else state.blob_port
     path = "/_emulator/health" if name == BATCH else f"/{ACCOUNT}?comp=list"
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)

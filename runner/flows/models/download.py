@@ -1,4 +1,4 @@
-"""Download the files of a model version: in parallel, with resume, verified."""
+"""Download and verify the files of a model version, in parallel and with resume."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ _STAGE = "download"
 _RANGE_BYTES = 8 * 1024**2
 _THREADS = 8
 _HASH_BYTES = 1024**2
-_PART_NAME_CHARS = 40  # of the file: a longer name of a part could exceed the limit of the disk
+_PART_NAME_CHARS = (
+    40  # characters of the name in that of a part, which must not exceed the limit of the disk
+)
 
 Reader = Callable[[int, int], "bytes | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadedModel:
-    """The files of a version on this machine; `downloaded` of them were not there."""
+    """The files of a version on this machine, of which `downloaded` are new."""
 
     folder: Path
     files: tuple[str, ...]
@@ -100,7 +102,7 @@ class _Download:
             for future in as_completed(started):
                 future.result()
         except BaseException:
-            self._stopped.set()  # Ctrl-C must not wait for the rest
+            self._stopped.set()  # Ctrl-C must not wait for other downloads
             raise
         finally:
             for pool in (files, ranges):
@@ -112,7 +114,7 @@ class _Download:
         with open_part(target, str(file["sha256"])) as (part, output):
             resumed = self._complete(ranges, output, file)
             if resumed is not None and resumed > 0:
-                # The part on the disk was of another file.
+                # The part on the disk belonged to another file.
                 resumed = self._complete(ranges, output, file)
             if resumed is not None:
                 part.unlink(missing_ok=True)
@@ -122,7 +124,7 @@ class _Download:
     def _complete(
         self, ranges: ThreadPoolExecutor, output: BinaryIO, file: ModelDocument
     ) -> int | None:
-        """Write the rest. Return None, or the old size if a wrong hash has emptied the file."""
+        """Write the rest of a file. Return None, or its size if it was emptied for a wrong hash."""
         digest = hashlib.sha256()
         output.seek(0)
         while block := output.read(_HASH_BYTES):
@@ -188,7 +190,7 @@ def open_part(target: Path, sha256: str) -> Generator[tuple[Path, BinaryIO]]:
                 if _is_same(output, part) and not part.stat().st_size:
                     part.unlink()
             return
-    # Another process downloads the same file: both do, and the last rename wins.
+    # If another process downloads the same file, both do, and the last rename wins.
     own = target.with_name(f"{start}.{uuid4().hex[:16]}.part")
     try:
         with own.open("wb+") as output:
@@ -227,7 +229,7 @@ def _refuse_to_overwrite(taken: list[Path], version: ModelVersion) -> None:
     raise RunnerError(
         "R-MODEL-OVERWRITE",
         f"{taken[0]} exists with different content{more}",
-        why=f"it differs from {version}; nothing was written",
+        why=f"its content differs from {version}; nothing was written",
         fix=f"runner models get {version} ANOTHER_FOLDER, or --force",
     )
 
@@ -236,8 +238,8 @@ def _leaves(what: str) -> RunnerError:
     return RunnerError(
         "R-MODEL-PATH",
         what,
-        why="a file would be written outside of the folder",
-        fix="remove links from the folder, or use another one",
+        why="a file would be written outside the folder",
+        fix="remove links from the folder, or use another folder",
     )
 
 
@@ -245,8 +247,8 @@ def _damaged(version: ModelVersion, file: ModelDocument) -> RunnerError:
     run_id = (version.document or {}).get("run_id")
     return RunnerError(
         "R-MODEL-HASH",
-        f"{file['path']} of {version} is missing in storage, or damaged",
-        why="it does not have the hash that was registered; the file was not written",
+        f"{file['path']} of {version} is missing or damaged in storage",
+        why="its content does not have the registered hash; the file was not written",
         fix=f"try again; if it fails again, and the run still exists: "
         f"runner models register {run_id} {version.name}",
         exit_code=ExitCode.RUN_FAILED,

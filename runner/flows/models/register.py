@@ -33,7 +33,7 @@ from runner.protocol.run_spec import RunSpec
 _STAGE = "model"
 _POLL_S = 0.15
 _AGENT_TIMEOUT_S = (
-    900.0  # for an agent that is copying; the client could do it, but from further away
+    900.0  # seconds to wait for an agent that copies: it is closer to storage than the client
 )
 _OVER = frozenset({"completed"})
 
@@ -64,7 +64,7 @@ def wanted_model(record: RunSpec) -> ModelRequest | None:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredVersion:
-    """A version as it is now, the document of its registration, and whether it is new."""
+    """The present version, the document of its registration, and whether it is new."""
 
     version: ModelVersion
     document: ModelDocument
@@ -78,7 +78,7 @@ def register_with_aliases(
     aliases: Iterable[str],
     on_progress: OnProgress,
 ) -> RegisteredVersion:
-    """Register a run on request; a version that exists gets the `aliases` too."""
+    """Register a run on request; an existing version also gets the `aliases`."""
     registered = register_run(connection, record, request, on_progress, anew=True)
     said = f"{request.name}@{registered.version}"
     for alias in aliases:
@@ -96,7 +96,7 @@ def register_run(
 ) -> CommittedVersion:
     """Register a run that succeeded, unless it is registered. Raise RunnerError.
 
-    With `anew`, a removed version is replaced by a new one.
+    With `anew`, a new version replaces a removed one.
     """
     container = runs_container(connection)
     result = _succeeded(load_result(container, record.run_id), record)
@@ -125,11 +125,11 @@ def default_request(
     except RunnerError:
         if name is None:
             raise
-        wanted = None  # the request of the recipe is invalid, and not needed
+        wanted = None  # the recipe's request is invalid, but not needed
     chosen = name or (wanted.name if wanted else slug(record.recipe)[:63].rstrip("-_"))
     if wanted is None or chosen != wanted.name:
         return ModelRequest(chosen, aliases, path, text)
-    # The same files as the agent's, so that both are one version.
+    # The same files as those of the agent, so that both give the same version.
     return ModelRequest(
         chosen, aliases or wanted.aliases, path or wanted.path, text or wanted.description
     )
@@ -170,7 +170,9 @@ def _await_agent(connection: Connection, record: RunSpec, name: str) -> RunModel
         if over or found is not None or time.monotonic() > until:
             return None
         task = get_task(connection, record.job_id, record.task_id)
-        over = task is None or task.phase in _OVER  # then read once more: it may just have written
+        over = (
+            task is None or task.phase in _OVER
+        )  # read once more, because it may have written just before
         if not over:
             time.sleep(_POLL_S)
 
@@ -181,7 +183,7 @@ def describe_models(connection: Connection, record: RunSpec) -> list[RunModel]:
     described = [_checked(connection, model) for model in found]
     wanted = record.model
     if wanted and wanted.register and wanted.name not in {model.name for model in found}:
-        described.append(RunModel(wanted.name, None, "its agent did not register it"))
+        described.append(RunModel(wanted.name, None, "the agent did not register it"))
     return described
 
 

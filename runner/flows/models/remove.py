@@ -1,4 +1,4 @@
-"""Remove model versions: a tombstone keeps the number, and unused files are deleted."""
+"""Remove model versions: a tombstone reserves the number, unused files are deleted."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Removed:
 
 
 def find_to_remove(connection: Connection, reference: str) -> tuple[Model, list[int], bool]:
-    """Return the model, the existing versions of a reference, and True if it names all of them.
+    """Return the model, the existing versions of a reference, and whether it names all of them.
 
-    `NAME@VERSION` names one version, `NAME` all.
+    `NAME@VERSION` names one version, `NAME` all versions.
     """
     name, wanted = split_reference(reference)
     found = existing_model(connection, name)
@@ -99,7 +99,7 @@ def _write_tombstone(store: DeletingStore, blobs: ModelBlobs, number: int) -> bo
             blob, model_document_bytes(tombstone), found[1], version_summary(tombstone)
         ):
             return True
-    raise ModelError("R-MODEL-BUSY", f"{blob} changes all the time", "", "try again")
+    raise ModelError("R-MODEL-BUSY", f"{blob} is being changed by other processes", "", "try again")
 
 
 def sweep(store: DeletingStore, registry: ModelRegistry, blobs: ModelBlobs) -> tuple[int, int]:
@@ -111,7 +111,7 @@ def sweep(store: DeletingStore, registry: ModelRegistry, blobs: ModelBlobs) -> t
     files = store.list(blobs.files)
     versions = registry.load_each().values()
     if any(isinstance(version, ModelError) for version in versions):
-        return 0, 0  # the files that it needs are unknown
+        return 0, 0  # its files are unknown
     needed = {
         file["blob"]
         for version in versions
@@ -128,6 +128,6 @@ def _in_use(name: str, pointing: dict[str, int]) -> RunnerError:
     return RunnerError(
         "R-MODEL-IN-USE",
         f"{name}@{number} is {name}@{alias}{others}",
-        why="the alias would name a removed version",
+        why="the alias would point at a removed version",
         fix=f"runner models alias {name}@OTHER {alias}, or --force",
     )

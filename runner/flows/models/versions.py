@@ -115,7 +115,7 @@ class Model:
 
     @property
     def best(self) -> ModelVersion | None:
-        """The best version by the primary metric of the latest one; of equals, the earlier one."""
+        """The best version by the primary metric of the latest one; the earlier one of equals."""
         latest = self.latest
         if latest is None:
             return None
@@ -175,7 +175,7 @@ def _load_listed(connection: Connection, name: str) -> Model:
 
 
 def load_model(connection: Connection, name: str) -> Model:
-    """Return a model, without versions if it does not exist; damaged ones have a problem."""
+    """Return a model, without versions if it does not exist; damaged versions have `problem`."""
     registry = open_model_registry(connection, name)
     found = registry.summaries()
     aliases = registry.aliases()
@@ -200,7 +200,7 @@ def _with_aliases(version: ModelVersion, named: dict[str, int]) -> ModelVersion:
 
 
 def existing_model(connection: Connection, name: str) -> Model:
-    """Return a model that has versions. Raise RunnerError with the closest name."""
+    """Return an existing model. Raise RunnerError with the closest name."""
     model = load_model(connection, name)
     if model.versions:
         return model
@@ -209,7 +209,7 @@ def existing_model(connection: Connection, name: str) -> Model:
     raise RunnerError(
         "R-MODEL-UNKNOWN",
         f"model {name!r} not found",
-        why=f"models: {', '.join(names[:10])}" if names else "no model is registered",
+        why=f"models: {', '.join(names[:10])}" if names else "no models are registered",
         fix=f"did you mean {near[0]}?" if near else "runner models register RUN NAME",
     )
 
@@ -225,7 +225,7 @@ def find_version(connection: Connection, reference: str, *, deleted: bool = Fals
         raise _removed(version, model)
     document = open_model_registry(connection, name).load(version.version)
     whole = replace(version, document=document or version.document)
-    if whole.deleted and not deleted:  # removed meanwhile
+    if whole.deleted and not deleted:  # removed in the meantime
         raise _removed(whole, model)
     return whole
 
@@ -291,12 +291,12 @@ def _removed(version: ModelVersion, model: Model) -> RunnerError:
 def _nothing_left(model: Model, wanted: str) -> RunnerError:
     if wanted == "best" and model.latest:
         metric = model.latest.primary_metric
-        why = f"no version has a finite {metric}" if metric else "its recipe names no metric"
+        why = f"no version has a finite {metric}" if metric else "its recipe has no primary metric"
         return RunnerError(
             "R-MODEL-BEST",
             f"{model.name} has no best version",
             why=why,
-            fix=f"name a version: runner models ls {model.name}",
+            fix=f"use a version; `runner models ls {model.name}` lists them",
         )
     return RunnerError(
         "R-MODEL-DELETED",
@@ -310,7 +310,7 @@ def _elsewhere(name: str, alias: str, there: int, wanted: int) -> RunnerError:
     return RunnerError(
         "R-MODEL-ALIAS-MOVED",
         f"{name}@{alias} is {name}@{there}, not {name}@{wanted}",
-        why="it was moved, and is not removed",
+        why="the alias was moved, and was not removed",
         fix=f"runner models alias {name} {alias} --unalias",
     )
 
@@ -341,7 +341,7 @@ def drop_alias(connection: Connection, reference: str, alias: str) -> int:
         return set_ones[alias]
     raise RunnerError(
         "R-MODEL-ALIAS-UNKNOWN",
-        f"{model.name} has no alias {alias!r} that was set",
-        why=f"set are: {', '.join(sorted(set_ones)) or 'none'}",
+        f"{model.name} has no alias {alias!r} to remove",
+        why=f"aliases: {', '.join(sorted(set_ones)) or 'none'}",
         fix=f"runner models ls {model.name}",
     )

@@ -24,12 +24,12 @@ from runner.protocol.run_spec import RunSpec
 
 
 def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[CheckpointManifest, ...]:
-    """Return the complete checkpoints, newest first. Hashes are compared by the restore."""
+    """Return the complete checkpoints, newest first. Only a restore compares hashes."""
     return _sorted_out(container, run_id)[0]
 
 
 def checkpoint_problem(container: BlobContainer, run_id: str, attempt: int) -> str | None:
-    """Return why a running attempt commits no checkpoints, by its last such event, or None."""
+    """Return why a running attempt commits no checkpoints, from its last event, or None."""
     name = RunPaths(run_id).attempt_events(attempt)
     content = container.read(name) if attempt else None
     for line in reversed((content or b"").splitlines()):
@@ -38,7 +38,7 @@ def checkpoint_problem(container: BlobContainer, run_id: str, attempt: int) -> s
             continue
         if event.get("state") == "failed":
             return str(event.get("message") or "")
-        if "checkpoint" in event:  # one that was committed, not one in progress
+        if "checkpoint" in event:  # committed, not in progress
             return str(event["problem"]) if event.get("problem") else None
     return None
 
@@ -77,7 +77,7 @@ def _sorted_out(
 def find_checkpoint(
     container: BlobContainer, record: RunSpec, wanted: int | None = None
 ) -> tuple[str, CheckpointManifest] | None:
-    """Return the id of a run and its checkpoint that `record` would resume from, or None.
+    """Return run ID and checkpoint that `record` would resume from, or None.
 
     Args:
         container: the container of runs.
@@ -111,7 +111,7 @@ def _complete(
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A checkpoint that an attempt resumed from; `run_id` may be another run's."""
+    """A checkpoint that an attempt resumed from; `run_id` may be another run."""
 
     run_id: str
     checkpoint: int
@@ -218,7 +218,7 @@ def _row(view: RunView, start: AttemptStart, end: AttemptEnd | None, last: int) 
 
 
 def _why_without_end(view: RunView, attempt: int, last: int) -> str:
-    """Return why an attempt has no end.json: its node was lost, or it is still running."""
+    """Return why an attempt has no end.json: its node was lost, or it is running."""
     if view.result is not None and view.result.attempt == attempt:
         return view.result.status
     if attempt < last or view.status.state.final or view.status.state.value == "queued":

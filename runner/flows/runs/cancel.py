@@ -40,7 +40,7 @@ def cancel_run(
     *,
     also_terminated: bool = False,
 ) -> Cancelled:
-    """Cancel a run unless it has ended: the first to create `result.json` decides.
+    """Cancel a run unless it has ended: whoever creates `result.json` first decides.
 
     Repeating it is safe, and terminates a task that a lost connection left running. `why` is the
     message of the result. With `also_terminated`, the caller has terminated the job, so a task that
@@ -60,7 +60,7 @@ def cancel_run(
     evicted = count_evicted(began, ends, waiting=waiting, nodes=record.nodes, requeues=requeues)
     outcome = _result(attempts, evicted, why)
     document = outcome.to_json(record.run_id)
-    if record.trial and not began:  # the node that would write it may never come
+    if record.trial and not began:  # no node may ever start the run to write it
         container.create(RunPaths(record.run_id).run, record.to_json())
     committed = container.create(RunPaths(record.run_id).result, document)
     if committed:

@@ -1,4 +1,4 @@
-"""Collect what runs used from the index and from their records, and price it."""
+"""Collect the usage of runs from the index and their records, and compute its price."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CostKey = Literal["run", "recipe", "experiment", "pool"]
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """Which costs to show, and prices that replace those of the table, in USD per hour.
+    """The costs to show, and prices in USD per hour that replace those of the table.
 
     `run_id` None means all runs, or those submitted `since`.
     """
@@ -60,13 +60,13 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """Rows, most expensive first, and their sum.
+    """The rows, most expensive first, and their sum.
 
     Attributes:
-        gaps: Node time of these runs that is not on record, and so in no sum.
+        gaps: Node time of these runs that is not on record and in no sum.
         prices: The prices in use.
         region: The region of the prices.
-        is_free: The nodes are on this machine, and no price was given.
+        is_free: True if the nodes are on this machine and no price was given.
         ledger: All runs and nodes.
         history: All runs with their states.
     """
@@ -181,7 +181,7 @@ def _present_nodes(connection: Connection, pools: Sequence[str]) -> dict[tuple[s
 
 
 class _Prices:
-    """The price of a size, spot or dedicated: given, from the table, or zero on this machine."""
+    """Prices of a size, spot and dedicated: given, from the table, or zero on this machine."""
 
     def __init__(self, query: CostQuery, home: Path | None, location: str) -> None:
         self._query = query
@@ -192,7 +192,7 @@ class _Prices:
         self.used: dict[tuple[str, bool], PriceUsed] = {}
 
     def rate(self, vm_size: str, spot: bool) -> int | None:
-        """Return micro-dollars an hour, or None."""
+        """Return micro-dollars per hour, or None."""
         key = (vm_size, spot)
         if key not in self.used:
             self.used[key] = self._find(vm_size, spot=spot)

@@ -1,4 +1,4 @@
-"""Find out why a run, a pool, a node or a job does not do what it should: `runner why`.
+"""Find the cause of a problem of a run, a pool, a node or a job: `runner why`.
 
 The facts come from the documents of the run and from Batch, in a few requests. Causes of pools are
 those of `stuck`, causes of failures those of `runner.core.diagnosis`.
@@ -65,14 +65,14 @@ _OUTPUT_CAUSES = ("CommandFailed", "EnvironmentFailed", "PreparationFailed", "Ti
 
 
 def diagnose(connection: Connection, reference: str) -> Diagnosis:
-    """Return what is wrong with a run, a pool, a node or a job, and the next command.
+    """Return the problem of a run, a pool, a node or a job, and the next command.
 
     Args:
         connection: The services.
-        reference: A run as in all commands, or the ID of a pool, a node or a job.
+        reference: A reference to a run, or the ID of a pool, a node or a job.
 
     Raises:
-        RunnerError: nothing has this name.
+        RunnerError: nothing has this ID.
     """
     if reference.startswith("@") or is_run_id(reference):
         return diagnose_run(connection, find_run(connection, reference))
@@ -89,7 +89,7 @@ def diagnose(connection: Connection, reference: str) -> Diagnosis:
     except RunnerError as err:
         if err.code != "R-RUN-UNKNOWN":
             raise
-        what = f"no run, pool, node or job is called {reference!r}"
+        what = f"no run, pool, node or job has the ID {reference!r}"
         raise RunnerError(err.code, what, why=err.why, fix=err.fix) from err
 
 
@@ -103,7 +103,7 @@ def _pool_facts(connection: Connection, pool_id: str) -> PoolFacts | None:
 
 
 def diagnose_run(connection: Connection, record: RunSpec, now: datetime | None = None) -> Diagnosis:
-    """Return why a run waits, hangs or has failed; without a cause if it only waits, or runs.
+    """Return why a run waits, hangs or failed; without a cause if it only waits, or runs.
 
     `now` is the present, for tests.
     """
@@ -117,7 +117,7 @@ def diagnose_run(connection: Connection, record: RunSpec, now: datetime | None =
     if status.state is RunState.LOST:
         found = Evidence("job", f"{record.job_id} has no task {record.task_id}")
         return replace(
-            blank, cause="TaskMissing", evidence=(found,), fix="submit it again",
+            blank, cause="TaskMissing", evidence=(found,), fix="submit the run again",
             command=f"runner retry {record.run_id}",
         )  # fmt: skip
     if status.state is RunState.RUNNING:
@@ -126,7 +126,7 @@ def diagnose_run(connection: Connection, record: RunSpec, now: datetime | None =
 
 
 def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datetime) -> Diagnosis:
-    """Explain a run that has stopped to write anything, without having ended."""
+    """Explain a running run that writes nothing any more."""
     record, attempt = view.record, len(view.attempts)
     points = [each for each in load_points(connection, record) if each.attempt == attempt]
     times = [moment for each in points if (moment := _moment(each.time)) is not None]
@@ -164,7 +164,7 @@ def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
     if prepared is not None and not (cause and cause.stuck):
         return replace(
             blank, cause="JobPreparationFailed", message=prepared[0].text, evidence=prepared,
-            fix="correct the job preparation task of the job, then submit the run again",
+            fix="correct the job preparation task, then submit the run again",
             command=f"runner cancel {record.run_id}",
         )  # fmt: skip
     facts = load_pool_facts(connection, (job and job.pool_id) or record.pool)
@@ -175,7 +175,7 @@ def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
 
 
 def _behind(connection: Connection, record: RunSpec, blank: Diagnosis) -> Diagnosis:
-    """Explain a run that waits for others: only one that failed is a cause."""
+    """Explain a run that waits for others; only a failed one is a cause."""
     container = runs_container(connection)
     results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
     for run_id, result in zip(record.after, results, strict=True):
@@ -189,12 +189,12 @@ def _behind(connection: Connection, record: RunSpec, blank: Diagnosis) -> Diagno
 
 
 def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
-    """Explain a run whose last attempt was lost with its node, and that waits for another."""
+    """Explain a run whose last attempt was lost with its node, and which waits for another node."""
     last = view.attempts[-1]
     ends = load_attempt_ends(runs_container(connection), view.record.run_id)
     end = next((each for each in ends if each.attempt == last.attempt), None)
     if end is not None and end.why == "failed":
-        return blank  # it is retried
+        return blank  # it is being retried
     if end is not None and not end.node_ends and view.task is not None and view.task.requeues:
         return blank  # its job was moved or paused
     where = f"attempt {last.attempt} on node {last.node}"
@@ -205,7 +205,7 @@ def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnos
     found.append(Evidence("task", "requeued, because its node was lost", since))
     return replace(
         blank, cause="Evicted", message=f"its node {last.node} was evicted; it waits for another",
-        evidence=tuple(found), fix="nothing to do: it continues from its newest checkpoint",
+        evidence=tuple(found), fix="nothing to do: the run continues from its newest checkpoint",
         command=f"runner attach {view.record.run_id}",
     )  # fmt: skip
 
@@ -213,7 +213,7 @@ def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnos
 def _failed(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
     record, result = view.record, view.result
     if result is None:
-        task = view.task or TaskView("completed")  # it has failed with its task
+        task = view.task or TaskView("completed")  # the run failed with its task
         output = _task_output(connection, record)
         failure = explain_task_end(task, output, identity=connection.uses_identity)
         found = [Evidence("task", blank.message, task.since)]
@@ -242,11 +242,11 @@ def _with_failure(
 
 
 _RETRIED = frozenset({"SasExpired", "CodeMissing", "StorageFailed", "NodeLost"})
-_SHOWN = frozenset({"DataMissing", "InputMissing"})  # the run says which data and inputs it has
+_SHOWN = frozenset({"DataMissing", "InputMissing"})  # the run itself names its data and inputs
 
 
 def _after_failure(connection: Connection, failure: Failure, record: RunSpec) -> str:
-    """Return the command after a failure: retry where that may help, else look at the output."""
+    """Return the command after a failure: retry if that may help, else show the output."""
     run_id, cause = record.run_id, failure.cause
     if cause == "BlockedDependency" and record.after:
         return f"runner why {record.after[0]}"
@@ -303,14 +303,14 @@ def _moment(text: str) -> datetime | None:
 
 
 def diagnose_pool(connection: Connection, facts: PoolFacts) -> Diagnosis:
-    """Return why a pool gives no node to a task, or has fewer nodes than it should."""
+    """Return why a pool has no node for a task, or fewer nodes than its targets."""
     pool = facts.pool
     state = "missing" if pool is None else pool.state
     if pool is not None and pool.allocation != "steady":
         state = f"{state}, {pool.allocation}"
     counts = ", ".join(f"{count} {name}" for name, count in sorted(facts.counts.items()))
     blank = Diagnosis(facts.id, "pool", state, message=counts and f"nodes: {counts}")
-    # A pool at rest has no nodes on purpose; only a formula that can never give one is a problem.
+    # An idle pool has no nodes by design; only a formula that can never give one is a problem.
     need = NodeNeed("", since=None)
     cause = explain_wait(need, facts, datetime.now(UTC))
     if cause is not None and cause.code == "NoNodesWanted":
@@ -322,7 +322,7 @@ def diagnose_pool(connection: Connection, facts: PoolFacts) -> Diagnosis:
 
 
 def _failing(blank: Diagnosis, facts: PoolFacts) -> Diagnosis:
-    """Name the node that fails tasks quickly which succeed on others, if the pool has one."""
+    """Return the diagnosis of a node that quickly fails tasks which succeed on other nodes."""
     failing = find_failing_node(facts.nodes)
     if failing is None or (blank.kind == "node" and failing[0].id != blank.subject):
         return blank
@@ -337,7 +337,7 @@ def _failing(blank: Diagnosis, facts: PoolFacts) -> Diagnosis:
     return replace(
         blank, cause="NodeFailing", message=message, evidence=tuple(found),
         command=f"runner pool disable {facts.id} {node.id}",
-        fix="take the node out of scheduling",
+        fix="disable scheduling on the node",
     )  # fmt: skip
 
 
@@ -357,7 +357,7 @@ def _with_cause(
     facts: PoolFacts,
     record: RunSpec | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of a cause of the pool; one that only has to wait is none."""
+    """Return the diagnosis of a cause of the pool; one that resolves itself is no problem."""
     if cause is None:
         return blank
     cause = _at_cap(cause, facts) or cause
@@ -380,7 +380,7 @@ def _changed(facts: PoolFacts) -> datetime | None:
 
 
 def _at_cap(cause: WaitCause, facts: PoolFacts) -> WaitCause | None:
-    """Return the cause of a wait in a pool whose formula cannot add a node to its busy ones."""
+    """Return the cause of a wait in a pool whose nodes are busy and whose formula adds none."""
     pool, most = facts.pool, facts.most_nodes
     if cause.code == "TooFewNodes":
         return replace(cause, code="PoolAtSizeCap")
@@ -388,18 +388,18 @@ def _at_cap(cause: WaitCause, facts: PoolFacts) -> WaitCause | None:
         return None
     if pool.spot + pool.dedicated < most:
         return None
-    message = f"all {most} nodes of pool {pool.id} are busy, and it has no more"
-    fix = "raise `max_nodes` of the pool in the stack's file and run `runner up`, or wait"
+    message = f"all {most} nodes of pool {pool.id} are busy, and this is its maximum"
+    fix = "wait, or raise `max_nodes` of the pool in the stack's file and run `runner up`"
     return WaitCause("PoolAtSizeCap", message, fix, stuck=False)
 
 
 def _end_of_life(connection: Connection, cause: WaitCause, facts: PoolFacts) -> WaitCause | None:
-    """Return the end of support of the image of a pool that gets no nodes, if it has passed."""
+    """Return the cause if a pool gets no nodes because support of its image has ended."""
     pool = facts.pool
     if pool is None:
         return None
     words = (*pool.image.lower().split(":"), "", "", "")
-    if not words[2]:  # an image of a gallery
+    if not words[2]:  # a gallery image
         return None
     images = list_supported_images(connection)
     key = (words[0], words[1], words[2], pool.node_agent.lower())
@@ -408,7 +408,7 @@ def _end_of_life(connection: Connection, cause: WaitCause, facts: PoolFacts) -> 
         return None
     until = f"only until {end}" if end else "no longer"
     message = f"Azure Batch supports the image of pool {pool.id} {until}"
-    fix = "set a newer image for the pool in the stack's file and run `runner up`"
+    fix = "set a newer image for the pool in the stack's file, then run `runner up`"
     evidence = (f"image {pool.image}, {pool.node_agent}", cause.message, *cause.evidence)
     return WaitCause("ImageEndOfLife", message, fix, evidence, cause.since)
 
@@ -419,7 +419,7 @@ _OF_ALL_POOLS = frozenset(
 
 
 def _pool_command(cause: str, facts: PoolFacts, record: RunSpec | None) -> str:
-    """Return the command that is the next step, for every cause of a pool."""
+    """Return the next command for a cause of a pool."""
     pool = facts.pool
     if pool is None or cause in _OF_ALL_POOLS:
         return "runner pool ls"
@@ -432,7 +432,7 @@ def _pool_command(cause: str, facts: PoolFacts, record: RunSpec | None) -> str:
 
 
 def _new_size(cause: str, pool: PoolView, record: RunSpec | None) -> tuple[int, int] | None:
-    """Return the spot and dedicated nodes of the resize that helps, or None."""
+    """Return the numbers of spot and dedicated nodes of a resize that helps, or None."""
     if cause in _OF_NODES:
         return 0, 0
     if cause in ("NoNodesWanted", "PoolAtSizeCap"):
@@ -462,8 +462,8 @@ def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> D
     if node.state == "preempted":
         since = Evidence(f"node {node.id}", "evicted", node.since)
         return replace(
-            blank, cause="Evicted", message=f"Azure has taken the spot node {node.id} back",
-            evidence=(since,), fix="nothing to do: the pool gets another node when Azure has one",
+            blank, cause="Evicted", message=f"Azure evicted the spot node {node.id}",
+            evidence=(since,), fix="nothing to do: the pool gets a node when Azure has capacity",
             command=f"runner pool nodes {facts.id}",
         )  # fmt: skip
     whole = load_pool_facts(connection, facts.id)
@@ -476,8 +476,8 @@ def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> D
     found = _with_cause(connection, blank, cause, alone)
     if found.cause and node.state == "offline":
         return replace(
-            found, message=f"scheduling is disabled on node {node.id}: it gets no tasks",
-            fix="let it take tasks again, or let the pool replace it",
+            found, message=f"scheduling is disabled on node {node.id}, so it gets no tasks",
+            fix="enable scheduling again, or let the pool replace the node",
             command=f"runner pool enable {facts.id} {node.id}",
         )  # fmt: skip
     return replace(found, command=f"runner pool nodes {facts.id}") if found.cause else found
@@ -486,7 +486,7 @@ def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> D
 def _start_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[str, ...]:
     try:
         return start_task_log(connection, pool_id, node)
-    except RunnerError:  # the cause is known without it
+    except RunnerError:  # the cause is known without the log
         return ()
 
 
@@ -504,7 +504,7 @@ def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
         return replace(
             blank, cause="PoolQuotaReached" if quota else "AutoPoolFailed", message=message,
             evidence=(Evidence(source, f"{code}: {said}", job.since),),
-            fix="delete a pool that is not needed, or request a higher quota for pools"
+            fix="delete an unused pool, or request a higher pool quota"
             if quota
             else "correct the pool of the job",
             command="runner pool ls",
@@ -521,7 +521,7 @@ def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
     if (prepared := _failed_preparation(connection, job)) is not None:
         return replace(
             blank, cause="JobPreparationFailed", message=prepared[0].text, evidence=prepared,
-            fix="correct the job preparation task of the job, then submit it again",
+            fix="correct the job preparation task, then submit the job again",
             command=f"runner pool nodes {job.pool_id}",
         )  # fmt: skip
     tasks = list_tasks(connection, job.id).values() if job.state == "active" else ()

@@ -1,4 +1,4 @@
-"""Find runs in blob by reference, read their documents, and the index of all runs."""
+"""Find runs in blob storage by reference; read their documents and the index of all runs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from runner.protocol.results import (
 from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
 from runner.protocol.waiting_trials import WAITING_FOLDER
 
-MAX_NODES = 1000  # of a damaged run.json
-_SAME_SECOND = 64  # runs of one second whose exact times are compared
+MAX_NODES = 1000  # time of a damaged run.json
+_SAME_SECOND = 64  # maximum number of runs of one second whose exact times are compared
 
 
 def runs_container(connection: Connection) -> BlobContainer:
@@ -77,7 +77,7 @@ def list_run_folders(
 ) -> tuple[list[str], frozenset[str]]:
     """Return the IDs of runs with a prefix, newest first, and the IDs of those being deleted.
 
-    Trials that have not started have no folder, and are among them.
+    Trials that have not started are included, although they have no folder.
     """
     names = list(container.children(prefix))
     deleting = frozenset(n.removesuffix(DELETING) for n in names if n.endswith(DELETING))
@@ -110,7 +110,7 @@ def resolve_run(container: BlobContainer, text: str) -> str:
         "R-RUN-AMBIGUOUS",
         f"prefix {text!r} matches {len(ids)} runs",
         why=shown,
-        fix=f"give more characters of the ID, for example {ids[0]}",
+        fix=f"use more characters of the ID, for example {ids[0]}",
     )
 
 
@@ -119,7 +119,7 @@ def newest(
     read: Callable[[str], bytes | None],
     created: Callable[[bytes, str], datetime],
 ) -> str:
-    """Return the newest of some IDs; of the same second, the one whose document is newest."""
+    """Return the newest ID; within a second, the one with the newest document."""
     ids = newest_first(list(known))
     latest = [each for each in ids if submission_time(each) == submission_time(ids[0])][
         :_SAME_SECOND
@@ -130,7 +130,7 @@ def newest(
     contents = in_parallel(read, latest)
     for each, content in zip(latest, contents, strict=True):
         if content is not None:
-            with suppress(RunnerError):  # reported when that run itself is read
+            with suppress(RunnerError):  # reported when that run is read
                 times[each] = created(content, each)
     return max(times, key=times.__getitem__, default=latest[0])
 
@@ -140,7 +140,7 @@ def _not_found(container: BlobContainer, text: str) -> RunnerError:
         return RunnerError(
             "R-RUN-UNKNOWN",
             f"run {half} is being deleted",
-            why="a `runner rm` of it goes on, or was interrupted",
+            why="`runner rm` is still deleting it, or was interrupted",
             fix=f"runner rm {half}",
         )
     if (group := next(iter(container.list(f"{GROUPS}{text}")), None)) is not None:
@@ -149,14 +149,14 @@ def _not_found(container: BlobContainer, text: str) -> RunnerError:
         return RunnerError(
             "R-RUN-UNKNOWN",
             f"{text!r} {named} a group of runs, not a run",
-            why="this command takes one run",
+            why="this command requires a single run",
             fix=f"run `runner ps --group {group_id}` to list its runs",
         )
     near = near_run(text, list_run_ids(container))
     return RunnerError(
         "R-RUN-UNKNOWN",
         f"run {text!r} not found",
-        why="no run ID starts with it",
+        why="no run ID starts with this text",
         fix=f"did you mean {near}?" if near else "runner ps -a",
     )
 
@@ -164,7 +164,7 @@ def _not_found(container: BlobContainer, text: str) -> RunnerError:
 def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
     """Return the committed outcome, or None.
 
-    A run that was cancelled has the outputs that its last attempt kept afterwards.
+    The outputs of a cancelled run include those that its last attempt kept afterwards.
     """
     paths = RunPaths(run_id)
     content = container.read(paths.result)
@@ -193,10 +193,10 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
 def _kept_outputs(
     container: BlobContainer, run_id: str, attempt: int, refuse: Callable[[LeftOut], object]
 ) -> tuple[OutputFile, ...]:
-    """Return what the nodes of a run kept of an attempt that was terminated.
+    """Return the outputs that the nodes of a run kept of a terminated attempt.
 
     Raises:
-        One of DAMAGED: the list of the primary cannot be read.
+        One of DAMAGED: the list of the primary node cannot be read.
     """
     found = [*_listed(container, RunPaths(run_id).attempt_outputs(attempt), refuse)]
     nodes = 1
@@ -225,13 +225,13 @@ def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple
 
 
 def count_attempts(container: BlobContainer, run_id: str) -> int:
-    """Return how many attempts started."""
+    """Return the number of started attempts."""
     names = container.names(RunPaths(run_id).attempts)
     return sum(1 for name in names if name.endswith("/start.json"))
 
 
 def load_attempt_ends(container: BlobContainer, run_id: str) -> tuple[AttemptEnd, ...]:
-    """Return how attempts ended, in order, without those that were lost."""
+    """Return the ends of attempts in order, without lost ones."""
     prefix = RunPaths(run_id).attempts
     names = [name for name in container.names(prefix) if name.endswith("/end.json")]
     contents = in_parallel(container.read, names)
@@ -264,9 +264,9 @@ def load_metrics(connection: Connection, record: RunSpec) -> list[MetricSummary]
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """The entry of a run in the index; `raw` of both has only the fields of the entry.
+    """The entry of a run in the index; `raw` of record and result has only the entry's fields.
 
-    `usage` is what its attempts used, for `parse_usage`; empty if the entry does not have it.
+    `usage` is the text for `parse_usage`; empty if the entry lacks it.
     """
 
     record: RunSpec
@@ -277,7 +277,7 @@ class IndexEntry:
 def index_run(
     container: BlobContainer, run: Mapping[str, Any], result: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the entry of a run, with or without its outcome. Errors are ignored: it is a copy.
+    """Write the entry of a run, with or without its outcome. Ignore errors, as it is a copy.
 
     Without a result an existing entry is not replaced, because the run may have ended.
     """
@@ -298,7 +298,7 @@ def load_index(container: BlobContainer, prefix: str = "") -> dict[str, IndexEnt
 
 
 def _entry(run_id: str, metadata: Mapping[str, str]) -> IndexEntry | None:
-    """Return None for an unreadable entry: the error then comes from the run's documents."""
+    """Return the entry, or None if it is unreadable: the run's documents then show the error."""
     if "run" not in metadata:
         return None
     try:

@@ -37,7 +37,7 @@ class StageReported:
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """Output of the script; a piece may end within a line. `rank` is that of its node."""
+    """Output of the script, which may end within a line; `rank` is that of its node."""
 
     stream: LogStream
     text: str
@@ -61,14 +61,14 @@ class MetricSeen:
 
 @dataclass(frozen=True, slots=True)
 class ContactLost:
-    """The services do not answer; watching continues. `why` is one line."""
+    """The services do not respond; watching continues. `why` is one line."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ContactRestored:
-    """The services answer again."""
+    """The services respond again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class StillWatching:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The last event; `task_output` is the task's own output if the agent could not report.
+    """The last event; `task_output` is the output of the task if the agent could not report.
 
-    `gave_up` is why the run was cancelled because it was stuck, see `WatchOptions`.
+    `gave_up` is why a stuck run was cancelled, see `WatchOptions`.
     """
 
     status: RunStatus

@@ -39,7 +39,7 @@ _CAUSES = 3  # that are listed below a leaderboard
 
 @dataclass(frozen=True)
 class Experiment:
-    """The runs of one experiment that can be read, newest first."""
+    """The readable runs of one experiment, newest first."""
 
     name: str
     rows: tuple[RunRow, ...]
@@ -52,7 +52,7 @@ class Experiment:
 
     @cached_property
     def main_metric(self) -> str | None:
-        """The metric of the newest run that measured one."""
+        """The main metric of the newest run that has one."""
         names = (row.main_metric for row in self.rows)
         return next((name for name in names if name), None)
 
@@ -67,7 +67,7 @@ class Experiment:
 
     @cached_property
     def durations_s(self) -> Mapping[str, float]:
-        """Total, median and maximum of what the last attempts of ended runs took; empty if none."""
+        """Total, median and maximum duration of the last attempts of ended runs; empty if none."""
         took = [row.took_s for row in self.rows if row.took_s is not None]
         if not took:
             return {}
@@ -87,11 +87,11 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Leaderboard(Experiment):
-    """The trials of a sweep, the best by `metric` first; in order of submission without one.
+    """The trials of a sweep, the best by `metric` first, else in order of submission.
 
-    `merge` is its merge task, None if it has none. `wanted` is the metric that the sweep compares
-    its trials by, which may be another one than they report. `is_submitting` is True until the
-    client that submits the sweep has added all tasks.
+    `merge` is the run of its merge task, or None. `wanted` is the metric that the sweep compares
+    its trials by, which may differ from the metrics that they report. `is_submitting` is True until
+    the client that submits the sweep has added all tasks.
     """
 
     sweep: RunGroup
@@ -108,7 +108,7 @@ class Leaderboard(Experiment):
         return {run_id: name for name, run_id in (*earlier, *newest)}
 
     def params(self, row: RunRow) -> dict[str, Any]:
-        """Return the parameters of a trial; those of a sampler are decided when it starts."""
+        """Return the parameters of a trial; a sampler chooses them when it starts."""
         decided = row.record.trial if row.record else None
         drawn = self.sweep.trials.get(self.names[row.run_id], {})
         return dict(drawn if decided is None else decided.get("params") or drawn)
@@ -123,7 +123,7 @@ class Leaderboard(Experiment):
 
     @property
     def cause(self) -> WaitCause | None:
-        """Why its queued trials wait until somebody acts, most of them if there are several."""
+        """The most frequent cause why queued trials wait for an action of the user, or None."""
         causes = (row.status.cause for row in self.rows if row.status and row.status.stuck)
         counts = Counter((each.code, each.message, each.fix) for each in causes if each)
         if not counts:
@@ -188,7 +188,7 @@ class Leaderboard(Experiment):
 
 
 def list_sweeps(connection: Connection) -> Iterator[RunGroup]:
-    """Yield the groups that are sweeps and can be read, newest first."""
+    """Yield the readable sweeps, newest first."""
     container = runs_container(connection)
     for group_id in list_group_ids(connection):
         content = container.read(group_blob(group_id))
@@ -201,12 +201,12 @@ def list_sweeps(connection: Connection) -> Iterator[RunGroup]:
 def load_leaderboard(
     connection: Connection, sweep: RunGroup, metric: str | None = None
 ) -> Leaderboard:
-    """Return the trials of a sweep as they are now.
+    """Return the present trials of a sweep.
 
     Args:
         connection: the services.
         sweep: a group with trials.
-        metric: the metric to sort by; None means that of the recipe, or the first measured one.
+        metric: the metric to sort by; None means the recipe's, or the first measured one.
 
     Raises:
         RunnerError: R-METRIC-UNKNOWN, no trial has this metric.
@@ -233,7 +233,7 @@ def load_leaderboard(
 
 @dataclass(frozen=True, slots=True)
 class TrialCost:
-    """What all runs of a trial cost, and the part of it that evictions cost; None if unknown."""
+    """The costs of all runs of a trial, and the part due to evictions; None if unknown."""
 
     cost_usd: float | None
     evictions_usd: float | None
@@ -246,7 +246,7 @@ class TrialCost:
 def trial_costs(
     connection: Connection, board: Leaderboard, home: Path | None
 ) -> dict[str, TrialCost]:
-    """Return what each trial cost, by its name; nodes of this machine cost nothing."""
+    """Return the costs of each trial by name; nodes of this machine cost nothing."""
     spent = report_costs(connection, CostQuery(by="run"), home).ledger.runs
     found: dict[str, TrialCost] = {}
     for name, run_id in board.sweep.trial_runs.items():
@@ -262,7 +262,7 @@ def trial_costs(
 
 
 def plot_sweep(connection: Connection, board: Leaderboard, *, page: bool) -> str:
-    """Return a picture of a sweep as SVG, or as an HTML page with it."""
+    """Return the plots of a sweep as SVG, or as an HTML page."""
     container, sweep = runs_container(connection), board.sweep
     listed = container.list_metadata(reports_folder(sweep.group_id))
     reports = {
@@ -327,7 +327,7 @@ def find_experiment(connection: Connection, name: str) -> Experiment:
     raise RunnerError(
         "R-EXPERIMENT-UNKNOWN",
         f"no run belongs to experiment {name!r}",
-        why=f"experiments are {', '.join(known[:10])}" if known else "there are no runs yet",
+        why=f"experiments: {', '.join(known[:10])}" if known else "there are no runs yet",
         fix=f"runner experiments show {near[0]}" if near else "runner experiments ls",
     )
 

@@ -1,6 +1,6 @@
 """Find submitted groups of runs by reference; read, follow and cancel them.
 
-What loads the Batch SDK is imported late: a sweep that has ended is shown without it.
+Modules with the Batch SDK are imported when needed; a sweep that has ended needs none.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _NOT_A_RUN = frozenset({"R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"})
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group and its existing runs as they are now, by task.
+    """A group and the present state of its existing runs, by task.
 
-    `taken_out` says which node gets no more tasks since the view before, because it failed some.
+    `taken_out` is a message if scheduling was disabled on a failing node since the last view.
     """
 
     group: RunGroup
@@ -81,7 +81,7 @@ def find_group(connection: Connection, reference: str) -> RunGroup:
 
 
 def with_later_runs(container: BlobContainer, group: RunGroup) -> RunGroup:
-    """Return a sweep with the newest run of each trial; other groups stay as they are."""
+    """Return a sweep with the newest run of each trial; other groups are not changed."""
     if not group.trials:
         return group
     names = [blob.name for blob in container.list(LaterRun.folder(group.group_id))]
@@ -98,7 +98,7 @@ def _several(text: str, names: Sequence[str]) -> RunnerError:
         "R-GROUP-AMBIGUOUS",
         f"prefix {text!r} matches {len(names)} groups",
         why=shown,
-        fix=f"give more characters of the ID, for example {_group_id(names[-1])}",
+        fix=f"use more characters of the ID, for example {_group_id(names[-1])}",
     )
 
 
@@ -108,7 +108,7 @@ def _no_group(container: BlobContainer, text: str) -> RunnerError:
         return RunnerError(
             "R-GROUP-SUBMITTING",
             f"the submission of {group_id} has not added its tasks",
-            why="it is in progress, or it was killed; then nothing of it runs",
+            why="the submission is in progress, or was killed, in which case nothing of it runs",
             fix="try again in a moment; if it was killed, run `runner submit FILE` again",
         )
     near = near_run(
@@ -150,7 +150,7 @@ def group_instead(connection: Connection, reference: str, err: RunnerError) -> R
 def load_group_view(
     connection: Connection, group: RunGroup, known: GroupView | None = None
 ) -> GroupView:
-    """Return the runs of a group as they are now; runs that ended in `known` are not read again."""
+    """Return the present runs of a group; runs that have ended in `known` are not read again."""
     rows = {name: row for name, row in known.rows.items() if row.result} if known else {}
     ids = {run_id: name for name, run_id in group.runs.items() if name not in rows}
     found = list_runs(connection, limit=None, ids=list(ids)).rows
@@ -162,7 +162,7 @@ def cancel_group(
 ) -> dict[str, Cancelled]:
     """Cancel the runs of a group, dependents first so that none starts meanwhile.
 
-    The job of the group is closed, also if a killed `runner submit` left it open.
+    The job of the group is closed, even if a killed `runner submit` left it open.
     """
     from runner.azure.batch.jobs import close_when_done  # noqa: PLC0415
     from runner.flows.runs.cancel import cancel_run  # noqa: PLC0415
@@ -190,9 +190,9 @@ def cancel_group(
 def _cancel_sweep(
     connection: Connection, sweep: RunGroup, on_progress: OnProgress
 ) -> dict[str, Cancelled]:
-    """Cancel the trials of a sweep, those that wait with two requests however many they are.
+    """Cancel the trials of a sweep; any number of waiting trials takes two requests.
 
-    A trial that a node starts at the same time ends with the job, and is then cancelled by itself.
+    A trial that a node starts at the same time ends with the job and is then cancelled separately.
     """
     from runner.azure.batch.jobs import terminate_job  # noqa: PLC0415
     from runner.flows.runs.cancel import Cancelled, cancel_run  # noqa: PLC0415
@@ -208,7 +208,7 @@ def _cancel_sweep(
     trials = waiting.sweep(sweep.group_id)
     unstarted = (run_id for run_id in (trials.trials if trials else ()) if run_id not in started)
     job_ids = {trials.job_of(run_id) for run_id in unstarted} if trials else set[str]()
-    for job_id in sorted(job_ids | {sweep.job_id}):  # those of resumed trials, too
+    for job_id in sorted(job_ids | {sweep.job_id}):  # including those of resumed trials
         terminate_job(connection, job_id)
     done = {
         run_id: Cancelled(RunState.CANCELLED, changed=run_id in changed)
@@ -235,7 +235,7 @@ def _cancel_sweep(
 def _cancel_waiting(
     container: BlobContainer, group_id: str, started: Collection[str]
 ) -> frozenset[str]:
-    """Record the trials that have not started as cancelled. Return those that were not before."""
+    """Record waiting trials as cancelled. Return those that were not cancelled before."""
     from runner.flows.runs.cancel import CANCELLED_BY_USER  # noqa: PLC0415
 
     changed: frozenset[str] = frozenset()
@@ -256,12 +256,12 @@ _POLL_S = 1.0
 
 
 def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView | None]:
-    """Yield a view each second until all runs have ended; None while contact is lost.
+    """Yield a view each second until all runs have ended; None while services do not respond.
 
-    A node that keeps failing runs of the group is taken out of scheduling.
+    Disables scheduling on a node that keeps failing runs of the group.
 
     Raises:
-        RunnerError: there was no contact for `CONTACT_TIMEOUT_S`.
+        RunnerError: the services did not respond for `CONTACT_TIMEOUT_S`.
     """
     from runner.flows.runs.stuck import take_out_failing_node  # noqa: PLC0415
     from runner.flows.runs.watch import CONTACT_TIMEOUT_S  # noqa: PLC0415

@@ -46,7 +46,7 @@ _MOST_INDEXED = 2000  # runs; with more, a list of sweeps does not read the inde
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run of the list; `problem` is set if its documents cannot be read.
+    """One run of the list; `problem` says why its documents cannot be read.
 
     `record.raw` and `result.raw` may have the fields of the index only; `find_run` reads all.
     `attempts` have started; `evicted` of them were lost or terminated, None if not recorded.
@@ -89,13 +89,13 @@ class RunRow:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The parameters, and the arguments of the command such as `--lr 0.1` and `lr=0.1`."""
+        """The parameters, and arguments of the command such as `--lr 0.1` and `lr=0.1`."""
         if self.record is None:
             return {}
         return {**_arguments(self.record.command), **self.record.params}
 
     def setting(self, name: str) -> Any:
-        """Return a parameter or an argument, or None; `-` and `_` are the same."""
+        """Return a parameter or an argument, or None; `-` and `_` are equivalent."""
         settings = self.settings
         return settings.get(name, settings.get(name.replace("-", "_")))
 
@@ -110,14 +110,14 @@ class RunHistory:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list; the defaults list all."""
+    """The runs to list; the defaults list all."""
 
     experiment: str | None = None
     states: frozenset[RunState] = frozenset()
     since: datetime | None = None
 
     def accepts(self, row: RunRow) -> bool:
-        """Return True if the filter matches; unreadable runs match only an empty filter."""
+        """Return True if the filter matches; an unreadable run matches only an empty filter."""
         if self.experiment:  # as typed, or as `train -e` stores it
             names = (self.experiment, slug(self.experiment))
             if row.record is None or row.record.experiment not in names:
@@ -130,9 +130,9 @@ EVERY_RUN = RunFilter()
 
 @dataclass(slots=True)
 class SweepLine:
-    """A sweep as one entry of the list: its runs, of which `rows` were read.
+    """A sweep as one entry of the list; `rows` are those of its runs that were read.
 
-    The run of a trial that `was_resumed` has an ID that does not name the sweep.
+    With `was_resumed`, some runs have IDs that do not name the sweep.
     """
 
     group_id: str
@@ -201,7 +201,7 @@ def list_grouped(
 ) -> GroupedHistory:
     """Return the newest runs that match, the trials of a sweep as one entry; at most `limit`.
 
-    With many runs in storage, the trials of a large sweep are read only to filter them.
+    With many runs in storage, trials of a large sweep are read only for a filter.
     """
     container = runs_container(connection)
     ids = list_run_ids(container)
@@ -232,7 +232,7 @@ def list_grouped(
 def _take_newest(
     connection: Connection, line: SweepLine, listing: _Listing, only: RunFilter
 ) -> None:
-    """Let the entry of a sweep have the newest run of each trial, as the sweep itself counts."""
+    """Replace the rows of a sweep by the newest run of each trial."""
     from runner.flows.runs.groups import find_group  # noqa: PLC0415  it imports this module
 
     with suppress(RunnerError):  # the document of the sweep was deleted
@@ -242,7 +242,7 @@ def _take_newest(
 
 
 def _collapse(container: BlobContainer, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the runs of each entry of a list by its name: the ID of a run, or of a sweep."""
+    """Return the runs of each entry, by the ID of its run or sweep."""
     sweeps = {run_id: group_id for run_id in ids if (group_id := sweep_of(run_id))}
     blobs = container.list(GROUPS_FOLDER) if sweeps else ()
     groups = {blob.name.removeprefix(GROUPS_FOLDER).removesuffix(".json") for blob in blobs}
@@ -300,7 +300,7 @@ class _Listing:
         self._waiting = WaitingRuns(runs_container(connection))
 
     def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
-        """Return one row for each id, in order."""
+        """Return one row per ID, in order."""
         found = self._indexed(ids) if len(ids) >= self._index_from else {}
         missing = [run_id for run_id in ids if run_id not in found]
         rows = in_parallel(self._row, missing)
@@ -357,12 +357,12 @@ def _finished(record: RunSpec, result: RunResult, usage: str = "") -> RunRow:
 def _row(
     connection: Connection, run_id: str, reader: Callable[[], PoolReader], waiting: WaitingRuns
 ) -> RunRow | None:
-    """Return one run, or None if it was deleted or its submission did not complete."""
+    """Return one run, or None if it was deleted or not completely submitted."""
     container = runs_container(connection)
     content = read_run(container, run_id, waiting)
     if content is None:
         lost = container.size(RunPaths(run_id).result) is not None
-        problem = "run.json is missing: storage lost it, the outputs exist"
+        problem = "run.json is missing in storage, but the outputs exist"
         return RunRow(run_id, None, None, None, problem=problem) if lost else None
     try:
         record = parse_run(content, run_id)

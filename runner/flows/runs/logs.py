@@ -15,7 +15,7 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
 
-_READ_BYTES = 4 * 1024**2  # of one request
+_READ_BYTES = 4 * 1024**2  # bytes of one request
 _TAIL_BYTES = 64 * 1024
 
 
@@ -43,7 +43,7 @@ class TextCursor:
         return self._decoder.decode(data)
 
     def lost_from(self) -> int | None:
-        """Return the size of the blob if its service lost bytes that were read, else None."""
+        """Return the size of the blob if storage lost bytes that were read before, else None."""
         size = self._container.size(self._blob) or 0
         return size if size < self.offset else None
 
@@ -61,7 +61,7 @@ class LineCursor:
         self._rest = ""
 
     def read(self) -> list[str]:
-        """Return new lines without line ends; an incomplete line waits for its end."""
+        """Return new complete lines without line ends."""
         *lines, self._rest = (self._rest + self._text.read()).split("\n")
         return [line for line in lines if line.strip()]
 
@@ -69,7 +69,7 @@ class LineCursor:
 def tail_offset(
     container: BlobContainer, blob: str, lines: int, start: int = 0, end: int | None = None
 ) -> int:
-    """Return the offset of the last `lines` lines between the bytes `start` and `end`."""
+    """Return the offset of the last `lines` lines between bytes `start` and `end`."""
     end = position = (container.size(blob) or 0) if end is None else end
     if lines <= 0:
         return end
@@ -117,7 +117,7 @@ def read_log(
 
 
 def rank_prefix(rank: int) -> str:
-    """Return what a line begins with in the log of all ranks."""
+    """Return the prefix of a line in the merged log of all ranks."""
     return f"[rank {rank}] "
 
 
@@ -129,7 +129,7 @@ def read_merged_log(
     tail: int | None = None,
     attempt: int | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of all ranks so far, each with the prefix of its rank.
+    """Yield the present lines of all ranks, each with the prefix of its rank.
 
     Lines have no times, so they are in the order of attempts, then of ranks; the rank that failed
     first is the first one. `tail` counts the lines of each rank.
@@ -168,13 +168,13 @@ def read_group_log(
     *,
     tail: int | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of several runs so far, run by run, each with the name of its run.
+    """Yield the present lines of several runs, run by run, each with the name of its run.
 
     Args:
         connection: the services.
         records: the runs by the names to print.
         stream: which log.
-        tail: how many lines of each run, or of each of its ranks; None is all.
+        tail: number of last lines per run or rank; None is all.
     """
 
     def read(name: str) -> list[str]:
@@ -209,7 +209,7 @@ def check_node(record: RunSpec, node: int) -> None:
     raise RunnerError(
         "R-NODE-UNKNOWN",
         f"{record.run_id} has no node {node}",
-        why=f"its nodes are numbered {has}",
+        why=f"node numbers are {has}",
         fix=f"runner logs {record.run_id} --node {record.nodes - 1}",
     )
 

@@ -26,7 +26,7 @@ class RunMetrics:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MetricComparison:
-    """The metrics of several runs, and the `params` that differ, with a value for each run."""
+    """The metrics of several runs, and `params` that differ, with one value per run."""
 
     runs: tuple[RunMetrics, ...]
     params: Mapping[str, tuple[object, ...]]
@@ -48,7 +48,7 @@ class MetricComparison:
         return f"<MetricComparison of {ids}: {', '.join(self.names)}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the table and the picture of `runner metrics --compare`."""
+        """Return the table and the plot of `runner metrics --compare` for a notebook."""
         from runner.core.curves import comparison_html  # noqa: PLC0415  only in notebooks
 
         ids = [run.record.run_id for run in self.runs]
@@ -97,7 +97,7 @@ def _unknown(name: str, known: tuple[str, ...], records: Sequence[RunSpec]) -> R
     run_id = records[0].run_id
     return RunnerError(
         "R-METRIC-UNKNOWN",
-        f"no metric {name!r} was measured",
-        why=f"there are {', '.join(known)}" if known else "nothing was measured yet",
+        f"unknown metric {name!r}",
+        why=f"metrics: {', '.join(known)}" if known else "no metrics were reported yet",
         fix=f"runner metrics {run_id} {near[0]}" if near else f"runner metrics {run_id}",
     )

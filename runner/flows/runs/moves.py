@@ -1,8 +1,8 @@
-"""Move, pause and continue the jobs of a sweep or of a pool; take the nodes of a pool out of work.
+"""Move, pause and continue the jobs of a sweep or a pool; drain the nodes of a pool.
 
-Nothing is remembered on this machine. A killed command is continued by running it again, from any
-machine: see `runner.core.job_moves`. While its job is disabled, no agent of a run is active, so
-that is when `run.json` gets the new pool.
+This machine stores no state: to continue a killed command, run it again on any machine (see
+`runner.core.job_moves`). `run.json` gets the new pool while the job is disabled, because no agent
+of its runs is active then.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.run_spec import PoolStay, RunSpec, parse_run
 
 _POLL_S = 0.5
-_SHOWN = 3  # runs or jobs that an error names
+_SHOWN = 3  # maximum number of runs or jobs in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class JobRuns:
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """What a command did to a job.
+    """The change of a job by a command.
 
     Attributes:
         runs: Its unfinished runs.
-        changed: False if it was so before.
-        is_paused: Its tasks do not start.
+        changed: False if the job was in this state before.
+        is_paused: True if its tasks do not start.
     """
 
     job_id: str
@@ -100,7 +100,7 @@ def find_jobs(
     pause terminated are started again in it.
 
     Raises:
-        RunnerError: nothing has this name, or R-JOB-ENDED, all of its runs have ended.
+        RunnerError: nothing has this name; or R-JOB-ENDED, all runs have ended.
     """
     name, look = reference, f"runner ps -a -e {reference}"
     try:
@@ -114,7 +114,7 @@ def find_jobs(
     else:
         name = group.group_id
         look = f"runner sweep resume {name}" if group.trials else f"runner ps --group {name}"
-        # A resumed trial may have no run yet: it was claimed, and refused by the paused job.
+        # A resumed trial may have no run yet: it was claimed, but the paused job rejected it.
         earlier = (run_id for runs in group.earlier.values() for run_id in runs)
         rows = list_runs(connection, limit=None, ids=[*group.runs.values(), *earlier]).rows
     job_ids = dict.fromkeys(row.record.job_id for row in rows if row.record and not row.result)
@@ -138,7 +138,7 @@ def _unknown(reference: str, err: RunnerError) -> RunnerError:
     return RunnerError(
         "R-SWEEP-UNKNOWN",
         f"no sweep, group or experiment {reference!r}",
-        why="no run belongs to one of that name",
+        why="no run belongs to any of that name",
         fix=err.fix if "did you mean" in err.fix else "runner experiments ls",
     )
 
@@ -174,7 +174,7 @@ class MovePool:
 
 
 class _Pools:
-    """The pools of the account, as the stack or Batch describes them."""
+    """The pools of the account, as described by the stack or Batch."""
 
     def __init__(self, connection: Connection) -> None:
         self._views = {pool.id.lower(): pool for pool in list_pools(connection)}
@@ -205,7 +205,9 @@ class _Pools:
             raise RunnerError(
                 "R-POOL-UNKNOWN",
                 f"unknown pool {pool_id!r}",
-                why=f"the account has {', '.join(names)}" if names else "the account has no pools",
+                why=f"pools of the account: {', '.join(names)}"
+                if names
+                else "the account has no pools",
                 fix=near(pool_id, names) or "runner pool ls",
                 exit_code=ExitCode.PREFLIGHT,
             )
@@ -216,7 +218,7 @@ def plan_move(connection: Connection, jobs: Sequence[JobRuns], to: str) -> MoveP
     """Return the pool that all runs of the jobs can move to.
 
     Raises:
-        RunnerError: R-POOL-UNKNOWN; R-POOL-FIT, a run could not run there. Nothing was changed.
+        RunnerError: R-POOL-UNKNOWN; or R-POOL-FIT, a run cannot run there. Nothing was changed.
     """
     pools = _Pools(connection)
     target = pools.get(to)
@@ -252,7 +254,7 @@ def move_jobs(
     running: Running,
     on_progress: OnProgress,
 ) -> list[JobChange]:
-    """Move jobs to a pool, and let their documents say so. Safe to repeat.
+    """Move jobs to a pool, and update their documents. Safe to repeat.
 
     Raises:
         RunnerError: another client moves a job to another pool; the services cannot be reached.
@@ -280,7 +282,7 @@ class _Mover:
         is_recorded = all(record.pool.lower() == to.lower() for record in runs.records)
         while True:
             job = read_job(self.connection, runs.job.id)
-            if job is None or job.closed:  # its last task ended meanwhile
+            if job is None or job.closed:  # its last task ended in the meantime
                 return JobChange(runs.job.id, 0, changed, is_paused=False)
             if was_noted and job.note is not None and job.note.to and job.note != self.note:
                 raise self._overtaken(job)
@@ -334,9 +336,9 @@ class _Mover:
             )
             document = moved.to_json()
             container.put(RunPaths(record.run_id).run, document)
-            if load_result(container, record.run_id) is None:  # else its entry is complete
+            if load_result(container, record.run_id) is None:  # otherwise the entry is complete
                 metadata = index_metadata(document, None)
-                with suppress(RunnerError):  # a copy
+                with suppress(RunnerError):  # the entry is a copy
                     container.put_metadata(index_blob(record.run_id), metadata, overwrite=True)
 
         in_parallel(write, runs.records)
@@ -345,8 +347,8 @@ class _Mover:
         other = job.note
         return RunnerError(
             "R-JOB-MOVED",
-            f"another command moves job {job.id} to pool {other.to if other else '?'}",
-            why="it began after this one",
+            f"another command is moving job {job.id} to pool {other.to if other else '?'}",
+            why="the other command began after this one",
             fix=other.command if other else "runner ps",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -364,7 +366,7 @@ def _report_wait(
 def _record_group(connection: Connection, group_id: str, pool: str) -> None:
     """Write the new pool to the document of the group, which `ls` shows."""
     container, blob = runs_container(connection), group_blob(group_id)
-    with suppress(RunnerError):  # a group that is damaged or was deleted has runs nevertheless
+    with suppress(RunnerError):  # runs remain even if the group is damaged or was deleted
         group = find_group(connection, group_id)
         if group.pool != pool and container.size(blob) is not None:
             own = replace(group, pool=pool, runs=_first_runs(group.runs, group.earlier))
@@ -372,7 +374,7 @@ def _record_group(connection: Connection, group_id: str, pool: str) -> None:
 
 
 def _first_runs(runs: Mapping[str, str], earlier: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return the run of each trial that the document has: its first one."""
+    """Return the first run of each trial, which the document contains."""
     return {name: (*earlier.get(name, ()), run_id)[0] for name, run_id in runs.items()}
 
 
@@ -396,7 +398,7 @@ def pause_jobs(
         note: the pause, which the jobs then have.
         running: how running tasks are treated.
         on_progress: receives the progress.
-        awaits: return when no task runs any more.
+        awaits: True returns only when no task runs any more.
 
     Raises:
         RunnerError: R-JOB-MOVING, a move of a job was not completed.
@@ -428,7 +430,7 @@ def pause_jobs(
 
 
 def continue_jobs(connection: Connection, jobs: Iterable[JobRuns]) -> list[JobChange]:
-    """Let the tasks of paused jobs start again.
+    """Enable paused jobs, so that their tasks start again.
 
     Raises:
         RunnerError: R-JOB-MOVING, a move of a job was not completed.
@@ -462,7 +464,7 @@ def _refuse_moving(jobs: Sequence[JobRuns]) -> None:
             raise RunnerError(
                 "R-JOB-MOVING",
                 f"the move of job {each.job.id} to pool {note.to} is not complete",
-                why="the command that began it still runs, or was interrupted",
+                why="the command that began the move is still running, or was interrupted",
                 fix=note.command,
                 exit_code=ExitCode.PREFLIGHT,
             )
@@ -500,7 +502,7 @@ def jobs_in_pool(connection: Connection, pool_id: str, note: JobNote) -> list[Jo
 def plan_drain(
     connection: Connection, pool_id: str, to: str | None
 ) -> tuple[JobNote, list[JobRuns], MovePool | None]:
-    """Return the jobs of a pool, and where they can go. Change nothing.
+    """Return the jobs of a pool and the pool to move them to. Change nothing.
 
     Raises:
         RunnerError: R-POOL-UNKNOWN; R-POOL-SAME; R-POOL-FIT.
@@ -511,8 +513,8 @@ def plan_drain(
     if target is not None and target.view.id == pool.id:
         raise RunnerError(
             "R-POOL-SAME",
-            f"pool {pool.id!r} cannot be drained to itself",
-            fix="name another pool: runner pool ls",
+            f"cannot drain pool {pool.id!r} to itself",
+            fix="use another pool: runner pool ls",
         )
     note = JobNote("drain", pool.id, target.view.id if target else "")
     jobs = jobs_in_pool(connection, pool.id, note)
@@ -545,7 +547,7 @@ _WORKING = frozenset({"idle", "running"})
 
 
 def end_drain(connection: Connection, pool_id: str) -> tuple[list[JobChange], list[str]]:
-    """End a drain: let the nodes of a pool take tasks, and the jobs that it paused continue.
+    """End a drain: enable scheduling on the nodes of a pool, and continue its paused jobs.
 
     Return the jobs, and the nodes that were changed.
     """

@@ -1,6 +1,6 @@
 """The files of a run: its outputs and its logs.
 
-Downloads are parallel; each file is verified, and complete or absent.
+Downloads are parallel. Each file is verified, and either complete or absent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The files on this machine; `downloaded` of them were not there."""
+    """The files on this machine, of which `downloaded` are new."""
 
     folder: Path
     files: tuple[RunFile, ...]
@@ -42,7 +42,7 @@ class RunFile:
     """One file of a run: an output or a log.
 
     Attributes:
-        path: How users name it: the path of an output, `stdout.txt`, `rank-1/stderr.txt`.
+        path: Its name for users: the path of an output, `stdout.txt`, `rank-1/stderr.txt`.
         blob: Its name in the container of runs.
         sha256: Empty for a log, and for an output before the result of the run.
     """
@@ -55,12 +55,12 @@ class RunFile:
 
 
 def list_outputs(connection: Connection, record: RunSpec) -> tuple[OutputFile, ...]:
-    """Return the outputs of a run; before its result, those uploaded so far, without hashes."""
+    """Return the outputs of a run; without a result, those uploaded so far, without hashes."""
     return _find_outputs(connection, record)[1]
 
 
 def find_files(connection: Connection, record: RunSpec) -> tuple[RunFile, ...]:
-    """Return the outputs and then the logs of a run, as far as they exist."""
+    """Return the existing outputs of a run, then its logs."""
     outputs = _output_files(connection, record)
     return (*outputs, *_logs(connection, record, {file.path for file in outputs}))
 
@@ -88,7 +88,7 @@ def _logs(connection: Connection, record: RunSpec, taken: set[str]) -> list[RunF
 
 
 def _free(path: str, taken: set[str]) -> str:
-    """Return the name of a log that no output has."""
+    """Return a name for a log that no output has."""
     while path in taken:
         path = f"logs/{path}"
     return path
@@ -168,8 +168,8 @@ def _check(file: RunFile, part: Path) -> None:
         raise RunnerError(
             "R-OUTPUT-HASH",
             f"{file.path} does not have the hash that the run recorded",
-            why="it was changed in storage, or the transfer was damaged; nothing was written",
-            fix="try again; if it fails again, train again",
+            why="the file was changed in storage, or the transfer was damaged; nothing was written",
+            fix="try again; if that fails, too, train again",
             exit_code=ExitCode.RUN_FAILED,
         )
 
@@ -184,7 +184,7 @@ def _matching(
             raise RunnerError(
                 "R-FILE-UNKNOWN",
                 f"the run has no file {pattern!r}",
-                why=f"{len(files)} files were exported or are logs",
+                why=f"the run has {len(files)} files, including logs",
                 fix=f"runner files ls {run_id}",
             )
     return tuple(f for f in files if any(_matches(f.path, pattern) for pattern in patterns))
@@ -205,8 +205,8 @@ def _leaves(what: str) -> RunnerError:
     return RunnerError(
         "R-OUTPUT-PATH",
         what,
-        why="a file would be written outside of the output folder",
-        fix="remove links from the output folder, or use another with --output-dir",
+        why="a file would be written outside the output folder",
+        fix="remove links from the output folder, or use another folder with --output-dir",
     )
 
 
@@ -215,6 +215,6 @@ def _unwritable(folder: Path, err: OSError) -> RunnerError:
         "R-OUTPUT-FOLDER",
         f"cannot write to {folder}",
         why=err.strerror or str(err),
-        fix="use another folder with --output-dir; the outputs stay in blob",
+        fix="use another folder with --output-dir; the outputs remain in storage",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -22,7 +22,7 @@ class MetricOrder:
 
     Attributes:
         largest_first: None means the best first, by the goal of the metric.
-        reverse: The other way round.
+        reverse: True reverses the order.
     """
 
     metric: str
@@ -48,7 +48,7 @@ def list_ranked(
 ) -> RunHistory:
     """Return the first runs in an order, at most `limit`. Runs without the metric come last.
 
-    Only of runs without a result, the metrics themselves are read.
+    Metrics are read only for runs without a result.
 
     Raises:
         RunnerError: R-METRIC-UNKNOWN, no run that matches has this metric.
@@ -80,7 +80,7 @@ def rank(rows: Sequence[RunRow], order: MetricOrder) -> list[RunRow]:
 
 
 def goal_of(rows: Iterable[RunRow], metric: str) -> Goal:
-    """Return the goal that the newest run with one declares, else the usual one of the name."""
+    """Return the goal that the newest run declares, else the default for the metric's name."""
     for row in rows:
         if row.record and (goal := _declared_goal(row.record, metric)):
             return goal
@@ -88,7 +88,7 @@ def goal_of(rows: Iterable[RunRow], metric: str) -> Goal:
 
 
 def _declared_goal(record: RunSpec, metric: str) -> Goal | None:
-    """Return the goal that the recipe declares, or the sweep that the run is a trial of."""
+    """Return the goal that the recipe or the sweep of a run declares, or None."""
     trial = record.trial or {}
     if trial.get("metric") == metric and trial.get("goal") in ("max", "min"):
         return "min" if trial["goal"] == "min" else "max"
@@ -96,7 +96,7 @@ def _declared_goal(record: RunSpec, metric: str) -> Goal | None:
 
 
 def with_metrics(connection: Connection, row: RunRow) -> RunRow:
-    """Add the metrics of a run whose result has none because it goes on, or was stopped."""
+    """Add the metrics of a run without metrics in a result, because it runs or was stopped."""
     stopped = row.result is None or row.result.status == "cancelled"
     if row.record is None or not row.attempts or not stopped:
         return row
@@ -108,6 +108,6 @@ def _unknown(name: str, known: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-METRIC-UNKNOWN",
         f"no run has a metric {name!r}",
-        why=f"metrics are {', '.join(known)}",
-        fix=near(name, known) or "use one of these",
+        why=f"metrics: {', '.join(known)}",
+        fix=near(name, known) or "use one of these metrics",
     )

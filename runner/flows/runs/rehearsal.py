@@ -1,4 +1,4 @@
-"""What the evictions of a rehearsal cost, by the records of the run in blob."""
+"""The costs of the evictions of a rehearsal, from the records of the run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class RehearsedEviction:
 
     Attributes:
         number: From 1.
-        attempt: None if it came before the agent began an attempt.
-        after_s, notice_s: Plan: when it came after the start of the attempt, and its notice.
+        attempt: None if it happened before the agent began an attempt.
+        after_s, notice_s: Planned time after the start of the attempt, and its notice.
         lost_s: Work of the attempt that was repeated: since the checkpoint that the next attempt
             resumed from, or since its start; None if a time is missing.
-        lost_steps: The same in steps of metrics; None without metrics.
-        resumed: Checkpoint of the next attempt; None if it began from zero or did not begin.
+        lost_steps: The same work in steps of metrics; None without metrics.
+        resumed: Checkpoint that the next attempt resumed from, or None.
     """
 
     number: int
@@ -43,7 +43,7 @@ class RehearsedEviction:
 
 @dataclass(frozen=True, slots=True)
 class RehearsalReport:
-    """The evictions of a run that came, in order.
+    """The evictions of a run that happened, in order.
 
     Attributes:
         spec: What the user asked for.
@@ -57,11 +57,11 @@ class RehearsalReport:
 
     @property
     def lost_s(self) -> float:
-        """Work that was repeated, without what is unknown."""
+        """Seconds of repeated work, as far as known."""
         return sum(each.lost_s or 0.0 for each in self.evictions)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report; `log` is the part that depends on the seed or trace only."""
+        """Return the report; `log` is the part that depends only on the seed or trace."""
         return {
             "spec": self.spec,
             "log": [
@@ -84,7 +84,7 @@ class RehearsalReport:
 
 
 def load_rehearsal(connection: Connection, record: RunSpec) -> RehearsalReport:
-    """Return what the evictions of a run cost. A run without a rehearsal has none."""
+    """Return the costs of the evictions of a run; empty without a rehearsal."""
     planned = record.rehearsal or {}
     view = load_view(connection, record)
     before = {start.attempt: start.evictions for start in view.attempts}
@@ -99,7 +99,7 @@ def load_rehearsal(connection: Connection, record: RunSpec) -> RehearsalReport:
         after_s, notice = _times(times)
         row = evicted.get(number)
         lost: tuple[float | None, int | None, Resumed | None] = (after_s, None, None)
-        if row is not None:  # else it came before the agent began
+        if row is not None:  # otherwise it happened before the agent began
             seconds = loss.seconds(row, after_s + notice)
             lost = seconds, loss.steps(row), loss.resumed_after(row)
         attempt = row.attempt if row is not None else None
@@ -115,7 +115,7 @@ def _times(planned: Sequence[float | None]) -> tuple[float, float]:
 
 
 class _Loss:
-    """What an attempt that was evicted had done since the checkpoint that the next one restored."""
+    """The work of an evicted attempt since the checkpoint that the next one restored."""
 
     def __init__(
         self, connection: Connection, record: RunSpec, attempts: Sequence[AttemptRow]
@@ -142,7 +142,7 @@ class _Loss:
         reached, resumed = self._reached.get(row.attempt), self.resumed_after(row)
         if resumed is not None and resumed.attempt == row.attempt:
             kept = resumed.step
-        else:  # nothing of this attempt was kept
+        else:  # no work of this attempt was kept
             kept = row.resumed.step if row.resumed else 0
         return None if reached is None or kept is None else max(0, reached - kept)
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
 
-# Runs as the task's user. Arguments: the task's folder, then the command, if any.
+# Runs as the user of the task. Arguments: folder of the task, then the command, if any.
 _ENTER = "; ".join(
     (
         'cd "$1" || exit 69',
@@ -63,16 +63,16 @@ _ENTER = "; ".join(
         "exec sh",
     )
 )
-# Arguments: the script `_ENTER`, the folder, the command. The folder belongs to the task's user,
-# who may differ from the user that signs in. The latter is an administrator, and becomes the task's
-# user so that new files belong to it.
+# Arguments: the script `_ENTER`, the folder, the command. The folder belongs to the user of the
+# task, who may differ from the user that signs in. That user is an administrator, and switches to
+# the user of the task, so that new files belong to the task.
 _AS_OWNER = "; ".join(
     (
         "enter=$1",
         "wd=$2",
         "shift 2",
         'if [ -w "$wd" ]; then owner=$(stat -c %u "$wd" 2>/dev/null)',
-        # root of this machine, where the emulator's tasks have a user of their own
+        # root of this machine, where tasks of the emulator have a separate user
         'if [ "$(id -u)" = 0 ] && [ "${owner:-0}" != 0 ] && command -v setpriv >/dev/null',
         'then group=$(stat -c %g "$wd")',
         'set -- --reuid "$owner" --regid "$group" --clear-groups sh -c "$enter" runner "$wd" "$@"',
@@ -80,12 +80,12 @@ _AS_OWNER = "; ".join(
         "fi",
         'exec sh -c "$enter" runner "$wd" "$@"',
         "fi",
-        'owner=$(sudo -n stat -c %u "$wd") || exit 69',  # sudo, or stat, says why
+        'owner=$(sudo -n stat -c %u "$wd") || exit 69',  # sudo or stat prints the reason
         'exec sudo -n -u "#$owner" sh -c "$enter" runner "$wd" "$@"',
     )
 )
-# The third argument is the container's id. A user without access to the engine tries as an
-# administrator. The emulator's engine may be podman.
+# The third argument is the ID of the container. A user without access to the engine uses sudo. The
+# engine of the emulator may be podman.
 _IN_CONTAINER = "; ".join(
     (
         "enter=$1",
@@ -129,8 +129,8 @@ def parse_forward(text: str) -> Forward:
         return Forward(*ports)
     raise RunnerError(
         "R-REACH-FORWARD",
-        f"--forward {text} is not a port",
-        why="it is PORT of the node, or LOCAL:PORT for another port on this machine",
+        f"invalid --forward {text}",
+        why="expected PORT of the node, or LOCAL:PORT for another port on this machine",
         fix="runner ssh --forward 8888",
     )
 
@@ -149,7 +149,7 @@ def ssh_command(
     options = {
         "IdentitiesOnly": "yes",
         "BatchMode": "yes",
-        # The key of a new node is unknown. Later connections compare it with that of the first.
+        # The host key of a new node is unknown; later connections compare it with the first one.
         "StrictHostKeyChecking": "accept-new",
         "UserKnownHostsFile": known_hosts,
         "ConnectTimeout": "20",
@@ -171,19 +171,19 @@ def quoted(command: Sequence[str]) -> str:
     return shlex.join(command)
 
 
-_BITS = 3072  # RSA: Azure has always accepted it for Linux machines, unlike ed25519
+_BITS = 3072  # RSA, which Azure has always accepted for Linux machines, unlike ed25519
 
 
 @dataclass(frozen=True, slots=True)
 class NodeKey:
-    """A private key in a folder of its own; the folder's name is the user on the node."""
+    """A private key in a separate folder, whose name is the user on the node."""
 
     folder: Path
     public: str
 
     @property
     def user(self) -> str:
-        """The user of this key. Each login has its own, so that none deletes another's."""
+        """The user of this key. Each login has a separate user, so that none deletes another's."""
         return self.folder.name
 
     @property
@@ -225,7 +225,7 @@ def prune_keys(home: Path, now: datetime) -> None:
         try:
             expires = datetime.fromisoformat((folder / "expires").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            # no date: another process was killed while creating it, or is creating it now
+            # no date: another process is creating it, or was killed while doing so
             expires = datetime.fromtimestamp(folder.stat().st_mtime + 3600, UTC)
         if expires < now:
             shutil.rmtree(folder, ignore_errors=True)
@@ -256,7 +256,7 @@ def _pair() -> tuple[bytes, str]:
 
 
 _LONGEST = timedelta(hours=24)
-# Variables that are kept, as with ssh. The task defines all others.
+# Variables to keep, as with ssh. The task defines all others.
 _SSH_ENVIRONMENT = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "USER", "LOGNAME", "SHELL")
 _SSH_FAILED = 255
 
@@ -273,7 +273,7 @@ class RunLocation:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A command that signs in and runs something. If `env` is None, it inherits the environment."""
+    """A command that signs in and runs a program. If `env` is None, it inherits the environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None
@@ -281,12 +281,12 @@ class Login:
 
 
 def find_location(connection: Connection, record: RunSpec, node: str | None = None) -> RunLocation:
-    """Return where a run is active.
+    """Return the task, node and folder of an active run.
 
     Args:
         connection: the services.
         record: the run.
-        node: the rank of a node, or a prefix of its id; None means the primary node.
+        node: rank of a node, or a prefix of its ID; None means the primary node.
 
     Raises:
         RunnerError: the run is not active, has not started on the node, or has no such node.
@@ -321,7 +321,7 @@ def _others(
 ) -> dict[str, tuple[int, AttemptStart]]:
     """Return rank and start by node, of the nodes except the primary that started an attempt.
 
-    Users count by rank; Batch numbers the subtasks in a different order.
+    Users count nodes by rank; Batch numbers subtasks in a different order.
     """
     container = runs_container(connection)
     found = {rank: load_attempts(container, record.run_id, rank) for rank in range(1, record.nodes)}
@@ -351,8 +351,8 @@ def _choose(places: Sequence[TaskPlace], wanted: str | None, run_id: str) -> int
     raise RunnerError(
         "R-REACH-WHICH",
         f"{wanted!r} does not match exactly one node of {run_id}",
-        why=f"its nodes are {nodes}",
-        fix="use a number or a unique prefix of an id with --node",
+        why=f"nodes of the run: {nodes}",
+        fix="use --node with a rank, or a unique prefix of an ID",
     )
 
 
@@ -368,8 +368,7 @@ def open_login(
 ) -> Generator[Login]:
     """Create a user on the node for the duration of the block, and return its login.
 
-    The login forwards ports as long as its command runs. If the node is this machine, it forwards
-    none: its ports are here.
+    The login forwards ports while its command runs, unless the node is this machine.
     """
     with _key(connection, home, place, keep=False) as (key, address):
         yield _login(key, address, place, command, terminal=terminal, forwards=forwards)
@@ -392,7 +391,7 @@ def print_login(
 
 
 def run_login(login: Login) -> int:
-    """Run it with this process's input and output. Return the exit code, 128 + n for signal n."""
+    """Run a login with the streams of this process. Return the exit code, 128 + n for signal n."""
     before = signal.getsignal(signal.SIGINT)
     process = subprocess.Popen(list(login.argv), env=None if login.env is None else dict(login.env))
     try:
@@ -405,7 +404,7 @@ def run_login(login: Login) -> int:
 
 
 def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
-    """Run it. Return the exit code, standard output and standard error."""
+    """Run a login. Return the exit code, standard output and standard error."""
     done = subprocess.run(
         list(login.argv),
         env=None if login.env is None else dict(login.env),
@@ -421,7 +420,7 @@ def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
 
 JUPYTER_PACKAGES = ("jupyterlab",)
 _JUPYTER_START_S = 120.0
-# A token of our own: Jupyter prints the one that it makes itself, and the log goes to storage.
+# Set a token, because Jupyter prints a generated one, and the log is uploaded to storage.
 _JUPYTER = "; ".join(
     (
         "umask 077",
@@ -435,19 +434,19 @@ _JUPYTER = "; ".join(
 
 
 def jupyter_command(seconds: int) -> tuple[str, ...]:
-    """Return the command of a run that serves JupyterLab for some time, on the node itself only."""
+    """Return the command of a run that serves JupyterLab for some time, only on the node."""
     return ("sh", "-c", _JUPYTER, "jupyter", str(seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class JupyterServer:
-    """JupyterLab on a node: its port there, and the token to sign in with."""
+    """JupyterLab on a node: its port there, and the token for the sign-in."""
 
     port: int
     token: str
 
     def address(self, port: int) -> str:
-        """Return what a browser opens, if this port of this machine leads to the server."""
+        """Return the URL for a browser, if this port of this machine is forwarded to the server."""
         return f"http://127.0.0.1:{port}/lab?token={self.token}"
 
 
@@ -469,8 +468,8 @@ def find_jupyter(connection: Connection, home: Path, place: RunLocation) -> Jupy
                 lines = error.strip().splitlines()
                 raise RunnerError(
                     "R-DEV-JUPYTER",
-                    f"JupyterLab does not run on node {place.task.node}",
-                    why=lines[-1] if lines else "`jupyter server list` lists none",
+                    f"JupyterLab is not running on node {place.task.node}",
+                    why=lines[-1] if lines else "`jupyter server list` lists no server",
                     fix=f"runner logs {place.run_id}",
                 )
             time.sleep(1)
@@ -542,7 +541,7 @@ def _login(
 def _is_here(address: Address) -> bool:
     try:
         return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:  # a name
+    except ValueError:  # a user name
         return False
 
 
@@ -551,15 +550,15 @@ def _not_running(view: RunView) -> RunnerError:
     if state.final:
         return RunnerError(
             "R-REACH-ENDED",
-            f"{run_id} is not active any more: {state.value}",
-            why="its node runs other tasks",
+            f"run {run_id} has ended: {state.value}",
+            why="its node runs other tasks by now",
             fix=f"runner logs {run_id}, or runner files get {run_id}",
         )
     return RunnerError(
         "R-REACH-WAITING",
         f"{run_id} is not on a node: {state.value}",
         why=view.status.reason,
-        fix=f"run `runner attach {run_id}` to see when it starts",
+        fix=f"run `runner attach {run_id}` to wait for its start",
         exit_code=ExitCode.CAPACITY,
     )
 
@@ -568,7 +567,7 @@ def _not_begun(run_id: str) -> RunnerError:
     return RunnerError(
         "R-REACH-WAITING",
         f"{run_id} has not started on its node",
-        why="the node downloads the run's files, or the agent is starting",
+        why="the node is downloading files of the run, or the agent is starting",
         fix="try again in a few seconds",
         exit_code=ExitCode.CAPACITY,
     )
@@ -578,8 +577,8 @@ def _too_old(run_id: str) -> RunnerError:
     return RunnerError(
         "R-REACH-OLD",
         f"the folder of {run_id} on its node is unknown",
-        why="an older runner submitted it, whose agent does not record the folder",
-        fix="submit it again with this runner",
+        why="an older version of runner submitted it, whose agent does not record the folder",
+        fix="submit the run again",
     )
 
 
@@ -587,7 +586,7 @@ def _no_ssh() -> RunnerError:
     return RunnerError(
         "R-REACH-SSH",
         "ssh is not installed",
-        why="there is no program `ssh` on PATH",
+        why="the program `ssh` is not on PATH",
         fix="install an OpenSSH client (apt-get install openssh-client)",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -1,7 +1,7 @@
-"""Explain why a queued run has no node: it only has to wait, or it is stuck until somebody acts.
+"""Explain why a queued run has no node: it only has to wait, or it is stuck until a user acts.
 
-`explain_queue_reason` names what holds a run back: its job, other runs, or its pool. Of the pool,
-`explain_wait` decides from what `load_pool_facts` has read.
+`explain_queue_reason` returns the cause: its job, other runs, or its pool. For the pool,
+`explain_wait` decides from the facts of `load_pool_facts`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ _LOCAL_POOL = "local"  # the pool that `runner local up` creates
 _WORKING = frozenset({"idle", "running"})
 _CLOSED = frozenset({"offline", "deallocating", "deallocated"})
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
-_BOOT_LIMIT = timedelta(minutes=30)  # our choice: GPU drivers and preloaded data take up to 15
+_BOOT_LIMIT = timedelta(
+    minutes=30
+)  # minutes, our choice: GPU drivers and preloaded data take up to 15
 _CHARGED = "Azure charges for {} until they are removed"
-_NO_SAMPLES = "InsufficientSampleData"  # of a new pool: it has them a minute later
+_NO_SAMPLES = "InsufficientSampleData"  # time without samples of a new pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,13 @@ class PoolFacts:
 
     @property
     def hopeful(self) -> bool:
-        """True if a node works or may come to work."""
+        """True if a node works or may still start to work."""
         return bool(self.nodes) and not self.broken
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNeed:
-    """What a queued run waits for, and since when no other run holds it back.
+    """The requirements of a queued run, and the time since which no other run blocks it.
 
     `run_id` is empty if a pool is asked about, for whichever run. `group` is that of the run, or
     None.
@@ -96,9 +98,9 @@ class NodeNeed:
 def load_pool_facts(
     connection: Connection, pool_id: str, before: PoolFacts | None = None, *, log: bool = True
 ) -> PoolFacts:
-    """Read a pool and its nodes, and with `log` the output of a failed start task if none works.
+    """Read a pool and its nodes; with `log`, also the output of a failed start task.
 
-    The log of `before` is used again if its nodes have not changed.
+    The log of `before` is reused if the nodes have not changed.
     """
     pool = find_pool(connection, pool_id)
     nodes = list_pool_nodes(connection, pool_id) if pool else ()
@@ -113,11 +115,11 @@ def load_pool_facts(
 
 def _read_log(connection: Connection, facts: PoolFacts) -> tuple[str, ...]:
     shown = _example(facts.broken)
-    if shown.state != "starttaskfailed":  # a node without contact answers after long retries
+    if shown.state != "starttaskfailed":  # a node without contact responds after long retries
         return ()
     try:
         return start_task_log(connection, facts.id, shown)
-    except RunnerError:  # the cause is known without it
+    except RunnerError:  # the cause is known without the log
         return ()
 
 
@@ -131,7 +133,7 @@ class PoolReader:
         self._facts: dict[str, PoolFacts] = {}
 
     def read(self, pool_id: str) -> PoolFacts:
-        """Return the facts of a pool; threads that ask for the same pool wait for one reading."""
+        """Return the facts of a pool; threads that request the same pool share one reading."""
         with self._lock:
             lock = self._locks.setdefault(pool_id, Lock())
         with lock:
@@ -158,9 +160,9 @@ def explain_queue_reason(
     Args:
         connection: the services.
         record: the run.
-        status: what its task says.
+        status: its status according to its task.
         task: its task.
-        attempts: how many have started.
+        attempts: number of started attempts.
         read_pool: returns the facts of a pool, None if they are not known yet; it is called only
             if nothing else explains the wait.
         job: its job, if the caller has read it.
@@ -200,7 +202,7 @@ def _explain_disabled(connection: Connection, job: JobSnapshot) -> WaitCause:
 
 
 def _await_others(connection: Connection, record: RunSpec) -> tuple[str, datetime | None]:
-    """Return why the runs before it hold it back, else when the last of them ended."""
+    """Return why its predecessors block a run, else when the last of them ended."""
     container = runs_container(connection)
     results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
     for run_id, result in zip(record.after, results, strict=True):
@@ -215,7 +217,7 @@ def _await_others(connection: Connection, record: RunSpec) -> tuple[str, datetim
 
 
 def explain_wait(need: NodeNeed, facts: PoolFacts, now: datetime) -> WaitCause | None:
-    """Return why the run has no node, or None if a node is about to take it.
+    """Return why the run has no node, or None if a node is about to start it.
 
     The resize errors of a pool stay until its next resize, so they count only if the pool is steady
     with fewer nodes than its targets and none of them works.
@@ -225,7 +227,7 @@ def explain_wait(need: NodeNeed, facts: PoolFacts, now: datetime) -> WaitCause |
         return _no_pool(need, facts)
     if need.slots > pool.slots:
         message = (
-            f"its task needs {need.slots} slots, and a node of pool {pool.id} has {pool.slots}"
+            f"its task needs {need.slots} slots, but a node of pool {pool.id} has {pool.slots}"
         )
         return WaitCause("SlotsTooMany", message, _move(need))
     if facts.broken:
@@ -243,8 +245,8 @@ def _no_pool(need: NodeNeed, facts: PoolFacts) -> WaitCause:
 
 
 def _move(need: NodeNeed) -> str:
-    """Return the commands that bring the run to another pool."""
-    if not need.run_id:  # a pool is asked about
+    """Return the commands that move the run to another pool."""
+    if not need.run_id:  # the question is about a pool
         return "use another pool"
     if need.group:
         return f"`runner sweep move {need.group} --to POOL`"
@@ -263,7 +265,7 @@ def _clock(moment: datetime) -> str:
 
 
 def _example(nodes: Sequence[NodeView]) -> NodeView:
-    """Return the node whose problem is shown: one with a failed start task, if there is one."""
+    """Return the node whose problem to show: one with a failed start task, if any."""
     return min(nodes, key=lambda node: (node.state != "starttaskfailed", node.state, node.id))
 
 
@@ -284,7 +286,7 @@ def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
         code, message = "NodesOffline", f"{every} of pool {pool.id} takes no tasks: {shown.state}"
         enable = f"`runner pool enable {pool.id} {shown.id}`"
         offline = shown.state == "offline"
-        fix = (f"let a node take tasks again: {enable}, or " if offline else "") + (
+        fix = (f"enable scheduling on a node again: {enable}, or " if offline else "") + (
             f"replace the nodes: {fix}"
         )
     else:
@@ -300,7 +302,7 @@ def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
     return WaitCause(code, message, fix, tuple(evidence), shown.since)
 
 
-# Error codes of nodes, with the cause that they have here and what happened. REST docs of
+# Error codes of nodes, with our cause and a message. REST docs of
 # BatchNodeError and "Batch pool and node errors" (learn.microsoft.com, read 2026-11-23).
 _NODE_TROUBLES = {
     "MountConfigurationError": ("MountFailed", "a file system could not be mounted"),
@@ -313,7 +315,7 @@ _NODE_TROUBLES = {
 
 
 def _same_trouble(nodes: Sequence[NodeView]) -> str:
-    """Return the error code that all nodes have, if its cause has a name, else ""."""
+    """Return the error code that all nodes have, if it is a known one, else ""."""
     codes = {node.trouble.code if node.trouble else "" for node in nodes}
     code = codes.pop() if len(codes) == 1 else ""
     return code if code in _NODE_TROUBLES else ""
@@ -343,17 +345,17 @@ def _too_few(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | No
     fixed = pool.autoscale is None and pool.allocation == "steady"
     most = _target(pool) if fixed else facts.most_nodes
     if not pool.inter_node:
-        message = f"the nodes of pool {pool.id} cannot reach one another, and the run needs several"
+        message = f"the run needs several nodes, but pool {pool.id} has no inter-node communication"
         return WaitCause("NoInterNode", message, _move(need))
     if most is None or most >= need.nodes:
         return None
-    message = f"the run needs {need.nodes} nodes, and pool {pool.id} has at most {most}"
+    message = f"the run needs {need.nodes} nodes, but pool {pool.id} has at most {most}"
     fix = f"runner pool resize {pool.id} {need.nodes}" if fixed else _move(need)
     return WaitCause("TooFewNodes", message, fix)
 
 
 def _no_nodes(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | None:
-    """Explain a pool whose last resize is over and has left too few nodes."""
+    """Explain a pool with too few nodes after its last resize."""
     here = sum(node.state in _WORKING for node in facts.nodes)
     enough = need.nodes == 1 and facts.hopeful
     if pool.allocation != "steady" or enough or here >= need.nodes:
@@ -365,7 +367,7 @@ def _no_nodes(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | N
     if pool.autoscale is not None:
         return _formula(need, pool, pool.autoscale)
     if _target(pool) == 0:
-        message = f"pool {pool.id} has no node, and its target is 0"
+        message = f"pool {pool.id} has no nodes, and its target is 0"
         return WaitCause("NoNodesWanted", message, f"runner pool resize {pool.id} {need.nodes}")
     return None
 
@@ -373,7 +375,7 @@ def _no_nodes(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | N
 def explain_shortage(facts: PoolFacts) -> WaitCause | None:
     """Return why a steady pool has fewer nodes than its targets, by its last resize, or None.
 
-    A pool that reached its targets later may still have the errors: they are of an earlier time.
+    A pool that reached its targets later may still have errors of an earlier resize.
     """
     pool = facts.pool
     if pool is None or pool.allocation != "steady" or not pool.resize_errors:
@@ -389,14 +391,14 @@ def _resize_failed(need: NodeNeed, pool: PoolView) -> WaitCause:
     if "Quota" in error.code:
         spot = "LowPriority" in error.code or "Spot" in error.code
         code = "SpotQuotaReached" if spot else "CoreQuotaReached"
-        message = f"a core quota is used up: {error.code}"
+        message = f"a core quota is exhausted: {error.code}"
         fix = (
             f"request more cores for {pool.vm_size} in the Azure portal (Quotas of the Batch "
             f"account), or {_move(need)}"
         )
     elif error.code in ("AllocationFailed", "AllocationTimedout"):
         code = "AllocationFailed"
-        message = f"Azure has no {pool.vm_size} node for pool {pool.id} now"
+        message = f"Azure has no capacity for {pool.vm_size} nodes of pool {pool.id}"
         fix = f"{_again(pool)}; or {_move(need)}"
     else:
         code, message = "ResizeFailed", f"the resize of pool {pool.id} failed: {error.code}"
@@ -424,17 +426,17 @@ def _formula(need: NodeNeed, pool: PoolView, scale: PoolAutoscale) -> WaitCause:
     """Explain a pool without nodes that scales by a formula."""
     evaluated, interval = scale.evaluated, timedelta(seconds=scale.interval_s)
     fix = f"correct the formula of the pool (`runner pool show {pool.id}`), or {_move(need)}"
-    # Samples arrive up to a minute late, so the evaluation after the task came may not see it.
+    # Samples arrive up to a minute late, so the first evaluation may not count the task.
     saw_it = bool(evaluated and need.since and evaluated - need.since >= interval)
     if (error := scale.error) is not None and (saw_it or error.code != _NO_SAMPLES):
         message = f"the formula of pool {pool.id} failed: {error.code}"
         return WaitCause("FormulaFailed", message, fix, (error.message,), evaluated)
     never = gives_no_node(scale.formula, pool.spot_target, pool.dedicated_target)
     if never or (saw_it and _target(pool) == 0):
-        message = f"the formula of pool {pool.id} asks for no node"
+        message = f"the formula of pool {pool.id} requests no nodes"
         found = "; ".join(f"{name}={value}" for name, value in scale.results.items())
         return WaitCause("FormulaGivesNone", message, fix, (found,) if found else (), evaluated)
-    message = f"no node yet; the formula is evaluated next{_next_evaluation(scale)}"
+    message = f"no nodes yet; the next evaluation of the formula is{_next_evaluation(scale)}"
     return WaitCause("NextEvaluation", message, stuck=False)
 
 
@@ -443,7 +445,7 @@ _ASSIGNMENT = re.compile(r"\s*(\$?\w+)\s*=(?!=)\s*(.*?)\s*", re.DOTALL)
 
 
 def gives_no_node(formula: str, spot: int = 0, dedicated: int = 0) -> bool:
-    """Return True if a formula sets its node counts to zero whatever the pool's tasks are.
+    """Return True if a formula sets its node counts to zero, whatever the tasks of the pool.
 
     Only constants, names of constants, and `min` with one of them are understood; a formula of
     anything else may give a node. `spot` and `dedicated` are the current targets.
@@ -466,7 +468,7 @@ def gives_no_node(formula: str, spot: int = 0, dedicated: int = 0) -> bool:
 
 
 def _upper_bound(text: str, most: Mapping[str, float]) -> float | None:
-    """Return the most that an expression can be, None if it is not known."""
+    """Return the maximum value of an expression, or None if it is unknown."""
     if text.startswith("min("):
         found = [_upper_bound(part, most) for part in _arguments(text.removeprefix("min("))]
         return min((bound for bound in found if bound is not None), default=None)
@@ -477,7 +479,7 @@ def _upper_bound(text: str, most: Mapping[str, float]) -> float | None:
 
 
 def _arguments(text: str) -> list[str]:
-    """Return the arguments of a call, after its parenthesis; none if more follows the call."""
+    """Return the arguments of a call, after its parenthesis; empty if more text follows it."""
     parts, depth = [""], 1
     for place, char in enumerate(text):
         depth += (char in "([") - (char in ")]")
@@ -499,13 +501,13 @@ _QUICKLY = timedelta(minutes=1)
 def find_failing_node(
     nodes: Sequence[NodeView], *, certain: bool = False
 ) -> tuple[NodeView, tuple[NodeTask, ...]] | None:
-    """Return a node that fails tasks quickly which succeed elsewhere, with the failures, or None.
+    """Return a node that quickly fails tasks which succeed elsewhere, with these tasks, or None.
 
-    Its newest tasks failed within a minute each, and since the first of them a task of one of their
-    jobs has succeeded on another node: a script that fails on every node is not the node's fault.
+    Its newest tasks failed within a minute each, and since then a task of one of their jobs has
+    succeeded on another node: otherwise the script, not the node, may be the cause.
 
-    With `certain`, there is one failure more, two tasks of these jobs have succeeded on other
-    nodes, and none has failed there: parameters that fail are tried on several nodes.
+    `certain` requires one more failure, two successes of these jobs on other nodes, and no failure
+    there, because bad parameters fail on several nodes.
     """
     fails, successes = (_FAILS + 1, 2) if certain else (_FAILS, 1)
     for node in nodes:
@@ -530,9 +532,9 @@ def _failed_quickly(task: NodeTask) -> bool:
 
 
 def take_out_failing_node(connection: Connection, pool_id: str) -> str | None:
-    """Give no more tasks to a node that fails all of them, and return what was done, or None.
+    """Disable scheduling on a node that fails all tasks. Return a message, or None.
 
-    The pool keeps at least half of its working nodes; `find_failing_node` names the others.
+    At least half of the working nodes of the pool stay enabled; see `find_failing_node`.
     """
     nodes = list_pool_nodes(connection, pool_id)
     working = [node for node in nodes if node.state in _WORKING]

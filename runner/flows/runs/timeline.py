@@ -1,8 +1,8 @@
-"""What happened to a run in order of time: job, task, attempts, nodes, pool and evictions.
+"""The events of a run in order of time: job, task, attempts, nodes, pool and evictions.
 
-Batch and storage share a clock. A node has its own: the difference is the time that storage gave
-to `start.json` of an attempt minus the time inside, which the agent took just before. The clock of
-the client shows only if it is ahead, since uploads take time between `created` and `run.json`.
+Batch and storage share a clock. The clock of a node may differ: by the time that storage gave to
+`start.json` of an attempt, minus the time in it, which the agent read just before. The clock of the
+client is corrected only if it is ahead, because uploads take time between `created` and `run.json`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runner.protocol.results import (
 )
 from runner.protocol.run_spec import RunSpec
 
-# Storage gives times in whole seconds, and the agent needs a moment to write.
+# Storage has times in whole seconds, and the agent takes a moment to write.
 _SAME_CLOCK = timedelta(seconds=3)
 _START, _END, _EVENTS = "start.json", "end.json", "events.jsonl"
 
@@ -37,7 +37,7 @@ _START, _END, _EVENTS = "start.json", "end.json", "events.jsonl"
 class TimelineEvent:
     """One event; `at` is None if its document has no readable time.
 
-    `at` is by the clock of Azure: `offset_s` seconds were added to the time that the source wrote.
+    `at` is by the clock of Azure: `offset_s` seconds were added to the time of the source.
     """
 
     at: datetime | None
@@ -58,7 +58,7 @@ class TimelineEvent:
 
 
 def load_timeline(connection: Connection, record: RunSpec) -> tuple[TimelineEvent, ...]:
-    """Return what is known of a run, oldest first; events without a time come last."""
+    """Return the events of a run, oldest first; events without a time come last."""
     container = runs_container(connection)
     found = [*_submission(container, record), *_batch(connection, record)]
     nodes: set[str] = set()
@@ -72,13 +72,13 @@ def load_timeline(connection: Connection, record: RunSpec) -> tuple[TimelineEven
 
 
 def in_order(events: Iterable[TimelineEvent]) -> tuple[TimelineEvent, ...]:
-    """Return events by time, in the given order if it is the same; those without a time last."""
+    """Return events sorted by time, stable; events without a time come last."""
     latest = datetime.max.replace(tzinfo=UTC)
     return tuple(sorted(events, key=lambda each: each.at or latest))
 
 
 def clock_offset(written: datetime | None, stored: datetime | None) -> timedelta:
-    """Return what to add to the times of a clock: zero if it agrees with that of storage.
+    """Return the correction for the times of a clock: zero if it agrees with that of storage.
 
     Args:
         written: The time inside a document, by the clock in question.
@@ -191,8 +191,8 @@ def _attempt(
         else:
             yield event(_moment(end.ended), end.why + (f" in {end.step}" if end.step else ""))
     elif lost:
-        # It has no end: its node was lost between its last event and the next attempt.
-        yield event(newest, "last sign of life: its node was lost")
+        # Without an end, its node was lost between its last event and the next attempt.
+        yield event(newest, "last event; the node was lost afterwards")
 
 
 def _stages(
@@ -206,7 +206,7 @@ def _stages(
 
 
 def _stage_text(event: StageEvent) -> str | None:
-    """Return the text of a stage's start or failure, or of an event beside the stages."""
+    """Return the text of a stage's start or failure, or of another event."""
     said = f": {event.message}" if event.message else ""
     if event.stage == "checkpoint":
         return f"checkpoint{said}" if event.state in ("end", "failed") else None
@@ -236,7 +236,7 @@ def _result(container: BlobContainer, record: RunSpec) -> Iterator[TimelineEvent
 
 
 def _pool(connection: Connection, record: RunSpec, used: set[str]) -> Iterator[TimelineEvent]:
-    """Yield what pool and nodes report since the run was submitted; they keep their last state."""
+    """Yield the states of pool and nodes since the submission; only their last state is known."""
     pool = find_pool(connection, record.pool)
     source = f"pool {record.pool}"
     if pool is None:
@@ -269,7 +269,7 @@ def _pool(connection: Connection, record: RunSpec, used: set[str]) -> Iterator[T
 
 
 def _moment(text: str) -> datetime | None:
-    """Return a time with a zone; None for a text that has none or is no time."""
+    """Return a time with a zone, or None for another text."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Trials that no node has started: clients derive their run.json from the sweep's document."""
+"""Trials that have not started: clients derive their run.json from the sweep's document."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class WaitingRuns:
             return self._sweeps[group_id]
 
     def of_run(self, run_id: str) -> WaitingTrials | None:
-        """Return the waiting trials that a run is one of; it may have started since then."""
+        """Return the waiting trials that include a run, which may have started since."""
         group_id = sweep_of(run_id)
         found = self.sweep(group_id) if group_id else None
         return found if found is not None and run_id in found.trials else None
 
     def unstarted(self, run_id: str) -> WaitingTrials | None:
-        """Return the waiting trials of the sweep of a run that has no folder; for many runs."""
+        """Return the waiting trials of the sweep of a run without a folder; fast for many runs."""
         found = self.of_run(run_id)
         if found is None:
             return None
@@ -52,7 +52,7 @@ class WaitingRuns:
             return None if run_id in self._started[found.group_id] else found
 
     def read(self, run_id: str) -> bytes | None:
-        """Return what run.json will be, or None for a run that is not a waiting trial."""
+        """Return the future run.json, or None for a run that is not a waiting trial."""
         found = self.of_run(run_id)
         return None if found is None else json.dumps(found.document(run_id)).encode()
 
@@ -60,13 +60,13 @@ class WaitingRuns:
 def read_run(
     container: BlobContainer, run_id: str, waiting: WaitingRuns | None = None
 ) -> bytes | None:
-    """Return run.json, that of a waiting trial as it will be, or None if there is no such run."""
+    """Return run.json, also the future one of a waiting trial, or None if there is no such run."""
     blob = RunPaths(run_id).run
     content = container.read(blob)
     if content is not None or sweep_of(run_id) is None:
         return content
     derived = (waiting or WaitingRuns(container)).read(run_id)
-    # The last trial of the sweep may have started in between, and then the document is gone.
+    # The last trial may have started in between, so that the document is gone.
     return derived or container.read(blob)
 
 
@@ -79,7 +79,7 @@ def cancelled_result(container: BlobContainer, run_id: str) -> RunResult | None:
 
 
 def list_started(container: BlobContainer, group_id: str) -> frozenset[str]:
-    """Return the runs of a sweep that have a folder: nodes started them, or clients ended them."""
+    """Return the runs of a sweep with a folder: those that nodes started or clients ended."""
     return frozenset(container.folders(trial_prefix(group_id)))
 
 
@@ -88,7 +88,7 @@ def list_waiting(container: BlobContainer, prefix: str, started: Collection[str]
 
     Args:
         container: the container of runs.
-        prefix: of the run IDs.
+        prefix: prefix of the run IDs.
         started: The runs with this prefix that have a folder. The document of a sweep whose trials
             are all among them is deleted, if all runs were listed.
     """

@@ -1,8 +1,8 @@
-"""Read the state of runs from blob and Batch, once or until they end.
+"""Read the state of runs from blob storage and Batch, once or until they end.
 
-Watching reads from blob by byte offset, so that it can start late, break off and start again
-on any machine. Lost contact is waited out. `history` imports this module late: it loads the
-Batch SDK.
+Watching reads from blob storage by byte offset, so that it can start late, stop, and start again on
+any machine. It waits while services do not respond. `history` imports this module late, because it
+loads the Batch SDK.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class RunView:
 def load_view(
     connection: Connection, record: RunSpec, read_pool: ReadPool | None = None
 ) -> RunView:
-    """Return the run as it is now; the task is read before the result, see `decide_status`.
+    """Return the present run; the task is read before the result, see `decide_status`.
 
-    `read_pool` may share what it reads between the runs of a list.
+    `read_pool` may share its results between the runs of a list.
     """
     container = runs_container(connection)
     result = load_result(container, record.run_id)
@@ -100,11 +100,11 @@ def load_view(
     return RunView(record, status, result, task, attempts)
 
 
-_LIST_TASKS_FROM = 4  # runs of one job; below it, each task is read on its own
+_LIST_TASKS_FROM = 4  # runs of one job; with fewer, each task is read separately
 
 
 def live_row(connection: Connection, record: RunSpec, pools: PoolReader) -> RunRow:
-    """Return one run as it is now."""
+    """Return the present row of one run."""
     try:
         return _live_row(connection, load_view(connection, record, pools.read))
     except RunnerError as err:
@@ -143,7 +143,7 @@ def _row_of_task(
     pools: PoolReader,
     job: JobSnapshot | None,
 ) -> RunRow | None:
-    """Return a run that its task describes, or None if it has started or ended."""
+    """Return the row of a run from its task alone, or None if it has started or ended."""
     task = tasks.get(record.task_id)
     if task is not None and task.phase == "active" and not task.requeues and not task.retries:
         status = decide_status(None, task, 0, None)
@@ -163,7 +163,7 @@ def _live_row(connection: Connection, view: RunView) -> RunRow:
     waiting = view.task is not None and view.task.phase == "active"
     if result is None and (attempts > 1 or (attempts and waiting)):
         ends = load_attempt_ends(runs_container(connection), record.run_id)
-        requeues = view.task.requeues if view.task else 0  # by a move or a pause
+        requeues = view.task.requeues if view.task else 0  # for a move or a pause
         evicted = count_evicted(
             attempts, ends, waiting=waiting, nodes=record.nodes, requeues=requeues
         )
@@ -172,9 +172,9 @@ def _live_row(connection: Connection, view: RunView) -> RunRow:
 
 
 _BEAT_S = 1.0
-CONTACT_TIMEOUT_S = 300.0  # without contact; then watching ends, and the run itself continues
+CONTACT_TIMEOUT_S = 300.0  # seconds without a response; then watching ends, but the run continues
 _TASK_OUTPUT_CHARS = 4000
-_LAST_STAGE = ("export", "end")  # then the agent commits the result
+_LAST_STAGE = ("export", "end")  # time for the agent to commit the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class PollIntervals:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What to watch; `tail` limits the output printed before to so many lines, None shows all.
+    """Options of watching; `tail` limits the lines of earlier output, None shows all.
 
     A run that has been stuck for `fail_if_stuck_s` is cancelled; None waits without limit.
     """
@@ -207,7 +207,7 @@ class WatchOptions:
     intervals: PollIntervals = PollIntervals()
     contact_timeout_s: float = CONTACT_TIMEOUT_S
     beats: bool = False
-    ranks: tuple[int, ...] = (0,)  # whose logs are read
+    ranks: tuple[int, ...] = (0,)  # ranks whose logs are read
     fail_if_stuck_s: float | None = None
 
 
@@ -217,7 +217,7 @@ def watch_run(
     """Yield the events of a run from now on; the last one is RunEnded.
 
     Raises:
-        RunnerError: there was no contact for `contact_timeout_s`.
+        RunnerError: the services did not respond for `contact_timeout_s`.
     """
     options = options or WatchOptions()
     watcher = _RunWatcher(connection, record, options)
@@ -281,7 +281,7 @@ class _LogTail:
         self.lost_from: int | None = None
 
     def read(self) -> str:
-        """Return new text, without what an attempt sends again after the service lost it."""
+        """Return new text, without text that an attempt sends again after storage lost it."""
         text = self.cursor.read()
         if text:
             self.lost_from = None
@@ -295,7 +295,7 @@ class _LogTail:
 
 
 class _RunWatcher:
-    """What was read of a run. An error leaves it unchanged: the next poll repeats the read."""
+    """The state of a watched run. An error leaves it unchanged; the next poll repeats the read."""
 
     def __init__(self, connection: Connection, record: RunSpec, options: WatchOptions) -> None:
         self.ended = False
@@ -311,7 +311,7 @@ class _RunWatcher:
         self._events: LineCursor | None = None
         self._attempt = 0
         self._stage: str | None = None
-        self._leaving = False  # the agent's last stage has ended: the result follows
+        self._leaving = False  # the last stage of the agent has ended, so the result follows
         self._status: RunStatus | None = None
         self._pool = record.pool  # a run may be moved while it is watched
         self._facts: PoolFacts | None = None
@@ -337,23 +337,23 @@ class _RunWatcher:
             yield from self._retrying("nodes", self._poll_nodes)
 
     def give_up_if_stuck(self) -> None:
-        """Cancel the run if it has been stuck for too long; the next poll reads its end."""
+        """Cancel a run that has been stuck for too long; the next poll reads its end."""
         limit, since, status = self._options.fail_if_stuck_s, self._stuck_since, self._status
         if limit is None or since is None or status is None or status.cause is None:
             return
         if self.ended or time.monotonic() - since < limit:
             return
         task = get_task(self._connection, self._record.job_id, self._record.task_id)
-        if task is None or task.phase != "active":  # its node came since the last poll
+        if task is None or task.phase != "active":  # it got a node since the last poll
             return
-        why = f"it was stuck for {format_duration(limit)}: {status.cause.message}"
+        why = f"the run was stuck for {format_duration(limit)}: {status.cause.message}"
         if cancel_run(self._connection, self._record, why).changed:
             self._gave_up = status.cause
         self._stuck_since = None
         self._timers.setdefault("task", _Timer()).soon()
 
     def _time_stuck(self, status: RunStatus) -> None:
-        """Keep the time since when it is stuck; a resize without any node does not end it."""
+        """Keep the start of being stuck; a resize without any node does not end it."""
         helped = self._facts is not None and self._facts.hopeful
         if status.stuck:
             self._stuck_since = self._stuck_since or time.monotonic()
@@ -402,7 +402,7 @@ class _RunWatcher:
 
     def _after_lost_contact(self) -> None:
         if self.contact_was_lost:
-            # A service that was killed may have lost its last write: the run's description.
+            # A killed service may have lost its last write: run.json.
             self._container.create(self._paths.run, self._record.to_json())
             for log in self._logs or ():
                 log.lost_from = log.cursor.lost_from()
@@ -415,7 +415,7 @@ class _RunWatcher:
                 continue
             if text := log.read():
                 log.last_output = time.monotonic()
-                log.timer.soon()  # there may be more
+                log.timer.soon()  # more text may follow
                 yield LogText(log.stream, text, log.rank)
 
     def _drain_logs(self) -> Generator[WatchEvent]:
@@ -444,7 +444,7 @@ class _RunWatcher:
             self._stage = event.stage
             self._leaving = event.state == "failed" or (event.stage, event.state) == _LAST_STAGE
             if event.stage == "command" and event.state in {"end", "failed"}:
-                yield from self._drain_logs()  # the output of the script comes before its end
+                yield from self._drain_logs()  # show the output of the script before its end
             yield StageReported(event)
 
     def _find_attempt(self) -> None:
@@ -483,7 +483,7 @@ class _RunWatcher:
             yield StatusChanged(status, self._attempt)
 
     def _read_pool(self, pool_id: str) -> PoolFacts | None:
-        """Return what is known of a pool; of another pool than before, nothing yet."""
+        """Return the last facts of a pool, or None if they were read for another pool."""
         if pool_id.lower() != self._pool.lower():
             self._pool, self._facts = pool_id, None
         return self._facts
@@ -499,7 +499,7 @@ class _RunWatcher:
         yield RunEnded(status, result, output, self._gave_up)
 
     def _task_output(self) -> str:
-        """Return the output of the task itself: a problem of the agent or of Batch."""
+        """Return the output of the task, which shows a problem of the agent or of Batch."""
         for name in ("stderr.txt", "stdout.txt"):
             found = read_task_file(
                 self._connection, self._record.job_id, self._record.task_id, name

@@ -31,7 +31,7 @@ from runner.protocol.paths import SUFFIX_ALPHABET, slug
 from runner.protocol.run_spec import FORMAT
 from runner.protocol.schedules import group_template_blob, template_blob
 
-# Nodes of Azure use their managed identity. Local nodes get a SAS token, which expires.
+# Nodes on Azure use their managed identity. Local nodes get a SAS, which expires.
 _LOCAL_LIFETIME = timedelta(days=3 * 366)
 
 
@@ -44,7 +44,7 @@ class ScheduleRequest:
     recurrence: Recurrence
 
     def to_json(self) -> dict[str, Any]:
-        """Return the part of `schedule.json` about its times."""
+        """Return the part of `schedule.json` with its times."""
         first, last = self.recurrence.first, self.recurrence.last
         return {
             "schedule_id": self.schedule_id,
@@ -67,7 +67,7 @@ class ScheduleRequest:
 def create_schedule(
     connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
 ) -> ScheduleRecord:
-    """Create a schedule of the runs of a plan. A refused schedule leaves nothing behind."""
+    """Create a schedule of the runs of a plan. A rejected schedule leaves nothing behind."""
     upload_runs(connection, plan, on_progress)
     first = next(iter(plan.runs.values()))
     if first.plan.group is None:
@@ -139,7 +139,7 @@ def _create(
     on_progress(Progress("submit", "start"))
     container = runs_container(connection)
     schedule_id = made.schedule_id
-    # Only the process that creates this blob creates the schedule; `rm` removes what it leaves.
+    # Only the process that creates this blob creates the schedule; `rm` deletes its remains.
     if not container.create(schedule_blob(schedule_id), made.document):
         raise service.schedule_exists(schedule_id)
     try:
@@ -182,9 +182,9 @@ def _check_one_node(recipe: Recipe) -> None:
     if (nodes := recipe.resources.nodes) > 1:
         raise RunnerError(
             "R-SCHEDULE-NODES",
-            f"this schedule cannot run {recipe.name} on {nodes} nodes",
+            f"a schedule of a recipe cannot run {recipe.name} on {nodes} nodes",
             why="a Batch schedule starts a job manager task, which uses one node",
-            fix="make it a task of a file with `schedule:`, and run `runner submit FILE`",
+            fix="write it as a task in a file with `schedule:`, and run `runner submit FILE`",
             exit_code=ExitCode.PREFLIGHT,
         )
 
@@ -211,7 +211,7 @@ OnWarning = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFlags:
-    """Flags of `runner schedule create`; None if not set."""
+    """Options of `runner schedule create`; None if not set."""
 
     cron: str | None = None
     every: str | None = None
@@ -235,7 +235,7 @@ def make_schedule(
     on_progress: OnProgress,
     on_warning: OnWarning,
 ) -> ScheduleRecord:
-    """Create a schedule of a recipe, or of a file of tasks. Raise RunnerError if it is refused."""
+    """Create a schedule of a recipe or of a file of tasks."""
     path = Path(ref).expanduser().absolute()
     if path.suffix in (".yml", ".yaml") and path.name != "train.yaml" and path.is_file():
         file, _ = load_submit_file(path)
@@ -277,7 +277,7 @@ def file_schedule(submission: CheckedFile, flags: ScheduleFlags = NO_FLAGS) -> S
 
 
 def _named(overrides: tuple[str, ...], file: SubmitFile) -> tuple[str, ...]:
-    """Return overrides with the task's name, which may be omitted if the file has one task."""
+    """Return overrides with the name of the task, which may be omitted for a single task."""
     if len(file.tasks) > 1:
         return overrides
     [task] = file.tasks
@@ -327,8 +327,8 @@ def _moment(flag: str, text: str | None) -> datetime | None:
     except ValueError as err:
         raise RunnerError(
             "R-FLAG-VALUE",
-            f"--{flag} {text!r} is not a date or time",
-            fix=f"write --{flag} 2026-12-31 or 2026-12-31T06:00+01:00",
+            f"invalid --{flag} {text!r}",
+            fix=f"use --{flag} 2026-12-31, or --{flag} 2026-12-31T06:00+01:00",
         ) from err
 
 

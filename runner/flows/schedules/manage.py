@@ -22,13 +22,13 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import DAMAGED, parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
 
-# Of a schedule whose own document cannot be read: it is listed, and can be deleted.
+# Stands for an unreadable document, so that the schedule is listed and can be deleted.
 _UNREADABLE = {"cron": "unreadable", "timezone": "UTC", "instance": "unreadable"}
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRecord:
-    """A schedule: its document and its state in Batch; `view` is None if Batch does not have it."""
+    """A schedule: its document and its state in Batch; `view` is None if Batch lacks it."""
 
     schedule_id: str
     document: Mapping[str, Any]
@@ -36,7 +36,7 @@ class ScheduleRecord:
 
     @property
     def state(self) -> str:
-        """`active`, `paused`, `completed`, or `gone` if Batch does not have it."""
+        """`active`, `paused`, `completed`, or `gone` if Batch lacks it."""
         state = self.view.state if self.view else "gone"
         return "paused" if state == "disabled" else state
 
@@ -62,7 +62,7 @@ class ScheduleRecord:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """What one firing of a schedule, or `trigger`, has started: a run, or a group of runs."""
+    """One firing of a schedule, or of `trigger`, with the run or group that it started."""
 
     created: str
     job_id: str
@@ -93,7 +93,7 @@ def find_schedule(connection: Connection, schedule_id: str) -> ScheduleRecord:
     raise RunnerError(
         "R-SCHEDULE-UNKNOWN",
         f"unknown schedule {schedule_id!r}",
-        why=f"schedules are: {', '.join(known)}" if known else "there are no schedules",
+        why=f"schedules: {', '.join(known)}" if known else "there are no schedules",
         fix=near(schedule_id, known) or "run `runner schedule ls` to list them",
     )
 
@@ -108,7 +108,7 @@ def firings(connection: Connection, schedule: ScheduleRecord) -> list[Firing]:
 
 
 def _firing(body: bytes) -> Firing | None:
-    """Return a firing by its document, or None if that cannot be read."""
+    """Return the firing of a document, or None if it cannot be read."""
     with suppress(*DAMAGED):
         return _parsed_firing(parse_json(body))
     return None
@@ -181,7 +181,7 @@ def _stop_firing(connection: Connection, schedule: ScheduleRecord) -> None:
     if view is not None and view.state == "active":
         service.pause_schedule(connection, schedule.schedule_id)
     if schedule.tasks and view is not None and view.recent_job is not None:
-        terminate_task(connection, view.recent_job, GROUP_TASK_ID)  # it may create runs
+        terminate_task(connection, view.recent_job, GROUP_TASK_ID)  # it may still create runs
 
 
 def _cancel(connection: Connection, container: BlobContainer, run_id: str) -> bool:
@@ -210,7 +210,7 @@ def _load(
 
 
 def forget(container: BlobContainer, schedule: ScheduleRecord) -> None:
-    """Delete its documents. `schedule.json` is the last one, so that `rm` can be repeated."""
+    """Delete the documents of a schedule, `schedule.json` last, so that `rm` can be repeated."""
     names = [blob.name for blob in container.list(f"{SCHEDULES_FOLDER}{schedule.schedule_id}/")]
     last = schedule_blob(schedule.schedule_id)
     in_parallel(container.delete, [name for name in names if name != last])

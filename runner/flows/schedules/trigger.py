@@ -43,7 +43,7 @@ _LIFETIME = timedelta(days=90)
 def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGroup:
     """Start a run of the schedule, or a group of runs, now. Return it.
 
-    Secrets from variables are read on this machine again: Batch does not return stored values.
+    Secrets from variables are read on this machine again, because Batch does not return values.
     """
     container = runs_container(connection)
     if schedule.tasks:
@@ -62,7 +62,7 @@ def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGr
 def _record(
     container: BlobContainer, schedule: ScheduleRecord, name: str, firing: dict[str, Any]
 ) -> None:
-    """Write the record that a job of the schedule writes, under a name that no job has."""
+    """Write the record of a firing, as a job of the schedule would, under another name."""
     container.put(firing_blob(schedule.place, name), {**firing, "triggered": True})
 
 
@@ -74,7 +74,7 @@ def _template(container: BlobContainer, schedule: ScheduleRecord, blob: str) -> 
     if not isinstance(template, dict):
         raise RunnerError(
             "R-SCHEDULE-BROKEN",
-            f"schedule {schedule.schedule_id} has lost its template",
+            f"the template of schedule {schedule.schedule_id} is missing",
             fix=f"runner schedule rm {schedule.schedule_id}, then create it again",
             exit_code=ExitCode.RUN_FAILED,
         )

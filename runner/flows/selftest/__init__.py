@@ -1,1 +1,1 @@
-"""Compare the real service with the emulator, and train for real. Start in `selftest`."""
+"""Compare the real service with the emulator, and train a recipe on it. Start in `selftest`."""

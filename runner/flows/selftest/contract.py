@@ -1,4 +1,4 @@
-"""Execute the scenario against an account, and compare its answers with those of another one."""
+"""Execute the scenario on an account, and compare the answers with those of another account."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from runner.protocol.results import StageState
 _POLL_S = 0.1
 _LONGEST_POLL_S = 5.0
 _DELETED_WITHIN_S = 600.0
-# The headers of an answer that clients use; proxies and versions add others.
+# The headers that clients use; proxies and other versions add more.
 _HEADERS = ("dataserviceid", "etag", "last-modified", "location")
 _FILE_HEADERS = "ocp-"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a step: `outcome` says why there is none, `shape` has types by path."""
+    """The answer to a step; `outcome` is why there is none, `shape` has types by path."""
 
     step: str
     outcome: str = ""
@@ -47,14 +47,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something that could not be removed, and the command that removes it."""
+    """A resource that could not be removed, and the command that removes it."""
 
     what: str
     command: str
 
 
 class ContractRun:
-    """One execution of the scenario, with names of its own.
+    """One execution of the scenario, with unique names.
 
     Args:
         connection: The account.
@@ -170,7 +170,7 @@ def _has(found: RawAnswer, path: str, values: Sequence[str]) -> bool:
 
 
 def to_answer(step: str, found: RawAnswer) -> Answer:
-    """Return what is compared of an answer: status, error code, and types by path."""
+    """Return the compared parts of an answer: status, error code, and types by path."""
     names = sorted(name.lower() for name in found.headers)
     kept = (n for n in names if n in _HEADERS or n.startswith(_FILE_HEADERS))
     shape = {f"header {name}": "present" for name in kept}
@@ -221,7 +221,7 @@ def _differences(target: Answer, emulator: Answer) -> Iterable[str]:
         return
     if (target.status, target.code) != (emulator.status, emulator.code):
         yield f"{_said(target)}, the emulator {_said(emulator)}"
-        return  # then the bodies describe different things
+        return  # the bodies describe different things then
     for path in sorted(target.shape.keys() | emulator.shape.keys()):
         ours, theirs = target.shape.get(path), emulator.shape.get(path)
         if ours != theirs:

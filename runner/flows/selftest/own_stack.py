@@ -1,4 +1,4 @@
-"""The stack of a self-test on Azure: what it costs at most, deploying it, and removing it."""
+"""The temporary stack of a self-test on Azure: its cost bound, deployment and removal."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from runner.flows.environment.plan import PoolCost
 
 STACK = "selftest"
-# A formula is evaluated every five minutes, and a node takes some minutes to go.
+# A formula is evaluated every five minutes, and the removal of a node takes some minutes.
 _NODE_TAIL_S = 900.0
 _DEPLOYMENT_S = 1800.0
-# Our estimate, on the safe side: some gigabytes and some ten thousand requests in a day.
+# Our conservative estimate: some gigabytes and some ten thousand requests per day.
 _STORAGE_USD_PER_HOUR = 0.03
 _FILE = """\
 # Written by `runner selftest`, which deletes this folder with the stack.
@@ -51,7 +51,7 @@ class OwnStack:
         folder: Its Pulumi project.
         usd_per_hour: The price of its only node.
         usd_at_most: The bound of all costs.
-        is_new: False if an earlier self-test of this machine left its folder.
+        is_new: False if its folder remains from an earlier self-test of this machine.
     """
 
     settings: Settings
@@ -76,7 +76,7 @@ def plan_own_stack(
     config = plan_environment(settings, cwd=cwd, env=env, now=now).config
     folder = settings.home / "selftest"
     is_new = not (folder / f"Pulumi.{STACK}.yaml").exists()
-    (folder / "infra").mkdir(parents=True, exist_ok=True)  # the engine enters it
+    (folder / "infra").mkdir(parents=True, exist_ok=True)  # the engine changes to this folder
     shutil.copyfile(project / "Pulumi.yaml", folder / "Pulumi.yaml")
     text = _FILE.format(
         location=config.location, subscription_id=config.subscription_id, vm_size=VM_SIZE
@@ -89,8 +89,8 @@ def plan_own_stack(
         raise RunnerError(
             "R-SELFTEST-COST",
             f"the self-test may cost {usd_at_most:.2f} USD, more than {max_usd:.2f}",
-            why=f"a {VM_SIZE} in {config.location}, for as long as the time limits allow",
-            fix=f"--max-cost {usd_at_most + 0.01:.2f}, or choose another region",
+            why=f"this is the price of a {VM_SIZE} in {config.location} for the maximum time",
+            fix=f"--max-cost {usd_at_most + 0.01:.2f}, or use another region",
             exit_code=ExitCode.COST_CAP,
         )
     usd_per_hour = cost.usd_per_hour_max or 0.0
@@ -98,12 +98,12 @@ def plan_own_stack(
 
 
 def _bound(cost: PoolCost, location: str) -> float:
-    """Return what the node and the storage cost at most: a spot node never costs more."""
+    """Return the maximum costs of node and storage; spot prices never exceed dedicated ones."""
     if cost.dedicated is None:
         raise RunnerError(
             "R-SELFTEST-PRICE",
             f"the price of a dedicated {VM_SIZE} in {location} is unknown",
-            why="it bounds the price of a spot node, and so the costs of the self-test",
+            why="this price limits the price of a spot node, and so the costs of the self-test",
             fix=f"runner skus --refresh --region {location}",
             exit_code=ExitCode.COST_CAP,
         )
@@ -121,9 +121,9 @@ def deployed_stack(
     consent: Callable[[str], bool],
     on_progress: OnProgress,
 ) -> Generator[None]:
-    """Deploy the stack for the block, and remove it afterwards, also after an error or Ctrl-C.
+    """Deploy the stack for the block, and remove it afterwards, even after an error or Ctrl-C.
 
-    What could not be removed is added to the report.
+    Resources that could not be removed are added to the report.
     """
     need_pulumi()
     from runner.flows.environment import deploy  # noqa: PLC0415  loads Pulumi
@@ -133,9 +133,9 @@ def deployed_stack(
     if own.is_new and {change.op for change in changes} != {"create"}:
         raise RunnerError(
             "R-SELFTEST-STACK",
-            f"the stack {STACK!r} of this Pulumi backend exists already",
-            why="it may belong to the self-test of somebody else, and would be deleted",
-            fix=f"wait for its end, or remove it: `pulumi destroy --stack {STACK}`",
+            f"stack {STACK!r} already exists in this Pulumi backend",
+            why="it may belong to another user's self-test, and would be deleted",
+            fix=f"wait until that self-test has ended, or run `pulumi destroy --stack {STACK}`",
             exit_code=ExitCode.PREFLIGHT,
         )
     with charging(report, "storage and requests", _STORAGE_USD_PER_HOUR):
@@ -143,7 +143,7 @@ def deployed_stack(
             deploy.deploy(own.settings, environment, changes, on_progress)
             yield
         except RunnerError as err:
-            report.problem = err  # rather than an error of the removal
+            report.problem = err  # takes precedence over an error of the removal
             raise
         finally:
             with charging(report, "node during the removal", own.usd_per_hour):
@@ -157,7 +157,7 @@ def _remove(
     report: SelftestReport,
     on_progress: OnProgress,
 ) -> None:
-    """Remove the stack with its data. What remains is in the report, with the command."""
+    """Remove the stack with its data. Add what remains to the report, with the command."""
     from runner.flows.environment import deploy  # noqa: PLC0415  loads Pulumi
 
     again = f"cd {own.folder} && runner down --stack {STACK} --everything --force --yes"
@@ -175,8 +175,8 @@ def _remove(
 def _name_taken(project: Path) -> RunnerError:
     return RunnerError(
         "R-SELFTEST-STACK",
-        f"there is a stack {STACK!r} of yours",
-        why=f"the self-test deploys and deletes a stack of that name; see {project}",
+        f"you already have a stack {STACK!r}",
+        why=f"the self-test deploys and deletes a stack with that name; see {project}",
         fix=f"rename Pulumi.{STACK}.yaml, or use --stack with the name of another stack",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -1,4 +1,4 @@
-"""An emulator of its own for the comparison: another process, an empty account, a free port."""
+"""A separate emulator for the comparison: another process, an empty account, a free port."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reference_emulator() -> Generator[Connection]:
     key = base64.b64encode(secrets.token_bytes(64)).decode("ascii")
     with tempfile.TemporaryDirectory(prefix="runner-selftest-") as name:
         folder = Path(name)
-        folder.chmod(0o711)  # tasks of root have a user of their own
+        folder.chmod(0o711)  # tasks of root have a separate user
         log = folder / "emulator.log"
         with log.open("wb") as errors:
             process = subprocess.Popen(
@@ -44,7 +44,7 @@ def reference_emulator() -> Generator[Connection]:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for us, and we end it
+                start_new_session=True,  # Ctrl-C is handled here, which then stops it
             )
         try:
             port = _port(process, log)
@@ -65,7 +65,7 @@ def _port(process: subprocess.Popen[str], log: Path) -> int:
         "R-SELFTEST-EMULATOR",
         "the emulator for the comparison did not start",
         why=why,
-        fix=fix or "correct that, then run the command again",
+        fix=fix or "correct the problem, then run the command again",
         exit_code=ExitCode.PREFLIGHT,
     )
 

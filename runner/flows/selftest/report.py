@@ -20,7 +20,7 @@ from runner.protocol.errors import RunnerError
 
 @dataclass(frozen=True, slots=True)
 class BillLine:
-    """Something that costs by its time; spot nodes cost at most `usd_per_hour`."""
+    """An item that costs by time; spot nodes cost at most `usd_per_hour`."""
 
     what: str
     seconds: float
@@ -34,13 +34,13 @@ class BillLine:
 
 @dataclass(slots=True)
 class SelftestReport:
-    """What a self-test has found so far: it is filled while the test runs.
+    """The report of a self-test, which is filled while it runs.
 
     Attributes:
         target: The name of the account that is compared with the emulator.
         usd_at_most: The bound that was computed before the start.
         usd_per_hour: The price of a node.
-        left: What could not be removed.
+        left: Resources that could not be removed.
         problem: The error that ended the test, or None.
     """
 
@@ -62,17 +62,17 @@ class SelftestReport:
 
     @property
     def passed(self) -> bool:
-        """Whether all answers are equal, the run succeeded, and nothing is left."""
+        """True if all answers are equal, the run succeeded, and nothing is left."""
         ok = self.training is None or not self.training.problem
         return ok and not (self.different or self.left or self.problem)
 
     @property
     def usd(self) -> float:
-        """The cost of everything."""
+        """The total cost."""
         return sum(line.usd for line in self.bill)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document; bodies only of answers that differ."""
+        """Return the document, with bodies only of answers that differ."""
         training = self.training
         return {
             "target": self.target,
@@ -122,7 +122,7 @@ class SelftestReport:
         return f"{equal} of {len(self.steps)} answers equal those of the emulator."
 
     def write(self, path: Path) -> Path:
-        """Write the JSON to `path` and the page beside it. Return the path of the page."""
+        """Write the JSON to `path` and the page next to it. Return the path of the page."""
         page = path.with_suffix(".md")
         try:
             path.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
@@ -134,7 +134,7 @@ class SelftestReport:
 
 @contextmanager
 def charging(report: SelftestReport, what: str, usd_per_hour: float) -> Generator[None]:
-    """Add the time of the block to the bill, also after an error."""
+    """Add the time of the block to the bill, even after an error."""
     began = time.monotonic()
     try:
         yield

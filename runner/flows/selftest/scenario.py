@@ -16,7 +16,7 @@ _MACHINE: dict[str, Any] = {
     "nodeAgentSKUId": "batch.node.ubuntu 22.04",
 }
 _SIZED: dict[str, Any] = {"vmSize": VM_SIZE, "virtualMachineConfiguration": _MACHINE}
-# The node goes at a fixed time, even if the computer that runs the scenario does not come back.
+# The node is removed at a fixed time, even if this machine stops before.
 _WORK = '$TargetLowPriorityNodes = time() < time("{until}") ? 1 : 0;'
 
 
@@ -27,8 +27,8 @@ class Ask:
     Attributes:
         until: Repeat it until a value of the answer (`value.0.state`; `status` is the status) is
             one of these.
-        keep: Names for values of the answer: `etag` of the header, or a path into the body.
-        on_node: It needs the node of the scenario.
+        keep: Names for values of the answer: `etag` of the header, or a path in the body.
+        on_node: True if the request needs the node of the scenario.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Ask:
 
 
 def scenario() -> tuple[Ask, ...]:
-    """Return all steps. Delete what is `CREATED` after them."""
+    """Return all steps. The caller deletes `CREATED` afterwards."""
     return (*_ACCOUNT, *_POOLS, *_AUTOSCALE, *_JOBS, *_TASKS, *_NODES, *_FILES, *_ENDS)
 
 

@@ -30,7 +30,7 @@ _DENIED = (401, 403)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The answers of the emulator; `suffix` is the end of the names in its requests."""
+    """The answers of the emulator; `suffix` is the suffix of the names in its requests."""
 
     suffix: str
     answers: Sequence[Answer]
@@ -55,9 +55,9 @@ def run_selftest(
 
     Args:
         settings: The settings of the target.
-        expected: What the target is compared with.
+        expected: The answers to compare with.
         training: The run to submit, or None for the comparison alone.
-        report: What was found is added to it, also before an error.
+        report: Receives the findings, even before an error.
         on_progress: Called with every step.
     """
     if settings.target == "local":
@@ -71,7 +71,7 @@ def run_selftest(
         try:
             report.steps = compare(contract.answers(), expected.answers)
         except BaseException:
-            if settings.target == "local":  # on Azure, all goes with the stack, and sooner
+            if settings.target == "local":  # on Azure, the stack is deleted with everything in it
                 report.left += contract.clean_up()
             raise
         report.left += contract.clean_up()
@@ -93,8 +93,8 @@ def _await_access(connection: Connection, on_progress: OnProgress) -> None:
             raise RunnerError(
                 "R-SELFTEST-ACCESS",
                 f"account {connection.outputs.batch_account} denies access",
-                why=f"its role assignments had no effect in {_ACCESS_LIMIT_S / 60:.0f} minutes",
-                fix="run `runner check`, and try again",
+                why=f"its role assignments had no effect after {_ACCESS_LIMIT_S / 60:.0f} minutes",
+                fix="run `runner check`, then try again",
                 exit_code=ExitCode.ACCESS,
             )
         on_progress(Progress("access", "progress", "waiting for the role assignments"))
@@ -103,7 +103,7 @@ def _await_access(connection: Connection, on_progress: OnProgress) -> None:
 
 @contextmanager
 def reporting(report: SelftestReport) -> Generator[None]:
-    """Note in the report when the block ended, and the error that ended it."""
+    """Record in the report when the block ended, and the error that ended it."""
     try:
         yield
     except RunnerError as err:
@@ -112,7 +112,7 @@ def reporting(report: SelftestReport) -> Generator[None]:
         report.problem = report.problem or RunnerError(
             "R-SELFTEST-INTERRUPTED",
             "the self-test was interrupted",
-            fix="run it again",
+            fix="run the self-test again",
             exit_code=ExitCode.INTERRUPTED,
         )
         raise

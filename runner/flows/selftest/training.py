@@ -1,4 +1,4 @@
-"""Train MNIST on one node, take the node away once, and download the exported model."""
+"""Train MNIST on one node, evict the node once, and download the exported model."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from runner.protocol.models import ModelRequest
 from runner.protocol.results import SIDE_STAGES, StageEvent, StageState
 from runner.protocol.run_spec import RunSpec
 
-# The first epochs take seconds, and some are left when the node goes.
+# The first epochs take seconds, and some remain when the node is evicted.
 _PARAMS = {"local": ("epochs=12", "subset=6000"), "azure": ("epochs=40",)}
 _MODEL_FILE = "model.keras"
-_NAME = "selftest"  # of the experiment and of the model
+_NAME = "selftest"  # name of the experiment and of the model
 _STAGE = "training"
 _ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingReport:
-    """What the run showed; `problem` is empty if everything is as it should be."""
+    """The findings about the run; `problem` is empty if it did as expected."""
 
     run_id: str
     state: str
@@ -59,12 +59,12 @@ def check_training(settings: Settings, data: Path | None) -> CheckedRun:
 
 
 class EvictedTraining:
-    """One run whose node is taken away after its first metric.
+    """One run whose node is evicted after its first metric.
 
     Args:
         checked: What `check_training` returned.
         settings: The settings of the target.
-        limit_s: How long the run may take, with its time in the queue; it is cancelled then.
+        limit_s: Maximum time of the run, including the queue; then it is cancelled.
         on_progress: Called with every stage.
     """
 
@@ -82,7 +82,7 @@ class EvictedTraining:
         """Submit the run, watch it to its end, and download its model.
 
         Raises:
-            RunnerError: it could not be submitted, did not end in time, or has no model.
+            RunnerError: the run was not submitted, did not end in time, or has no model.
         """
         began = time.monotonic()
         session, record = start_run(self._checked, self._settings, self._on_progress, self._warn)
@@ -112,9 +112,9 @@ class EvictedTraining:
         )
 
     def clean_up(self) -> list[Leftover]:
-        """Remove the version of the model that the run became. Return what is left."""
+        """Remove the model version of the run. Return what could not be removed."""
         if self._settings.target != "local" or not self._model:
-            return []  # everything goes with the stack
+            return []  # the stack is deleted with everything in it
         from runner.azure.auth.credentials import connect  # noqa: PLC0415
 
         try:
@@ -140,14 +140,14 @@ class EvictedTraining:
         raise AssertionError("watching ends with RunEnded")
 
     def _evict(self, connection: Connection, record: RunSpec) -> None:
-        """Take away the node of the first attempt."""
+        """Evict the node of the first attempt."""
         [first, *_] = load_attempts(runs_container(connection), record.run_id)
         self._evicted = first.node
         if self._settings.target == "local":
             evict(self._settings, node=first.node, notice_s=0)
         else:
             restart_node(connection, record.pool, first.node)
-        self._on_progress(Progress("eviction", "end", f"node {first.node} was taken away"))
+        self._on_progress(Progress("eviction", "end", f"node {first.node} was evicted"))
 
     def _fetch(self, connection: Connection, record: RunSpec) -> Path | None:
         model = settle_model(connection, record, self._on_progress)
@@ -172,9 +172,9 @@ class EvictedTraining:
 
 
 def restart_node(connection: Connection, pool_id: str, node_id: str) -> None:
-    """Reboot a node at once; its tasks return to the queue, as at an eviction.
+    """Reboot a node at once; its tasks return to the queue, as after an eviction.
 
-    Azure does not evict on request, and refuses to remove nodes of a pool with autoscale.
+    Azure does not evict on request, and rejects the removal of nodes from a pool with autoscale.
     """
     path = f"/pools/{pool_id}/nodes/{node_id}/reboot"
     answer = send_raw(connection, "POST", path, {"nodeRebootOption": "requeue"})
@@ -192,7 +192,7 @@ def _problem(state: str, reason: str, attempts: int, file: Path | None) -> str:
     if state != "succeeded":
         return f"the run is {state}: {reason}" if reason else f"the run is {state}"
     if attempts != _ATTEMPTS:
-        return f"{attempts} attempts, expected {_ATTEMPTS}: the eviction was not survived in one"
+        return f"{attempts} attempts, expected {_ATTEMPTS}: the run did not survive one eviction"
     return "" if file else f"the run has no {_MODEL_FILE}"
 
 
@@ -200,7 +200,7 @@ def _too_late(record: RunSpec, limit_s: float) -> RunnerError:
     return RunnerError(
         "R-SELFTEST-TIMEOUT",
         f"run {record.run_id} did not end within {limit_s / 60:.0f} minutes",
-        why="the pool may have got no spot node, or the service is slow",
-        fix="run `runner check`, and try again later",
+        why="the pool may not have got a spot node, or the service is slow",
+        fix="run `runner check`, then try again later",
         exit_code=ExitCode.CAPACITY,
     )

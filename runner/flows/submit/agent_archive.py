@@ -25,10 +25,10 @@ MAIN = "from runner.node.agent.main import start\n\nstart()\n"
 
 
 def build_agent() -> bytes:
-    """Return the agent as a `.pyz`, which is kept in the home: to compile it takes half a second.
+    """Return the agent as a `.pyz`, cached in the home, because compiling takes half a second.
 
-    Its bytes depend on the sources and on the version of Python only. It is not compressed:
-    compressed bytes differ between zlib versions, and start-up is quicker.
+    Its bytes depend only on the sources and the version of Python. It is not compressed, because
+    compressed bytes differ between zlib versions, and for a faster start.
     """
     sources = read_sources()
     digest = hashlib.sha256(MAGIC_NUMBER)
@@ -69,7 +69,7 @@ def pack(sources: Mapping[str, bytes]) -> bytes:
         _add(archive, "runner/__init__.py", b"")
         for name, source in sources.items():
             _add(archive, name, source)
-            if not name.startswith("runner/hooks/"):  # which scripts import with their own Python
+            if not name.startswith("runner/hooks/"):  # scripts import these with their own Python
                 _add(archive, f"{name}c", _compiled(source, name))
     return b"#!/usr/bin/env python3\n" + packed.getvalue()
 
@@ -77,20 +77,20 @@ def pack(sources: Mapping[str, bytes]) -> bytes:
 def _compiled(source: bytes, name: str) -> bytes:
     """Return the byte code of a module for nodes with the Python of this machine.
 
-    A third of a second of each start is saved, which short trials of a sweep notice. Another Python
-    ignores it for its magic number and compiles the source. It is not compared with the source
-    ("unchecked hash-based", PEP 552).
+    It saves a third of a second of each start, which matters for short trials of a sweep. Another
+    Python ignores it because of its magic number, and compiles the source. It is not compared with
+    the source ("unchecked hash-based", PEP 552).
     """
     code = compile(source, name, "exec", dont_inherit=True, optimize=0)
     flags = _UNCHECKED_HASH.to_bytes(4, "little")
-    # Version 2 has no references, which depend on what else is in memory.
+    # Version 2 has no references, which depend on other objects in memory.
     return MAGIC_NUMBER + flags + source_hash(source) + marshal.dumps(code, 2)
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     info = zipfile.ZipInfo(name, EPOCH)
     info.external_attr = 0o644 << 16
-    info.create_system = 3  # Unix, also when packed on Windows
+    info.create_system = 3  # Unix, even if packed on Windows
     archive.writestr(info, content)
 
 

@@ -1,4 +1,4 @@
-"""Validate the tasks of a file, and make the group in which they are submitted."""
+"""Validate the tasks of a file, and create the group of its runs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A file of tasks, or a sweep, after validation; `runs` are in an order in which they may run.
+    """A validated file of tasks or sweep; `runs` are in a valid order of execution.
 
-    `trials` are the swept parameters of each task of a sweep.
+    `trials` has the swept parameters of each task of a sweep.
     """
 
     file: SubmitFile
@@ -49,7 +49,7 @@ class CheckedFile:
 
     @property
     def is_single(self) -> bool:
-        """Return True for one task on one node: a schedule of it creates runs, not groups."""
+        """Return True for one task on one node, for which a schedule creates runs, not groups."""
         return [run.recipe.resources.nodes for run in self.runs.values()] == [1]
 
 
@@ -71,9 +71,9 @@ def check_file(file: SubmitFile, path: Path, request: GroupRequest) -> CheckedFi
 
 
 def _caps(total: object | None, recipes: Mapping[str, Recipe]) -> dict[str, int | None]:
-    """Return the share of each task in the cap: an equal one of `total`, else its recipe's.
+    """Return the cap of each task: an equal share of `total`, else that of its recipe.
 
-    One job has one limit, so the cap of the job is their sum.
+    A job has one limit, so its cap is the sum.
     """
     if total is None:
         return {name: recipe.max_cost_micros for name, recipe in recipes.items()}
@@ -120,9 +120,9 @@ def new_group(submission: CheckedFile, pool: PoolOutput, created: datetime) -> R
 
 
 def resolve_task_input(document: Mapping[str, Any], group: RunGroup) -> Mapping[str, Any]:
-    """Return an input of a task with what the group decides.
+    """Return an input of a task, completed from the group.
 
-    `{run: TASK}` gets the ID of that task's run, the results of all trials the ID of the group.
+    `{run: TASK}` gets the run ID of that task; the results of all trials get the group ID.
     """
     if document["kind"] == TRIALS_INPUT:
         return {"kind": TRIALS_INPUT, "group": group.group_id}
@@ -163,7 +163,7 @@ def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path, memo: Memo)
         raise RunnerError(
             "R-SUBMIT-AFTER",
             f"task {name}: its train.yaml has `after: {list(recipe.after)}`",
-            why="the order of tasks is set in the file",
+            why="the file of tasks decides their order",
             fix=f"move `after` from train.yaml to task {name} of the file",
         )
     defaults = file.defaults
@@ -228,15 +228,15 @@ def _by_task(texts: Sequence[str], recipes: Mapping[str, Recipe]) -> dict[str, l
         task, dot, rest = text.partition(".")
         if not dot or "=" in task:
             raise RunnerError(
-                "R-SET-FORM", f"--set {text!r} is not task.param=value",
+                "R-SET-FORM", f"invalid --set {text!r}: expected TASK.PARAM=VALUE",
                 fix=f"--set {next(iter(recipes))}.{text if '=' in text else 'epochs=VALUE'}",
             )  # fmt: skip
         if task not in recipes:
             raise RunnerError(
                 "R-SET-UNKNOWN",
                 f"--set {text!r}: unknown task {task!r}",
-                why=f"tasks are: {', '.join(recipes)}",
-                fix=near(task, recipes) or "use one of these",
+                why=f"tasks: {', '.join(recipes)}",
+                fix=near(task, recipes) or "use one of these tasks",
             )
         found[task].append(rest)
     return found

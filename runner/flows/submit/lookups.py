@@ -39,7 +39,7 @@ _FAILED = "R-AFTER-FAILED"
 
 @dataclass(slots=True)
 class Lookups:
-    """The questions of one submission to the services. Raises what the services refuse.
+    """The questions of one submission to the services. Raises their errors.
 
     With `preview`, an unanswered question is listed in `unknown` as (what, why). After a service
     did not respond, no further question is asked. `notes` are warnings.
@@ -47,12 +47,12 @@ class Lookups:
 
     connection: Connection | None
     preview: bool = False
-    why: str = "the local services do not run"
+    why: str = "the local services are not running"
     unknown: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     notes: list[str] = field(default_factory=list[str])
 
     def ask(self, what: str, question: Callable[[Connection], T], otherwise: T) -> T:
-        """Return the answer to a question, or `otherwise` if a preview gets none."""
+        """Return the answer to a question, or `otherwise` if a preview gets no answer."""
         if self.connection is not None:
             try:
                 return question(self.connection)
@@ -64,7 +64,7 @@ class Lookups:
         return otherwise
 
     def input(self, name: str, document: Mapping[str, Any], whose: str = "") -> Mapping[str, Any]:
-        """Return an input's entry in run.json, with what only the services know."""
+        """Return the entry of an input in run.json, completed by the services."""
         what = f"input {name}{whose}"
         if self.preview and document["kind"] == "share":
             self.ask(what, lambda connection: self._share(connection, what, document), None)
@@ -75,7 +75,7 @@ class Lookups:
         )
 
     def _share(self, connection: Connection, what: str, document: Mapping[str, Any]) -> None:
-        """Note a missing path: an earlier run may still write it, or the pool may mount it."""
+        """Warn about a missing path, which an earlier run may still write or the pool may mount."""
         path = str(document["path"])
         with open_store(connection, SHARE) as store:
             # The path may begin with the name of the mount.
@@ -87,7 +87,7 @@ class Lookups:
     def note_unfinished(
         self, named: Mapping[str, Mapping[str, Any]], awaited: Collection[str], whose: str, fix: str
     ) -> None:
-        """Note, in a preview, inputs of active runs that are not predecessors."""
+        """Warn, in a preview, about inputs from active runs that are not predecessors."""
         for name, document in named.items():
             run_id = str(document.get("run_id") or "")
             if not self.preview or document["kind"] != "run" or not run_id or run_id in awaited:
@@ -115,7 +115,7 @@ def _goes_on(connection: Connection, run_id: str) -> bool:
 
 
 def is_resolved(document: Mapping[str, Any]) -> bool:
-    """Return True unless only the services know what an input is: blobs, or outputs of a run."""
+    """Return False for blobs and outputs of a run, which only the services can resolve."""
     return not (
         (document["kind"] == "blob" and "files" not in document)
         or (document["kind"] == "run" and "run_id" not in document)
@@ -135,7 +135,7 @@ def resolve_input(
 
 
 def _check_outputs(connection: Connection, spec: InputSpec, path: str) -> None:
-    """Refuse outputs that the node would refuse. An active run is accepted."""
+    """Reject outputs that the node would reject. Accept an active run."""
     result = load_result(runs_container(connection), spec.source)
     if result is None:
         return
@@ -145,8 +145,8 @@ def _check_outputs(connection: Connection, spec: InputSpec, path: str) -> None:
         raise refused_input(spec, f"run {spec.source} {how}, so it has no outputs", fix)
     names = [file.path for file in result.outputs]
     if not any(is_selected_output(name, path) for name in names):
-        what = f"run {spec.source} has no output {path or 'at all'}"
-        fix = f"it wrote {', '.join(names[:10]) or 'nothing'}: runner files ls {spec.source}"
+        what = f"run {spec.source} has no output{f' {path}' if path else 's'}"
+        fix = f"outputs: {', '.join(names[:10]) or 'none'}; see `runner files ls {spec.source}`"
         raise refused_input(spec, what, fix)
 
 
@@ -164,7 +164,7 @@ def _listed(connection: Connection, name: str, source: str) -> dict[str, Any]:
     except RunnerError as err:
         if err.code != "R-CONTAINER-MISSING":
             raise
-        fix = "write container/prefix of the storage account of the target"
+        fix = "use container/prefix in the storage account of the target"
         raise refused_input(spec, f"container {container!r} does not exist", fix) from err
     single = next((blob for blob in blobs if blob.name == prefix), None)
     if single is not None:
@@ -203,7 +203,7 @@ def blob_document(
 
 
 def _refuse_nested(spec: InputSpec, names: set[str]) -> None:
-    """Refuse blobs `a` and `a/b`, which cannot both be files of one folder."""
+    """Reject blobs `a` and `a/b`, which cannot both be files of one folder."""
     for name in names:
         parents = (name[:at] for at, char in enumerate(name) if char == "/")
         if both := next((parent for parent in parents if parent in names), None):
@@ -212,13 +212,13 @@ def _refuse_nested(spec: InputSpec, names: set[str]) -> None:
 
 
 # Batch supports dependencies only between tasks of one job. A run therefore joins the job of its
-# active predecessors; runs that have ended are only checked. An agent that waited on a node would
-# cost money meanwhile, and on a pool of one node it would wait forever.
+# active predecessors; ended ones are only checked. An agent that waited on a node would cost money,
+# and on a pool with one node it would wait forever.
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The predecessors of a run, the tasks of the active ones, and the job of these."""
+    """The predecessors of a run, and the tasks and job of the active ones."""
 
     after: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
@@ -247,7 +247,7 @@ def resolve_after(connection: Connection, references: Sequence[str], run: Waitin
 
 
 def after_again(connection: Connection, record: RunSpec, *, began: bool) -> dict[str, str]:
-    """Return the predecessors of a repetition, by those of the original run.
+    """Return the predecessors of a repetition, by the predecessors of the original run.
 
     A failed predecessor is replaced by its newest repetition that may succeed. If the original run
     has started (`began`), its predecessors are not checked.
@@ -262,7 +262,7 @@ def after_again(connection: Connection, record: RunSpec, *, began: bool) -> dict
         except RunnerError as err:
             if err.code != "R-RUN-UNKNOWN" or not began:
                 raise
-            continue  # deleted since
+            continue  # deleted in the meantime
         if not began:
             before = _may_succeed(connection, before, record)
         found[run_id] = before.run_id
@@ -318,7 +318,7 @@ def _never(record: RunSpec, result: RunResult | None) -> RunnerError:
     return RunnerError(
         _FAILED,
         f"the run would never start: {record.run_id} did not succeed",
-        why=how or "its task was deleted and it has no result",
+        why=how or "its task was deleted, and it has no result",
         fix="use a run that succeeded or is active, or omit --after",
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -345,14 +345,14 @@ def _common_job(connection: Connection, run: WaitingRun, waiting: Sequence[RunSp
 
 
 def refuse_waiting(placement: Placement) -> None:
-    """Raise RunnerError if a run with a cost cap, which has a job of its own, waits for others."""
+    """Raise RunnerError if a run with a cost cap, which has a separate job, waits for others."""
     if not placement.depends_on:
         return
     first = placement.depends_on[0]
     raise RunnerError(
         "R-AFTER-JOB",
         "Batch cannot make this run wait: a task can only depend on tasks of its job",
-        why=f"a run with a cost cap has a job of its own, and {first} is in job {placement.job_id}",
+        why=f"a run with a cost cap has a separate job, but {first} is in job {placement.job_id}",
         fix=f"wait with `runner attach {first}`, then run this command again; or submit both "
         "in one file with `max_cost`",
     )

@@ -83,7 +83,7 @@ from runner.protocol.paths import MAX_ID, job_id_for, make_run_id
 from runner.protocol.run_spec import RunSpec
 
 Check = tuple[str, Callable[[Connection], object]]
-_MAX_JOB_NAME = MAX_ID - len("-9999")  # of a job whose name may get a number
+_MAX_JOB_NAME = MAX_ID - len("-9999")  # placeholder for a job whose name may get a number
 _PENDING = "decided when the run is submitted"
 
 
@@ -111,7 +111,7 @@ def open_and_plan(
     on_progress: OnProgress,
     on_warning: Callable[[str], None],
 ) -> tuple[Connection, SubmissionPlan]:
-    """Connect to the target, plan the submission, and pass on the warnings of the plan."""
+    """Connect to the target, plan the submission, and report the warnings of the plan."""
     connection, target = open_target(settings, on_progress)
     plan = plan_submission(submission, target, on_progress)
     for text in plan.warnings:
@@ -127,19 +127,21 @@ def preview_target(settings: Settings) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """The plan of a run, its files and its secrets, of which only the names are shown."""
+    """The plan of a run, with its files and its secrets, which are shown only by name."""
 
     plan: RunPlan
     files: RunFiles
     secrets: SecretValues
-    plan_in_job: Callable[[str], RunPlan] = field(repr=False, compare=False)  # with the same run ID
+    plan_in_job: Callable[[str], RunPlan] = field(
+        repr=False, compare=False
+    )  # plans again with the same run ID
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return problems that do not prevent the submission."""
         code, dataset = self.files.code, self.files.dataset
         short = ", ".join(self.secrets.short())
-        secrets = f"{short}: too short to be hidden in logs" if short else None
+        secrets = f"secret values too short to be hidden in logs: {short}" if short else None
         notice = dataset.notice if dataset else None
         packages = unread_packages(self.plan.recipe)
         found = (code.warning if code else None, packages, notice, secrets, *self.plan.warnings)
@@ -148,7 +150,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The Batch job of a submission; that of a schedule has no ID.
+    """The Batch job of a submission; a job of a schedule has no ID yet.
 
     `completes` is True if the job is known to end with its last task. `limit` ends a job with a
     cost cap, and its tasks.
@@ -165,7 +167,7 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionPlan:
-    """Everything that a submission writes; `runs` are in an order in which they may run.
+    """Everything that a submission writes; `runs` are in a valid order of execution.
 
     `home` is set if the local pool for containers must be created first. `cost` is None for nodes
     of this machine.
@@ -176,7 +178,7 @@ class SubmissionPlan:
     group: RunGroup | None = None
     home: Path | None = None
     notes: tuple[str, ...] = ()
-    unanswered: tuple[tuple[str, str], ...] = ()  # (what, why), of a preview
+    unanswered: tuple[tuple[str, str], ...] = ()  # (what, why) of unanswered questions in a preview
     preview: bool = False
     cost: SubmissionCost | None = None
 
@@ -195,7 +197,7 @@ class SubmissionPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return the warnings of all runs, each once, and the notes of the lookups."""
+        """Return the distinct warnings of all runs, and the notes of the lookups."""
         # Trials have the same files, recipe and pool.
         trials = frozenset(islice(self.group.trials, 1, None) if self.group else ())
         runs = (run for name, run in self.runs.items() if name not in trials)
@@ -203,7 +205,7 @@ class SubmissionPlan:
         return (*dict.fromkeys(texts), *self.notes, *(self.cost.warnings if self.cost else ()))
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """Return run.json of every run; data that is not downloaded yet has only its name."""
+        """Return run.json of every run; data that is not downloaded yet has only a name."""
         found: dict[str, dict[str, Any]] = {}
         for name, run in self.runs.items():
             document = found[name] = run.plan.to_spec().to_json()
@@ -219,7 +221,7 @@ class SubmissionPlan:
         return "; ".join(f"{', '.join(what)}: {why}" for why, what in by_why.items())
 
     def unanswered_json(self) -> list[dict[str, str]]:
-        """Return the unanswered questions for programs."""
+        """Return the unanswered questions for `-o json`."""
         return [{"what": what, "why": why} for what, why in self.unanswered]
 
 
@@ -249,7 +251,7 @@ def plan_submission(
     questions to the services, as (what, question).
 
     Raises:
-        RunnerError: no pool fits, or the services refuse an input, a predecessor or the job.
+        RunnerError: no pool fits, or the services reject an input, a predecessor or the job.
             Nothing has been downloaded.
     """
     memo, lookups = Memo(), Lookups(target.connection, target.preview)
@@ -267,7 +269,7 @@ def plan_submission(
     if cost is None and any(
         each.run.recipe.max_cost_micros is not None for each in drafts.values()
     ):
-        lookups.notes.append("the cost cap limits nothing here: the nodes of this machine are free")
+        lookups.notes.append("the cost cap has no effect: nodes on this machine are free")
     if cap is not None:
         drafts = {name: _limited(draft, cap, group is not None) for name, draft in drafts.items()}
     first = next(iter(drafts.values()))
@@ -301,16 +303,16 @@ def _price(
         uncapped = next(draft for draft in drafts if draft.run.recipe.max_cost_micros is None)
         raise RunnerError(
             "R-COST-GROUP",
-            "some tasks of the file have a cost cap, others have none",
-            why=f"{uncapped.run.recipe.name} has none, and one limit ends the job of all tasks",
-            fix="set `max_cost` of the file, or use --max-cost",
+            "some tasks of the file have a cost cap, others do not",
+            why=f"{uncapped.run.recipe.name} has none, but one limit ends the job of all tasks",
+            fix="set `max_cost` for the whole file, or use --max-cost",
         )
     if capped and scheduled:
         raise RunnerError(
             "R-COST-SCHEDULE",
             "a schedule cannot have a cost cap",
-            why="its limits would be computed with the prices of today for all of its runs",
-            fix="remove `max_cost`, and set `timeout` and `spend_cap_usd_per_hour` of the pool",
+            why="its limits would be computed with present prices for all later runs",
+            fix="remove `max_cost`; set `timeout`, and `spend_cap_usd_per_hour` of the pool",
         )
     work = [
         to_work(draft.run.recipe, waits=in_group and bool(draft.placement.depends_on))
@@ -327,7 +329,7 @@ def _price(
 
 
 def _limited(draft: _Draft, cap: CostCap, in_group: bool) -> _Draft:
-    """Return the draft with the limits of its cap, in a job of its own."""
+    """Return the draft with the limits of its cap, in a separate job."""
     if not in_group:
         refuse_waiting(draft.placement)
     recipe, placement = draft.run.recipe, draft.placement
@@ -376,7 +378,7 @@ def _read_group(
     drafts: dict[str, _Draft] = {}
     read: tuple[PoolChoice, RunFiles, RunInputs] | None = None
     for name, run in runs.items():
-        # Trials differ in parameters only, or in the blob that they read.
+        # Trials differ only in parameters, or in the blob that they read.
         if read is None or name not in submission.trials:
             with of_task(name):
                 choice = _choose_pool(run, pool.id, outputs)
@@ -401,7 +403,7 @@ def _read_group(
 def _look_up_all(
     drafts: Mapping[str, _Draft], group: RunGroup | None, target: Target, lookups: Lookups
 ) -> dict[str, _Draft]:
-    """Return the drafts with what only the services know, which is the same for all trials."""
+    """Return the drafts, completed by the services; the answers are the same for all trials."""
     if group is None or not group.trials:
         return {
             name: _look_up(draft, name, group, target, lookups) for name, draft in drafts.items()
@@ -426,7 +428,7 @@ def _look_up_all(
 def _look_up(
     draft: _Draft, name: str, group: RunGroup | None, target: Target, lookups: Lookups
 ) -> _Draft:
-    """Return the draft with the inputs and predecessors that only the services know."""
+    """Return the draft with inputs and predecessors resolved by the services."""
     recipe, placement = draft.run.recipe, draft.placement
     whose = f" of {name}" if group else ""
     named = {key: lookups.input(key, one, whose) for key, one in draft.inputs.named.items()}
@@ -478,7 +480,7 @@ def _find_job(
 def find_job(
     connection: Connection, placement: Placement, priority: int, *, in_group: bool = False
 ) -> JobPlan:
-    """Return the job for a task: an open one, or one that is to be created."""
+    """Return the job for a task: an open one, or one to be created."""
     if placement.depends_on and not in_group:  # the job of its predecessors
         return JobPlan(placement.job_id, True, placement.pool.id, priority)
     found = find_open_job(connection, placement.job_id, placement.pool.id)
@@ -529,7 +531,7 @@ def _preview(runs: Mapping[str, PlannedRun], lookups: Lookups, *, in_group: bool
 class RepeatRequest:
     """The request to repeat a run (`retry`, `resume`, `reproduce`), or to trigger a schedule.
 
-    A triggered run is named after the schedule, has the agent of the template, and no origin.
+    A triggered run has the name of the schedule, the agent of the template, and no origin.
     A trial of a sweep stays in its `group`, in the job of it or the next one of that name, and has
     the `identity` that was claimed for it. A new job runs `max_parallel` tasks at the same time.
     """
@@ -550,7 +552,7 @@ def plan_repetition(
 
     Raises:
         RunnerError: the pool or a secret is missing, a changed parameter is unknown, or the
-            services refuse the job or a predecessor.
+            services reject the job or a predecessor.
     """
     record, asked, outputs = request.record, request.asked, connection.outputs
     change_params(record, asked.overrides)

@@ -44,12 +44,12 @@ _DATA_DIR = "RUNNER_DATA_DIR"
 _OF_SERVICES = ("AZ_BATCH", "AZUREML_", "AZURE_ML_")  # variables of Batch, Batch AI and Azure ML
 _OF_AN_INPUT = re.compile(r"(?:AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)(\w+)")
 MAX_FILES = 50_000  # run.json lists every file of an input
-_UPLOADED = "inputs"  # the folder of local inputs in the `data` container
+_UPLOADED = "inputs"  # folder of local inputs in the `data` container
 _GIT_TIMEOUT_S = 5.0
 
 
 class Memo:
-    """A cache of everything that one submission has read, by source."""
+    """A cache of everything that one submission reads, by source."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, Any] = {}
@@ -78,7 +78,7 @@ class TrainOptions:
 class CheckedRun:
     """A recipe and its options after validation, with the values of its secrets.
 
-    `resolved` are entries of inputs in run.json that were looked up already, by name.
+    `resolved` has entries of inputs in run.json that are resolved already, by name.
     """
 
     recipe: Recipe
@@ -113,7 +113,7 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
     return CheckedRun(recipe, request, values, options.data, options.insisted)
 
 
-# What the agent sets for every script (docs/run-format.md), and what every node has.
+# Variables that the agent sets for every script (docs/run-format.md) and that every node has.
 _ALWAYS_SET = (
     "RUNNER_RUN_ID",
     "RUNNER_ATTEMPT",
@@ -131,9 +131,9 @@ _ALWAYS_SET = (
 
 
 def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_data: bool) -> None:
-    """Raise RunnerError if the command refers to a variable that no node will set.
+    """Raise RunnerError if the command refers to a variable that will not be set on a node.
 
-    What an image or a framework sets is not known here: the node checks such names.
+    Variables of an image or a framework are unknown here; the node checks them.
     """
     known = {
         *_ALWAYS_SET,
@@ -156,16 +156,16 @@ def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_d
             raise RunnerError(
                 "R-COMMAND-VARIABLE",
                 f"the command refers to ${name}, which is not set on the node",
-                why="$NAME and ${NAME} stand for the values of variables of the node",
+                why="$NAME and ${NAME} are replaced by variables of the node",
                 fix=_variable_fix(name, of_input[1] if of_input else None, known),
             )
 
 
 def _variable_fix(name: str, of_input: str | None, known: Collection[str]) -> str:
     if name == _DATA_DIR:
-        return "name its data: --data PATH, or `dataset` in train.yaml"
+        return "pass the data with --data PATH, or set `dataset` in train.yaml"
     if of_input is not None:
-        return f"name the input: --input {of_input}=PATH"
+        return f"pass the input: --input {of_input}=PATH"
     from runner.core.yaml_files import near  # noqa: PLC0415  only a mistake needs it
 
     return near(name, known) or f"set {name} under `env`, or write $${name} for the text itself"
@@ -182,7 +182,7 @@ class NamedInput:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The uploads of a run; None for parts that are stored, or not downloaded yet."""
+    """The uploads of a run; None for parts that are stored already or not downloaded yet."""
 
     code: CodeArchive | None
     agent: bytes | None
@@ -284,9 +284,9 @@ def prepare_inputs(
     on_progress: OnProgress,
     memo: Memo | None = None,
 ) -> tuple[NamedInput, ...]:
-    """Describe inputs without the services, and hash local files. Raise RunnerError.
+    """Describe inputs without the services, and hash local files.
 
-    The entry of a data set that is not cached has its name, but no files.
+    The entry of a data set that is not cached has a name, but no files.
     """
     memo = memo or Memo()
     return tuple(_prepare(spec, outputs, home, on_progress, memo) for spec in specs)
@@ -302,7 +302,7 @@ def _prepare(
             dataset = _stored_dataset(spec.source, home, memo, on_progress, fetch=False)
         except RunnerError as err:
             fix = "use dataset:mnist, or a path, blob: or https:// for other data"
-            raise refused_input(spec, "runner cannot download this data set", fix) from err
+            raise refused_input(spec, "there is no download for this data set", fix) from err
         if dataset is not None:
             return _uploaded(spec, dataset, dataset.name, single=None)
     if spec.kind == "url":
@@ -340,7 +340,7 @@ def _uploaded(spec: InputSpec, dataset: Dataset, folder: str, *, single: str | N
 
 
 def local_paths(specs: Sequence[InputSpec], folder: Path) -> tuple[Path, ...]:
-    """Return the inputs below the recipe's folder, which are uploaded as inputs, not as code."""
+    """Return inputs below the recipe's folder, which are uploaded as inputs, not as code."""
     root = folder.resolve()
     paths = (
         ((spec.base or Path.cwd()) / Path(spec.source).expanduser()).resolve()
@@ -362,7 +362,7 @@ def refused_input(spec: InputSpec, problem: str, fix: str) -> RunnerError:
     return RunnerError(
         "R-INPUT",
         f"input {spec.name}: {problem}",
-        why=f"it is {spec.kind}: {spec.source}",
+        why=f"the input is {spec.kind}: {spec.source}",
         fix=fix,
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -433,5 +433,5 @@ def _requirements_sha256(recipe: Recipe) -> str | None:
 
 
 def run_id_suffix() -> str:
-    """Return four random letters or digits, which distinguish runs of the same second."""
+    """Return four random letters or digits to distinguish runs of the same second."""
     return "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))

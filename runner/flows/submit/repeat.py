@@ -64,7 +64,7 @@ def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow
         for row in rows
         if row.status and row.status.state in _FAILED and row.run_id not in repeated
     }
-    # A run comes after its predecessors, as it has to wait for their repetitions.
+    # Predecessors come first, because a run waits for their repetitions.
     after = {
         run_id: [before for before in row.record.after if before in found] if row.record else []
         for run_id, row in found.items()
@@ -122,7 +122,9 @@ def resume_run(
         raise _no_such_checkpoint(record, state, number, list_checkpoints(container, record.run_id))
     if found is None:
         problems = incomplete_checkpoints(container, record.run_id)
-        wrote_none = "its script saved none in $RUNNER_CHECKPOINT_DIR, or ended before the first"
+        wrote_none = (
+            "its script saved none in $RUNNER_CHECKPOINT_DIR, or ended before the first one"
+        )
         raise RunnerError(
             "R-RESUME-NOTHING",
             f"{record.run_id} has no complete checkpoint",
@@ -136,7 +138,7 @@ def resume_run(
 
 
 def _start_over(record: RunSpec, state: RunState) -> str:
-    """Return the command that repeats an ended run; only one that failed can be retried."""
+    """Return the command that repeats an ended run; only unsuccessful runs can be retried."""
     return f"runner {'retry' if state in _TO_RETRY else 'reproduce'} {record.run_id}"
 
 
@@ -147,8 +149,8 @@ def _no_such_checkpoint(
     return RunnerError(
         "R-RESUME-NOTHING",
         f"{record.run_id} has no complete checkpoint {number}",
-        why=f"its checkpoints: {names}; older ones are deleted",
-        fix=f"choose one of them, or start from the beginning: {_start_over(record, state)}",
+        why=f"checkpoints: {names}; older ones are deleted",
+        fix=f"use one of them, or start from the beginning: {_start_over(record, state)}",
     )
 
 
@@ -171,7 +173,7 @@ def whole_record(record: RunSpec) -> Generator[None]:
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
         raise RunnerError(
             "R-RUN-BROKEN",
-            f"run.json of {record.run_id} is incomplete: the run cannot be repeated",
+            f"cannot repeat {record.run_id}: its run.json is incomplete",
             why=f"{type(err).__name__}: {err}",
             fix="run `runner train RECIPE` again",
             exit_code=ExitCode.RUN_FAILED,
@@ -204,7 +206,7 @@ def _not_to_retry(record: RunSpec, state: RunState) -> RunnerError:
         return _goes_on(record, state)
     return RunnerError(
         "R-RETRY-STATE",
-        f"{record.run_id} is {state.value}: there is nothing to retry",
+        f"cannot retry {record.run_id}: it is {state.value}",
         why="only failed, cancelled and lost runs can be retried",
         fix=f"run `runner reproduce {record.run_id}` to repeat it and compare the results",
     )
@@ -214,7 +216,7 @@ def _goes_on(record: RunSpec, state: RunState) -> RunnerError:
     return RunnerError(
         "R-RUN-GOES-ON",
         f"{record.run_id} is {state.value}",
-        why="it is still active, and continues by itself after an eviction",
+        why="the run is still active, and continues by itself after an eviction",
         fix=f"run `runner attach {record.run_id}`, or `runner cancel {record.run_id}` first",
     )
 
@@ -240,7 +242,7 @@ def resume_trials(
     *,
     from_start: bool = False,
 ) -> dict[str, TrialAgain]:
-    """Submit the trials of a sweep that ended without success again.
+    """Submit the unsuccessful trials of a sweep again.
 
     Each continues from its newest checkpoint, if it has one. A trial that another client resumes at
     the same time is submitted once.
@@ -272,7 +274,7 @@ def resume_trials(
     done: dict[str, TrialAgain] = {}
     unstarted = [name for name in ended if waiting.unstarted(sweep.runs[name])]
     if any(row.record and row.record.max_cost_micros for row in rows.values()):
-        unstarted = []  # each trial has a job of its own
+        unstarted = []  # each trial has a separate job
 
     def resume(name: str) -> None:
         try:
@@ -285,7 +287,7 @@ def resume_trials(
             done[name] = err
         on_progress(Progress("resume", "progress", "", len(done), len(ended), "trials"))
 
-    in_parallel(resume, [name for name in ended if name not in unstarted])  # they go first
+    in_parallel(resume, [name for name in ended if name not in unstarted])  # submit these first
     if unstarted:
         done |= _requeue_unstarted(connection, sweep, unstarted, waiting, pool, most)
     if MERGE_TASK in sweep.runs and _merges_again(rows.get(sweep.runs[MERGE_TASK]), done):
@@ -308,7 +310,7 @@ def _requeue_unstarted(
     pool: str | None,
     most: int | None,
 ) -> dict[str, TrialAgain]:
-    """Add the tasks of trials again that no node has started.
+    """Add the tasks of trials again that have not started.
 
     They keep their runs: the document of the sweep gets their new job, once for all of them. A
     trial whose entry another client changes at the same time is left to that client.
@@ -352,7 +354,7 @@ def _requeue_unstarted(
     tasks = to_trial_tasks(planned.plan, connection, planned.secrets, mine)
     add_tasks(connection.batch_client(), job.job_id, tasks)
     close_when_done(connection, job.job_id)
-    # What an interrupted submission left to do is done: nobody has to cancel the sweep.
+    # This completes an interrupted submission, so nothing needs to be cancelled.
     container.delete(f"{SUBMITTING_FOLDER}{sweep.group_id}.json")
     return {
         name: _to_spec(mine, run_id) if run_id in mine.trials else None
@@ -391,7 +393,7 @@ def _merge_again(connection: Connection, sweep: RunGroup, pool: str | None) -> R
 
 
 def _await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[str]) -> None:
-    """Let the reports of trials say that they wait: failures of before must not stop the sweep."""
+    """Reset the reports of trials to waiting, so that earlier failures do not stop the sweep."""
     for blob, metadata in container.list_metadata(reports_folder(sweep.group_id)):
         report = TrialReport.parse(blob, metadata)
         if report is not None and report.name in trials and report.state == "failed":
@@ -417,7 +419,7 @@ def _resume_trial(
         raise RunnerError(
             "R-SWEEP-TRIAL-GONE",
             f"trial {name}: its runs were deleted",
-            fix="start another sweep for its parameters",
+            fix="start another sweep with these parameters",
         )
     record = parse_run(content, last)
     number = len(runs) + (last == runs[-1])

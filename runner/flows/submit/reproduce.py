@@ -33,7 +33,7 @@ from runner.protocol.results import OutputFile, RunResult
 from runner.protocol.run_spec import RunSpec
 
 FileVerdict = Literal["same", "same content", "differs", "missing", "new"]
-_LARGEST_BYTES = 4 << 30  # of a file that is downloaded to compare its content
+_LARGEST_BYTES = 4 << 30  # maximum size of a file that is downloaded for a comparison
 # Files that describe a model. They contain dates, durations and paths.
 _TEXTS = frozenset(
     (*(".json", ".jsonl", ".txt", ".log", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml"),
@@ -43,7 +43,7 @@ _TEXTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FileComparison:
-    """An output of two runs. `model`: it is part of the model, so the overall result needs it."""
+    """An output of two runs; `model` is True if it is part of the model and decides the result."""
 
     path: str
     verdict: FileVerdict
@@ -77,7 +77,7 @@ def find_drift(connection: Connection, record: RunSpec, pool: str | None) -> tup
     """Return the known differences to the original run, before anything is submitted.
 
     Raises:
-        RunnerError: code, data or result of the run is gone, so that it cannot be reproduced.
+        RunnerError: code, data or result of the run is missing, so it cannot be reproduced.
     """
     _succeeded(runs_container(connection), record)
     with whole_record(record):
@@ -91,7 +91,7 @@ def find_drift(connection: Connection, record: RunSpec, pool: str | None) -> tup
 
 
 def _input_drift(connection: Connection, record: RunSpec) -> list[Drift]:
-    """Return the inputs outside of our storage that changed, or whose content is not recorded."""
+    """Return external inputs that changed, or whose content is not recorded."""
     drift: list[Drift] = []
     for name, was in record.inputs.items():
         if was.get("kind") == "blob":
@@ -105,7 +105,7 @@ def _input_drift(connection: Connection, record: RunSpec) -> list[Drift]:
 
 
 def _listing(connection: Connection, name: str, was: Mapping[str, Any]) -> str | None:
-    """Return the hash of what a `blob` input lists now, or None if nothing is left of it."""
+    """Return the hash of the present listing of a `blob` input, or None if it is empty."""
     try:
         now = resolve_input(connection, name, {"kind": "blob", "blob": was["blob"]})
     except RunnerError as err:

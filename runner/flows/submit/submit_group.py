@@ -1,9 +1,9 @@
-"""Submit the runs of a group as one Batch job: all of them, or none.
+"""Submit the runs of a group as one Batch job: either all of them, or none.
 
-A note is written to blob before the job is created, so that a later submission can finish the work
-of a killed process. A job is set to end with its tasks only after they were added: without tasks it
-would end at once (REST docs "Add Job", onAllTasksComplete, read 2026-11-21). A process killed in
-between leaves the job open, and open jobs count in the account's quota.
+A note is written to blob storage before the job is created, so that a later submission can finish
+the work of a killed process. A job is set to end with its tasks only after they were added, because
+a job without tasks would end at once (REST docs "Add Job", onAllTasksComplete, read 2026-11-21). A
+process that is killed in between leaves the job open, and open jobs count in the account's quota.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
 def _waiting_trials(plan: SubmissionPlan) -> WaitingTrials | None:
     """Return run.json of all trials of a sweep as one document.
 
-    None for other groups, and for trials on several nodes, whose agents all expect a run.json.
+    Return None for other groups, and for trials on several nodes, whose agents need a run.json.
     """
     plans = [run.plan for name, run in plan.runs.items() if name != MERGE_TASK]
     first = plans[0]
@@ -110,9 +110,9 @@ def place_group(
     add: Callable[[], object],
     waiting: WaitingTrials | None = None,
 ) -> None:
-    """Write the documents of a group, add its tasks to the new job, and let the job end with them.
+    """Write the documents of a group, add its tasks to the new job, and set it to end with them.
 
-    If this is refused or interrupted, the documents and the job are deleted.
+    If this fails or is interrupted, the documents and the job are deleted.
 
     Args:
         connection: the services.
@@ -133,7 +133,7 @@ def place_group(
             container.create_bytes(blob, content, "application/json")
         in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)
         add()
-        # Not earlier: an empty job would complete at once.
+        # Not earlier, because an empty job would complete at once.
         close_when_done(connection, job_id)
     except (RunnerError, KeyboardInterrupt) as err:
         if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
@@ -146,7 +146,7 @@ def place_group(
 
 @contextmanager
 def submitting(connection: Connection, group_id: str) -> Generator[None]:
-    """Keep a note in blob while the block creates the group's job and adds its tasks.
+    """Keep a note in blob storage while the block creates the group's job and adds its tasks.
 
     The note is deleted when the block has ended or was refused. It remains if the services become
     unreachable, or if this process is killed.
@@ -177,7 +177,7 @@ def finish_interrupted(connection: Connection, now: datetime | None = None) -> N
             raw = parse_json(content or b"")
             group_id, begun = str(raw["group_id"]), datetime.fromisoformat(raw["begun"])
         except (ValueError, OverflowError, KeyError, TypeError):
-            continue  # written by another version, or deleted meanwhile
+            continue  # written by another version, or deleted in the meantime
         if begun >= before:
             continue
         try:
@@ -201,6 +201,6 @@ def _finish(connection: Connection, container: BlobContainer, group_id: str) -> 
 
 
 def _forget(container: BlobContainer, blob: str) -> None:
-    """Delete a note. If that fails, the next submission finds the note, and nothing left to do."""
+    """Delete a note. If that fails, the next submission finds it with nothing left to do."""
     with suppress(RunnerError):
         container.delete(blob)

@@ -40,7 +40,7 @@ from runner.protocol.run_spec import RunSpec, parse_run
 
 _ADD_TRIES = 4
 _ADD_PAUSE_S = 1.0
-_REPLANS = 2  # how often a job that was closed after the plan is replaced
+_REPLANS = 2  # replacements of a job that was closed after the plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +51,19 @@ class _BlobUpload:
     blob: str
     content: bytes | Path
     size_bytes: int
-    sha256: str = ""  # of a file, which may change before it is sent
+    sha256: str = ""  # hash of a file, which may change before it is sent
 
 
 def submit_run(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> RunSpec:
-    """Submit a plan of one run. Return the run, which may be in another job than planned.
+    """Submit a plan of one run. Return the run, whose job may differ from the plan.
 
     Raises:
-        RunnerError: the services refused it; nothing of the run remains.
+        RunnerError: the services rejected it; nothing of the run remains.
     """
     planned = plan.run
     runs = runs_container(connection)
     existing = runs.read(RunPaths(planned.plan.run_id).run)
-    to_task(planned.plan, connection, planned.secrets)  # refused before anything is sent
+    to_task(planned.plan, connection, planned.secrets)  # rejected before anything is sent
     upload_runs(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
     if existing is not None:
@@ -84,22 +84,22 @@ def find_submitted(connection: Connection, run_id: str) -> RunSpec | None:
 def _submit_new(
     connection: Connection, planned: PlannedRun, job: JobPlan, runs: BlobContainer
 ) -> RunSpec:
-    """Submit a new run; plan again with the same ID if the job was closed meanwhile."""
+    """Submit a new run; plan again with the same ID if the job was closed."""
     plan = planned.plan
     for replans_left in reversed(range(_REPLANS + 1)):
         try:
             return _submit_in_job(connection, plan, planned.secrets, job, runs)
         except JobClosedError as err:
-            if plan.depends_on:  # on tasks of that job
+            if plan.depends_on:  # it depends on tasks of that job
                 raise RunnerError(
                     "R-AFTER-ENDED",
-                    "the runs that it waits for ended while it was submitted",
+                    "its predecessors ended while it was submitted",
                     fix="run the same command again",
                 ) from err
             if not replans_left:
                 raise
         name = job_id_for(plan.experiment, job.pool_id, job.priority)
-        if job.limit is not None:  # a job of its own, which ended before it had a task
+        if job.limit is not None:  # a separate job, which ended before it had a task
             name = plan.run_id
         found = find_job(connection, Placement(plan.pool, name), job.priority)
         job = replace(found, limit=job.limit)
@@ -117,7 +117,7 @@ def _submit_in_job(
         runs.create(path, document)
         _add_with_retries(connection, plan, secrets, plan.job_id)
     except RunnerError as err:
-        if err.code not in PASSING:  # refused permanently
+        if err.code not in PASSING:  # rejected permanently
             runs.delete(path)
         raise
     except KeyboardInterrupt:
@@ -125,8 +125,8 @@ def _submit_in_job(
         runs.delete(path)
         raise
     index_run(runs, document)
-    # After the task, as an empty job would end at once. The run is submitted whatever comes of it;
-    # a job that stays open is used, and closed, by the next submission.
+    # After the task, because an empty job would end at once. The run is submitted even if this
+    # fails; the next submission uses and closes a job that stays open.
     if not job.completes:
         with contextlib.suppress(RunnerError):
             close_when_done(connection, plan.job_id)
@@ -134,7 +134,7 @@ def _submit_in_job(
 
 
 def _add_again(connection: Connection, planned: PlannedRun, record: RunSpec) -> None:
-    """Add the task of a run that is submitted already, unless it has ended with its job."""
+    """Add the missing task of a submitted run, unless its job has ended."""
     try:
         _add_with_retries(connection, planned.plan, planned.secrets, record.job_id)
     except JobClosedError:
@@ -145,7 +145,7 @@ def _add_again(connection: Connection, planned: PlannedRun, record: RunSpec) -> 
 def _add_with_retries(
     connection: Connection, plan: RunPlan, secrets: SecretValues, job_id: str
 ) -> None:
-    """Add the task; safe to repeat, since the service stores one task per ID."""
+    """Add the task; safe to repeat, because the service stores one task per ID."""
     task = to_task(plan, connection, secrets)
     for tries_left in reversed(range(_ADD_TRIES)):
         try:
@@ -163,7 +163,7 @@ def _same_run(record: RunSpec, plan: RunPlan) -> RunSpec:
     if (record.code, record.command, record.created) == same:
         return record
     raise RunnerError(
-        "R-RUN-EXISTS", f"run {plan.run_id} exists already", fix="run the same command again"
+        "R-RUN-EXISTS", f"run {plan.run_id} already exists", fix="run the same command again"
     )
 
 
@@ -192,16 +192,16 @@ def upload_runs(connection: Connection, plan: SubmissionPlan, on_progress: OnPro
 def _send(upload: _BlobUpload, on_bytes: Callable[[int], None]) -> None:
     if isinstance(upload.content, Path):
         try:
-            with contextlib.suppress(ChangedError):  # uploaded by another process meanwhile
+            with contextlib.suppress(ChangedError):  # another process uploaded it
                 upload.container.upload_file(
                     upload.blob, upload.content, on_bytes, sha256=upload.sha256
                 )
         except (SourceChangedError, FileNotFoundError) as err:
             raise RunnerError(
                 "R-DATA-UNSTABLE",
-                f"{upload.content} changed before it was uploaded",
+                f"{upload.content} changed before its upload",
                 why="its content differs from the hash in the plan of the run",
-                fix="wait until the program that writes it has finished, then submit again",
+                fix="wait until no program writes to it, then submit again",
                 exit_code=ExitCode.PREFLIGHT,
             ) from err
     else:

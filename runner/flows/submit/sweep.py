@@ -43,7 +43,7 @@ from runner.protocol.sweeps import TrialSpec
 
 GENERATOR_S = 60.0
 _MOST_DEPENDENCIES = 64_000  # characters (REST docs, BatchTaskDependencies.taskIds)
-# Runs in a process of its own: the generator may print, fail, or never end.
+# Runs in a separate process, because the generator may print, fail, or never end.
 _GENERATE = """
 import importlib.util, itertools, json, os, sys
 path, name, most = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -58,17 +58,17 @@ answer.close()
 """
 
 
-BlobFiles = Mapping[str, Mapping[str, Mapping[str, Any]]]  # of a parameter: inputs, by value
+BlobFiles = Mapping[str, Mapping[str, Mapping[str, Any]]]  # per parameter: inputs by value
 _NO_BLOBS: BlobFiles = {}
 
 
 def find_blobs(
     sweep: SweepFile, settings: Settings, on_progress: OnProgress, *, preview: bool = False
 ) -> tuple[SweepFile, BlobFiles]:
-    """Return a sweep over blobs with their names as values, and their entries in run.json.
+    """Return a sweep with the names of blobs as values, and their entries in run.json.
 
     Raises:
-        RunnerError: R-SWEEP-FILES, no blob matches; R-SWEEP-BLOBS, no service can be asked.
+        RunnerError: R-SWEEP-FILES, no blob matches; R-SWEEP-BLOBS, the services are not running.
     """
     if not (patterns := sweep.blob_patterns):
         return sweep, _NO_BLOBS
@@ -78,8 +78,8 @@ def find_blobs(
     if connection is None:
         raise RunnerError(
             "R-SWEEP-BLOBS",
-            "the blobs of the sweep cannot be listed",
-            why="the local services do not run",
+            "cannot list the blobs of the sweep",
+            why="the local services are not running",
             fix="runner local up",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -88,7 +88,7 @@ def find_blobs(
 
 
 def list_blobs(connection: Connection, name: str, pattern: str) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of the blobs that a pattern means, `container/blob`, by that name."""
+    """Return the entries of the blobs that match a pattern, by `container/blob`."""
     container, _, below = as_stored(pattern).partition("/")
     store = BlobContainer(connection.blob_service(), container)
     fixed = re.split(r"[*?\[]", below)[0]
@@ -109,8 +109,8 @@ def list_blobs(connection: Connection, name: str, pattern: str) -> dict[str, Map
         raise RunnerError(
             "R-SWEEP-FILES",
             f"sweep: no blob for {name} matches {pattern}",
-            why=f"searched in container {container!r} of the storage account",
-            fix=f"correct the pattern of `files`: runner data ls {container}:",
+            why=f"there is none in container {container!r} of the storage account",
+            fix=f"correct the pattern in `files`; see `runner data ls {container}:`",
         )
     return found
 
@@ -127,14 +127,14 @@ def check_sweep(
     The parameters of a trial become arguments of the script if the recipe declares no parameters.
 
     Args:
-        recipe: what each trial runs; its own cap counts for each trial.
+        recipe: recipe of each trial; its cap applies per trial.
         sweep: the trials.
         options: options of all trials.
-        max_cost: cap in USD of all trials together; they get equal shares of it.
-        blobs: those of `find_blobs`, which the trials get as inputs.
+        max_cost: cap in USD of all trials together, of which each gets an equal share.
+        blobs: blobs of `find_blobs`, which become inputs of the trials.
 
     Raises:
-        RunnerError: a trial is not valid, or the generator of the trials fails. Nothing is written.
+        RunnerError: a trial is invalid, or the generator fails. Nothing is written.
     """
     if sweep.generator is None:
         trials = sweep.list_trials(recipe.folder)
@@ -145,8 +145,8 @@ def check_sweep(
     if blobs and of_trial("", 0, {}).sampler is not None:
         raise RunnerError(
             "R-SWEEP-BLOBS",
-            "a sampler cannot choose among blobs",
-            why="the blob that a trial reads is known when it is submitted",
+            "the method tpe cannot choose blobs",
+            why="the blob of a trial must be known at the submission",
             fix="--method random",
         )
     if max_cost is not None:
@@ -197,7 +197,7 @@ def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> Che
                     fix="correct `command` of `merge`",
                 )
             own, inputs = replace(recipe, command=words, params=()), ()
-            if own.files is not None:  # of a script that is sent alone
+            if own.files is not None:  # the script is sent without its folder
                 named = (word for word in words if (recipe.folder / word).is_file())
                 own = replace(own, files=tuple(dict.fromkeys((*own.files, *named))))
         results = InputSpec(TRIALS_INPUT, TRIALS_INPUT, "the results of all trials")
@@ -217,14 +217,14 @@ def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> Che
 
 
 def _check_dependencies(recipe: Recipe, trials: int, width: int) -> None:
-    """Refuse a merge task that waits for more trials than Batch can store."""
+    """Reject a merge task that depends on more trials than Batch can store."""
     length = min(MAX_ID, len(slug(recipe.name)) + 1 + width + STAMP_LENGTH)
     if length * trials > _MOST_DEPENDENCIES:
         raise RunnerError(
             "R-SWEEP-MERGE",
-            f"a merge task can wait for {_MOST_DEPENDENCIES // length:,} trials, not {trials:,}",
-            why=f"Batch stores {_MOST_DEPENDENCIES:,} characters of the IDs that a task waits for",
-            fix="sweep fewer values, or give the recipe a shorter name",
+            f"a merge task can depend on {_MOST_DEPENDENCIES // length:,} trials, not {trials:,}",
+            why=f"Batch stores at most {_MOST_DEPENDENCIES:,} characters of dependencies per task",
+            fix="sweep fewer values, or use a shorter name for the recipe",
         )
 
 
@@ -239,8 +239,8 @@ def _trial_specs(
         raise RunnerError(
             "R-SWEEP-NODES",
             f"sweep: {'early_stop' if sweep.stops_early else 'method: tpe'} with {nodes} nodes",
-            why="the agents of several nodes do not decide together on a trial",
-            fix="remove it, or use one node for each trial",
+            why="a trial on several nodes cannot choose its parameters or stop early",
+            fix="remove it, or use one node per trial",
         )
     if nodes > 1 and method == "tpe":  # by default
         method = "random"
@@ -262,7 +262,7 @@ def _trial_specs(
 def _options(
     recipe: Recipe, trial: Trial, options: TrainOptions, read: Sequence[str]
 ) -> TrainOptions:
-    """Return the options of a trial; the node knows the paths of the blobs of `read`."""
+    """Return the options of a trial; `read` has blobs whose paths only the node knows."""
     inputs = tuple(f"{name}=blob:{trial[name]}" for name in read)
     trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
     if inputs:
@@ -280,7 +280,7 @@ def _refuse_fixed(trials: Sequence[Trial], overrides: Sequence[str]) -> None:
         if name in swept:
             raise RunnerError(
                 "R-SWEEP-FIXED",
-                f"--set {text}: the sweep varies {name}",
+                f"unexpected --set {text}: the sweep varies {name}",
                 why="a parameter is either set for all trials, or varied",
                 fix=f"remove --set {text}, or {name} from the sweep",
             )
@@ -303,8 +303,8 @@ def _generated(recipe: Recipe, generator: str) -> list[Trial]:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as err:
-        why = f"it took more than {GENERATOR_S:g} s"
-        raise _refused(generator, why, "let it yield fewer trials, or faster") from err
+        why = f"the generator took more than {GENERATOR_S:g} s"
+        raise _refused(generator, why, "yield fewer trials, or yield them faster") from err
     if done.returncode:
         printed = done.stderr.decode(errors="replace").strip()
         why = printed.splitlines()[-1] if printed else f"exit code {done.returncode}"
@@ -312,7 +312,9 @@ def _generated(recipe: Recipe, generator: str) -> list[Trial]:
         raise _refused(generator, why, f"correct {f'line {line[0]}' if line else name} of {file}")
     trials = [_checked(trial, generator) for trial in json.loads(done.stdout)]
     if not trials:
-        raise _refused(generator, "it yielded nothing", f"let {name} yield a dict for each trial")
+        raise _refused(
+            generator, "the generator yielded nothing", f"yield one dict per trial in {name}"
+        )
     return trials
 
 
@@ -321,15 +323,15 @@ def _checked(trial: Any, generator: str) -> Trial:
         found = cast("Trial", trial)
         wrong = [f"{name}={value!r}" for name, value in found.items() if not is_value(value)]
         if wrong:
-            why = f"{trial!r} is not the parameters of a trial: {wrong[0]}"
-            raise _refused(generator, why, "yield texts, true, false and finite numbers as values")
+            why = f"{trial!r} has invalid values for a trial: {wrong[0]}"
+            raise _refused(generator, why, "yield text, true, false or finite numbers as values")
         if found:
             return found
-    fix = 'yield a dict for each trial, like {"learning_rate": 0.1}'
-    raise _refused(generator, f"{trial!r} is not the parameters of a trial", fix)
+    fix = 'yield one dict per trial, like {"learning_rate": 0.1}'
+    raise _refused(generator, f"invalid trial {trial!r}", fix)
 
 
 def _refused(generator: str, why: str, fix: str) -> RunnerError:
     return RunnerError(
-        "R-SWEEP-GENERATOR", f"the generator {generator} gave no trials", why=why, fix=fix
+        "R-SWEEP-GENERATOR", f"generator {generator} returned no trials", why=why, fix=fix
     )

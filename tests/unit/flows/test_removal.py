@@ -270,7 +270,7 @@ def test_run_in_the_middle_of_its_submission_is_kept(account: Account) -> None:
     lost = account.add("words", status=None, phase=None)
     plan = plan_removal(CONNECTION, RunSelection(states=frozenset({RunState.LOST})), NOW)
     assert [run.run_id for run in plan.runs] == [lost]
-    assert plan.kept[0].why == "it was submitted 2 min ago, and may not have its task yet"
+    assert plan.kept[0].why == "it was submitted 2 min ago and may not have a task yet"
 
 
 def test_run_needed_by_others_is_kept_with_the_reason(account: Account) -> None:
@@ -347,7 +347,7 @@ def test_unreadable_model_keeps_every_succeeded_run(account: Account) -> None:
     plan = plan_removal(CONNECTION, RunSelection(older_than=timedelta(days=30)), NOW)
     assert [run.run_id for run in plan.runs] == [bad]
     assert [(kept.run_id, kept.why) for kept in plan.kept] == [
-        (good, "model mnist@3 cannot be read, and may be of this run")
+        (good, "model mnist@3 cannot be read, and may come from this run")
     ]
 
 

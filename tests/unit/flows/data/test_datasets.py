@@ -141,7 +141,7 @@ def test_error_of_the_downloader_is_raised(downloader: Downloader) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("raise ValueError('no fuel')\n", "ValueError: no fuel"), ("sys.exit(2)\n", "nothing")],
+    [("raise ValueError('no fuel')\n", "ValueError: no fuel"), ("sys.exit(2)\n", "no error")],
 )
 def test_crash_of_the_downloader_shows_its_last_line(
     downloader: Downloader, text: str, why: str

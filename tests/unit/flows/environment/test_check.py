@@ -538,7 +538,7 @@ def test_foreign_pool_in_an_adopted_account_is_refused(team: Project, owner: str
 @pytest.mark.parametrize(
     ("changes", "state", "said"),
     [
-        ({"kind": "FileStorage"}, "failed", "has no blobs"),
+        ({"kind": "FileStorage"}, "failed", "does not support blobs"),
         ({"location": "westus2"}, "warning", "traffic between regions is billed"),
         ({"properties": {"isHnsEnabled": True}}, "warning", "hierarchical namespace"),
         ({"properties": {"networkAcls": {"defaultAction": "Deny"}}}, "warning", "firewall"),

@@ -244,7 +244,7 @@ def test_without_a_terminal_existing_files_need_force(folder: Path, capsys: Capt
         ([], "the Azure CLI (az) is not signed in"),
         (None, "the Azure CLI failed: broken"),
         ("text", "the Azure CLI printed no list"),
-        ([{"name": "no ID"}], "`az account list` printed something else than subscriptions"),
+        ([{"name": "no ID"}], "`az account list` printed no list of subscriptions"),
     ],
 )
 def test_missing_subscription_is_refused_with_the_reason(

@@ -314,7 +314,7 @@ def test_lock_is_exclusive_and_released(tmp_path: Path) -> None:
 def test_lock_that_is_never_freed_is_an_error(tmp_path: Path) -> None:
     with (
         file_lock(tmp_path / "lock", what="x", timeout_s=1),
-        pytest.raises(RunnerError, match="another runner has been busy"),
+        pytest.raises(RunnerError, match="another runner process has been busy"),
         file_lock(tmp_path / "lock", what="busy", timeout_s=0.1),
     ):
         pass
@@ -492,7 +492,7 @@ def test_start_is_repeated_with_another_port_if_one_is_taken(
 
 def test_emulator_without_an_answer_does_not_count_as_an_old_one() -> None:
     port = choose_port(())
-    with pytest.raises(RunnerError, match="does not answer") as raised:
+    with pytest.raises(RunnerError, match="does not respond") as raised:
         load_isolation(LocalState(port, port, nodes=1, slots=1))
     assert raised.value.fix == "runner local status"
 

@@ -88,7 +88,7 @@ def test_packages_are_kept_while_a_task_is_active(
     monkeypatch.setattr(prune, "unfinished_tasks", lambda *_: [("job", "task")])
     monkeypatch.setattr(prune, "list_runs", lambda *_, **__: RunHistory((), 0))
     plan = prune.plan_prune(settings, everything=True)
-    assert plan.notes[0].startswith("packages are kept while tasks have not ended")
+    assert plan.notes[0].startswith("packages are kept while tasks run")
     prune.prune(settings, plan, ignore_progress)
     assert wheel.exists()
 

@@ -133,7 +133,7 @@ def test_cap_of_the_stack_below_the_nodes_of_the_run_is_named() -> None:
     facts = PoolFacts("t4", replace(POOL, autoscale=scale()), (), most_nodes=2)
     cause = explain_wait(replace(NEED, nodes=3), facts, NOW)
     assert cause is not None
-    assert cause.message == "the run needs 3 nodes, and pool t4 has at most 2"
+    assert cause.message == "the run needs 3 nodes, but pool t4 has at most 2"
     assert explain_wait(replace(NEED, nodes=2), facts, NOW) == explain_wait(NEED, facts, NOW)
 
 
@@ -147,7 +147,7 @@ def test_pool_at_zero_shows_its_next_evaluation() -> None:
     facts = PoolFacts("t4", replace(POOL, autoscale=scale()), ())
     cause = explain_wait(NEED, facts, NOW)
     assert cause is not None
-    assert cause.message == "no node yet; the formula is evaluated next at 12:04 UTC"
+    assert cause.message == "no nodes yet; the next evaluation of the formula is at 12:04 UTC"
     assert not cause.stuck
 
 

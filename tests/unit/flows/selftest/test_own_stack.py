@@ -75,7 +75,7 @@ def test_unknown_price_is_refused_as_unbounded_cost(project: Path) -> None:
 
 def test_existing_stack_with_the_selftest_name_is_refused(project: Path) -> None:
     (project / "Pulumi.selftest.yaml").write_text("config: {}\n")
-    with pytest.raises(RunnerError, match="stack 'selftest' of yours"):
+    with pytest.raises(RunnerError, match="already have a stack 'selftest'"):
         plan(project)
-    with pytest.raises(RunnerError, match="stack 'selftest' of yours"):
+    with pytest.raises(RunnerError, match="already have a stack 'selftest'"):
         plan(project, stack="selftest")

@@ -140,7 +140,7 @@ def test_trial_reads_its_blob_by_the_path_on_the_node(tmp_path: Path) -> None:
     assert run.request.script_args == ("--csv", "$RUNNER_INPUT_CSV")
     assert run.resolved == {"csv": entries["data/x/2.csv"]}
     sampled = change_sweep(swept, {}, {"method": "tpe", "metric": "loss"})
-    with pytest.raises(RunnerError, match="a sampler cannot choose among blobs"):
+    with pytest.raises(RunnerError, match="the method tpe cannot choose blobs"):
         check_sweep(recipe, sampled, TrainOptions(), None, {"csv": entries})
 
 
@@ -181,15 +181,20 @@ def test_blob_patterns(pattern: str, found: set[str]) -> None:
             "import time\n    time.sleep(60)\n    yield {}",
             "R-SWEEP-GENERATOR",
             "more than 0.3 s",
-            "let it yield fewer trials, or faster",
+            "yield fewer trials, or yield them faster",
         ),
-        ("yield 3", "R-SWEEP-GENERATOR", "3 is not the parameters of a trial", "yield a dict"),
-        ("yield {'lr': float('nan')}", "R-SWEEP-GENERATOR", "of a trial: lr=nan", "finite numbers"),
+        ("yield 3", "R-SWEEP-GENERATOR", "invalid trial 3", "yield one dict"),
+        (
+            "yield {'lr': float('nan')}",
+            "R-SWEEP-GENERATOR",
+            "for a trial: lr=nan",
+            "finite numbers",
+        ),
         (
             "return\n    yield {}",
             "R-SWEEP-GENERATOR",
-            "it yielded nothing",
-            "a dict for each trial",
+            "the generator yielded nothing",
+            "one dict per trial",
         ),
     ],
 )

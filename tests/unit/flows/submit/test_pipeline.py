@@ -208,4 +208,4 @@ def test_cap_on_free_nodes_causes_a_warning(tmp_path: Path) -> None:
     for text, noted in (("max_cost: 5\n", True), ("{}", False)):
         checked = check_run(load_text(tmp_path / str(noted), text), TrainOptions())
         found = plan_submission(checked, local, ignore_progress)
-        assert any("limits nothing here" in each for each in found.warnings) is noted
+        assert any("has no effect" in each for each in found.warnings) is noted
