@@ -45,6 +45,8 @@ def test_script_trains_with_every_combination_and_the_best_model_is_registered(
     ]
     [listed] = cli.json("sweep", "ls")
     assert (listed["sweep"], listed["trials"]) == (found["sweep"], 4)
+    assert cli.json("attach", found["sweep"])["trials"] == found["trials"]
+    assert "R-ATTACH-GROUP" in cli.run("attach", found["sweep"], "--tail", "3").stderr
     lines = cli.ok("logs", found["sweep"]).splitlines()
     names = [line.partition(" ")[0] for line in lines]
     assert (len(set(names)), names == sorted(names)) == (4, True), lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -230,7 +231,8 @@ def print_summary(
     if ended.result is None and ended.status.fix:
         pairs["fix"] = ended.status.fix
     if ended.result:
-        pairs |= _result_pairs(record, ended.result)
+        first_started = _first_started(connection, record.run_id, ended.result)
+        pairs |= _result_pairs(record, ended.result, first_started)
         if view:
             pairs |= _in_all(ended.result, view)
     if ended.gave_up and ended.gave_up.fix:
@@ -288,10 +290,43 @@ def _status_line(ended: RunEnded) -> str:
     return f"{state}{where}{code}"
 
 
-def _result_pairs(record: RunSpec, result: RunResult) -> dict[str, str]:
+def took_pairs(result: RunResult, first_started: datetime | None = None) -> dict[str, str]:
+    """Return the duration of a run, and of its last attempt if it had several.
+
+    Args:
+        result: the outcome.
+        first_started: the start of the first attempt, None if there was only one.
+    """
     from runner.cli.ui.output import format_stages
-    from runner.core.states import advice_for_result
     from runner.core.units import format_duration
+
+    if result.started is None or result.ended is None:
+        return {}
+    stages = format_stages(result.stages_s)
+    last = format_duration((result.ended - result.started).total_seconds())
+    if first_started is None or result.attempt < 2:
+        return {"took": last, **({"of which": stages} if stages else {})}
+    whole = format_duration((result.ended - first_started).total_seconds())
+    return {
+        "took": f"{whole} in {result.attempt} attempts",
+        "last attempt": f"{last}, of which {stages}" if stages else last,
+    }
+
+
+def _first_started(connection: Connection, run_id: str, result: RunResult) -> datetime | None:
+    """Return the start of the first of several attempts, or None."""
+    from runner.flows.runs.documents import load_attempts, runs_container
+
+    if result.attempt < 2:
+        return None
+    attempts = load_attempts(runs_container(connection), run_id)
+    return datetime.fromisoformat(attempts[0].started) if attempts else None
+
+
+def _result_pairs(
+    record: RunSpec, result: RunResult, first_started: datetime | None
+) -> dict[str, str]:
+    from runner.core.states import advice_for_result
     from runner.protocol.metrics import describe_non_finite, format_metric
 
     pairs: dict[str, str] = {}
@@ -305,10 +340,7 @@ def _result_pairs(record: RunSpec, result: RunResult) -> dict[str, str]:
         pairs["expected"] = expected
     if odd := describe_non_finite(result.metrics, record.run_id):
         pairs["not finite"] = odd
-    if result.started and result.ended:
-        pairs["took"] = format_duration((result.ended - result.started).total_seconds())
-    if stages := format_stages(result.stages_s):
-        pairs["of which"] = stages
+    pairs |= took_pairs(result, first_started)
     pairs |= output_pairs(result)
     return pairs
 

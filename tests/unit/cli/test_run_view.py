@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from runner.cli.commands.runs.attach import show_rehearsal
 from runner.cli.ui.output import Output, format_stages
-from runner.cli.ui.run_view import NOTHING_KEPT, RunDisplay, output_pairs
+from runner.cli.ui.run_view import NOTHING_KEPT, RunDisplay, output_pairs, took_pairs
 from runner.cli.ui.terminal import StageView
 from runner.core.states import RunState, RunStatus, describe_exit
 from runner.flows.runs.events import (
@@ -198,3 +200,18 @@ def test_rehearsal_without_an_eviction_names_its_planned_time(
     record = parse_run(GOLDEN.read_bytes(), "cats-20261121-143005-aaaa")
     show_rehearsal(Output(), record, RehearsalReport(spec, (), missed))
     assert text in capsys.readouterr().err
+
+
+def test_duration_is_that_of_all_attempts_with_the_last_one_beside_it() -> None:
+    began = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    result = RunResult(
+        status="succeeded", attempt=2, exit_code=0, step=None, code=None, message=None,
+        started=began + timedelta(seconds=20), ended=began + timedelta(seconds=50),
+        stages_s={"command": 29.0}, metrics={}, outputs=(),
+    )  # fmt: skip
+    assert took_pairs(result, began) == {
+        "took": "50 s in 2 attempts",
+        "last attempt": "30 s, of which command 29 s",
+    }
+    once = replace(result, attempt=1)
+    assert took_pairs(once, began) == {"took": "30 s", "of which": "command 29 s"}

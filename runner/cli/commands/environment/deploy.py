@@ -149,8 +149,11 @@ def _refuse_impossible(out: Output, settings: Settings, plan: Plan) -> None:
         raise failure
 
 
-def run_checks_of(out: Output, settings: Settings, folder: Path) -> Sequence[Check]:
-    """Run the checks of a stack, with progress on stderr."""
+def run_checks_of(
+    out: Output, settings: Settings, folder: Path, *, quiet: bool = False
+) -> Sequence[Check]:
+    """Run the checks of a stack, with progress on stderr unless `quiet`."""
+    from runner.core.progress import ignore_progress
     from runner.flows.environment.check import run_checks
 
     with out.stages() as view:
@@ -159,7 +162,7 @@ def run_checks_of(out: Output, settings: Settings, folder: Path) -> Sequence[Che
             folder=folder,
             env=os.environ,
             today=datetime.now(UTC).date(),
-            on_progress=view.on_progress,
+            on_progress=ignore_progress if quiet else view.on_progress,
         )
 
 
@@ -211,7 +214,9 @@ def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
 
 def show_checks(out: Output, settings: Settings, folder: Path) -> Sequence[Check]:
     """Run the checks, print their results and fixes, and return them."""
-    found = run_checks_of(out, settings, folder)
+    # In a log of both streams, progress and table would show each check twice.
+    quiet = out.as_text and not is_terminal(sys.stderr)
+    found = run_checks_of(out, settings, folder, quiet=quiet)
     rows = check_rows(found)
     if not out.as_text:
         out.rows(rows, tuple(rows[0]))

@@ -44,7 +44,7 @@ class Followed:
 @options.on_target
 def attach(
     call: options.Invocation,
-    run: options.RunArgument = "@last",
+    run: options.RunOrGroupArgument = "@last",
     tail: Annotated[
         int | None,
         typer.Option(
@@ -55,17 +55,41 @@ def attach(
     output_dir: options.OutputDirOption = None,
     fail_if_stuck: options.FailIfStuckOption = None,
 ) -> None:
-    """Watch a run until it ends; Ctrl-C leaves it running."""
+    """Watch a run, a sweep or a group until it ends; Ctrl-C leaves it running."""
     from runner.flows.runs.documents import find_run
 
     out = call.out
     stuck_s = options.to_stuck_limit_s(fail_if_stuck)
     settings, connection = call.open(output_dir=output_dir)
-    record = find_run(connection, run)
+    try:
+        record = find_run(connection, run)
+    except RunnerError as err:
+        one_run_only = tail is not None or download or stuck_s is not None
+        _attach_group(out, connection, run, err, one_run_only=one_run_only)
+        return
     with out.stages() as view:
         folder = settings.output_dir if download else None
         followed = follow(out, view, connection, record, folder, tail=tail, fail_if_stuck_s=stuck_s)
     report(out, connection, record, followed)
+
+
+def _attach_group(
+    out: Output, connection: Connection, reference: str, err: RunnerError, *, one_run_only: bool
+) -> None:
+    """Watch the trials of a sweep, or the tasks of a group, to their end."""
+    from runner.cli.commands.runs.submit import follow_group
+    from runner.cli.commands.runs.sweep import follow_sweep
+    from runner.flows.runs.groups import group_instead
+
+    group = group_instead(connection, reference, err)
+    if one_run_only:
+        raise RunnerError(
+            "R-ATTACH-GROUP",
+            "--tail, --download and --fail-if-stuck require a single run",
+            why=f"{group.group_id} has {len(group.runs)} runs",
+            fix="remove these options, or use the ID of one run",
+        )
+    (follow_sweep if group.trials else follow_group)(out, connection, group)
 
 
 def follow(

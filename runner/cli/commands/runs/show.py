@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import Invocation, RunOrGroupArgument, on_target
-from runner.cli.ui.output import format_stages, local_time
+from runner.cli.ui.output import local_time
 from runner.core.units import format_duration, format_size
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
@@ -155,14 +155,15 @@ def metrics(shown: RunDetails) -> dict[str, str]:
 
 
 def time(shown: RunDetails) -> dict[str, str]:
-    """Duration of the last attempt."""
-    result = shown.view.result
-    if result is None or result.started is None or result.ended is None:
+    """Duration of the run, and of its last attempt if it had several."""
+    from datetime import datetime
+
+    from runner.cli.ui.run_view import took_pairs
+
+    if shown.view.result is None:
         return {}
-    return {
-        "took": format_duration((result.ended - result.started).total_seconds()),
-        "of which": format_stages(result.stages_s),
-    }
+    began = shown.attempts[0].started if shown.attempts else ""
+    return took_pairs(shown.view.result, datetime.fromisoformat(began) if began else None)
 
 
 def outputs(shown: RunDetails) -> dict[str, str]:

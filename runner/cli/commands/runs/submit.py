@@ -159,6 +159,7 @@ def follow_group(out: Output, connection: Connection, group: RunGroup) -> None:
         view = watch_group(out, connection, group)
     except KeyboardInterrupt:
         out.note("detached; the runs continue")
+        out.note(f"to follow them again: runner attach {group.group_id}")
         out.note(f"to show them: runner show {group.group_id}")
         out.note(f"to cancel them: runner cancel {group.group_id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None

@@ -170,11 +170,15 @@ def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: boo
         out.note(f"to compare its trials: runner sweep show {group.group_id}")
         out.note(f"to stop it: runner sweep stop {group.group_id}")
         return
-    _follow(out, connection, group)
+    follow_sweep(out, connection, group)
 
 
-def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
-    """Show the trials until they have ended, and then compare them."""
+def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
+    """Show the trials until they have ended, and then compare them.
+
+    Raises:
+        typer.Exit: 1 unless all trials succeeded; 130 after Ctrl-C, the trials continue.
+    """
     from runner.cli.ui.groups import watch_group
     from runner.flows.runs.experiments import load_leaderboard
 
@@ -183,6 +187,7 @@ def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
         watch_group(out, connection, group)
     except KeyboardInterrupt:
         out.note("detached; the trials continue")
+        out.note(f"to follow them again: runner attach {group.group_id}")
         out.note(f"to compare them: runner sweep show {group.group_id}")
         out.note(f"to stop them: runner sweep stop {group.group_id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -403,7 +408,7 @@ def resume(
     if detach or not resumed:
         out.record({"sweep": group.group_id, "resumed": resumed, "refused": list(errors)})
         return
-    _follow(out, connection, find_group(connection, group.group_id))
+    follow_sweep(out, connection, find_group(connection, group.group_id))
 
 
 JobsArgument = Annotated[

@@ -96,6 +96,7 @@ def test_table_has_a_row_per_check_and_the_fixes_below(project: Project):
     assert main(["check"]) == 3
     shown = project.capsys.readouterr()
     assert "providers" in shown.out
+    assert "providers  " not in shown.err, "the table has each result once"
     assert "az provider register --namespace Microsoft.Batch" in shown.err
 
 
