@@ -43,10 +43,10 @@ def program(folder: Path) -> None:
     The prices are those that `runner check` uses, so a spend cap gives the same number of nodes.
 
     Args:
-        folder: holds `Pulumi.<stack>.yaml`; errors name its lines.
+        folder: folder of `Pulumi.<stack>.yaml`; errors name its lines.
 
     Raises:
-        pulumi.RunError: an error of ours, which Pulumi prints without a trace.
+        pulumi.RunError: an error of runner, which Pulumi prints without a trace.
     """
     try:
         prices = load_price_table(runner_home(os.environ))
@@ -66,7 +66,7 @@ def declare(
 
     Args:
         config: the stack's configuration.
-        deployer: who deploys; may submit runs like the configured operators.
+        deployer: the deployer, who may submit runs like the configured operators.
         now: the date that budgets and retirements are compared with, aware.
         prices: None uses the price table of the package.
 
@@ -90,7 +90,7 @@ class _Stack:
         self._now = now
         names = config.names
         tags = {"app": "runner", "stack": config.stack, **config.tags}
-        # Tells the policies that the stack has no budget on purpose.
+        # Tells the policies that the stack has no budget by choice.
         marks = {} if config.budget is not None else {BUDGET_TAG: "off"}
         if config.adopted.resource_group:
             group = resources.get_resource_group_output(
@@ -98,7 +98,7 @@ class _Stack:
             )
             tags |= marks
         else:
-            # Deleting the group would delete the protected storage account: both are protected.
+            # Deleting the group would delete the protected storage account, so both are protected.
             group = resources.ResourceGroup(
                 "group",
                 resource_group_name=names.resource_group,
@@ -151,7 +151,7 @@ class _Stack:
         return self._exports(plans, around)
 
     def _firewall(self, network: PoolNetwork | None) -> Firewall | None:
-        """Return what the storage account admits; None admits every network."""
+        """Return the networks that the storage account allows; None allows every network."""
         if network is None or self._config.network is None:
             return None
         allowed = self._config.network.storage_from
@@ -218,7 +218,7 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
 
 
 def _task_nodes(plan: PoolPlan) -> int:
-    """Return how many nodes one task may span: 1 without communication or with several slots."""
+    """Return the maximum nodes of a task: 1 without communication or with several slots."""
     if not plan.pool.inter_node_communication or plan.pool.slots > 1:
         return 1
     spot, dedicated = plan.caps.spot, plan.caps.dedicated
@@ -227,7 +227,7 @@ def _task_nodes(plan: PoolPlan) -> int:
 
 
 def _capacity(plan: PoolPlan) -> str:
-    """Return the kind of the nodes; `mixed` does not determine which kind runs a task."""
+    """Return the kind of the nodes; `mixed` means that either kind may run a task."""
     if plan.pool.scenario == _FALLBACK and plan.caps.dedicated:
         return "spot-then-dedicated"
     if plan.caps.spot and plan.caps.dedicated:
@@ -238,10 +238,10 @@ def _capacity(plan: PoolPlan) -> str:
 def _selected_config(folder: Path) -> StackConfig:
     stack = pulumi.get_stack()
     ours, azure = pulumi.Config("runner"), pulumi.Config("azure-native")
-    # All keys, also unknown ones, so that the parser can refuse them.
+    # All keys, including unknown ones, so that the parser can reject them.
     given = [key.partition(":") for key in {**get_config_env(), **CONFIG.get()}]
     values = {name: _value(ours, name) for whose, _, name in given if whose == "runner"}
-    # The provider reads these variables, too.
+    # The provider also reads these variables.
     values["location"] = azure.get("location") or os.environ.get("ARM_LOCATION")
     values["subscription_id"] = azure.get("subscriptionId") or os.environ.get("ARM_SUBSCRIPTION_ID")
     azure_keys = [name for whose, _, name in given if whose == "azure-native"]
@@ -257,26 +257,26 @@ def _value(config: pulumi.Config, key: str) -> Any:
 
 
 def _storage_warning(config: StackConfig, deployer: Deployer) -> str | None:
-    """Return a warning if people who use the storage account are not admitted, or None."""
+    """Return a warning if the firewall may exclude users of the storage account, or None."""
     if config.network is None or config.network.storage_from is not None:
         return None
     if config.adopted.storage_account:
-        return "the firewall of the adopted storage account has to admit the pools' subnet"
+        return "the firewall of the adopted storage account must allow the subnet of the pools"
     fix = "set network.storage_from to the ranges that need access, such as [203.0.113.0/24]"
     if deployer.address is None:
         return (
-            "the storage account admits only the pools' subnet, because the public IPv4 address "
-            f"of who deploys is unknown: {fix}"
+            "the storage account allows only the subnet of the pools, because your public IPv4 "
+            f"address is unknown: {fix}"
         )
     if len(_operators(config, deployer.operator)) > 1:
         return (
-            f"the storage account admits only the pools' subnet and {deployer.address}, which may "
-            f"exclude the operators: {fix}"
+            f"the storage account allows only the subnet of the pools and {deployer.address}, "
+            f"which may exclude the operators: {fix}"
         )
     return None
 
 
 def _operators(config: StackConfig, deployer: Operator) -> list[Operator]:
-    """Return each operator once; Azure refuses a second assignment of the same role."""
+    """Return the operators without duplicates; Azure rejects a second assignment of a role."""
     named = [Operator(found.id, PRINCIPAL_TYPES[found.kind]) for found in config.operators]
     return list({found.name: found for found in (deployer, *named)}.values())

@@ -1,3 +1,3 @@
-"""Azure resources as Pulumi components, one resource family a module. Start in `context`;
+"""Azure resources as Pulumi components, one resource family per module. Start in `context`;
 `infra.program` puts them together.
 """

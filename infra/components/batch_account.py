@@ -1,4 +1,4 @@
-"""The Batch account: sign-in with Entra only, auto-storage through a managed identity."""
+"""The Batch account: sign-in only with Entra, auto-storage through a managed identity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BatchAccountComponent(pulumi.ComponentResource):
     Since March 2026, spot nodes no longer need allocation mode UserSubscription.
     Source: github.com/Azure/Batch issue 196 and azure-docs 8aed47d (2026-04-14).
 
-    An adopted account is only read; it keeps its modes, its identity and its storage.
+    An adopted account is only read; its modes, identity and storage do not change.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ def _identity(identities: Identities) -> batch.BatchAccountIdentityArgs | None:
 def _auto_storage(
     store: DataStore, identities: Identities
 ) -> batch.AutoStorageBasePropertiesArgs | None:
-    """Return the storage of application packages, which runs do not need."""
+    """Return the auto-storage for application packages, which runs do not need."""
     if identities.account is None:
         return None
     return batch.AutoStorageBasePropertiesArgs(

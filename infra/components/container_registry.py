@@ -38,7 +38,7 @@ class ContainerRegistry(pulumi.ComponentResource):
         Args:
             name: the component's name in Pulumi.
             context: the stack.
-            puller: the principal id of the nodes' identity, which may pull.
+            puller: the principal ID of the nodes' identity, which may pull.
             pushers: the operators, who may push.
             opts: the options of the component.
         """

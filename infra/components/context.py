@@ -1,4 +1,4 @@
-"""What every component of a stack needs: names, location, tags, and the assignment of roles."""
+"""The context of all components of a stack: names, location, tags, and role assignments."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def assign_role(
         name: the resource's name in Pulumi, unique in the stack.
         context: the stack.
         role: the GUID of the built-in role.
-        principal_id: the object id of the principal.
-        principal_type: Azure refuses an assignment whose type does not match the principal.
-        scope: the id of the resource that the role applies to.
+        principal_id: the object ID of the principal.
+        principal_type: must match the principal, otherwise Azure rejects the assignment.
+        scope: the ID of the resource that the role applies to.
         opts: `parent` and `depends_on` of the resource.
-        condition: limits the role to some of what is in the scope.
+        condition: limits the role to a part of the scope.
     """
     definition = (
         f"/subscriptions/{context.names.subscription_id}/providers/"

@@ -20,20 +20,20 @@ _LARGE_SHARE_GIB = 5120
 
 @dataclass(frozen=True, slots=True)
 class Firewall:
-    """The network that the storage account admits, and ranges of public addresses beside it."""
+    """The network and the ranges of public addresses that the storage account allows."""
 
     subnet_id: pulumi.Input[str]
     ranges: Sequence[str]
 
 
 class DataStore(pulumi.ComponentResource):
-    """A storage account whose blobs need sign-in with Entra.
+    """A storage account whose blobs require a sign-in with Entra.
 
     `account_key` is None without a file share. The account and its containers are protected:
     `pulumi destroy` keeps them, and the models in them, until the protection is removed.
 
-    An adopted account is only read. The stack adds containers with names of its own to it; soft
-    delete, lifecycle rules and firewall stay those of the account's owner.
+    An adopted account is only read. The stack adds containers with unique names to it; soft delete,
+    lifecycle rules and firewall remain those of the account's owner.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class DataStore(pulumi.ComponentResource):
         adopted: AccountName | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        """Declare the account, or its containers only if it is adopted.
+        """Declare the account, or only its containers if it is adopted.
 
         Args:
             name: the component's name in Pulumi.
             context: the stack.
             config: the configuration of the account.
-            firewall: None admits every network; blobs still need a sign-in.
-            adopted: an account that exists; `config` and `firewall` do not apply to it.
+            firewall: None allows every network; blobs still require a sign-in.
+            adopted: an existing account, to which `config` and `firewall` do not apply.
             opts: the options of the component.
         """
         super().__init__("runner:infra:DataStore", name, None, opts)
@@ -136,14 +136,14 @@ class DataStore(pulumi.ComponentResource):
     def _container(
         self, container: str, service: storage.BlobServiceProperties | None
     ) -> storage.BlobContainer:
-        """Declare a container; in an adopted account its name is not that of somebody else's."""
+        """Declare a container; in an adopted account, its name is unique to the stack."""
         return storage.BlobContainer(
             f"container-{container}",
             account_name=self.account_name,
             resource_group_name=self._group,
             container_name=self._context.names.of(container) if self.adopted else container,
             public_access=storage.PublicAccess.NONE,
-            # The service answers 409 to concurrent changes of settings and containers.
+            # The service responds with 409 to concurrent changes of settings and containers.
             opts=pulumi.ResourceOptions.merge(
                 self._child, pulumi.ResourceOptions(depends_on=[service] if service else None)
             ),
@@ -220,7 +220,7 @@ def _rule(
 
 
 def _network_rules(firewall: Firewall | None) -> storage.NetworkRuleSetArgs:
-    """Return the firewall. Without one it is open explicitly, because Azure keeps what is unset.
+    """Return the firewall; open explicitly without one, because Azure keeps unset properties.
 
     The Batch service reaches its auto-storage as a trusted service.
     """
@@ -248,7 +248,7 @@ def _network_rules(firewall: Firewall | None) -> storage.NetworkRuleSetArgs:
 
 
 def _address_rules(text: str) -> list[str]:
-    """Return a range as the firewall takes it, which is without the prefixes /31 and /32.
+    """Return a range as the firewall accepts it, which has no prefixes /31 and /32.
 
     https://learn.microsoft.com/azure/storage/common/storage-network-security-ip-address-range
     (read 2026-11-22)

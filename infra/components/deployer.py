@@ -1,4 +1,4 @@
-"""Who deploys: the principal that azure-native is signed in as, and its public address."""
+"""The deployer: the principal that azure-native signs in as, and its public address."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ PRINCIPAL_TYPES: Mapping[str, authorization.PrincipalType] = {
     "group": authorization.PrincipalType.GROUP,
     "service_principal": authorization.PrincipalType.SERVICE_PRINCIPAL,
 }
-# Set when azure-native signs in as a service principal or a managed identity.
+# Set if azure-native signs in as a service principal or a managed identity.
 _MACHINE_KEYS = ("clientId", "useMsi", "useOidc")
 _MACHINE_VARIABLES = ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC")
 
 
 @dataclass(frozen=True, slots=True)
 class Deployer:
-    """Who deploys; `address` is a public IPv4 address, None if Azure does not tell it."""
+    """The deployer; `address` is a public IPv4 address, or None if unknown."""
 
     operator: Operator
     address: str | None = None
 
 
 def find_deployer() -> Deployer:
-    """Return who is signed in, whichever way the provider signed in.
+    """Return the signed-in principal, for every sign-in of the provider.
 
-    The token tells whether it is a user: `az login` is also that of a service principal. Settings
-    decide if the token does not. Claims: `idtyp`, `scp` (only tokens of users have it) and
-    `ipaddr`, https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
+    The token shows whether it is a user, because `az login` also signs in service principals.
+    Settings decide if the token has no such claim. Claims: `idtyp`, `scp` (only in tokens of users)
+    and `ipaddr`, https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
     (read 2026-11-22), none of which Entra promises.
     """
     claims = token_claims(authorization.get_client_token().token)

@@ -19,8 +19,8 @@ from infra.planning.node_setup import FILES_OPTIONS, StartTask, blobfuse_options
 from infra.planning.pool_plan import PoolPlan
 
 _RESIZE_TIMEOUT = "PT15M"
-_SSH_PORTS = (40000, 41999)  # one for each of at most 2,000 nodes
-# Properties that Batch refuses to update (PropertyCannotBeUpdated, github.com/Azure/Batch/issues/85
+_SSH_PORTS = (40000, 41999)  # one port for each of at most 2,000 nodes
+# Properties that Batch does not update (PropertyCannotBeUpdated, github.com/Azure/Batch/issues/85
 # and 153, read 2026-11-21). azure-native does not list them (provider/pkg/gen/replacement.go has
 # no entry of Batch, 2026-11-21), so a preview would show an update that fails.
 _IMMUTABLE = [
@@ -36,7 +36,7 @@ _IMMUTABLE = [
 
 @dataclass(frozen=True, slots=True)
 class PoolSurroundings:
-    """What all pools share: the account, storage, identities, network, images and registry."""
+    """The resources of all pools: account, storage, identities, network, images, registry."""
 
     account: BatchAccountComponent
     store: DataStore
@@ -47,7 +47,7 @@ class PoolSurroundings:
 
     @property
     def ready(self) -> list[pulumi.Resource]:
-        """The role assignments that pools depend on; without them nodes become unusable."""
+        """The role assignments that pools depend on; without them, nodes become unusable."""
         pulling = [self.registry.ready] if self.registry else []
         return [*self.identities.ready, *pulling]
 
@@ -102,7 +102,11 @@ class GpuPool(pulumi.ComponentResource):
                 batch.MetadataItemArgs(name="runner-stack", value=context.names.stack),
                 batch.MetadataItemArgs(name=SCENARIO, value=pool.scenario),
             ],
-            tags={**context.tags, "pool": pool.id, **pool.tags},  # `runner cost --reconcile`
+            tags={
+                **context.tags,
+                "pool": pool.id,
+                **pool.tags,
+            },  # read by `runner cost --reconcile`
             # Pool names are unique, and the quota may not allow both pools.
             opts=pulumi.ResourceOptions(
                 parent=self,
@@ -133,7 +137,7 @@ class GpuPool(pulumi.ComponentResource):
 
     def _own_image(self, version: str) -> pulumi.Input[str]:
         images = self._around.images
-        if images is None:  # the configuration was checked
+        if images is None:  # the configuration has been checked
             raise ValueError("a pool uses the gallery image, but the stack has no gallery")
         return images.version_id(version)
 
@@ -209,7 +213,7 @@ class GpuPool(pulumi.ComponentResource):
 
 
 def _ssh(allowed: Sequence[str]) -> batch.PoolEndpointConfigurationArgs:
-    """Return the endpoint that opens port 22 to the allowed addresses only.
+    """Return the endpoint that opens port 22 only to the allowed addresses.
 
     The service maps no port 22 for pools created since 2025-11-30. Ports 50000 to 55000 are
     reserved, priorities start at 150, and the lowest matching number decides (
@@ -242,8 +246,8 @@ def _warn_of_mounts(plan: PoolPlan) -> None:
     if len(blobs) > 1 and plan.node_agent.endswith("24.04"):
         pulumi.log.warn(
             f"pool {plan.pool.id!r} mounts {len(blobs)} containers on Ubuntu 24.04, where Batch "
-            "may mount only the first (github.com/Azure/Batch/issues/190); the node is then "
-            "unusable: mount one, or use image.sku '2204'"
+            "may mount only the first, which makes the node unusable "
+            "(github.com/Azure/Batch/issues/190): mount only one, or use image.sku '2204'"
         )
 
 
@@ -298,7 +302,7 @@ def _driver() -> batch.VMExtensionArgs:
 
 
 def _trusted_launch() -> batch.SecurityProfileArgs:
-    """Return Secure Boot and vTPM, which our image supports: Canonical signs its driver."""
+    """Return Secure Boot and vTPM, which our image supports because Canonical signs its driver."""
     return batch.SecurityProfileArgs(
         security_type=batch.SecurityTypes.TRUSTED_LAUNCH,
         uefi_settings=batch.UefiSettingsArgs(secure_boot_enabled=True, v_tpm_enabled=True),

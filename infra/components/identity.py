@@ -17,7 +17,7 @@ from infra.components.data_store import DataStore
 
 _BLOB_DATA_CONTRIBUTOR = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
 _BLOB_DATA_READER = "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
-# Requests the user delegation keys that SAS are signed with, and reads no data.
+# Allows requests for user delegation keys, which sign SAS, but not for data.
 _BLOB_DELEGATOR = "db58b8e5-c6ad-4a2a-8342-4190687cbf4a"
 # Azure Files over REST with a token; the SMB roles do not apply.
 _FILE_DATA_PRIVILEGED_CONTRIBUTOR = "69566ab7-960f-475b-8e7c-b3118f30c6bd"
@@ -26,8 +26,8 @@ _BATCH_DATA_CONTRIBUTOR = "6aaa78f1-f7de-44ca-8722-c64a23943cae"
 # Manages jobs and tasks, and reads pools.
 # https://learn.microsoft.com/azure/batch/batch-role-based-access-control (read 2026-11-21)
 _BATCH_JOB_SUBMITTER = "48e5e92e-a480-4e71-aa9c-2778f4c13781"
-# Batch stores the packages of an application in a container `app-...` of the auto-storage account,
-# which it creates with the first of them.
+# Batch stores application packages in containers `app-...` of the auto-storage account, which it
+# creates with the first package.
 # https://learn.microsoft.com/azure/role-based-access-control/conditions-format (read 2026-11-22)
 _PACKAGES_ONLY = (
     "((!(ActionMatches{'Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read'}))"
@@ -40,9 +40,9 @@ class Identities(pulumi.ComponentResource):
     """Two user-assigned identities with minimal roles.
 
     `nodes` writes runs and models, and reads data and application packages. Batch uses `account`
-    to sign in to its auto-storage; it is None, and packages are not read, if the storage or the
-    Batch account is adopted. The Batch account and the pools must depend on the assignments in
-    `ready`.
+    to sign in to its auto-storage. If the storage or the Batch account is adopted, `account` is
+    None and packages are not read. The Batch account and the pools must depend on the assignments
+    in `ready`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Identities(pulumi.ComponentResource):
             name: the component's name in Pulumi.
             context: the stack.
             store: the storage account.
-            auto_storage: whether the store is the auto-storage of the Batch account.
+            auto_storage: True if the store is the auto-storage of the Batch account.
             opts: the options of the component.
         """
         super().__init__("runner:infra:Identities", name, None, opts)
@@ -85,7 +85,7 @@ class Identities(pulumi.ComponentResource):
         self.register_outputs(outputs)
 
     def let_nodes_add_tasks(self, batch_account: pulumi.Input[str]) -> None:
-        """Let nodes add tasks to any job of the account; Azure has no role for a single job."""
+        """Allow nodes to add tasks to all jobs of the account; Azure has no role for one job."""
         assign_role(
             "nodes-add-tasks",
             self._context,
@@ -132,7 +132,7 @@ class Identities(pulumi.ComponentResource):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A principal that submits runs. Azure refuses a role assignment with the wrong kind."""
+    """A principal that submits runs. Azure rejects role assignments with the wrong kind."""
 
     principal_id: str
     kind: authorization.PrincipalType
@@ -144,7 +144,7 @@ class Operator:
 
 
 class Operators(pulumi.ComponentResource):
-    """The roles of the principals that submit runs: who deploys, and the configured operators."""
+    """The roles of the principals that submit runs: the deployer and the configured operators."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Operators(pulumi.ComponentResource):
             context: the stack.
             operators: the principals.
             store: the storage; a file share is also accessed over REST, for `runner data`.
-            batch_account: the id of the Batch account.
+            batch_account: the ID of the Batch account.
             opts: the options of the component.
         """
         super().__init__("runner:infra:Operators", name, None, opts)
@@ -182,9 +182,9 @@ class Operators(pulumi.ComponentResource):
 
 
 def _storage_roles(store: DataStore) -> Sequence[tuple[str, str, pulumi.Input[str]]]:
-    """Return roles of an operator; for the stack's containers only if the account is adopted.
+    """Return roles of an operator; in an adopted account, only for the stack's containers.
 
-    The operators may have roles on an adopted account, and Azure refuses to assign one again.
+    Operators may have roles on an adopted account, and Azure rejects a second assignment.
     """
     if store.adopted:
         containers = sorted(store.containers.items())

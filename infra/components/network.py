@@ -10,7 +10,7 @@ from infra.config.stack import NetworkConfig
 
 
 class PoolNetwork(pulumi.ComponentResource):
-    """One private subnet: nodes have no public address and use a NAT gateway for outbound traffic.
+    """A private subnet: nodes have no public address and use a NAT gateway for outbound traffic.
 
     `default_outbound_access` is set explicitly, because its default changes to false with API
     versions after 2026-03-31 (github.com/MicrosoftDocs/azure-docs issues 127645 and 127723, read
@@ -43,7 +43,7 @@ class PoolNetwork(pulumi.ComponentResource):
             location=context.location,
             address_space=network.AddressSpaceArgs(address_prefixes=[config.address_space]),
             tags=dict(context.tags),
-            # The subnet is a separate resource; without this an update of the network removes it.
+            # The subnet is a separate resource; without this, an update of the network removes it.
             opts=pulumi.ResourceOptions(parent=self, ignore_changes=["subnets"]),
         )
         self.subnet = network.Subnet(

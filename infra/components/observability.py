@@ -131,7 +131,7 @@ def action_group(
     emails: Sequence[str],
     opts: pulumi.ResourceOptions,
 ) -> monitor.ActionGroup:
-    """Return an action group of the addresses, or of the subscription's owners if there are none.
+    """Return an action group of the addresses, or else of the subscription's owners.
 
     Args:
         name: the resource's name in Pulumi.

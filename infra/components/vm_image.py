@@ -86,7 +86,7 @@ class ImageFactory(pulumi.ComponentResource):
         )
 
     def version_id(self, version: str) -> pulumi.Output[str]:
-        """Return the id for a pool's image reference: `latest` or a version such as `1.0.3`."""
+        """Return the ID for a pool's image reference: `latest` or a version such as `1.0.3`."""
         if version == "latest":
             return self.definition_id
         return pulumi.Output.concat(self.definition_id, "/versions/", version)
@@ -116,12 +116,12 @@ class ImageFactory(pulumi.ComponentResource):
                 publisher="runner", offer="gpu", sku=f"ubuntu-{versions['UBUNTU_RELEASE']}"
             ),
             os_type=compute.OperatingSystemTypes.LINUX,
-            # Batch supports generalized images only.
+            # Batch supports only generalized images.
             # https://learn.microsoft.com/azure/batch/batch-sig-images (2024-03-04, read 2026-11-21)
             os_state=compute.OperatingSystemStateTypes.GENERALIZED,
             hyper_v_generation=compute.HyperVGeneration.V2,
             architecture=compute.Architecture.X64,
-            # Our choice: supported, so a pool may boot with or without Secure Boot.
+            # Our choice: a pool may boot with or without Secure Boot.
             features=[
                 compute.GalleryImageFeatureArgs(name="SecurityType", value="TrustedLaunchSupported")
             ],
@@ -166,14 +166,14 @@ class ImageFactory(pulumi.ComponentResource):
                 vm_size=plan["vm_size"], os_disk_size_gb=plan["os_disk_gb"]
             ),
             build_timeout_in_minutes=plan["timeout_minutes"],
-            # A build takes an hour on a GPU VM, so it starts only on command.
+            # A build takes an hour on a GPU VM, so only a command starts it.
             auto_run=builder.ImageTemplateAutoRunArgs(state=builder.AutoRunState.AUTO_RUN_DISABLED),
             error_handling=builder.ImageTemplatePropertiesErrorHandlingArgs(
                 on_customizer_error=builder.OnBuildError.CLEANUP,
                 on_validation_error=builder.OnBuildError.CLEANUP,
             ),
             tags=plan["tags"],
-            # Image Builder refuses to update a template (release notes of Az.ImageBuilder 0.5).
+            # Image Builder does not update templates (release notes of Az.ImageBuilder 0.5).
             opts=pulumi.ResourceOptions.merge(
                 self._child,
                 pulumi.ResourceOptions(depends_on=[publisher], replace_on_changes=["*"]),

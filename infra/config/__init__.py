@@ -1,3 +1,3 @@
-"""What a person may write in `Pulumi.<stack>.yaml`, and the names that follow from it. Start in
+"""The keys of `Pulumi.<stack>.yaml`, and the names that follow from them. Start in
 `stack`.
 """

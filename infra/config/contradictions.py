@@ -1,4 +1,4 @@
-"""What keys of a stack's file do not agree with one another, and what is only worth a warning."""
+"""Contradictions between keys of a stack's file, and warnings."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _MAX_SCRIPT_BYTES = 32 * 1024
 # https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq (read 2026-11-21)
 _RESERVED_ADDRESSES = 5
 _PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
-_Problem = tuple[tuple[int | str, ...], str, str]  # where, what, fix
+_Problem = tuple[tuple[int | str, ...], str, str]  # place, what, fix
 
 
 def contradictions(config: StackConfig, folder: Path) -> Iterator[FieldProblem]:
-    """Yield what would fail a deployment or a node.
+    """Yield problems that would fail a deployment or a node.
 
     Args:
-        config: the stack's configuration, each of whose values is valid by itself.
-        folder: holds the scripts that pools name.
+        config: the stack's configuration, whose single values are valid.
+        folder: folder of the scripts that pools name.
     """
     seen: set[FieldPath] = set()
     for place, what, fix in (*_contradictions(config), *_script_problems(config.pools, folder)):
-        if place not in seen:  # one problem of a field at a time
+        if place not in seen:  # only one problem per field
             yield FieldProblem(place, what, "", fix)
         seen.add(place)
 
 
 def warnings(config: StackConfig) -> Iterator[FieldProblem]:
-    """Yield what can be deployed, and is probably not what was meant."""
+    """Yield warnings about configurations that can be deployed but are probably not intended."""
     for place, what, fix in chain(_region_warnings(config), _network_warnings(config)):
         yield FieldProblem(place, what, "", fix)
     for number, pool in enumerate(config.pools):
@@ -76,18 +76,22 @@ def _network_warnings(config: StackConfig) -> Iterator[_Problem]:
     room = subnet.num_addresses - _RESERVED_ADDRESSES
     nodes = sum(pool.max_spot + pool.max_dedicated for pool in config.pools)
     if nodes > room:
-        what = f"{subnet} has addresses for {room} nodes, and the pools may have {nodes}"
-        yield ("network", "pool_subnet"), what, "use a larger subnet, or lower the maxima"
+        what = f"{subnet} has addresses for {room} nodes, but the pools may have {nodes}"
+        yield (
+            ("network", "pool_subnet"),
+            what,
+            "use a larger subnet, or lower the maximum numbers of nodes",
+        )
     allowed = config.network.storage_from
     if isinstance(allowed, tuple) and any(_is_internet(text) for text in allowed):
-        what = "the storage account can be reached from the whole internet"
-        yield ("network", "storage_from"), what, "name the ranges that need it"
+        what = "the storage account accepts connections from the whole internet"
+        yield ("network", "storage_from"), what, "list the address ranges that need access"
 
 
 def _ssh_warnings(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
     if any(_is_internet(text) for text in pool.ssh_from):
-        what = "port 22 of its nodes can be reached from the whole internet"
-        yield "ssh_from", what, "name your own address, such as 203.0.113.7/32"
+        what = "port 22 of its nodes accepts connections from the whole internet"
+        yield "ssh_from", what, "use your own address, such as 203.0.113.7/32"
 
 
 def _is_internet(text: str) -> bool:
@@ -99,7 +103,7 @@ def _mount_warnings(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
     for outer, inner in combinations(paths, 2):
         if inner.lower().startswith(f"{outer.lower()}/"):
             what = f"mount {inner!r} is inside mount {outer!r}: one may hide the other"
-            yield "mounts", what, "use paths that do not contain one another"
+            yield "mounts", what, "use paths that do not contain each other"
 
 
 def _script_problems(pools: Sequence[PoolConfig], folder: Path) -> Iterator[_Problem]:
@@ -114,9 +118,9 @@ def _script_problem(file: Path) -> tuple[str, str] | None:
     except OSError as err:
         return f"cannot read {file}: {err.strerror}", "use a path relative to the stack's file"
     if not content.startswith(b"#!"):
-        return f"{file.name} does not start with #!", "start it with #!/bin/bash"
+        return f"{file.name} does not begin with #!", "begin the script with #!/bin/bash"
     if len(content) > _MAX_SCRIPT_BYTES:
-        what = f"{file.name} has {len(content)} bytes; a start script may have 32 KiB"
+        what = f"{file.name} has {len(content)} bytes; the limit of a start script is 32 KiB"
         return what, "add large files to the image, or download them in the script"
     return None
 
@@ -126,10 +130,10 @@ def _adoption_contradictions(config: StackConfig) -> Iterator[_Problem]:
         text: str | None = getattr(config.adopted, key)
         if text and text.split("/")[2].lower() != config.subscription_id.lower():
             what = f"the account is in subscription {text.split('/')[2]}"
-            fix = f"use an account of subscription {config.subscription_id}, which the stack is in"
+            fix = f"use an account in the subscription of the stack, {config.subscription_id}"
             yield ("adopt", key), what, fix
     if config.adopted.storage_account and config.storage.model_fields_set:
-        what = "runner:storage configures a storage account of the stack, and one is adopted"
+        what = "runner:storage configures a new storage account, but the stack adopts one"
         yield ("storage",), what, "remove runner:storage, or adopt.storage_account"
 
 
@@ -140,7 +144,7 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
         yield (
             ("storage", "account_name"),
             f"invalid storage account name {storage.account_name!r}",
-            "use 3 to 24 lower-case letters and digits, or remove it",
+            "use 3 to 24 lower-case letters and digits, or remove the key",
         )
     if storage.file_share_gib is not None and storage.shared_keys is False:
         yield (
@@ -151,8 +155,8 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
     if storage.file_share_gib is None and storage.shared_keys:
         yield (
             ("storage", "shared_keys"),
-            "account keys are enabled only with a file share, and there is none",
-            "remove it, or set file_share_gib",
+            "account keys are enabled only with a file share, but there is none",
+            "remove shared_keys, or set file_share_gib",
         )
     thresholds = config.budget.thresholds_percent if config.budget is not None else ()
     if len(set(thresholds)) < len(thresholds):
@@ -160,7 +164,7 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
     yield from _network_contradictions(config)
     yield from _tag_contradictions(("tags",), config.tags, _OUR_TAGS)
     if not config.pools:
-        yield ("pools",), "no pool", "add one: - id: t4"
+        yield ("pools",), "no pool", "add a pool: - id: t4"
     seen: dict[str, str] = {}
     for number, pool in enumerate(config.pools):
         where = ("pools", number)
@@ -187,15 +191,15 @@ def _network_contradictions(config: StackConfig) -> Iterator[_Problem]:
         try:
             found[key] = ipaddress.IPv4Network(getattr(config.network, key))
         except ValueError as err:
-            yield ("network", key), f"{err}", "write it as 10.20.0.0/16"
+            yield ("network", key), f"{err}", "use a range such as 10.20.0.0/16"
     if len(found) < 2:
         return
     space, subnet = found["address_space"], found["pool_subnet"]
     if not subnet.subnet_of(space):
-        what = f"{subnet} is not inside address_space {space}"
+        what = f"{subnet} is not part of address_space {space}"
         yield ("network", "pool_subnet"), what, "use a part of the address space"
     if subnet.num_addresses <= _RESERVED_ADDRESSES:
-        what = f"{subnet} has no address for a node"
+        what = f"{subnet} has no addresses for nodes"
         yield ("network", "pool_subnet"), what, "use /29 or larger"
 
 
@@ -204,19 +208,21 @@ def _storage_range_problem(number: int, text: str) -> Iterator[_Problem]:
     try:
         network = ipaddress.IPv4Network(text)
     except ValueError as err:
-        yield place, str(err), "write ranges as 203.0.113.0/24"
+        yield place, str(err), "use a range such as 203.0.113.0/24"
         return
     # https://learn.microsoft.com/azure/storage/common/storage-network-security-ip-address-range
     # (read 2026-11-22)
     if any(network.overlaps(private) for private in _PRIVATE) and network.prefixlen:
-        what = f"{network} is private; the firewall of a storage account takes public addresses"
+        what = (
+            f"{network} is private, but the firewall of a storage account requires public addresses"
+        )
         yield place, what, "use the public address of your network"
 
 
 def _tag_contradictions(
     where: tuple[int | str, ...], tags: Mapping[str, str], taken: Collection[str]
 ) -> Iterator[_Problem]:
-    """Yield the problems of tags, whose names are compared without case."""
+    """Yield the problems of tags; names are compared without case."""
     exact = set(taken) - set(_OUR_TAGS)
     others = Counter(name.lower() for name in {*tags, *taken})
     for name, value in tags.items():
@@ -226,30 +232,34 @@ def _tag_contradictions(
         elif name.lower() in _RESERVED_TAGS or (others[name.lower()] > 1 and name not in exact):
             yield where, f"duplicate tag {name!r} (case is ignored)", "rename one"
     if tags and len({*tags, *taken}) > _MAX_TAGS:
-        yield where, f"{len({*tags, *taken})} tags", f"use at most {_MAX_TAGS} tags a resource"
+        yield where, f"{len({*tags, *taken})} tags", f"use at most {_MAX_TAGS} tags per resource"
 
 
 def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
     if pool.max_spot + pool.max_dedicated < 1:
-        yield "max_spot", "it can have no node", "set max_spot or max_dedicated to 1 or more"
+        yield "max_spot", "the pool can have no nodes", "set max_spot or max_dedicated to 1 or more"
     if (pool.scenario == "formula") != (pool.formula is not None):
         yield (
             "scenario",
-            "scenario 'formula' and the key formula go together",
+            "scenario 'formula' requires the key formula, and vice versa",
             "set both or neither",
         )
     if (pool.scenario == "office_hours") != (pool.office_hours is not None):
-        yield "scenario", "scenario and key office_hours go together", "set both or neither"
+        yield (
+            "scenario",
+            "scenario 'office_hours' requires the key office_hours, and vice versa",
+            "set both or neither",
+        )
     if pool.office_hours is not None and (what := _clock_problem(pool.office_hours)):
         yield (
             "office_hours",
             what,
-            "use for example start: '08:00', end: '18:00', utc_offset_hours: 1",
+            "use values such as start: '08:00', end: '18:00', utc_offset_hours: 1",
         )
     both = pool.max_spot > 0 and pool.max_dedicated > 0
     if pool.scenario == "spot_first_with_dedicated_fallback" and not both:
         fix = "set max_spot and max_dedicated to 1 or more"
-        yield "scenario", "a fallback needs spot and dedicated nodes", fix
+        yield "scenario", "the scenario with a fallback requires spot and dedicated nodes", fix
     if pool.scenario in ("scale_to_zero", "office_hours") and both:
         fix = "set one of the two to 0, or use spot_first_with_dedicated_fallback"
         yield "max_dedicated", f"{pool.scenario} uses either spot or dedicated nodes", fix
@@ -262,7 +272,7 @@ def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
         yield "image", what, "remove image.sku"
     if pool.container_images and not pool.containers:
         fix = "set containers: true, or remove container_images"
-        yield "container_images", "they need containers: true", fix
+        yield "container_images", "container_images require containers: true", fix
     paths = [mount.path.lower() for mount in pool.mounts]
     if len(set(paths)) < len(paths):
         yield "mounts", "two mounts have the same path", "give each mount a unique path"
@@ -273,10 +283,10 @@ def _ssh_contradictions(config: StackConfig, pool: PoolConfig) -> Iterator[tuple
         try:
             ipaddress.IPv4Network(text)
         except ValueError as err:
-            yield "ssh_from", str(err), "write addresses as 203.0.113.7/32"
+            yield "ssh_from", str(err), "use an address such as 203.0.113.7/32"
     if pool.ssh_from and config.network is not None:
         what = "nodes in the stack's network have no public address"
-        yield "ssh_from", what, "remove it; use `runner ssh` through a VPN"
+        yield "ssh_from", what, "remove the key, and use `runner ssh` through a VPN"
 
 
 def _clock_problem(hours: OfficeHours) -> str | None:
@@ -284,7 +294,7 @@ def _clock_problem(hours: OfficeHours) -> str | None:
         return "start and end are the same time"
     moments = (hours.start, hours.end)
     if any(moment.tzinfo or moment.second or moment.microsecond for moment in moments):
-        return "start and end must be hours and minutes, without seconds or time zone"
+        return "start and end must be hours and minutes, without seconds and time zone"
     return None
 
 
@@ -292,14 +302,14 @@ def _missing_parts(config: StackConfig, pool: PoolConfig) -> Iterator[tuple[str,
     if pool.image.source == "gallery" and config.image is None:
         yield (
             "image",
-            "its image is in the gallery, but the stack has no gallery",
+            "the image is in the gallery, but the stack has no gallery",
             "add runner:image: {}, or set image.source to marketplace",
         )
     for mount in pool.mounts:
         if isinstance(mount, FilesMount) and config.storage.file_share_gib is None:
             yield (
                 "mounts",
-                "it mounts the file share, but the stack has none",
+                "the pool mounts the file share, but the stack has none",
                 "set storage.file_share_gib, or mount a container with kind: blob",
             )
         if isinstance(mount, BlobMount) and mount.container not in CONTAINERS:

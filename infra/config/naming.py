@@ -21,14 +21,14 @@ _ROLE_NAMES = uuid.UUID("8b1f6d3c-52d7-4f0e-9a55-0b6f2f3c9f57")
 
 @dataclass(frozen=True, slots=True)
 class AccountName:
-    """Where a storage or Batch account is: its resource group and its name."""
+    """The resource group and the name of a storage or Batch account."""
 
     group: str
     name: str
 
     @classmethod
     def of_id(cls, text: str) -> AccountName:
-        """Return the account of an ID of Resource Manager. Raise ValueError for another text."""
+        """Return the account for a Resource Manager ID. Raise ValueError for another text."""
         found = re.fullmatch(ARM_ACCOUNT, text, re.IGNORECASE)
         if found is None:
             raise ValueError(f"not the ID of an account: {text!r}")
@@ -46,8 +46,8 @@ class Names:
     def slug(self) -> str:
         """The stack's name as at most 20 lower-case letters, digits and single dashes.
 
-        If characters had to be replaced, it ends in a hash, so that stacks `a.b` and `a-b` get
-        different resource groups.
+        If characters were replaced, it ends in a hash, so that stacks `a.b` and `a-b` get different
+        resource groups.
         """
         if self._plain == self.stack and len(self.stack) <= 20:
             return self.stack
@@ -98,5 +98,5 @@ class Names:
         return f"{kind}-runner-{self.slug}"
 
     def role_assignment(self, *parts: str) -> str:
-        """Return the GUID of a role assignment, which depends on the stack and `parts` only."""
+        """Return the GUID of a role assignment, which depends only on the stack and `parts`."""
         return str(uuid.uuid5(_ROLE_NAMES, "/".join((self.subscription_id, self.stack, *parts))))

@@ -14,7 +14,7 @@ from runner.core.yaml_files import TextField
 _PoolId = Annotated[
     str,
     TextField(
-        r"^[A-Za-z0-9_-]{1,64}$", "the id of a pool", "letters, digits, _ and -, 64 at most", "t4"
+        r"^[A-Za-z0-9_-]{1,64}$", "the ID of a pool", "up to 64 letters, digits, _ and -", "t4"
     ),
 ]
 # Relative to $AZ_BATCH_NODE_MOUNTS_DIR. No part starts with a dot, so none leaves the folder.
@@ -22,8 +22,8 @@ _MountPath = Annotated[
     str,
     TextField(
         r"^\w[\w.-]*(/\w[\w.-]*)*$",
-        "where a mount can be",
-        "a path below the node's mounts: no / at its ends, no part that begins with a dot",
+        "a valid path of a mount",
+        "a path below the node's mounts, without / at its ends and parts that begin with a dot",
         "data/images",
     ),
 ]
@@ -92,7 +92,7 @@ class ImageChoice(Section):
 class BlobMount(Section):
     """A blob container, mounted with blobfuse and the pool's identity.
 
-    Batch's page excluded Ubuntu 22.04 in 2021-11, with blobfuse 1. Today it lists Linux in general
+    Batch's page excluded Ubuntu 22.04 in 2021-11, with blobfuse 1. Now it lists Linux in general
     (learn.microsoft.com/azure/batch/virtual-file-mount, read 2026-11-21), and the node agent
     installs blobfuse2. On 24.04, only the first of several containers was mounted in 2025-03
     (github.com/Azure/Batch/issues/190, open, read 2026-11-21), so such a pool gets a warning.
@@ -130,7 +130,7 @@ ImageName = Annotated[
     TextField(
         r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$",
         "the name of a container image",
-        "a repository and a tag or digest, and no blanks",
+        "a repository and a tag or digest, without spaces",
         "registry.example/images/torch:2.9",
     ),
 ]

@@ -1,4 +1,4 @@
-"""What a person may write in `Pulumi.<stack>.yaml`, as typed values. `stack_file` reads it."""
+"""The keys of `Pulumi.<stack>.yaml` as typed values; `stack_file` reads the file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _Uuid = Annotated[
     str,
     TextField(
         r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
-        "an id of Azure",
-        "32 hexadecimal digits in five groups; `az account show` prints that of a subscription",
+        "an Azure ID",
+        "32 hexadecimal digits in five groups; `az account show` prints the subscription's",
         "00000000-1111-2222-3333-444444444444",
     ),
 ]
@@ -36,7 +36,7 @@ _StackName = Annotated[
     TextField(
         r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         "the name of a stack",
-        "letters, digits, dots, _ and -, 100 at most, and begins with a letter or digit",
+        "up to 100 letters, digits, dots, _ and -, and begins with a letter or digit",
         "dev",
     ),
 ]
@@ -45,7 +45,7 @@ _Location = Annotated[
     TextField(
         r"^[a-z0-9]+$",
         "the name of a region",
-        "lower-case letters and digits; `az account list-locations` prints all",
+        "lower-case letters and digits; `az account list-locations` lists all regions",
         "westeurope",
     ),
 ]
@@ -56,16 +56,16 @@ def _id_of(kind: str) -> TextField:
         "(?i)^/subscriptions/[0-9a-f-]{36}/resourceGroups/[^/\\s]{1,90}/providers/"
         f"{kind}/[A-Za-z0-9]{{3,24}}$",
         "the ID of an account",
-        f"the form /subscriptions/…/{kind}/NAME, as the portal shows it in JSON View",
+        f"the form /subscriptions/…/{kind}/NAME, as in JSON View of the portal",
         f"/subscriptions/00000000-1111-2222-3333-444444444444/resourceGroups/team/providers/{kind}/ml",
     )
 
 
 class AdoptConfig(Section):
-    """Resources that exist, which the stack uses and never changes or deletes.
+    """Existing resources, which the stack uses but never changes or deletes.
 
-    `resource_group` is a name, for all resources that the stack creates; the accounts are IDs. What
-    is not named, the stack creates.
+    `resource_group` is the name of the group for all resources that the stack creates; the accounts
+    are IDs. The stack creates every resource that is None.
     """
 
     resource_group: (
@@ -74,7 +74,7 @@ class AdoptConfig(Section):
             TextField(
                 r"^[\w().-]{0,89}[\w()-]$",
                 "the name of a resource group",
-                "letters, digits, and _ - . ( ), 90 at most, and does not end with a dot",
+                "up to 90 letters, digits, and _ - . ( ), and does not end with a dot",
                 "ml-team",
             ),
         ]
@@ -87,7 +87,7 @@ class AdoptConfig(Section):
 class StorageConfig(Section):
     """The storage account. Account keys are enabled only with a file share, which needs them.
 
-    `shared_keys` must agree with that; `false` makes sure that no file share is added.
+    `shared_keys` must agree with that; `false` prevents that a file share is added.
     """
 
     account_name: str | None = None
@@ -98,7 +98,7 @@ class StorageConfig(Section):
 
 
 def _all_or_list(value: Any) -> Any:
-    """Refuse a text other than `all`: the fix must not be to admit everybody."""
+    """Reject text other than `all`, so that no fix suggests access for everyone."""
     if not isinstance(value, str) or value == "all":
         return value
     try:
@@ -118,8 +118,8 @@ def _all_or_list(value: Any) -> Any:
 class NetworkConfig(Section):
     """A virtual network for the pools, with a NAT gateway for outbound traffic.
 
-    The storage account then admits the subnet, and `storage_from`: the public address of who
-    deploys if it is not set, ranges such as 203.0.113.0/24, or `all`.
+    The storage account then allows the subnet and `storage_from`: ranges such as 203.0.113.0/24, or
+    `all`. By default, it is the public address of the deployer.
     """
 
     address_space: str = "10.20.0.0/16"
@@ -137,7 +137,7 @@ class ImageConfig(Section):
     replicate_to: tuple[str, ...] = Field(default=(), strict=False)
 
 
-# Tag of the resource group of a stack without budget, for the policies.
+# Tag of the resource group of a stack without a budget, read by the policies.
 BUDGET_TAG = "runner-budget"
 
 
@@ -163,14 +163,14 @@ class ObservabilityConfig(Section):
 
 
 class OperatorConfig(Section):
-    """An Entra principal that may submit runs; `id` is its object id."""
+    """An Entra principal that may submit runs; `id` is its object ID."""
 
     id: _Uuid
     kind: Literal["user", "group", "service_principal"] = "user"
 
 
 class StackConfig(Section):
-    """The configuration of a stack. `operators` may submit runs, as may whoever deploys.
+    """The configuration of a stack. `operators` and the deployer may submit runs.
 
     `budget: null` declares no budget, for subscriptions whose offer has no Cost Management.
     `nodes_add_tasks` lets nodes add tasks to jobs, which schedules of several tasks need.
@@ -193,17 +193,17 @@ class StackConfig(Section):
 
     @property
     def names(self) -> Names:
-        """The names of what the stack creates."""
+        """The names of the resources that the stack creates."""
         return Names(self.stack, self.subscription_id)
 
     @property
     def adopted(self) -> AdoptConfig:
-        """What the stack adopts; all fields are None if that is nothing."""
+        """The adopted resources; all fields are None if there are none."""
         return self.adopt or AdoptConfig.model_construct()
 
     @property
     def resource_group(self) -> str:
-        """The resource group of what the stack creates."""
+        """The resource group of the resources that the stack creates."""
         return self.adopted.resource_group or self.names.resource_group
 
     @property

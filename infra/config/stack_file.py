@@ -1,4 +1,4 @@
-"""Read `Pulumi.<stack>.yaml`; all that is wrong with it is one error with lines and fixes."""
+"""Read `Pulumi.<stack>.yaml`; report all its problems as one error with lines and fixes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _SETTINGS = {
     "subscription_id": ("subscriptionId", "ARM_SUBSCRIPTION_ID"),
 }
 OUR_KEYS = frozenset(StackConfig.model_fields) - {"stack", *_SETTINGS}
-# Sections that `null` turns off. Pulumi's configuration has no null: it hands over an empty text.
+# Sections that `null` turns off. Pulumi passes null as an empty text.
 _OPTIONAL = ("adopt", "budget", "image", "network", "observability")
-# Pulumi stores scalars as texts: it writes `true` as `"true"` when it first opens a stack.
+# Pulumi stores scalars as text: it writes `true` as `"true"` when it first opens a stack.
 _SWITCHES = frozenset(
     name for name, field in StackConfig.model_fields.items() if field.annotation is bool
 )
@@ -81,10 +81,10 @@ _DEPENDENT = {"storage": "mounts", "image": "image", "network": "ssh_from", "tag
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a stack is configured with.
+    """The given configuration of a stack.
 
-    `values` are the fields of StackConfig; `unknown` are keys that nobody reads; `variables` are
-    the environment variables that fields come from instead of the file.
+    `values` are the fields of StackConfig; `unknown` are unknown keys; `variables` are the
+    environment variables of fields that the file does not set.
     """
 
     values: Mapping[str, Any]
@@ -149,7 +149,7 @@ def _unknown_keys(names: Sequence[tuple[str, str]]) -> Iterator[FieldProblem]:
     for namespace, name in names:
         known = _NAMESPACES.get(namespace)
         if known is None:
-            # Other providers have namespaces of their own; only a near miss is an error.
+            # Other providers have separate namespaces, so only a similar name is an error.
             if fix := near(namespace, _NAMESPACES, cutoff=0.8):
                 yield FieldProblem((f"{namespace}:{name}",), "unknown key", "", fix)
         elif name not in known:
@@ -159,7 +159,7 @@ def _unknown_keys(names: Sequence[tuple[str, str]]) -> Iterator[FieldProblem]:
 
 
 def _place(namespace: str, name: str) -> str:
-    """Return where a key is in the tree of `_tree`: ours are the fields of StackConfig."""
+    """Return the place of a key in `_tree`; our keys are fields of StackConfig."""
     if namespace == "runner":
         return name if name not in _SETTINGS else f"runner:{name}"
     if namespace == "azure-native":
@@ -177,14 +177,14 @@ def _other_namespace(namespace: str, name: str) -> str:
 
 
 def _unknown_file_keys(document: Mapping[Any, Any]) -> Iterator[FieldProblem]:
-    """Yield keys beside `config` that are near misses. Pulumi ignores unknown ones."""
+    """Yield top-level keys with a name similar to a known one; Pulumi ignores unknown keys."""
     for key in document:
         if key not in _FILE_KEYS and (fix := near(str(key), _FILE_KEYS)):
             yield FieldProblem((f"/{key}",), "unknown key", "", fix)
 
 
 def _as_written(key: str, value: Any) -> Any:
-    """Return a value as a person wrote it, before Pulumi stored it as a text."""
+    """Return a value as the user wrote it, before Pulumi stored it as text."""
     if key in _OPTIONAL and value == "":
         return None
     return value == "true" if key in _SWITCHES and value in ("true", "false") else value
@@ -220,7 +220,7 @@ def _missing(field: str, stack: str, file: Path) -> tuple[str, FieldProblem]:
     key, variable = _SETTINGS[field]
     what = f"the {field.replace('_id', '')} is missing"
     why = f"stack {stack!r} does not set it, nor does {variable}"
-    fix = f"add azure-native:{key}: VALUE under config: in {file.name}, or set {variable}"
+    fix = f"add `azure-native:{key}: VALUE` under `config:` in {file.name}, or set {variable}"
     return field, FieldProblem((field,), what, why, fix)
 
 
@@ -229,7 +229,7 @@ def _contradictions_elsewhere(
 ) -> list[FieldProblem]:
     """Return the contradictions of the sections and pools in which no value is invalid.
 
-    The others are left out, and what cannot be left out gets a value in its place.
+    Invalid parts are omitted, or replaced by a valid value if they are required.
     """
     wrong = {
         problem.place[:2] if problem.place[0] == "pools" else problem.place[:1]
@@ -253,7 +253,7 @@ def _contradictions_elsewhere(
         return []
     skipped = {key for section, key in _DEPENDENT.items() if (section,) in wrong}
     found = contradictions(config, document.path.parent)
-    # A place of two parts or fewer is the list of pools, or a pool as a whole.
+    # A place with at most two parts is the list of pools, or a whole pool.
     return [
         each
         for each in found
@@ -284,7 +284,7 @@ def _with_scripts(pools: Sequence[PoolConfig], folder: Path) -> tuple[PoolConfig
 def _tree(file: Path) -> Any:
     """Return the file's YAML tree with the keys of problems, so that errors can name lines.
 
-    None if it cannot be read, because the values may come from Pulumi.
+    Return None if it cannot be read, because the values may come from Pulumi.
     """
     from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415  only for errors
 

@@ -1,7 +1,7 @@
 """Drive Pulumi through its Automation API: preview, deploy and destroy, with events as plain
 data.
 
-The first Ctrl-C reaches the engine through the terminal; it is given time to end.
+The first Ctrl-C reaches the engine through the terminal, which then gets time to stop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def wait_out(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
     results: list[_T] = []
     errors: list[BaseException] = []
 
-    # Events, because an interrupted join treats the thread as ended (Python 3.11).
+    # An event, because an interrupted join treats the thread as ended (Python 3.11).
     begin, ended = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -64,7 +64,7 @@ def wait_out(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
     threading.Thread(target=run, daemon=True).start()
     interrupted = False
     while True:
-        try:  # includes the check of the loop: a Ctrl-C can arrive between two waits
+        try:  # a Ctrl-C can arrive between two waits
             begin.set()
             while not ended.wait(_LOOK_S):
                 pass
@@ -83,7 +83,7 @@ PROJECT = "runner"
 _STACK_TYPE = "pulumi:pulumi:Stack"
 # Types that are not resources in Azure: the stack, its providers and our components.
 _NOT_IN_AZURE = ("pulumi:", "runner:")
-# The engine makes three steps of a replacement; we show one.
+# The engine reports three steps for a replacement; we show one.
 _PARTS_OF_REPLACE = ("create-replacement", "delete-replaced")
 # The SDK's prefix before the output of a failed command.
 _STREAM = re.compile(r"^(?:stdout|stderr):\s*")
@@ -95,7 +95,7 @@ _PASSPHRASE = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 class Change:
     """A step of the engine; `op` is Pulumi's term: create, update, replace, delete, same.
 
-    `keys` are the changed properties, or those that force a replacement.
+    `keys` are the changed properties, or those that require a replacement.
     """
 
     op: str
@@ -132,7 +132,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """A resource in the state; `id` is its ARM id."""
+    """A resource in the state; `id` is its ARM ID."""
 
     type: str
     name: str
@@ -192,7 +192,7 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
         temporary = passphrase.with_suffix(f".{os.getpid()}")
         temporary.touch(mode=0o600)
         temporary.write_text(secrets.token_urlsafe(32), encoding="utf-8")
-        # The first process to link wins: a passphrase in use must not be overwritten.
+        # The first process to link wins, because a passphrase in use must not be overwritten.
         try:
             os.link(temporary, passphrase)
         except FileExistsError:
@@ -217,7 +217,7 @@ def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
 
 
 def refresh(environment: Environment, on_progress: OnProgress) -> None:
-    """Bring the state to what Azure has: the next deployment creates what was deleted there."""
+    """Update the state from Azure, so that the next deployment creates deleted resources again."""
     steps = _Steps(on_progress)
     release_dead(environment.backend, environment.stack)
     with _engine_errors("refreshing", environment, steps):
@@ -269,7 +269,7 @@ def deployed(environment: Environment) -> list[Deployed]:
 
 
 def outputs(environment: Environment) -> dict[str, Any]:
-    """Return the outputs of the last deployment without secrets, also one from another machine."""
+    """Return the outputs of the last deployment, from any machine, without secrets."""
     steps = _Steps(lambda _: None)
     with _engine_errors("reading the outputs of", environment, steps):
         found = read_whole(_select(environment, steps, create=False).outputs)
@@ -396,9 +396,9 @@ def _engine_errors(doing: str, environment: Environment, steps: _Steps) -> Gener
     except (auto.errors.ConcurrentUpdateError, auto.errors.StackAlreadyExistsError) as err:
         raise RunnerError(
             "R-PULUMI-LOCKED",
-            f"{doing} the stack: another deployment is in progress",
+            f"{doing} the stack failed: another deployment is in progress",
             why="the state is locked until that deployment ends",
-            fix="wait for it; if it was killed on another machine, run `pulumi cancel` there",
+            fix="wait for its end; if it was killed on another machine, run `pulumi cancel` there",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     except auto.errors.StackNotFoundError:
@@ -417,7 +417,7 @@ def _engine_errors(doing: str, environment: Environment, steps: _Steps) -> Gener
             "R-PULUMI-FAILED",
             f"{doing} the stack failed",
             why="; ".join(said[:3]) or "the engine gave no reason",
-            fix="correct the cause and run the command again; resources created so far are kept",
+            fix="correct the cause, then run the command again; resources created so far are kept",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
 
@@ -425,7 +425,7 @@ def _engine_errors(doing: str, environment: Environment, steps: _Steps) -> Gener
 def _cut_off(doing: str, said: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-PULUMI-STATE",
-        f"{doing} the stack: cannot read its state",
+        f"{doing} the stack failed: cannot read its state",
         why=f"{said[0]}: the file is incomplete, as after a full disk or a killed engine",
         fix="copy the backup .pulumi/stacks/<project>/<stack>.json.bak over the .json file, then "
         "run the command again, which imports newer resources from Azure",
@@ -436,7 +436,7 @@ def _cut_off(doing: str, said: Sequence[str]) -> RunnerError:
 def _wrong_passphrase(doing: str, said: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-PULUMI-PASSPHRASE",
-        f"{doing} the stack: its secrets are encrypted with another passphrase",
+        f"{doing} the stack failed: its secrets are encrypted with another passphrase",
         why=f"{said[0]}: encryptionsalt in the stack's file belongs to the passphrase of its first "
         "deployment; this machine's is in RUNNER_HOME/pulumi/passphrase",
         fix="deploy from that machine, copy its RUNNER_HOME/pulumi here, or set "

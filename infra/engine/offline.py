@@ -22,12 +22,12 @@ from infra.config.stack import StackConfig
 from infra.program import declare
 from runner.core.pricing.prices import PriceTable
 
-# The address stands for the one that a sign-in tells. It is in no output.
+# Stands for the address of the sign-in. It is in no output.
 _NOBODY = Deployer(
     Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER),
     address="192.0.2.1",
 )
-# Inputs that are not named after their type, the most specific first.
+# Inputs with names that do not follow from the type, the most specific first.
 _NAME_KEYS = (
     "galleryImageName",
     "imageTemplateName",
@@ -44,7 +44,7 @@ _NAME_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class DeclaredStack:
-    """A resource that a deployment creates; `azure_name` is empty if only Azure knows it."""
+    """A resource that a deployment creates; `azure_name` is empty if Azure decides it."""
 
     type: str
     name: str
@@ -90,7 +90,7 @@ class _Mocks(mocks.Mocks):
 
 
 def _adopted(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is asked of an adopted account or group: its name, as the file has it."""
+    """Return the properties of an adopted account or group: its name from the file."""
     name = arguments.get("accountName") or arguments.get("resourceGroupName")
     if not name:
         return {}
@@ -103,7 +103,7 @@ class _Monitor(mocks.MockMonitor):
         super().__init__(_Mocks())
         self.found: list[DeclaredStack] = []
 
-    def RegisterResource(self, request: Any) -> Any:  # noqa: N802  the protocol's name
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802  name in the protocol
         if request.custom:
             component = request.parent.rpartition("::")[2] if request.parent else ""
             self.found.append(

@@ -25,10 +25,10 @@ T = TypeVar("T")
 def read_whole(read: Callable[[], T]) -> T:
     """Return the result of `read`, retried while the state is half-written.
 
-    The engine writes a state folder in place, and a reader takes no lock.
+    The engine writes state files in place, and readers take no lock.
 
     Raises:
-        CommandError: `read` failed otherwise, or the state stayed half-written.
+        CommandError: `read` failed for another reason, or the state stayed half-written.
     """
     for pause_s in _PAUSES_S:
         try:
@@ -43,7 +43,7 @@ def read_whole(read: Callable[[], T]) -> T:
 _KEY = "azure-native:subscriptionId"
 _GROUP = "resources:ResourceGroup"
 _HALF = "pendingReplacement"  # deleted, and its replacement not created yet
-# Paths of ARM ids, with the names of inputs in braces.
+# Paths of ARM IDs, with the names of inputs in braces.
 _SCOPED: Mapping[str, str] = {
     "authorization:RoleAssignment": (
         "{scope}/providers/Microsoft.Authorization/roleAssignments/{roleAssignmentName}"
@@ -85,12 +85,12 @@ _IN_GROUP: Mapping[str, str] = {
 
 
 def arm_id(kind: str, inputs: Mapping[str, Any], subscription: str) -> str | None:
-    """Return the ARM id of a resource, or None if its type or an input is unknown.
+    """Return the ARM ID of a resource, or None if its type or an input is unknown.
 
     Args:
         kind: the type, such as `azure-native:batch:Pool`.
         inputs: the resource's inputs in the state.
-        subscription: the subscription id.
+        subscription: the subscription ID.
     """
     _, _, short = kind.partition(":")
     group = f"/subscriptions/{subscription}/resourceGroups/{{resourceGroupName}}"
@@ -134,8 +134,8 @@ def _with_begun(
 ) -> list[dict[str, Any]]:
     """Return the state's resources, each after the ones that it depends on.
 
-    A replacement that was killed half-way has left the old resource, marked. The new one takes its
-    place, which is before its dependents.
+    A replacement that was killed half-way leaves the old resource with a mark. The new resource
+    takes its place, which is before its dependents.
     """
     ordered = {each["urn"]: each for each in found.values()}
     listed: list[dict[str, Any]] = []
@@ -146,12 +146,12 @@ def _with_begun(
 
 
 def _is_gone(resource: Mapping[str, Any]) -> bool:
-    """Return whether the state keeps the resource only until it is replaced or deleted."""
+    """Return True if the state keeps the resource only until it is replaced or deleted."""
     return bool(resource.get(_HALF) or resource.get("delete"))
 
 
 def _subscription(stack: auto.Stack, resources: Any) -> str:
-    """Return the subscription id of any existing resource, else the configured one."""
+    """Return the subscription ID of any existing resource, else the configured one."""
     for each in resources:
         parts = str(each.get("id", "")).split("/")
         if parts[:2] == ["", "subscriptions"]:
@@ -167,9 +167,9 @@ _LOGIN_FILE = ".pulumi/credentials.json"
 def release_dead(backend: str | None, stack: str) -> None:
     """Remove the stack's locks whose engine ran on this machine and has ended.
 
-    A killed Pulumi leaves its lock, and Pulumi does not check whether the owner still runs. Without
-    this, `pulumi cancel` would be needed before the next deployment. Backends that are not folders
-    are left alone.
+    A killed engine leaves its lock, and Pulumi does not check whether the owner is running. Without
+    this, the next deployment would need `pulumi cancel` first. Other backends than folders are not
+    changed.
     """
     folder = _folder(backend)
     if folder is None:
@@ -181,7 +181,7 @@ def release_dead(backend: str | None, stack: str) -> None:
 
 
 def has_stack(backend: str | None, stack: str) -> bool | None:
-    """Return whether the folder has a state of the stack; None if the backend is not a folder."""
+    """Return True if the folder has a state of the stack; None if the backend is not a folder."""
     folder = _folder(backend)
     if folder is None:
         return None
@@ -192,7 +192,7 @@ def has_stack(backend: str | None, stack: str) -> bool | None:
 def state_backend(home: Path, env: Mapping[str, str]) -> str | None:
     """Return the URL of the state: PULUMI_BACKEND_URL, else a folder of `home`.
 
-    None if Pulumi is signed in to a backend, which its own files name.
+    Return None if Pulumi is signed in to a backend, which its files name.
     """
     if env.get("PULUMI_BACKEND_URL"):
         return env["PULUMI_BACKEND_URL"]
@@ -219,8 +219,8 @@ def _is_dead(path: Path) -> bool:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether the process is an engine, not a zombie or another program with its pid."""
-    if sys.platform == "win32":  # signal 0 would end the process there
+    """Return True if the process is a running engine, not a zombie or another program."""
+    if sys.platform == "win32":  # signal 0 would end the process on Windows
         return True
     if Path("/proc/self/stat").exists():
         try:

@@ -1,1 +1,1 @@
-"""What pools and images will be, as plain data and without Pulumi. Start in `pool_plan`."""
+"""Plans of pools and images, as plain data and without Pulumi. Start in `pool_plan`."""

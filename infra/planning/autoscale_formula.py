@@ -21,11 +21,11 @@ __all__ = [
 ]
 
 _SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
-# How long nodes stay after the last task, so that the next trial of a sweep can use them.
+# Time that nodes stay after the last task, so that the next trial of a sweep can use them.
 _KEEP_MINUTES = 5
-# How long tasks must wait without spot capacity before dedicated nodes are added.
+# Time that tasks wait without spot capacity before dedicated nodes are added.
 FALLBACK_WAIT_MINUTES = 15
-# Samples are taken every 30 s and arrive a minute late; the other minutes are the node's, to leave.
+# Samples arrive every 30 s with a delay of a minute; the rest is time for nodes to leave.
 _LEAVE_MINUTES = 10
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES = 24 * 60
@@ -61,7 +61,7 @@ def node_caps(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
         raise RunnerError(
             "R-POOL-CAP",
             f"pool {pool.id!r} cannot keep {kept} nodes during office hours",
-            why=f"its maximum is {caps.spot + caps.dedicated}",
+            why=f"the maximum of the pool is {caps.spot + caps.dedicated}",
             fix="lower office_hours.nodes, or raise max_spot, max_dedicated or the spend cap",
             exit_code=ExitCode.COST_CAP,
         )
@@ -91,7 +91,7 @@ def _bought(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
 def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -> Decimal:
     """Return the exact price, so that 0.3 USD pay for three nodes of 0.1 USD.
 
-    An unknown spot price is bounded by the dedicated one, as in the cost lines.
+    The dedicated price replaces an unknown spot price, as in the cost lines.
     """
     found = prices.find(pool.vm_size, location, spot=spot)
     if found is None and spot:
@@ -113,12 +113,12 @@ def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -
 def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = None) -> str | None:
     """Return the formula of a pool, or None for a pool of fixed size.
 
-    A user's own formula is checked, and statements are added that limit its node counts to `caps`.
+    A custom formula is checked, and statements are added that limit its node counts to `caps`.
 
     Args:
         pool: the configuration of the pool.
         caps: the maximum numbers of nodes.
-        end: the pool scales to zero from then on, after its running tasks; aware.
+        end: from this time on, the pool scales to zero after its running tasks; aware.
 
     Raises:
         RunnerError: R-POOL-END, `end` for a pool without one of our formulas; R-POOL-FORMULA, the
@@ -129,12 +129,12 @@ def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = Non
             raise RunnerError(
                 "R-POOL-END",
                 f"pool {pool.id!r} cannot have an end date",
-                why=f"its scenario is {pool.scenario!r}, for which we generate no formula",
-                fix="use another scenario, or write the date into the formula",
+                why=f"its scenario is {pool.scenario!r}, for which runner generates no formula",
+                fix="use another scenario, or write the end date into the formula",
             )
         if pool.formula is None:
             return None
-        # Only a user's own formula needs the language, which takes 1 MiB.
+        # Only a custom formula needs the language, which takes 1 MiB.
         from infra.planning.own_formula import capped_formula  # noqa: PLC0415
 
         limits = ((_SPOT, caps.spot), (_DEDICATED, caps.dedicated))
@@ -147,7 +147,7 @@ def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = Non
 
 
 def _one_kind(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
-    """Return statements that scale one kind of node with the tasks and the office hours."""
+    """Return statements that scale one kind of node with tasks and office hours."""
     target, other = (_SPOT, _DEDICATED) if caps.spot else (_DEDICATED, _SPOT)
     kind = "spot" if caps.spot else "dedicated"
     hours = pool.office_hours
@@ -239,10 +239,10 @@ def _kept(hours: OfficeHours) -> Sequence[str]:
 
 
 def release_minutes(pool: PoolConfig) -> int | None:
-    """Return after how many minutes without tasks the nodes that tasks have started are gone.
+    """Return the minutes without tasks after which nodes that tasks have started are gone.
 
-    It is 0 for a pool of fixed size, whose nodes no task starts, and None for a formula of the
-    user, which may keep them.
+    Return 0 for a pool of fixed size, whose nodes no task starts, and None for a custom formula,
+    which may keep nodes.
     """
     if pool.scenario == "fixed":
         return 0
@@ -256,7 +256,7 @@ def _minutes(moment: time) -> int:
 
 
 def idle_nodes(pool: PoolConfig, caps: NodeCaps, formula: str | None) -> NodeCaps:
-    """Return the most nodes that a pool keeps without tasks, at any time of the week.
+    """Return the maximum number of nodes that a pool keeps without tasks, at any time of the week.
 
     Args:
         pool: the configuration of the pool.

@@ -15,7 +15,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 FOLDER = Path(__file__).parents[2] / "custom_image"
 ON_THE_MACHINE = "/opt/runner/image"
-# What the build VM needs of the folder.
+# Parts of the folder that the build VM needs.
 _FILES = ("versions.env", "uv.txt", "*.sh", "steps/*.sh", "probe/*.cu", "probe/*.py")
 
 
@@ -41,7 +41,7 @@ class TemplateStep:
 
 
 def load_files(folder: Path = FOLDER) -> tuple[ImageFile, ...]:
-    """Return the files that the build VM gets, sorted by path.
+    """Return the files for the build VM, sorted by path.
 
     Raises:
         RunnerError: R-IMAGE-SOURCE, a required file is missing.
@@ -72,9 +72,9 @@ def load_versions(folder: Path = FOLDER) -> dict[str, str]:
         quoted = len(value) > 1 and value[0] == value[-1] == '"'
         plain = value[1:-1] if quoted else value
         if not equals or not name.isidentifier() or _is_shell(plain, quoted=quoted):
-            why = f"{path}:{number}: {line!r} is not NAME=value"
+            why = f"{path}:{number}: invalid line {line!r}: expected NAME=value"
             raise _refused(
-                why, "write one NAME=value a line, with double quotes around a value with spaces"
+                why, "write one NAME=value per line, with double quotes around a value with spaces"
             )
         versions[name] = plain
     return versions
@@ -111,13 +111,13 @@ def delivery(files: Sequence[ImageFile], target: str) -> tuple[str, ...]:
 
 
 def template_hash(description: Mapping[str, Any]) -> str:
-    """Return 12 hexadecimal digits of a template's description. Any difference changes them."""
+    """Return a hash of a template's description as 12 hexadecimal digits."""
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def scripts_hash(folder: Path = FOLDER) -> str:
-    """Return 12 hexadecimal digits of the files alone: of scripts and versions."""
+    """Return a hash of the files alone, scripts and versions, as 12 hexadecimal digits."""
     return template_hash({file.path: file.sha256 for file in load_files(folder)})
 
 
@@ -133,7 +133,7 @@ def _written(files: Sequence[ImageFile], target: str) -> Iterator[str]:
 
 
 def _is_shell(value: str, *, quoted: bool) -> bool:
-    """Return whether bash would change the value, by expansion or splitting."""
+    """Return True if bash would change the value, by expansion or splitting."""
     special = set("$`\\\"'") if quoted else set("$`\\\"'#;&|<>()*?~ \t")
     return bool(special & set(value))
 

@@ -22,7 +22,7 @@ _UV_PIN = Path(__file__).parents[2] / "custom_image" / "uv.txt"
 # (2023-07-28, read 2026-11-21)
 _DRIVER_WAIT_S, _EXTENSION_WAIT_S = 60, 900
 
-# SMB 3.1.1 encrypts in transit. Tasks run as another user than the mount. Options from
+# SMB 3.1.1 encrypts in transit. Tasks run as a different user than the mount. Options from
 # https://learn.microsoft.com/azure/storage/files/storage-how-to-use-files-linux (read 2026-11-21),
 # modes from https://learn.microsoft.com/azure/batch/virtual-file-mount (2021-11-11, read
 # 2026-11-21).
@@ -52,7 +52,7 @@ def start_task(pool: PoolConfig, gpus: int) -> StartTask:
     Raises:
         RunnerError: R-POOL-PRELOAD, a recipe to preload does not exist.
     """
-    # An empty script would succeed on a node without a GPU, so every problem here is a failure.
+    # Every problem here must fail, because an empty script would succeed without a GPU.
     command = (
         'set -e; : "${RUNNER_NODE_SETUP:?}"; setup=$(echo "$RUNNER_NODE_SETUP" | base64 -d); '
         'exec bash -c "$setup"'
@@ -88,7 +88,7 @@ def _driver_wait(pool: PoolConfig) -> int:
 
 
 def _own_script(pool: PoolConfig) -> Iterator[tuple[str, str]]:
-    """Yield the variable of the pool's own script, if it has one."""
+    """Yield the variable of the pool's start script, if it has one."""
     if pool.start_script is not None:
         yield "RUNNER_START_SCRIPT", _base64(Path(pool.start_script).read_bytes())
 
@@ -102,9 +102,9 @@ def _preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
 
 
 def _requirements(recipe: str, gpus: int) -> Iterator[str]:
-    """Yield a recipe's own requirements, not those of its variants.
+    """Yield the requirements of a recipe, without those of its variants.
 
-    Those for GPUs (2 GB) are only for nodes with a GPU.
+    Requirements for GPUs (2 GB) are only for nodes with a GPU.
     """
     folder = BUILTIN_FOLDER / recipe
     keys = read_document(folder / RECIPE_FILE, code="R-RECIPE").data
@@ -120,7 +120,7 @@ def _unknown(pool: PoolConfig, name: str, known: Sequence[str]) -> RunnerError:
         "R-POOL-PRELOAD",
         f"pool {pool.id!r} preloads {name!r}, which is not a built-in recipe",
         why=f"built-in recipes: {', '.join(known)}",
-        fix=near(name, known) or "use one of these, or remove it from preload",
+        fix=near(name, known) or "use one of these, or remove it from `preload`",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -51,13 +51,13 @@ _NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def check_formula(text: str, where: str) -> None:
-    """Check the syntax, that all names are known in every branch, and that a node count is set.
+    """Check the syntax, all names in every branch, and that a node count is set.
 
     The formula is evaluated with the samples of an idle and of a busy pool as well.
 
     Args:
         text: the formula.
-        where: whose formula it is, for the error.
+        where: owner of the formula, for the error.
 
     Raises:
         RunnerError: the formula is invalid; the error has line and column.
@@ -69,31 +69,33 @@ def check_formula(text: str, where: str) -> None:
     except (FormulaSyntaxError, FormulaTooLongError, _UnknownNameError) as err:
         raise _error(where, err.detail(text)) from err
     for statement in statements:
-        # Where the service ignores case, the node cap would not see such an assignment.
+        # The node cap would miss such an assignment if the service ignores case.
         if (name := meant(statement.target or "")) in _COUNTS:
             raise _error(where, f"'{statement.target}' sets no node count; case matters: {name}")
     assigned = {statement.target for statement in statements}
     if not assigned & _COUNTS:
-        raise _error(where, "it does not set a node count")
+        raise _error(where, "the formula does not set a node count")
     for alias, full in TARGET_ALIASES.items():
         if {alias, full} <= assigned:
-            raise _error(where, f"it sets {alias} and {full}, two names of one target; use {full}")
+            raise _error(
+                where, f"the formula sets {alias} and {full}, two names of one target; use {full}"
+            )
     for day in (_IDLE, _BUSY):
         problem = _tried(text, day).problem
-        # A window of more than a day lacks samples here, but not on the service.
+        # A window of more than a day has no samples here, but has them in the service.
         if problem is not None and problem.code != "InsufficientSampleData":
             raise _error(where, problem.detail)
 
 
 def capped_formula(text: str, most: Sequence[tuple[str, int]], where: str) -> str:
-    """Return a user's formula with statements that limit the node counts, once it is checked.
+    """Check a custom formula. Return it with statements that limit the node counts.
 
-    They follow the last statement, and precede each one that may end the evaluation with `stop()`.
+    They follow the last statement, and precede each statement that may call `stop()`.
 
     Args:
         text: the formula.
         most: the greatest value of each target, such as `$TargetDedicatedNodes`.
-        where: whose formula it is, for errors.
+        where: owner of the formula, for errors.
 
     Raises:
         RunnerError: the formula is invalid, or has no room for the statements.
@@ -106,7 +108,7 @@ def capped_formula(text: str, most: Sequence[tuple[str, int]], where: str) -> st
     limits = f"// runner: the maxima of the pool\n{limits}"
     ends = [statement.at for statement in statements if _may_stop(statement)]
     parts = [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
-    last = tokens(text)[-2]  # the one before the end
+    last = tokens(text)[-2]  # the statement before the end
     capped = limits.join(parts) + ("" if last.text == ";" else "\n;") + f"\n{limits}"
     try:
         check(capped)
@@ -132,11 +134,11 @@ def _may_stop(statement: Statement) -> bool:
 
 
 class _UnknownNameError(FormulaError):
-    """A name that neither the service nor the formula defines."""
+    """Neither the service nor the formula defines a name."""
 
 
 def _check_names(statements: Sequence[Statement]) -> None:
-    """Check the names in all branches; an evaluation checks the branch that it takes."""
+    """Check the names in all branches; an evaluation checks only one."""
     known = set(_KNOWN)
     for statement in statements:
         for part in _walk(statement.value):
@@ -178,7 +180,7 @@ def _error(where: str, why: str) -> RunnerError:
         _CODE,
         f"invalid autoscale formula of {where}",
         why=why,
-        fix=f"correct it ({_DOCS}), or use a scenario instead of a formula",
+        fix=f"correct the formula ({_DOCS}), or use a scenario instead of a formula",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -202,7 +204,7 @@ def evaluate_idle(formula: str, now: datetime) -> Evaluation:
     result = Evaluation("", 0, 0, "")
     for number in range(_BUSY_EVALUATIONS + _IDLE_EVALUATIONS):
         waiting = _TASKS if number < _BUSY_EVALUATIONS else 0
-        for _ in range(10):  # 5 minutes of samples
+        for _ in range(10):  # samples of 5 minutes
             sample = {
                 "$PendingTasks": waiting,
                 "$ActiveTasks": waiting,

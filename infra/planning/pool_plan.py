@@ -16,11 +16,11 @@ from runner.core.pricing.prices import PriceTable
 from runner.protocol.errors import ExitCode, RunnerError
 
 _HPC_OFFER = "ubuntu-hpc"  # has NVIDIA's CUDA driver, its Fabric Manager and a container runtime
-# Of the images that Azure publishes for the V100. Batch did not list it on 2026-02-03; `runner
+# One of Azure's images for the V100. Batch did not list it on 2026-02-03; `runner
 # check` asks the account's own list.
 _V100_SKU = "2204-v100"
-_FABRIC_SIZES = "standard_nd96"  # eight A100, H100 or H200 that are joined by NVSwitch
-# The API version of Batch in azure-native 3.29. A test fails when the SDK has another one.
+_FABRIC_SIZES = "standard_nd96"  # eight A100, H100 or H200 with NVSwitch
+# The API version of Batch in azure-native 3.29. A test fails if the SDK has another one.
 BATCH_API = "2024-07-01"
 
 
@@ -36,7 +36,7 @@ class MarketplaceImage:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """What a pool will be, decided before anything is declared.
+    """The plan of a pool, decided before anything is declared.
 
     `formula` is None for a pool of fixed size, `image` for a pool that boots from the stack's own
     gallery.
@@ -52,12 +52,12 @@ class PoolPlan:
 
     @property
     def containers(self) -> bool:
-        """Whether every task of the pool names a container image."""
+        """True if every task of the pool needs a container image."""
         return self.pool.containers
 
     @property
     def driver_extension(self) -> bool:
-        """Whether the image has no GPU driver, so that a VM extension installs it at boot."""
+        """True if the image has no GPU driver, so that a VM extension installs it at boot."""
         return self.image is not None and self.machine.driver == "grid"
 
 
@@ -66,8 +66,8 @@ def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence
 
     Args:
         config: the stack's configuration.
-        prices: they turn a spend cap into a number of nodes.
-        today: a VM size that is retired by then is refused.
+        prices: prices that convert a spend cap to a number of nodes.
+        today: a VM size that is retired on this day is rejected.
 
     Raises:
         RunnerError: a VM size, node cap, image or formula is invalid.
@@ -87,7 +87,7 @@ def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence
 
 
 def _several(errors: Sequence[RunnerError]) -> RunnerError:
-    """Return one error for several pools, with the codes of the first."""
+    """Return one error for several pools, with the code of the first."""
     return RunnerError(
         errors[0].code,
         f"{len(errors)} pools cannot be declared",
@@ -121,7 +121,7 @@ def _check_builder(size: Machine) -> None:
 
 
 def _check_size(pool: PoolConfig, size: Machine) -> None:
-    """Raise RunnerError for what the service, or a node of that size, would refuse later.
+    """Raise RunnerError for settings that the service, or a node of that size, would reject.
 
     Slots: docs of taskSlotsPerNode, Batch REST 2025-06-01.
     """
@@ -146,7 +146,7 @@ def _check_size(pool: PoolConfig, size: Machine) -> None:
 
 
 def _image_problem(pool: PoolConfig, size: Machine) -> tuple[str, str, str] | None:
-    """Return why the GPUs of a size do not work with the pool's image: what, why and fix.
+    """Return what, why and fix if the GPUs of a size do not work with the pool's image.
 
     GRID: the stack's own image has the CUDA driver (custom_image/steps/30-driver.sh), and sizes
     with a fraction of a GPU need GRID:
@@ -160,14 +160,18 @@ def _image_problem(pool: PoolConfig, size: Machine) -> tuple[str, str, str] | No
     own = pool.image.source == "gallery"
     if size.gpu == "RTX PRO 6000":
         why = f"{size.vm_size} needs NVIDIA's GRID driver 595, which no image here has"
-        return "cannot use its VM size", why, "use another vm_size: runner skus"
+        return "cannot use its VM size", why, "use another vm_size; `runner skus` lists them"
     if size.driver == "grid" and own:
         why = f"{size.vm_size} needs NVIDIA's GRID driver; the stack's image has the CUDA driver"
         fix = "remove image, or use a vm_size with the CUDA driver"
-        return "cannot use the stack's own image", why, fix
+        return "cannot use the stack's custom image", why, fix
     if own and size.vm_size.lower().startswith(_FABRIC_SIZES):
         why = f"{size.vm_size} needs NVIDIA's Fabric Manager, which the stack's image lacks"
-        return "cannot use the stack's own image", why, "remove image: the marketplace image has it"
+        return (
+            "cannot use the stack's custom image",
+            why,
+            "remove image: the marketplace image has Fabric Manager",
+        )
     if size.driver != "cuda" and "sku" in pool.image.model_fields_set:
         why = f"{size.vm_size} uses Ubuntu 24.04 from the marketplace"
         fix = "remove image, or use a vm_size with the CUDA driver"
@@ -183,7 +187,7 @@ def _no_containers(pool: PoolConfig, image: MarketplaceImage) -> RunnerError:
         "R-POOL-CONTAINERS",
         f"pool {pool.id!r} has containers: true, but its image has no container runtime",
         why=f"{pool.vm_size} uses the marketplace image {image.publisher}/{image.offer}",
-        fix="set image: {source: gallery} to use the stack's own image, or remove containers",
+        fix="set image: {source: gallery} to use the stack's custom image, or remove containers",
         exit_code=ExitCode.PREFLIGHT,
     )
 

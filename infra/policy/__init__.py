@@ -1,1 +1,1 @@
-"""Rules that every stack keeps, and the policy pack that Pulumi runs them in. Start in `rules`."""
+"""Rules for every stack, and the policy pack with which Pulumi runs them. Start in `rules`."""

@@ -1,7 +1,7 @@
 """The rules of single resources, of pools, and of a stack as a whole; `report` is called with
 each violation.
 
-Properties have their names on the wire. What a preview does not know yet is not judged.
+Properties have their names of the API. Values that a preview does not know yet are not checked.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ _TARGETS = ("targetDedicatedNodes", "targetLowPriorityNodes")
 
 
 def pool_scales_to_zero(props: Mapping[str, Any], report: Report) -> None:
-    """Report a pool that keeps nodes when idle. The formula is evaluated to find out."""
+    """Evaluate the formula, and report a pool that keeps nodes when idle."""
     scenario = _scenario(props)
     scale = cast("Mapping[str, Any]", props.get("scaleSettings") or {})
     fixed = cast("Mapping[str, Any]", scale.get("fixedScale") or {})
     nodes = sum(_number(fixed.get(key)) for key in _TARGETS)
     if nodes and scenario != "fixed":
-        report(f"it keeps {nodes} nodes: use a formula, or set {SCENARIO}=fixed in its metadata")
+        report(
+            f"the pool keeps {nodes} nodes: use a formula, or set {SCENARIO}=fixed in its metadata"
+        )
     formula = cast("Mapping[str, Any]", scale.get("autoScale") or {}).get("formula")
     if isinstance(formula, str) and scenario != "fixed":
         _formula(formula, scenario, report)
@@ -40,17 +42,17 @@ def _formula(formula: str, scenario: str | None, report: Report) -> None:
     try:
         seen = [(at, evaluate_idle(formula, at)) for at in WEEK]
     except FormulaError as err:
-        report(f"its formula is invalid: {err.detail(formula)}")
+        report(f"the formula is invalid: {err.detail(formula)}")
         return
     failed = [result.problem for _, result in seen if result.problem is not None]
     if failed:
-        report(f"its formula fails when evaluated: {failed[0].detail}")
+        report(f"the evaluation of the formula fails: {failed[0].detail}")
     kept = [(at, result.dedicated + result.spot) for at, result in seen]
     kept = [(at, nodes) for at, nodes in kept if nodes]
     if kept and (scenario != "office_hours" or len(kept) == len(WEEK)):
         at, nodes = kept[0]
         when = "always" if len(kept) == len(WEEK) else f"on {at:%A} at {at:%H:%M} UTC"
-        report(f"it keeps {nodes} nodes when idle ({when}): the formula must scale to zero")
+        report(f"the pool keeps {nodes} nodes when idle ({when}): the formula must scale to zero")
 
 
 def nothing_retired_in_pool(props: Mapping[str, Any], today: date, report: Report) -> None:
@@ -146,7 +148,7 @@ def no_public_blob_access(resource_type: str, props: Mapping[str, Any], report: 
 def entra_only(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
     """The Batch account and the container registry allow no keys."""
     kind = kind_of(resource_type)
-    # Pulumi passes lists as its own class, which is not equal to a list.
+    # Pulumi passes lists as its own class, which is not equal to `list`.
     modes = list(cast("Sequence[str]", props.get("allowedAuthenticationModes") or ()))
     if kind == "batch:BatchAccount" and modes != ["AAD"]:
         report("the Batch account allows keys: set allowedAuthenticationModes to [AAD]")
@@ -158,7 +160,7 @@ def tagged(resource_type: str, props: Mapping[str, Any], report: Report) -> None
     """Resources that support tags have some, for cost reports."""
     kind = kind_of(resource_type)
     if kind is not None and kind not in UNTAGGABLE and not props.get("tags"):
-        report("it has no tags")
+        report("the resource has no tags")
 
 
 def pools_scale_to_zero(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
@@ -190,7 +192,7 @@ def budget_present(resources: Sequence[DeclaredResource], report: Report) -> Non
         report("the stack has pools but no budget with notifications")
 
 
-# The identities have the tag of a stack whose group is adopted.
+# If the group is adopted, the identities have the tag of the stack.
 _MARKED = ("resources:ResourceGroup", "managedidentity:UserAssignedIdentity")
 
 

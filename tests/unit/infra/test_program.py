@@ -249,8 +249,8 @@ def test_storage_with_network_admits_all_if_configured(told: object) -> None:
 @pytest.mark.parametrize(
     ("given", "address", "says"),
     [
-        ({"network": {}}, None, ["only the pools' subnet, because"]),
-        ({"network": {}, "operators": [_GROUP]}, None, ["only the pools' subnet, because"]),
+        ({"network": {}}, None, ["only the subnet of the pools, because"]),
+        ({"network": {}, "operators": [_GROUP]}, None, ["only the subnet of the pools, because"]),
         ({"network": {}, "operators": [_GROUP]}, "198.18.0.9", ["and 198.18.0.9, which may"]),
         ({"network": {}, "operators": [{"id": cloud.DEPLOYER}]}, "198.18.0.9", []),
         ({"network": {}}, "198.18.0.9", []),

@@ -563,4 +563,4 @@ def test_account_of_another_subscription_is_not_adopted(team: Project):
 
 def test_storage_settings_do_not_apply_to_an_adopted_account(team: Project):
     team.write(adopt=_TEAM, storage={"keep_runs_days": 30})
-    assert "and one is adopted" in team.only_failure(3)["detail"]
+    assert "but the stack adopts one" in team.only_failure(3)["detail"]

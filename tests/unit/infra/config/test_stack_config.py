@@ -104,7 +104,7 @@ def test_missing_region_or_subscription_names_key_and_variable(
 ) -> None:
     environment = {name: value for name, value in _AZURE.items() if name != missing}
     err = failure(load, environment=environment)
-    assert f"add azure-native:{setting}: VALUE" in err.fix
+    assert f"add `azure-native:{setting}: VALUE" in err.fix
     assert f"set {missing}" in err.fix
 
 
@@ -114,11 +114,11 @@ def test_missing_region_or_subscription_names_key_and_variable(
         ({"pools": [pool(), pool(id="T4")]}, "pools.1.id", "two pools have the id 't4'"),
         ({"pools": []}, "pools", "no pool"),
         ({"pools": [pool(id="t 4")]}, "pools.0.id", "'t 4' is not"),
-        ({"pools": [pool(max_spot=0)]}, "pools.0.max_spot", "can have no node"),
+        ({"pools": [pool(max_spot=0)]}, "pools.0.max_spot", "can have no nodes"),
         ({"pools": [pool(max_spot=-1)]}, "pools.0.max_spot", "-1"),
-        ({"pools": [pool(scenario="formula")]}, "pools.0.scenario", "go together"),
-        ({"pools": [pool(formula="$x=1;")]}, "pools.0.scenario", "go together"),
-        ({"pools": [pool(scenario="office_hours")]}, "pools.0.scenario", "go together"),
+        ({"pools": [pool(scenario="formula")]}, "pools.0.scenario", "requires the key"),
+        ({"pools": [pool(formula="$x=1;")]}, "pools.0.scenario", "requires the key"),
+        ({"pools": [pool(scenario="office_hours")]}, "pools.0.scenario", "requires the key"),
         (
             {"pools": [office(start="08:00", end="08:00")]},
             "pools.0.office_hours",
@@ -134,7 +134,7 @@ def test_missing_region_or_subscription_names_key_and_variable(
         (
             {"pools": [pool(container_images=["a"])]},
             "pools.0.container_images",
-            "need containers: true",
+            "require containers: true",
         ),
         (
             {"pools": [pool(containers=True, container_images=["a b"])]},
@@ -199,7 +199,7 @@ def test_missing_region_or_subscription_names_key_and_variable(
         ({"tags": {"team": "x", "Team": "y"}}, "tags", "duplicate tag"),
         ({"tags": {f"t{n}": "" for n in range(60)}}, "tags", "62 tags"),
         ({"tags": {"team": "a"}, "pools": [pool(tags={"TEAM": "b"})]}, "pools.0.tags", "'TEAM'"),
-        ({"network": {"pool_subnet": "10.30.0.0/20"}}, "network.pool_subnet", "not inside"),
+        ({"network": {"pool_subnet": "10.30.0.0/20"}}, "network.pool_subnet", "is not part of"),
         ({"network": {"pool_subnet": "10.20.0.1/20"}}, "network.pool_subnet", "host bits"),
         ({"network": {"pool_subnet": "10.20.0.0/30"}}, "network.pool_subnet", "no address"),
         ({"network": {"address_space": "ten"}}, "network.address_space", "ten"),
@@ -207,7 +207,7 @@ def test_missing_region_or_subscription_names_key_and_variable(
         (
             {"budget": {"thresholds_percent": [1, 2, 3, 4, 5]}},
             "budget.thresholds_percent",
-            "4 at most",
+            "the maximum is 4",
         ),
         (
             {"budget": {"thresholds_percent": [50, 50]}},
@@ -268,7 +268,10 @@ def test_pool_can_override_a_tag_of_the_stack(load: _Load) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("echo hello\n", "does not start with #!"), ("#!/bin/sh\n" + "#" * 32768, "may have 32 KiB")],
+    [
+        ("echo hello\n", "does not begin with #!"),
+        ("#!/bin/sh\n" + "#" * 32768, "the limit of a start script is 32 KiB"),
+    ],
 )
 def test_invalid_start_script_is_refused(
     load: _Load, tmp_path: Path, content: str, says: str
@@ -302,8 +305,8 @@ def test_non_text_key_and_empty_list_are_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "says", "fix"),
     [
-        ({"pools": [pool(id="t 4!")]}, "'t 4!' is not the id of a pool", "like t4"),
-        ({"pools": [pool(id="t4\n")]}, "is not the id of a pool", "like t4"),
+        ({"pools": [pool(id="t 4!")]}, "'t 4!' is not the ID of a pool", "like t4"),
+        ({"pools": [pool(id="t4\n")]}, "is not the ID of a pool", "like t4"),
         ({"pools": [pool(container_images=["a b"])]}, "the name of a container image", "torch:2.9"),
         (
             {"pools": [pool(mounts=[{"kind": "nfs", "source": "host", "path": "a"}])]},
@@ -312,14 +315,14 @@ def test_non_text_key_and_empty_list_are_explained(tmp_path: Path) -> None:
         ),
         (
             {"pools": [pool(mounts=[{"kind": "blob", "container": "data", "path": "/x"}])]},
-            "'/x' is not where a mount can be",
+            "'/x' is not a valid path of a mount",
             "data/images",
         ),
         ({"pools": [pool(image={"version": "1"})]}, "'1' is not the version of", "1.4.0"),
         ({"budget": {"emails": ["me"]}}, "'me' is not an e-mail address", "@company.example"),
-        ({"operators": [{"id": "me"}]}, "'me' is not an id of Azure", "00000000-1111"),
+        ({"operators": [{"id": "me"}]}, "'me' is not an Azure ID", "00000000-1111"),
         ({"environment": {**_AZURE, "ARM_LOCATION": "West Europe"}}, "a region", "westeurope"),
-        ({"environment": {**_AZURE, "ARM_SUBSCRIPTION_ID": "x"}}, "an id of Azure", "0000-"),
+        ({"environment": {**_AZURE, "ARM_SUBSCRIPTION_ID": "x"}}, "an Azure ID", "0000-"),
     ],
 )
 def test_invalid_format_is_explained_with_an_example(
@@ -501,7 +504,7 @@ def test_invalid_section_causes_no_false_problems_of_pools(tmp_path: Path) -> No
 def test_missing_region_is_listed_with_the_other_problems(tmp_path: Path) -> None:
     text = _POOLS.replace("}]", ", max_spot: 0}]")
     err = refused(written(tmp_path, f"config:\n{text}"), {})
-    for words in ("the location is missing", "the subscription is missing", "can have no node"):
+    for words in ("the location is missing", "the subscription is missing", "can have no nodes"):
         assert words in err.why
 
 
@@ -562,7 +565,7 @@ def told(load: _Load, **values: Any) -> list[str]:
     [
         ({"pools": [pool(ssh_from=["0.0.0.0/0"])]}, "whole internet"),
         ({"network": {"storage_from": ["0.0.0.0/0"]}}, "whole internet"),
-        ({"network": {"pool_subnet": "10.20.0.0/29"}}, "for 3 nodes, and the pools may have 4"),
+        ({"network": {"pool_subnet": "10.20.0.0/29"}}, "for 3 nodes, but the pools may have 4"),
         (
             {
                 "pools": [

@@ -225,7 +225,7 @@ def test_spend_cap_covers_spot_and_dedicated_nodes_together() -> None:
                 "scenario": "office_hours",
                 "office_hours": OfficeHours.model_validate({"nodes": 3}),
             },
-            "its maximum is 2",
+            "the maximum of the pool is 2",
         ),
     ],
 )

@@ -109,7 +109,7 @@ def test_account_keys_need_a_share() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in GOOD if kind not in rules.UNTAGGABLE])
 def test_taggable_resources_must_have_tags(kind: str) -> None:
-    assert found(rules.tagged, kind, {**GOOD[kind], "tags": {}}) == ["it has no tags"]
+    assert found(rules.tagged, kind, {**GOOD[kind], "tags": {}}) == ["the resource has no tags"]
 
 
 @pytest.mark.slow
@@ -163,14 +163,14 @@ def test_a_formula_that_keeps_idle_nodes_is_refused(formula: str) -> None:
 
 def test_invalid_formula_is_refused_with_its_position() -> None:
     (text,) = found(rules.pools_scale_to_zero, "batch:Pool", _pool("$TargetDedicatedNodes="))
-    assert "its formula is invalid" in text
+    assert "the formula is invalid" in text
     assert "line 1" in text.lower()
 
 
 def test_formula_with_an_evaluation_error_is_refused() -> None:
     vector = "$TargetDedicatedNodes = $PendingTasks.GetSample(1) > 0 ? 1 : 0;"
     (text,) = found(rules.pools_scale_to_zero, "batch:Pool", _pool(vector))
-    assert "fails when evaluated" in text
+    assert "the evaluation of the formula fails" in text
     assert "doubleVec" in text
 
 
