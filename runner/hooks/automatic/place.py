@@ -110,7 +110,19 @@ def checkpoint_root() -> Path | None:
 def is_distributed() -> bool:
     """Return True in one of several processes that train together, of which nothing is known."""
     sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "RUNNER_NODES")
-    return any(os.environ.get(name, "1") != "1" for name in sizes) or "TF_CONFIG" in os.environ
+    return any(os.environ.get(name, "1") != "1" for name in sizes) or _has_tensorflow_cluster()
+
+
+def _has_tensorflow_cluster() -> bool:
+    """Return True unless TF_CONFIG is missing, or names this process alone."""
+    text = os.environ.get("TF_CONFIG")
+    if text is None:
+        return False
+    try:
+        cluster = json.loads(text)["cluster"]
+        return sum(len(tasks) for tasks in cluster.values()) > 1
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return True
 
 
 def is_on_several_nodes() -> bool:

@@ -27,7 +27,12 @@ from typing import TYPE_CHECKING, Any
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation, boot_id
 from runner.node.checkpoints.restore import RestoredCheckpoint
-from runner.node.cluster import SINGLE_NODE, ClusterSpec, node_environment
+from runner.node.cluster import (
+    SINGLE_NODE,
+    ClusterSpec,
+    node_environment,
+    single_node_environment,
+)
 from runner.node.distributed.launchers import (
     LAUNCH_FOLDER,
     PROCESSES_VARIABLE,
@@ -432,6 +437,8 @@ class Attempt:
         prepared = {**prepared, PROCESSES_VARIABLE: str(place.processes)}
         if cluster is not None:
             prepared |= node_environment(cluster, rank)
+        else:
+            prepared |= single_node_environment(self._spec.launcher)
         temp = self._make_temp(inherited)
         written = self._watch_files(inherited)
         named = {**temp, **written.named_outputs(), **_named_inputs(written, prepared)}

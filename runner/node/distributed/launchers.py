@@ -21,6 +21,7 @@ LAUNCH_FOLDER = "launch"  # in the folder of hooks
 SCRIPT_VARIABLE = "RUNNER_LAUNCH_SCRIPT"
 PROCESSES_VARIABLE = "RUNNER_PROCESSES_PER_NODE"
 AGENT_SCRIPT, HOST_FILE, COMMAND_SCRIPT, SERVE_SCRIPT = "start-on", "hosts", "command.sh", "serve"
+NAMED_SCRIPT = "named"
 GPU_QUERY_S = 30.0
 _PYTHONS = ("python", "python3")
 
@@ -128,7 +129,7 @@ folder={folder}
 host=$1
 shift
 command=$(printf '%s' "$*" | sed 's/ --daemonize / /')
-case " {own} localhost " in *" $host "*) exec /bin/sh -c "$command" ;; esac
+case " {own} localhost " in *" $host "*) exec {named} /bin/sh -c "$command" ;; esac
 request=$(mktemp "$folder/request.XXXXXX") || exit 255
 printf '%s\\n%s\\n' "$host" "$command" > "$request"
 mv "$request" "$request.ready"
@@ -145,12 +146,21 @@ while :; do
     [ -e "$file" ] || continue
     name=${{file%.start}}
     mv "$file" "$name.sh"
-    (/bin/sh "$name.sh"; echo $? > "$name.part"; mv "$name.part" "$name.code") &
+    ({named} /bin/sh "$name.sh"; echo $? > "$name.part"; mv "$name.part" "$name.code") &
   done
   [ -e "$folder/finish" ] && break
   sleep 0.05
 done
 wait
+"""
+# Starts a daemon under a host name of its own, on nodes that share one machine. Open MPI takes
+# daemons with the same name for one node, and waits forever when a process asks which others are on
+# its node (MPI_Comm_split_type), as Horovod does. Without user namespaces, they keep the name.
+_NAMED_SCRIPT = """\
+#!/bin/sh
+own="unshare --map-current-user --keep-caps --uts"
+$own hostname {name} 2>/dev/null || exec "$@"
+exec $own /bin/sh -c 'hostname "$0"; exec "$@"' {name} "$@"
 """
 # mpirun starts it on each node, in the folder of the code there.
 _COMMAND_SCRIPT = "cd {code}\nexec {words}\n"
@@ -162,14 +172,27 @@ def write_launch_files(words: Sequence[str], code: Path, place: NodePlace) -> No
     folder.mkdir(parents=True, exist_ok=True)  # rank 0 may have been faster than this node
     own = place.slots[place.rank][0] if place.slots else "127.0.0.1"
     where = shlex.quote(str(folder))
-    agent = folder / AGENT_SCRIPT
-    agent.write_text(_AGENT_SCRIPT.format(folder=where, own=own), encoding="utf-8")
-    agent.chmod(0o700)
-    (folder / SERVE_SCRIPT).write_text(_SERVE_SCRIPT.format(folder=where), encoding="utf-8")
+    named = ""
+    if place.slots and _shares_machine(own):
+        name = f"node-{own.replace('.', '-')}"
+        named = shlex.quote(str(_write_program(folder / NAMED_SCRIPT, _NAMED_SCRIPT, name=name)))
+    _write_program(folder / AGENT_SCRIPT, _AGENT_SCRIPT, folder=where, own=own, named=named)
+    _write_program(folder / SERVE_SCRIPT, _SERVE_SCRIPT, folder=where, named=named)
     command = _COMMAND_SCRIPT.format(code=shlex.quote(str(code)), words=shlex.join(words))
     (folder / COMMAND_SCRIPT).write_text(command, encoding="utf-8")
     hosts = [f"{address} slots={count}\n" for address, count in place.slots]
     (folder / HOST_FILE).write_text("".join(hosts), encoding="utf-8")
+
+
+def _write_program(path: Path, template: str, **values: str) -> Path:
+    path.write_text(template.format(**values), encoding="utf-8")
+    path.chmod(0o700)
+    return path
+
+
+def _shares_machine(address: str) -> bool:
+    """Return True for the address of an emulated node."""
+    return address.startswith("127.")
 
 
 def _mpi(spec: RunSpec, words: Sequence[str], place: NodePlace) -> Launch:
@@ -217,7 +240,7 @@ def mpi_environment(place: NodePlace) -> dict[str, str]:
         "OMPI_MCA_orte_default_hostfile": hosts,
         "PRTE_MCA_prte_default_hostfile": hosts,
     }
-    if place.cluster.addresses[0].startswith("127."):
+    if _shares_machine(place.cluster.addresses[0]):
         # Nodes that share one machine and its name: Open MPI 5 takes them for one, and the names of
         # their shared memory collide.
         found |= {"OMPI_MCA_coll": "^han,sm", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_pml": "ob1"}

@@ -228,14 +228,27 @@ def test_node_folders_in_arguments_are_ignored(run: Run, tmp_path: Path) -> None
     assert again == [line.replace("False", "True") for line in first]
 
 
-@pytest.mark.parametrize("variable", ["WORLD_SIZE", "RUNNER_NODES"])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("WORLD_SIZE", "2"),
+        ("RUNNER_NODES", "2"),
+        ("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}'),
+        ("TF_CONFIG", "no JSON"),
+    ],
+)
 def test_training_on_several_processes_is_left_alone(
-    run: Run, tmp_path: Path, variable: str
+    run: Run, tmp_path: Path, variable: str, value: str
 ) -> None:
-    done = run(_PLACE, str(tmp_path), **{variable: "2"})
+    done = run(_PLACE, str(tmp_path), **{variable: value})
     assert done.stdout.split() == ["None"] * 3
     assert done.stderr.count("a training on several processes is not saved by itself") == 1
     assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_only_worker_of_tensorflow_is_no_distributed_training(run: Run, tmp_path: Path) -> None:
+    alone = run(_PLACE, str(tmp_path), TF_CONFIG='{"cluster": {"worker": ["a:1"]}}')
+    assert "None" not in alone.stdout.split()
 
 
 def test_script_that_saves_checkpoints_itself_is_left_alone(run: Run, tmp_path: Path) -> None:

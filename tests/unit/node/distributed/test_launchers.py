@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from runner.node.distributed.launchers import (
 )
 from runner.node.distributed.remote_launch import LaunchRequests
 from runner.protocol.run_spec import LAUNCHERS, MPI_LAUNCHERS, RunSpec
+from tests.unit.node.distributed.stand_in_mpirun import install_mpirun
 from tests.unit.node.node_group_task import NodeGroupTask
 
 TWO = ClusterSpec(("10.0.0.4", "10.0.0.5"), (1, 2), 12_000, 12_001, (2, 4))
@@ -115,6 +115,24 @@ def test_every_launcher_of_the_recipe_has_a_plan(tmp_path: Path) -> None:
         assert plan_launch(spec(launcher), 1, SCRIPT, place(folder=tmp_path)).words
 
 
+def test_daemons_of_local_nodes_have_host_names_of_their_own(tmp_path: Path) -> None:
+    local = ClusterSpec(("127.3.0.1", "127.3.0.2"), (1, 2), 12_000, 12_001, (1, 1))
+    for rank in (0, 1):
+        write_launch_files(SCRIPT, tmp_path, place(rank, local, tmp_path))
+        named = subprocess.run(
+            [tmp_path / "named", "sh", "-c", "echo $(hostname) $(id -u)"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        name, user = named.stdout.split()
+        assert name in (f"node-127-3-0-{rank + 1}", socket.gethostname())
+        assert user == str(os.getuid())
+    assert str(tmp_path / "named") in (tmp_path / "start-on").read_text()
+    write_launch_files(SCRIPT, tmp_path, place(0, TWO, tmp_path))
+    assert "named" not in (tmp_path / "start-on").read_text()
+
+
 def test_program_for_unknown_hosts_exits_like_ssh(tmp_path: Path) -> None:
     write_launch_files(SCRIPT, tmp_path, place(folder=tmp_path))
     requests = LaunchRequests(tmp_path, lambda *_: False)
@@ -139,18 +157,6 @@ def _is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-# Starts one process on each host, as mpirun does: by the program that its variable names.
-STAND_IN = """#!{python}
-import os, shlex, subprocess, sys
-hosts = [line.split()[0] for line in open(os.environ["PRTE_MCA_prte_default_hostfile"])]
-app = sys.argv[sys.argv.index("--wdir") + 2:]
-started = []
-for rank, host in enumerate(hosts):
-    # The option is that of prted, which must not leave the program that started it.
-    daemon = f"cd / && env OMPI_COMM_WORLD_RANK={{rank}} --daemonize {{shlex.join(app)}}"
-    started.append(subprocess.Popen([os.environ["OMPI_MCA_plm_rsh_agent"], host, daemon]))
-sys.exit(max(process.wait() for process in started))
-"""
 MPI_SCRIPT = """
 import os, sys
 rank, node = os.environ["OMPI_COMM_WORLD_RANK"], os.environ["RUNNER_NODE_RANK"]
@@ -162,20 +168,11 @@ if "fail" in sys.argv and rank == "1":
 """
 
 
-def _install_stand_in(node_group: NodeGroupTask) -> None:
-    folder = node_group.folder / "bin"
-    folder.mkdir()
-    program = folder / "mpirun"
-    program.write_text(STAND_IN.format(python=sys.executable))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    node_group.settings["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-
-
 @pytest.mark.feature(23)
 def test_mpirun_starts_processes_on_other_nodes_through_the_agents(
     node_group: NodeGroupTask,
 ) -> None:
-    _install_stand_in(node_group)
+    install_mpirun(node_group)
     node_group.submit(MPI_SCRIPT, resources={"nodes": 3}, launcher="mpi")
     assert node_group.run_node_group(3) == 0, node_group.output
     logs = [node_group.text(f"nodes/{rank}/stdout.txt") for rank in (1, 2)]
@@ -187,7 +184,7 @@ def test_mpirun_starts_processes_on_other_nodes_through_the_agents(
 
 @pytest.mark.slow
 def test_failure_of_a_process_on_another_node_is_that_of_mpirun(node_group: NodeGroupTask) -> None:
-    _install_stand_in(node_group)
+    install_mpirun(node_group)
     command = ["python", "train.py", "fail"]
     node_group.submit(MPI_SCRIPT, resources={"nodes": 2}, launcher="mpi", command=command)
     assert node_group.run_node_group(2) == 5, node_group.output
@@ -216,7 +213,9 @@ def test_open_mpi_computes_a_sum_over_two_nodes(node_group: NodeGroupTask) -> No
     node_group.submit(
         "from mpi4py import MPI\nimport os\nworld = MPI.COMM_WORLD\n"
         "total = world.allreduce(10 ** world.rank)\n"
-        "print(world.rank, 'of', world.size, 'on', os.environ['RUNNER_NODE_RANK'], total)\n",
+        "local = world.Split_type(MPI.COMM_TYPE_SHARED).size\n"  # as Horovod
+        "node = os.environ['RUNNER_NODE_RANK']\n"
+        "print(world.rank, 'of', world.size, 'on', node, total, local)\n",
         resources={"nodes": 2},
         launcher="mpi",
         processes_per_node=2,
@@ -224,8 +223,8 @@ def test_open_mpi_computes_a_sum_over_two_nodes(node_group: NodeGroupTask) -> No
     )
     assert node_group.run_node_group(2) == 0, node_group.output
     assert sorted(node_group.text("logs/stdout.txt").splitlines()) == [
-        "0 of 4 on 0 1111",
-        "1 of 4 on 0 1111",
-        "2 of 4 on 1 1111",
-        "3 of 4 on 1 1111",
+        "0 of 4 on 0 1111 2",
+        "1 of 4 on 0 1111 2",
+        "2 of 4 on 1 1111 2",
+        "3 of 4 on 1 1111 2",
     ]
