@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task, terminate_task
+from runner.azure.storage.blobs import BlobContainer
 from runner.core.states import RunState, TaskView, count_evicted, decide_status
 from runner.flows.runs.documents import (
     find_run,
@@ -70,6 +71,23 @@ def cancel_run(
         terminate_task(connection, record.job_id, record.task_id)
     state = RunState(result.status) if result else RunState.CANCELLED
     return Cancelled(state, changed=committed)
+
+
+def cancel_queued(container: BlobContainer, record: RunSpec, why: str = CANCELLED_BY_USER) -> bool:
+    """Cancel a run that was queued, whose job the caller has terminated.
+
+    Takes a third of the requests of `cancel_run`. The record may have the fields of the index only.
+
+    Returns:
+        False if the run has started or ended meanwhile; `cancel_run` then decides.
+    """
+    if load_attempts(container, record.run_id):
+        return False
+    document = _result((), 0, why).to_json(record.run_id)
+    if not container.create(RunPaths(record.run_id).result, document):
+        return False
+    index_run(container, record.to_json(), document)
+    return True
 
 
 def cancel_experiment(connection: Connection, experiment: str) -> dict[str, Cancelled]:

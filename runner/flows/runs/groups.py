@@ -195,19 +195,27 @@ def _cancel_sweep(
     A trial that a node starts at the same time ends with the job and is then cancelled separately.
     """
     from runner.azure.batch.jobs import terminate_job  # noqa: PLC0415
-    from runner.flows.runs.cancel import Cancelled, cancel_run  # noqa: PLC0415
+    from runner.flows.runs.cancel import Cancelled, cancel_queued, cancel_run  # noqa: PLC0415
 
     container = runs_container(connection)
     on_progress(Progress("cancel", "start"))
     started = list_started(container, sweep.group_id)
     names = {run_id: name for name, run_id in sweep.runs.items()}
-    before = list_runs(connection, limit=None, ids=[*started & names.keys()]).rows
+    resumed = {sweep.runs[name] for name in sweep.earlier}  # their IDs do not name the sweep
+    before = list_runs(connection, limit=None, ids=[*(started | resumed) & names.keys()]).rows
     over = {row.run_id: row for row in before if row.status and row.status.state.final}
+    queued = {
+        row.run_id: row.record
+        for row in before
+        if row.run_id in resumed - over.keys() and row.record and not row.attempts
+        if row.record.job_id.startswith(sweep.job_id)  # not a job of its own, with a cost cap
+    }
     changed = _cancel_waiting(container, sweep.group_id, started)
     waiting = WaitingRuns(container)
     trials = waiting.sweep(sweep.group_id)
     unstarted = (run_id for run_id in (trials.trials if trials else ()) if run_id not in started)
     job_ids = {trials.job_of(run_id) for run_id in unstarted} if trials else set[str]()
+    job_ids |= {record.job_id for record in queued.values()}
     for job_id in sorted(job_ids | {sweep.job_id}):  # including those of resumed trials
         terminate_job(connection, job_id)
     done = {
@@ -222,7 +230,9 @@ def _cancel_sweep(
     }
 
     def cancel(run_id: str) -> None:
-        if (content := read_run(container, run_id, waiting)) is not None:
+        if run_id in queued and cancel_queued(container, queued[run_id]):
+            done[run_id] = Cancelled(RunState.CANCELLED, changed=True)
+        elif (content := read_run(container, run_id, waiting)) is not None:
             record = parse_run(content, run_id)
             done[run_id] = cancel_run(connection, record, also_terminated=True)
         on_progress(Progress("cancel", "progress", "", len(done), len(names), "trials"))

@@ -1,4 +1,4 @@
-"""The outputs of a cancelled run: its attempt lists them after the outcome was written."""
+"""Cancelled runs: their outcome, and the outputs that their attempt lists after it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from runner.flows.runs.cancel import cancel_queued
 from runner.flows.runs.documents import load_result
-from runner.protocol.results import RunResult
+from runner.protocol.results import RunResult, index_blob
+from runner.protocol.run_spec import RunSpec
 
 FILE = {"path": "model.h5", "size_bytes": 7, "sha256": "00", "source": "code"}
 
@@ -54,3 +56,43 @@ def test_cancelled_run_has_the_files_of_all_its_nodes() -> None:
 
 def test_other_runs_have_only_what_their_result_lists() -> None:
     assert load(2, json.dumps([FILE]).encode(), "failed").outputs == ()
+
+
+class Written:
+    """A container of runs that keeps what is written."""
+
+    def __init__(self, **documents: bytes) -> None:
+        self.documents = dict(documents)
+        self.index: dict[str, dict[str, str]] = {}
+
+    def names(self, prefix: str) -> list[str]:
+        return [name for name in self.documents if name.startswith(prefix)]
+
+    def read(self, blob: str) -> bytes | None:
+        return self.documents.get(blob)
+
+    def create(self, blob: str, document: dict[str, Any]) -> bool:
+        return self.documents.setdefault(blob, body := json.dumps(document).encode()) is body
+
+    def put_metadata(self, blob: str, metadata: dict[str, str], *, overwrite: bool) -> None:
+        assert overwrite
+        self.index[blob] = metadata
+
+
+def test_queued_run_is_cancelled_with_its_entry_in_the_index() -> None:
+    container: Any = Written()
+    assert cancel_queued(container, RunSpec(run_id="r"))
+    found = load_result(container, "r")
+    assert found is not None
+    assert (found.status, found.attempt, found.code) == ("cancelled", 0, "Cancelled")
+    assert list(container.index) == [index_blob("r")]
+    assert not cancel_queued(container, RunSpec(run_id="r")), "it has ended"
+
+
+def test_run_that_started_meanwhile_is_left_to_the_whole_cancellation() -> None:
+    start = {"attempt": 1, "node": "tvm-1", "started": "2026-11-23T12:00:00+00:00"}
+    start |= {"stdout_offset": 0, "stderr_offset": 0}
+    container: Any = Written(**{"r/attempts/1/start.json": json.dumps(start).encode()})
+    assert not cancel_queued(container, RunSpec(run_id="r"))
+    assert not container.index
+    assert load_result(container, "r") is None
