@@ -31,7 +31,7 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import RunSpec
 
 _WORK = "wd"  # working directory of a task, next to its stdout.txt and stderr.txt
-_CACHES = ("uv", "python", "envs")  # caches of packages, below the cache of nodes
+_CACHES = ("uv", "python", "envs", "jax")  # below the cache of nodes
 _ABANDONED_S = 86_400.0  # age of an installation that must have been killed
 _LOCK_TIMEOUT_S = 60.0
 
@@ -156,7 +156,10 @@ def _others(used: Path) -> Iterator[Path]:
 
 
 def _package_caches(paths: HomePaths) -> Iterator[Path]:
-    """Yield the caches of packages. Their parent folders stay, as running nodes link to them."""
+    """Yield the caches of packages and compiled programs.
+
+    Their parent folders stay, as running nodes link to them.
+    """
     outside = paths.batch_data / "outside"
     places = [paths.cache, paths.cache / "user"]
     places += [outside.readlink() / "cache"] if outside.is_symlink() else []

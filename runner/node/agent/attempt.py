@@ -87,6 +87,8 @@ from runner.node.script.streams import EventLog
 from runner.node.script.workspace import (
     HOOKS_FOLDER,
     AttemptDirs,
+    compilation_variables,
+    compiled_folder,
     python_path,
     stacks_file,
     unpack_code,
@@ -659,6 +661,7 @@ class Attempt:
         ours += [node.work_dir.parent / name for name in (_STDOUT.name, "stderr.txt")]
         mounts = inherited.get("AZ_BATCH_NODE_MOUNTS_DIR")
         ours += [dirs.checkpoints, dirs.logs, node.shared_dir, *([Path(mounts)] if mounts else ())]
+        ours.append(compiled_folder(node.shared_dir))  # the cache may be a link
         root = inherited.get("AZ_BATCH_NODE_ROOT_DIR")
         shared = [Path(root)] if root else []
         recorded = written_paths(node.work_dir)
@@ -930,6 +933,7 @@ class Attempt:
             stacks=self._spec.hang_timeout_s is not None,
         )
         return {
+            **compilation_variables(self._node.shared_dir),
             **named,
             **inherited,
             **self._spec.env,

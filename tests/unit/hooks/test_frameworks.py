@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.node.script.workspace import python_path
+from runner.node.script.workspace import compilation_variables, python_path
 from tests.unit.images.folders import IMAGES, keras_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -32,7 +32,12 @@ def trained_alike(python: str, program: str, folder: Path) -> dict[str, bool]:
     """Return the program's result for each interruption."""
     done = subprocess.run(
         [python, str(HERE / program), str(folder)],
-        env={**os.environ, "PYTHONPATH": str(IMAGES.parent), "JAX_PLATFORMS": "cpu"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(IMAGES.parent),
+            "JAX_PLATFORMS": "cpu",
+            **compilation_variables(folder),  # as the agent sets them: one network, 40 models
+        },
         cwd=folder,
         capture_output=True,
         text=True,
@@ -90,6 +95,7 @@ def ends(
                     "PYTHONPATH": str(hooks),
                     "KERAS_BACKEND": "jax",
                     "JAX_PLATFORMS": "cpu",
+                    **compilation_variables(folder.parent),
                     "RUNNER_SCRIPT_OF": str(folder),
                     "RUNNER_RUN_ID": "run-1",
                     "RUNNER_ATTEMPT": str(attempt),

@@ -64,7 +64,8 @@ def test_prune_all_keeps_folders_linked_by_nodes(
 ) -> None:
     paths = HomePaths(settings.home)
     wheel = write(paths.cache / "uv" / "wheel", 100)
-    write(paths.cache / "user" / "uv" / "wheel", 20)
+    write(paths.cache / "user" / "uv" / "wheel", 17)
+    write(paths.cache / "user" / "jax" / "jit-cache", 3)
     write(paths.data("mnist") / "images", 3)
     program = write(paths.cache / "uv-of-tasks" / "uv")
     node = write(paths.batch_data / "nodes" / "n1" / "file")

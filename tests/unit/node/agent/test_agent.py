@@ -125,6 +125,26 @@ def test_line_is_in_blob_while_the_script_runs(task: Task, until: Until) -> None
     assert process.wait(120) == 0
 
 
+def test_compiled_programs_of_jax_stay_on_the_node_and_are_no_outputs(task: Task) -> None:
+    cache = task.folder / "cache"  # outside of the node, as that of local nodes
+    cache.mkdir()
+    (task.shared / "runner" / "cache").symlink_to(cache)
+    program = "program.keras"
+    task.submit(
+        "import os, pathlib\n"
+        f"file = pathlib.Path(os.environ['JAX_COMPILATION_CACHE_DIR'], '{program}')\n"
+        "print(file.exists(), os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'])\n"
+        "file.write_text('compiled')\n"
+        "print(file.parent)\n",
+        env={"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "3"},
+    )
+    assert task.run() == 0
+    assert task.text("logs/stdout.txt") == f"False 3\n{cache.resolve() / 'jax'}\n"
+    assert (cache / "jax" / program).read_text() == "compiled"
+    result = task.json("result.json")
+    assert (result["outputs"], result.get("left_out", [])) == ([], [])
+
+
 def test_storage_secret_is_not_given_to_the_script_nor_printed(task: Task) -> None:
     task.submit(
         "import os\nprint('RUNNER_STORAGE' in os.environ, 'PYTHONDONTWRITEBYTECODE' in os.environ)"
