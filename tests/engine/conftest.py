@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
+from tests.engine.azure_native.__main__ import FOR_STAGES
+from tests.engine.deployed import DeployedOnce
 from tests.engine.stage import ROOT, Stage
 
 _CANNOT = 75  # the exit code of tools/build_pulumi.sh where the CLI cannot be built
@@ -24,7 +28,47 @@ def built() -> Path:
     return Path(found.stdout.strip())
 
 
+@pytest.fixture(scope="session")
+def provider() -> Generator[Callable[[Path], int]]:
+    """Return a function that starts the stand-in of Azure in a folder and returns its port."""
+    command = [sys.executable, "-m", "tests.engine.azure_native", FOR_STAGES]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # an engine's Ctrl-C is not for it
+    ) as process:
+
+        def start(folder: Path) -> int:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"{folder}\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+
+        yield start
+        process.terminate()
+
+
 @pytest.fixture
 def stage(built: Path, tmp_path: Path) -> Stage:
     """Return an empty project with an empty stand-in of Azure."""
     return Stage(built, tmp_path)
+
+
+@pytest.fixture
+def attached_stage(built: Path, tmp_path: Path, provider: Callable[[Path], int]) -> Stage:
+    """Return an empty stage whose engines attach to a running provider, which takes less time."""
+    return Stage(built, tmp_path, provider(tmp_path / "azure"))
+
+
+@pytest.fixture(scope="session")
+def deployed_once(
+    built: Path, provider: Callable[[Path], int], tmp_path_factory: pytest.TempPathFactory
+) -> DeployedOnce:
+    """Return stages that many tests begin with."""
+    return DeployedOnce(
+        lambda folder: Stage(built, folder, provider(folder / "azure")), tmp_path_factory
+    )

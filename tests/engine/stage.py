@@ -27,10 +27,15 @@ CONFIG = {"azure-native:location": "westeurope", "azure-native:subscriptionId": 
 
 @dataclass
 class Stage:
-    """Project, home and state of one test; `built` is the output of tools/build_pulumi.sh."""
+    """Project, home and state of one test; `built` is the output of tools/build_pulumi.sh.
+
+    Engines find a running stand-in of the provider on `port`. Without a port they start a process
+    of their own, as of any plugin, for a second of processor time.
+    """
 
     built: Path
     folder: Path
+    port: int | None = None
     azure: Azure = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +56,9 @@ class Stage:
     @property
     def environment(self) -> dict[str, str]:
         """Return the environment of commands, without the user's own Pulumi settings."""
+        attached = {"PULUMI_DEBUG_PROVIDERS": f"azure-native:{self.port}"} if self.port else {}
         return {
+            **attached,
             # The host starts the first `python3` of the path, and `runner up` its `pulumi`.
             "PATH": os.pathsep.join(
                 (str(self.built / "bin"), str(Path(sys.executable).parent), os.environ["PATH"])

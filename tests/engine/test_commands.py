@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,25 +16,24 @@ import pytest
 
 from runner.contract import parse_stack_outputs
 from tests.arm_server import ArmServer
-from tests.engine.stage import ROOT, Stage
-from tests.unit.infra.cloud import SUBSCRIPTION
+from tests.engine.deployed import DeployedOnce, make_project, run_in
+from tests.engine.stage import Stage
 from tests.unit.infra.stacks import ADOPTED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 Runner = Callable[..., subprocess.CompletedProcess[str]]
 _T = TypeVar("_T")
+_IMAGE = "  runner:image: {}\n"
+
+
+@pytest.fixture
+def stage(attached_stage: Stage) -> Stage:
+    return attached_stage
 
 
 @pytest.fixture
 def project(stage: Stage) -> Path:
-    folder = stage.folder / "project"
-    folder.mkdir()
-    shutil.copy(ROOT / "Pulumi.yaml", folder)
-    (folder / "infra").mkdir()  # the engine enters the folder of `main`; the code is installed
-    text = (ROOT / "Pulumi.dev.yaml").read_text()
-    text += f"  azure-native:location: westeurope\n  azure-native:subscriptionId: {SUBSCRIPTION}\n"
-    (folder / "Pulumi.dev.yaml").write_text(text)
-    return folder
+    return make_project(stage)
 
 
 @pytest.fixture
@@ -49,14 +47,7 @@ def azure() -> Generator[ArmServer]:
 @pytest.fixture
 def runner(stage: Stage, project: Path) -> Runner:
     def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "runner", *words],
-            cwd=project,
-            env={**stage.environment, "RUNNER_HOME": str(stage.folder / "runner"), **env},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_in(stage, *words, **env)
 
     return run
 
@@ -88,9 +79,9 @@ def test_up_deploys_stores_outputs_and_changes_nothing_again(stage: Stage, runne
 
 
 def test_preview_distinguishes_updates_from_replacements(
-    project: Path, stage: Stage, runner: Runner
+    project: Path, stage: Stage, runner: Runner, deployed_once: DeployedOnce
 ) -> None:
-    printed(runner("up", "-y", "--no-check", "-o", "json"))
+    deployed_once.copy_to(stage)
     change(project, "max_spot: 4", "max_spot: 2")
     (changed,) = printed(runner("preview", "-o", "json"))["changes"]
     assert (changed["change"], changed["type"]) == ("~ update", "batch:Pool")
@@ -101,8 +92,10 @@ def test_preview_distinguishes_updates_from_replacements(
 
 
 @pytest.mark.feature(1)
-def test_down_keeps_data_unless_everything_is_given(stage: Stage, runner: Runner) -> None:
-    printed(runner("up", "-y", "--no-check", "-o", "json"))
+def test_down_keeps_data_unless_everything_is_given(
+    stage: Stage, runner: Runner, deployed_once: DeployedOnce
+) -> None:
+    deployed_once.copy_to(stage)
     # No services answer for the stand-in's account: whether runs are active cannot be asked.
     left = printed(runner("down", "-y", "--force", "-o", "json"))
     kinds = {row["type"] for row in left}
@@ -201,8 +194,10 @@ def test_invalid_configuration_is_refused_before_the_engine_starts(
 
 
 @pytest.mark.feature(58)
-def test_second_down_lists_kept_resources_and_changes_nothing(stage: Stage, runner: Runner) -> None:
-    printed(runner("up", "-y", "--no-check", "-o", "json"))
+def test_second_down_lists_kept_resources_and_changes_nothing(
+    stage: Stage, runner: Runner, deployed_once: DeployedOnce
+) -> None:
+    deployed_once.copy_to(stage)
     left = printed(runner("down", "-y", "--force", "-o", "json"))
     assert not [row for row in left if row["type"].startswith("pulumi:")]
     journal = stage.azure.journal()
@@ -223,12 +218,9 @@ def test_down_of_an_unknown_stack_creates_no_files(
 
 
 def test_down_deletes_image_versions_before_their_definition(
-    project: Path, stage: Stage, runner: Runner
+    stage: Stage, runner: Runner, deployed_once: DeployedOnce
 ) -> None:
-    file = project / "Pulumi.dev.yaml"
-    file.write_text(file.read_text() + "  runner:image: {}\n")
-    outputs = printed(runner("up", "-y", "--no-check", "-o", "json"))
-    definition = outputs["image_definition"]
+    definition = deployed_once.copy_to(stage, _IMAGE)["image_definition"]
     with ArmServer() as server:
         server.state.resources[definition] = {"name": "runner-gpu"}
         version = f"{definition}/versions/1.0.0"
@@ -244,13 +236,10 @@ def test_down_deletes_image_versions_before_their_definition(
 
 
 def test_up_without_the_image_announces_and_deletes_its_versions(
-    project: Path, stage: Stage, runner: Runner
+    project: Path, stage: Stage, runner: Runner, deployed_once: DeployedOnce
 ) -> None:
-    file = project / "Pulumi.dev.yaml"
-    plain = file.read_text()
-    file.write_text(plain + "  runner:image: {}\n")
-    definition = printed(runner("up", "-y", "--no-check", "-o", "json"))["image_definition"]
-    file.write_text(plain)
+    definition = deployed_once.copy_to(stage, _IMAGE)["image_definition"]
+    change(project, _IMAGE, "")
     with ArmServer() as server:
         version = f"{definition}/versions/1.0.0"
         server.state.resources |= {definition: {"name": "runner-gpu"}, version: {"name": "1.0.0"}}
@@ -264,9 +253,8 @@ def test_up_without_the_image_announces_and_deletes_its_versions(
     assert definition not in stage.azure.ids()
 
 
-def test_lock_of_a_killed_engine_is_released_for_the_next_up(
-    stage: Stage, project: Path, runner: Runner
-) -> None:
+def test_lock_of_a_killed_engine_is_released_for_the_next_up(stage: Stage, project: Path) -> None:
+    stage.port = None  # the provider is a process that outlives the engine
     stage.azure.slow_down(8)  # the first is not done before the second has looked
     home = stage.folder / "a home"
     own = {**stage.environment, "RUNNER_HOME": str(home)}

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.engine.deployed import DeployedOnce
 from tests.engine.stage import Stage
-from tests.engine.test_commands import Runner, printed, project, runner
+from tests.engine.test_commands import Runner, printed, project, runner, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
-__all__ = ["project", "runner"]  # fixtures
+__all__ = ["project", "runner", "stage"]  # fixtures
 
 
 def forget_the_end(stage: Stage, *names: str) -> None:
@@ -37,9 +38,9 @@ def forget_the_end(stage: Stage, *names: str) -> None:
 
 
 def test_up_adopts_resources_created_after_the_engine_was_killed(
-    stage: Stage, runner: Runner
+    stage: Stage, runner: Runner, deployed_once: DeployedOnce
 ) -> None:
-    first = printed(runner("up", "-y", "--no-check", "-o", "json"))
+    first = deployed_once.copy_to(stage)
     made = stage.azure.ids()
     forget_the_end(stage, "pool-t4", "budget", "alert-failed-tasks")
     (alert,) = [found for found in made if found.endswith("/failed-tasks-runner-dev")]
@@ -54,9 +55,9 @@ def test_up_adopts_resources_created_after_the_engine_was_killed(
 
 
 def test_down_deletes_resources_created_after_the_engine_was_killed(
-    stage: Stage, runner: Runner
+    stage: Stage, runner: Runner, deployed_once: DeployedOnce
 ) -> None:
-    printed(runner("up", "-y", "--no-check", "-o", "json"))
+    deployed_once.copy_to(stage)
     forget_the_end(stage, "pool-t4", "budget")
 
     printed(runner("down", "-y", "--force", "-o", "json"))

@@ -1,8 +1,12 @@
-"""Serve the stand-in on a free port and print it, as a plugin does."""
+"""Serve the stand-in on a free port and print it, as a plugin does.
+
+With `--for-stages`, serve many: read the folder of each from stdin, and print its port.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,15 +18,34 @@ from tests.engine.azure_native.provider import AzureNative
 from tests.engine.listening import serve
 
 FOLDER = "STAND_IN_AZURE"
+FOR_STAGES = "--for-stages"
 
 
 def main() -> None:
+    if sys.argv[1:] == [FOR_STAGES]:
+        serve_stages()
+    else:
+        serve(stand_in(Path(os.environ[FOLDER])))
+
+
+def serve_stages() -> None:
+    """Serve a stand-in for each line, until there are no more."""
+    servers: list[grpc.Server] = []
+    for line in sys.stdin:
+        server = stand_in(Path(line.rstrip("\n")))
+        sys.stdout.write(f"{server.add_insecure_port('127.0.0.1:0')}\n")
+        sys.stdout.flush()
+        server.start()
+        servers.append(server)
+
+
+def stand_in(folder: Path) -> grpc.Server:
+    """Return a server of the resources in this folder."""
     server = grpc.server(
         ThreadPoolExecutor(16), options=[("grpc.max_receive_message_length", 400 * 1024 * 1024)]
     )
-    azure = Azure(Path(os.environ[FOLDER]))
-    provider_pb2_grpc.add_ResourceProviderServicer_to_server(AzureNative(azure), server)
-    serve(server)
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(AzureNative(Azure(folder)), server)
+    return server
 
 
 if __name__ == "__main__":

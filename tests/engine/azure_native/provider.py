@@ -36,7 +36,7 @@ def _arm_errors(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
-    """One plugin process; nothing is kept here, all is in the folder."""
+    """One plugin; nothing is kept here, all is in the folder."""
 
     def __init__(self, azure: Azure) -> None:
         self._azure = azure
@@ -44,6 +44,9 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
 
     def Handshake(self, request: Any, context: Any) -> Any:
         return provider_pb2.ProviderHandshakeResponse(accept_secrets=False)
+
+    def Attach(self, request: Any, context: Any) -> Any:
+        return empty_pb2.Empty()
 
     def GetPluginInfo(self, request: Any, context: Any) -> Any:
         return plugin_pb2.PluginInfo(version=VERSION)

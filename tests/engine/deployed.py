@@ -1,0 +1,66 @@
+"""Stages on which `runner up` has run: deployed once, and copied to each test that begins there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.stage import ROOT, Stage
+from tests.unit.infra.cloud import SUBSCRIPTION
+
+# What a deployment leaves: Azure, Pulumi's state, RUNNER_HOME, and the settings of the stack, which
+# have the salt of its secrets then.
+_LEFT = ("azure", "state", "runner", "project")
+
+
+def make_project(stage: Stage, more: str = "") -> Path:
+    """Make the project of a user, with `more` lines in the settings of stack `dev`."""
+    folder = stage.folder / "project"
+    folder.mkdir()
+    shutil.copy(ROOT / "Pulumi.yaml", folder)
+    (folder / "infra").mkdir()  # the engine enters the folder of `main`; the code is installed
+    text = (ROOT / "Pulumi.dev.yaml").read_text()
+    text += f"  azure-native:location: westeurope\n  azure-native:subscriptionId: {SUBSCRIPTION}\n"
+    (folder / "Pulumi.dev.yaml").write_text(text + more)
+    return folder
+
+
+def run_in(stage: Stage, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `runner` in the project of the stage."""
+    return subprocess.run(
+        [sys.executable, "-m", "runner", *words],
+        cwd=stage.folder / "project",
+        env={**stage.environment, "RUNNER_HOME": str(stage.folder / "runner"), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+class DeployedOnce:
+    """Deployed stages of a session, by what their settings have in addition."""
+
+    def __init__(self, new: Callable[[Path], Stage], folders: pytest.TempPathFactory) -> None:
+        self._new = new
+        self._folders = folders
+        self._made: dict[str, tuple[Path, Any]] = {}
+
+    def copy_to(self, stage: Stage, more: str = "") -> Any:
+        """Give the stage a copy of a deployed one. Return what `runner up -o json` printed."""
+        if more not in self._made:
+            first = self._new(self._folders.mktemp("deployed"))
+            make_project(first, more)
+            done = run_in(first, "up", "-y", "--no-check", "-o", "json")
+            assert done.returncode == 0, done.stderr
+            self._made[more] = first.folder, json.loads(done.stdout)
+        folder, printed = self._made[more]
+        for name in _LEFT:
+            shutil.copytree(folder / name, stage.folder / name, dirs_exist_ok=True)
+        return printed
