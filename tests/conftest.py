@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 # with one alone.
 LONGEST_FIRST = (
     *("proof", "e2e/test_recipes.py", "e2e/test_resume_proof.py", "engine", "e2e", "clients"),
-    *("unit/images", "unit/node", "contract", "unit/infra"),
+    *("unit/hooks", "unit/core/pricing", "unit/images", "unit/node", "contract", "unit/infra"),
 )
 
 

@@ -85,15 +85,20 @@ def step(missing: Callable[[Exception], str | None]) -> Generator[None]:
 
 
 def until(look: Callable[[], Any], what: str) -> Any:
-    """Look until there is something."""
+    """Look until there is something.
+
+    A look of `az` takes as long as a command. The pause is twice as long, so that the processors
+    are left to the service.
+    """
     end = time.monotonic() + DEADLINE_S
     while True:
+        began = time.monotonic()
         found = look()
         if found:
             return found
         if time.monotonic() > end:
             raise AssertionError(f"did not happen in time: {what}")
-        time.sleep(POLL_S)
+        time.sleep(max(POLL_S, 2 * (time.monotonic() - began)))
 
 
 def publish(application: str, version: str, **files: str) -> None:

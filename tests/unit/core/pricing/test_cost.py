@@ -270,8 +270,10 @@ class _Service:
 
     def _start_tasks(self, now: float) -> None:
         for number, task in enumerate(self._active()):
+            if task.node is not None:
+                continue
             free = [n for n in self.nodes if n.ready <= now and not n.tasks and n.leaves is None]
-            if task.node is not None or len(free) < task.work.nodes:
+            if len(free) < task.work.nodes:
                 continue
             task.node, task.began = number, now
             for node in free[: task.work.nodes]:
