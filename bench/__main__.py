@@ -47,7 +47,7 @@ def main() -> int:
     unknown = sorted(set(args.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark named {unknown[0]}; there are {', '.join(NAMES)}")
-    # Otherwise every process of a benchmark would compile all modules anew.
+    # Otherwise every process of a benchmark would compile all modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     show = as_json if args.json else as_row
     if not args.json:

@@ -20,11 +20,11 @@ from bench.services import RUNNER, local_services
 
 SIZE_MB = 50
 EVERY_S = 10.0
-PERIOD_S = 3.0  # short, and many: what else the machine does then evens out
+PERIOD_S = 3.0  # many short periods average out the other load of the machine
 PAIRS = 7
-# Periods with checkpoints take turns with periods without, in one process: weights of the same
+# Periods with and without checkpoints alternate in one process: weights of the same
 # size are written in both, but only the ones in the checkpoint folder are committed. Each period
-# does what work it can; the machine's other doings fall on neighbours alike.
+# does as much work as it can; other load of the machine affects adjacent periods equally.
 TRAINING = f"""
 import json, os, time
 folders = [os.environ["RUNNER_CHECKPOINT_DIR"], os.environ["RUNNER_CHECKPOINT_DIR"] + ".other"]
@@ -48,7 +48,7 @@ with open(os.path.join(os.environ["RUNNER_OUTPUT_DIR"], "done.json"), "w") as ou
     json.dump(done[2:], out)  # the first two are for warming up
 """
 RECIPE = "checkpoints: {interval: 1s}\n"  # soon after each change: a commit in every other period
-# A script that counts, and says when it goes on.
+# A script that counts, and prints when it continues.
 COUNTING = """
 import os, time
 path = os.path.join(os.environ["RUNNER_CHECKPOINT_DIR"], "counter")
@@ -62,7 +62,7 @@ while time.time() < until:
     time.sleep(0.1)
 """
 
-# With their bytecode as many files and folders as the environment of `runner train mnist`
+# With bytecode, as many files and folders as in the environment of `runner train mnist`
 # (Keras, JAX, NumPy, SciPy: 8,695 files in 1,055 folders).
 FOLDERS = 520
 MODULES_EACH = 8

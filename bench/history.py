@@ -23,7 +23,7 @@ from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.usage import load_usage, usage_to_json
 
 RUNS = 1000
-GOING_ON = 20  # of them: submitted, without a task any more
+GOING_ON = 20  # submitted runs whose task no longer exists
 ROUNDS = 3
 BOUND_S = 2.0
 LEDGER_BOUND_S = 1.0

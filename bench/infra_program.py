@@ -16,8 +16,8 @@ from pathlib import Path
 from bench.report import Ratio
 
 ROUNDS = 9  # the smallest of seven still varies by 5 %
-# Processor time, for other work on the machine's cores makes a second longer, but not this. The
-# most memory since exec: what getrusage says begins with the memory of who started the process.
+# Processor time, because other load of the machine lengthens only the wall-clock time. The
+# peak memory since exec: the value of getrusage includes the memory of the parent process.
 _FIGURES = """
 import json, time
 start = time.process_time()
@@ -113,7 +113,7 @@ def _flat(resources: list[tuple[str, str, dict[str, object]]]) -> str:
 
 
 # What the engine calls minimumTlsVersion is minimum_tls_version here; a resource's own
-# resourceName has an underscore behind it.
+# resourceName has a trailing underscore.
 _NAMED = """
 def named(kind, inputs):
     code = kind._internal_init.__code__

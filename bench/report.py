@@ -38,7 +38,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-# Fixed, so that each row can be printed as soon as it is measured; a longer cell shifts its row.
+# Fixed widths, so that each row is printed as soon as it is measured; a longer cell shifts its row.
 _COLUMNS = {"what": 56, "ours": 18, "peer": 50, "ratio": 6, "must be": 16, "": 6}
 HEAD = "  ".join(name.ljust(width) for name, width in _COLUMNS.items()).rstrip()
 

@@ -50,7 +50,7 @@ from runner.protocol.sweeps import Point, StopRule, TrialReport, stop_reason, wi
 
 TRIALS = 1000
 ROUNDS = 5
-SMALL = 24  # trials that really run
+SMALL = 24  # trials that run on nodes
 SLOTS = 2
 SEEDS = 10
 TRIED = 40  # trials of one search
@@ -275,7 +275,7 @@ def _resumed(folder: Path) -> int:
         settings = load_settings({"target": "local"}, cwd=folder, env=env)
 
         def evict_node(node: str) -> bool:
-            with suppress(RunnerError):  # it is away
+            with suppress(RunnerError):  # the node is gone
                 evict(settings, node=node, notice_s=0, away_s=0)
                 return True
             return False
@@ -344,7 +344,7 @@ def _styblinski(x: float, y: float) -> float:
     return sum(z**4 - 16 * z * z + 5 * z for z in (x, y)) / 2 + 78.33233
 
 
-# Public test functions (Surjanovic and Bingham, sfu.ca/~ssurjano/optimization.html), least 0, but
+# Public test functions (Surjanovic and Bingham, sfu.ca/~ssurjano/optimization.html), minimum 0, but
 # Branin's 0.397887.
 FUNCTIONS: Mapping[str, tuple[Callable[[float, float], float], float, float]] = {
     "Branin": (_branin, -5.0, 15.0),

@@ -126,7 +126,7 @@ def _sdk_get(
             inner = number if len(files) == 1 else 1
             container.download_blob(str(name), max_concurrency=inner).readinto(target)
 
-    # The contents of a folder are unknown before: the SDK has to list it as well.
+    # The contents of a folder are not known in advance, so the SDK lists it, too.
     names = [Path(blob.name) for blob in container.list_blobs(name_starts_with=f"{prefix}/")]
     _each(fetch, names, number)
 

@@ -66,7 +66,7 @@ class ArmState:
         default_factory=lambda: dict.fromkeys(NAMESPACES, "Registered")
     )
     account_quota: int = 3
-    # Resources by id; a list is what stands below a path. `accounts` are resources too.
+    # Resources by id; a list contains the resources below a path. `accounts` are resources, too.
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     skus: list[dict[str, Any]] = field(default_factory=list)
     batch_sizes: list[dict[str, Any]] = field(default_factory=list)
@@ -337,7 +337,7 @@ class ArmServer:
             return self._page(self._below(path[: -len("/resources")]), path, query)
         if kind in {"versions", "images", "galleries", "imagetemplates", "runoutputs"}:
             return self._page(self._directly_below(path), path, query)
-        if kind == "pools":  # there are none, unless a test handles the request
+        if kind == "pools":  # no such resource, unless a test handles the request
             return self._page([], path, query)
         if kind == "batchaccounts":
             part = "/providers/microsoft.batch/batchaccounts/"

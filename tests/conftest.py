@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Hypothesis gives an example 200 ms, and a busy machine needs a second for the next one.
+# Hypothesis allows 200 ms per example, but an example may take a second on a busy machine.
 settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
 
 TESTS = Path(__file__).parent
-# The files, and folders of files, that take longest. They start first, so that no worker is left
+# The files and folders that take longest. They start first, so that no worker ends up
 # with one alone.
 LONGEST_FIRST = (
     *("proof", "e2e/test_recipes.py", "e2e/test_resume_proof.py", "engine", "e2e", "clients"),
@@ -24,7 +24,7 @@ LONGEST_FIRST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Scripts of tests wait for files of the tests, which another user cannot reach.
+    # Test scripts wait for files that only the current user can read.
     os.environ.setdefault("BATCH_EMULATOR_ISOLATION", "environment")
     config.addinivalue_line(
         "markers", "fix(*codes): the errors whose printed commands the test runs"
@@ -47,7 +47,9 @@ def pytest_collection(session: pytest.Session) -> None:
     number, count = int(str(worker["workerid"]).removeprefix("gw")), int(worker["workercount"])
     for path in sorted(TESTS.rglob("test_*.py"))[number::count]:
         module = path.relative_to(TESTS.parent).with_suffix("")
-        with suppress(Exception, pytest.skip.Exception):  # the collection reports it
+        with suppress(
+            Exception, pytest.skip.Exception
+        ):  # pytest reports the error when it collects the file
             importlib.import_module(".".join(module.parts))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-_POLL_S = 0.01  # how late it notices that the block ended
+_POLL_S = 0.01  # maximum delay until it detects the end of the block
 
 
 class _Server(ThreadingHTTPServer):

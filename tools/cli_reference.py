@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.cli import get_docs_for_click  # what `typer … utils docs` calls; that wants a global app
+from typer.cli import (
+    get_docs_for_click,
+)  # what `typer … utils docs` calls, which requires a global app
 from typer.main import get_command
 
 from runner.cli.main import build_app

@@ -17,7 +17,7 @@ SCHEMA = (
 )
 _WHOLE = "*"
 
-# type -> the properties that act, or all
+# type -> the properties that have an effect, or all
 ACTING: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -241,7 +241,7 @@ STORED: Mapping[str, tuple[str, str]] = {
     "TaskSchedulingPolicy": ("jobDefaultOrder", "tasks start in the order in which they came"),
 }
 
-# type -> the properties that are refused, with which code
+# type -> the properties that are refused, with the error code
 REFUSED: Mapping[str, tuple[str, str]] = {
     "CloudServiceConfiguration": (_WHOLE, "`NotImplemented`: nodes are Linux; retired in 2024"),
     "ContainerRegistry": ("identityReference", "`NotImplemented`"),

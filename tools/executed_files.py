@@ -46,7 +46,7 @@ def measure(home: Path, data: Path | None) -> Executed:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         agent, client = folder / "agent.txt", folder / "client.txt"
-        # Tasks as this user: they write the list of files.
+        # Tasks run as this user, so that they can write the list of files.
         isolation = {"BATCH_EMULATOR_ISOLATION": "environment"}
         environment = {**os.environ, **isolation, "RUNNER_HOME": str(home)}
         train = [*TRAIN, "--data", str(data)] if data else [*TRAIN]
@@ -99,7 +99,7 @@ def _read(client: Path, agent: Path) -> Executed:
         path = Path(line)
         if path.is_relative_to(ROOT / "runner"):
             ours.append(path.relative_to(ROOT).as_posix())
-    # A module compiled from the archive has its path, and byte code the name in the archive.
+    # Modules compiled from the archive have its path; bytecode has the name in the archive.
     packed = [line.rpartition(f"{ARCHIVE}/")[2] for line in agent.read_text("utf-8").splitlines()]
     return Executed(
         client=tuple(name for name in ours if not name.startswith("runner/node/")),

@@ -19,7 +19,7 @@ _HEAD = re.compile(r"(\w+)/([\w-]+)(?: \(([^)]*)\))?:(.*)")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
 _LOGGING = frozenset({"logger", "log", "logging", "warnings"})
 _TEXT_METHODS = frozenset({"__repr__", "__str__"})
-# Changing these arguments changes nothing that a program could notice, or only what people read.
+# Changing these arguments has no effect that a program could detect, or changes only messages.
 _INERT_KEYWORDS = frozenset(
     {
         "daemon",
@@ -131,7 +131,7 @@ def find_points(groups: Sequence[Group], sources: Sequence[Path]) -> tuple[list[
         for old, name in group.names.items():
             module, _, name = name.rpartition(":")  # noqa: PLW2901
             there = [path for path in defined.get(name, ()) if _is_module(path, module)]
-            # Of several definitions, the one in the file that has most of the group.
+            # Of several definitions, take the one in the file that contains most of the group.
             best = max(there, key=lambda path: (share.count(path), str(path)), default=None)
             if best is None or (len(there) > 1 and share.count(best) < 2 <= len(group.names)):
                 missing.append(f"{group.layer}/{group.label}:{old}")

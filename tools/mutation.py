@@ -95,7 +95,10 @@ class Copy:
                 )
             with _ended_with(process):
                 try:
-                    if process.wait(self._limit_s * len(tests)) in (0, 5):  # 5: all are slow
+                    if process.wait(self._limit_s * len(tests)) in (
+                        0,
+                        5,
+                    ):  # 5 if all tests are slow
                         return True, None
                 except subprocess.TimeoutExpired:
                     return False, None

@@ -10,9 +10,9 @@ from pathlib import Path
 from tools.mutants import Point
 
 TARGETED = 3  # test files
-WIDER = 2  # of those that the group names
+WIDER = 2  # of the tests that the group names
 FARTHEST = 4  # number of imports between a test and the module
-PACKED = ("runner/node/", "runner/protocol/")  # what the agent's archive holds
+PACKED = ("runner/node/", "runner/protocol/")  # the modules in the archive of the agent
 _PACKS = "def build_agent("  # a module that contains it counts as importing all packed modules
 
 

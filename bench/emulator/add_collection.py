@@ -79,7 +79,7 @@ def _body(number: int) -> bytes:
 
 def _job(service: Emulator) -> str:
     client = BatchClient(service.endpoint, AzureNamedKeyCredential(service.account, service.key))
-    # The pool has no nodes, so that no task starts: only adding them is timed.
+    # The pool has no nodes, so no task starts: only adding tasks is timed.
     client.create_pool(pool_of("empty", nodes=0, slots=1))
     client.create_job(
         models.BatchJobCreateOptions(id="job", pool_info=models.BatchPoolInfo(pool_id="empty"))

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from batch_emulator.server import bind, url_of, uvicorn_config
 
-# As long as the response of the service, so that clients read as much.
+# As long as the response of the service, so that clients read the same amount of data.
 _ADDED = {
     "status": "Success",
     "eTag": "0x8DE28FB2A5C3D40",

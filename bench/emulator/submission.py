@@ -25,7 +25,7 @@ def measure() -> list[Ratio]:
         client = BatchClient(
             service.endpoint, AzureNamedKeyCredential(service.account, service.key)
         )
-        # The pool has no nodes, so that no task starts: only the submission is timed.
+        # The pool has no nodes, so no task starts: only the submission is timed.
         client.create_pool(pool_of("empty", nodes=0, slots=1))
         for round_number in range(ROUNDS):
             for name, add, into in (("ours", add_tasks, ours), ("sdk", None, peer)):

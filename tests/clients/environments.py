@@ -21,7 +21,7 @@ def python_of(name: str, *packages: str) -> Path:
     ready = folder / ".ready"
     wanted = "\n".join(packages)
     with (CACHE / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of pytest share the folder
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the pytest workers share the folder
         if not ready.is_file() or ready.read_text(encoding="utf-8") != wanted:
             shutil.rmtree(folder, ignore_errors=True)
             _make(folder, packages)
@@ -32,7 +32,11 @@ def python_of(name: str, *packages: str) -> Path:
 def _make(folder: Path, packages: tuple[str, ...]) -> None:
     uv = Path(sys.executable).with_name("uv")
     python = folder / "bin" / "python"
-    options = ("--quiet", "--python", python)  # az would compile for a minute what it never imports
+    options = (
+        "--quiet",
+        "--python",
+        python,
+    )  # az would spend a minute on compiling modules that it never imports
     commands = (
         [uv, "venv", "--quiet", "--python", sys.executable, folder],
         [uv, "pip", "install", *options, *packages],

@@ -53,9 +53,9 @@ GENERATIONS = (
     _track1("9.0.0", "2020-03-01.11.0", slow=True),
     _track1("10.0.0", "2020-09-01.12.0"),
     _track1("14.2.0", "2024-02-01.19.0"),
-    # certificates went with api-version 2025-06-01
+    # api-version 2025-06-01 removed certificates
     Generation("15.1", "track2.py", None, (("client", "azure-batch 15"),), ("certificates",)),
-    # az 2.91 has no certificates in its data plane any more
+    # the data plane of az 2.91 no longer has certificates
     Generation(
         "az", "az.py", "azure-cli==2.91.0", (("client", "azure-cli"),), ("certificates",), slow=True
     ),

@@ -21,7 +21,7 @@ from tests.contract.description import FOLDER, PREVIEW, STABLE, Description, des
 
 Schema = Mapping[str, Any]
 
-# What we say although the description does not: by the end of the place, with the reason.
+# Properties that we return and the description lacks: by the end of their path, with the reason.
 ALLOWED = {
     "value[].status=Success": "so spelt on the wire; the SDKs read it as they should",
 }
@@ -36,7 +36,7 @@ RECORDED_WORDS = frozenset(
         *("trustedlaunch", "confidentialvm"),
     ]
 )
-# Required in requests, never given back: the Terraform provider keeps them itself for that reason.
+# Required in requests, but never returned: the Terraform provider stores them for that reason.
 WRITE_ONLY = (
     "azureFileShareConfiguration.accountKey",
     "cifsMountConfiguration.password",
@@ -44,9 +44,9 @@ WRITE_ONLY = (
 )
 # Required since 2024-02-01 and unknown to versions before it; `test_envelope` checks each version.
 _NEWER_REQUIRED = ("dedicated.upgradingOS", "lowPriority.upgradingOS")
-# Objects by the description, texts of JSON in the service's own examples: given back as they came.
+# Objects in the description, but JSON texts in the examples of the service: returned unchanged.
 _EITHER = ("extensions[].settings", "extensions[].protectedSettings")
-# Of 2025-06-01, under a name that the description has elsewhere: newer_properties() misses it.
+# Added in 2025-06-01 with a name that is also used elsewhere, so newer_properties() misses it.
 _NEWER_HERE = "dataDisks[].managedDisk"
 _UNDECLARED = re.compile(r"odata\.[A-Za-z]+|.*@odata\.[A-Za-z]+")
 _STREAM = {"type": "object", "format": "file"}

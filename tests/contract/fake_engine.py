@@ -21,7 +21,7 @@ import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Tests call this a thousand times: it imports what a call needs, and no module for types alone.
+# Tests call this a thousand times, so it imports only what a call needs, and nothing for types.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -31,7 +31,7 @@ ME = Path(sys.argv[0]).absolute()
 HOME = ME.parent
 PODMAN = ME.name == "podman"
 BOXES = HOME / "containers"
-IN = "FAKE_CONTAINER"  # a variable of what `exec` started, and of what that started
+IN = "FAKE_CONTAINER"  # a variable of the processes that `exec` started, and of their children
 
 
 def fail(why: str, code: int = 125) -> NoReturn:
@@ -243,7 +243,7 @@ def start(options: list[str]) -> None:
     if not given.attach:
         return
     code = child.wait()
-    with alone(), suppress(ProcessLookupError):  # the others end with the first process
+    with alone(), suppress(ProcessLookupError):  # the other processes end with the first one
         box["State"] |= {"Status": "exited", "Pid": 0}
         save(box)
         os.killpg(child.pid, signal.SIGKILL)
@@ -288,7 +288,7 @@ def execute(options: list[str]) -> None:
     parser.add_argument("name")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args(options)
-    with alone():  # whoever ends the container finds the command by its variables
+    with alone():  # the command is found by its variables when the container is stopped
         child = joining(load(given.name), given)
     code = child.wait()
     sys.exit(128 - code if code < 0 else code)

@@ -47,7 +47,7 @@ def wrong_bodies(count: int, seed: int) -> list[Body]:
     chance, found = random.Random(seed), description(STABLE)
     wrong: list[Body] = []
     for kind, mistake in islice(cycle(_MISTAKES.items()), count):
-        while len(wrong) == 0 or wrong[-1].mistake != kind:  # not every body has room for each
+        while len(wrong) == 0 or wrong[-1].mistake != kind:  # a change does not fit every body
             operation, schema = chance.choice(_operations_with_bodies())
             content = _value(found, schema, chance, 0)
             spots = list(_objects(found, content, schema))
@@ -174,7 +174,7 @@ def _too_deep(spot: _Spot, chance: random.Random) -> bool:
         return False
     name = chance.choice(list(spot.content))
     if "properties" not in spot.properties[name] and spot.properties[name].get("type") == "object":
-        return False  # its content is the user's
+        return False  # the user defines its content
     spot.content[name] = chance.choice(({"value": spot.content[name]}, [[spot.content[name]]]))
     return True
 

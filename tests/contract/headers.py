@@ -19,7 +19,7 @@ _VERSIONED = ("etag", "last-modified")
 # Declared for these, too, though a list has no version, and nodes, applications and certificates
 # have neither an eTag among their properties nor conditional headers among the parameters of their
 # operations: we send none. [S]
-# Evaluating a formula has none in recorded answers.
+# The recorded responses to the evaluation of a formula have none.
 _WITHOUT_VERSION = re.compile(
     r"\w+_List\w*|Application_Get|ComputeNode\w*|Certificate_\w+|Pool_EvaluateAutoScale"
 )
@@ -67,7 +67,7 @@ def _declared(name: str, declared: Mapping[str, Any], given: Mapping[str, str]) 
         key = header.lower()
         folder = given.get("ocp-batch-file-isdirectory") == "True"
         if key in (_REQUEST, _ECHOED) or (folder and key == "content-type"):
-            continue  # those are of every answer, and a folder has no content
+            continue  # all responses have these, and a folder has no content
         free = key in _VERSIONED and _WITHOUT_VERSION.fullmatch(name)
         if key not in given:
             if not free:

@@ -30,7 +30,7 @@ from tests.contract.recording import Recorder
 
 ACCOUNT = "contract"
 KEY = base64.b64encode(b"a key for tests of 32 bytes only").decode()
-# a machine and a pool that the service accepts, in the wire's spelling
+# a machine and a pool that the service accepts, as in a request body
 MACHINE: dict[str, Any] = {
     "imageReference": {
         "publisher": "canonical",
@@ -41,7 +41,7 @@ MACHINE: dict[str, Any] = {
 }
 POOL: dict[str, Any] = {"vmSize": "standard_d2s_v3", "virtualMachineConfiguration": MACHINE}
 DEADLINE_S = 60.0
-POLL_S: Any = 0.05  # the SDK says int and takes any number
+POLL_S: Any = 0.05  # declared as int, but the SDK accepts any number
 T = TypeVar("T")
 
 
@@ -116,7 +116,7 @@ def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> 
         waited = time.monotonic() - begin
         if waited > deadline_s:
             raise AssertionError(f"nothing after {deadline_s} s")
-        time.sleep(min(max(0.01, waited / 10), 0.05))  # shorter than any state lasts
+        time.sleep(min(max(0.01, waited / 10), 0.05))  # shorter than the duration of every state
 
 
 def missing(look: Callable[[], object]) -> bool:
@@ -220,7 +220,10 @@ class Things:
         """What a task has printed so far: nothing when it has not begun."""
         try:
             return self.text(job_id, task_id)
-        except (ResourceNotFoundError, ResourceExistsError):  # no file yet, or no node
+        except (
+            ResourceNotFoundError,
+            ResourceExistsError,
+        ):  # the file or the node does not exist yet
             return ""
 
     def text(self, job_id: str, task_id: str, name: str = "stdout.txt") -> str:

@@ -110,7 +110,7 @@ def _logs(stage: Stage, example: Example, given: Parameters) -> Parameters:
 
 def _node(stage: Stage, example: Example, given: Parameters) -> Parameters:
     start = _shown(example).get("startTask") if "200" in example.responses else None
-    # A node that does not wait for its start task is idle before that has an end to show.
+    # A node that does not wait for its start task is idle before the task has ended.
     task = {**(start or {}), "commandLine": "/bin/true", "waitForSuccess": True}
     body = {"startTask": task} if start else {}
     pool, node = stage.node(**body)
@@ -222,7 +222,9 @@ def _certificate(stage: Stage, example: Example, given: Parameters) -> Parameter
         raise NotYet("Certificate_Add")
     assert answer.status_code == 201, answer.text
     canceled = example.stable_name == "Certificate_CancelDeletion"
-    if canceled or "deletefailed" in json.dumps(example.responses):  # as one in use cannot go
+    if canceled or "deletefailed" in json.dumps(
+        example.responses
+    ):  # because a node in use cannot be removed
         stage.pool(certificateReferences=[body])
         path = f"/certificates(thumbprintAlgorithm=sha1,thumbprint={thumbprint})"
         assert stage.call("DELETE", path).status_code == 202

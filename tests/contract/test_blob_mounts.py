@@ -176,7 +176,7 @@ def test_lost_node_does_not_wait_for_a_hung_blob_service(
     script = "while ! test -e go; do sleep 0.05; done; echo x > new"
     task = things.task(job, f'/bin/sh -c "cd $AZ_BATCH_NODE_MOUNTS_DIR/m && touch begun; {script}"')
     assert eventually((folder / "begun").exists)
-    with blobs.lock:  # from now on it answers nobody
+    with blobs.lock:  # from now on it answers no requests
         (folder / "go").touch()
         busy = running.emulator.node_setup._blobs._busy
         assert eventually(lambda: (folder / "new").exists() and busy), "the task is at its end"

@@ -80,11 +80,11 @@ def test_hidden_daemon_is_found_as_a_process_of_its_node(
         assert daemon in node_members(node)
         assert daemon not in node_members(nodes / pool / "another")
         assert daemon not in node_members(tmp_path / "nodes")
-        # that of the emulator itself is not for its other children
+        # children of the emulator must not inherit its descriptor
         other = subprocess.Popen(["/bin/sleep", "60"], env={}, stdout=subprocess.DEVNULL)
         try:
             assert other.pid not in node_members(nodes)
-            with marking(node / "tasks"):  # while another thread starts something on that node
+            with marking(node / "tasks"):  # while another thread starts a process on that node
                 assert other.pid not in node_members(node)
         finally:
             other.kill()

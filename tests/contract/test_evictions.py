@@ -259,7 +259,7 @@ def spot_hours(data_dir: Path, seed: int) -> list[Any]:
         processes = running.emulator.account.executions
         for _ in range(120):
             running.push(60)
-            # a pushed clock does not wait for the end of what was killed
+            # a clock that is moved forward does not wait for the end of killed processes
             eventually(lambda: all(e.stop is None for e in list(processes.values())))
         answer = plain_http.get(f"{running.url}/_emulator/events", headers=headers)
         return answer.json()["value"]

@@ -26,7 +26,7 @@ from tests.contract.stage import NotYet, Stage
 pytestmark = needed
 EXAMPLES = [*examples(STABLE), *examples(PREVIEW)]
 _LONG_BOOT_S = 3600.0
-ANY = MachineChoice(any_machine=True)  # examples name images and sizes that are gone
+ANY = MachineChoice(any_machine=True)  # examples name images and sizes that no longer exist
 
 # Documented as a success and refused here: (operation, part of the name) -> status, code, why.
 REFUSED: Mapping[str, tuple[int, str, str]] = {
@@ -37,7 +37,7 @@ REFUSED: Mapping[str, tuple[int, str, str]] = {
     "preview-PoolUpdate": (400, "MissingRequiredProperty", "it has no certificateReferences"),
 }
 
-# What the example's answer has and ours has not, by the end of its place; and why.
+# Properties of the example response that ours lacks, by the end of their path, with the reason.
 NOT_GIVEN: Mapping[str, str] = {
     r"value\.properties\.creationTime": "not given for files on Linux nodes (docs)",
     r"value\.properties(\..*)?": "only folders lie at the top of our nodes",
@@ -47,7 +47,7 @@ NOT_GIVEN: Mapping[str, str] = {
 }
 
 
-# Answers that are empty here: the stage has no past.
+# Responses that are empty here, because the test services have no history.
 EMPTY: Mapping[str, str] = {"PoolListUsageMetrics": "tells of whole half hours; no pool is so old"}
 
 
@@ -133,7 +133,7 @@ def places(value: Any, where: str = "") -> Iterator[str]:
             yield from places(item, where)
 
 
-# Where the service's own examples break its own description.
+# Examples of the service that violate the description of the service.
 WRONG_EXAMPLES: Mapping[str, str] = {
     "extensions[0].settings": "an object by the description, a text of JSON in the example",
     "extensions[0].protectedSettings": "likewise",

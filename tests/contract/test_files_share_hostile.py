@@ -308,7 +308,7 @@ def silent() -> Iterator[socket.socket]:
 def test_copies_from_silent_servers_do_not_block_other_requests(
     tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "_TIMEOUT_S", 900.0)  # whoever waits for them is too late
+    monkeypatch.setattr(copies, "_TIMEOUT_S", 900.0)  # a request that waits for them times out
     with ThreadPoolExecutor(12) as clients, serving_files(tmp_path) as files:
         share = files.share()
         share.get_file_client("source").upload_file(b"abc")
@@ -322,7 +322,9 @@ def test_copies_from_silent_servers_do_not_block_other_requests(
         assert files.send("PUT", f"/{share.share_name}/copy", "", headers).status_code == 202
         assert not any(copy.done() for copy in waiting)
     answers = [copy.result() for copy in waiting if copy.exception() is None]
-    assert len(answers) >= len(held)  # who came while the server stopped has no answer
+    assert len(answers) >= len(
+        held
+    )  # a request that arrives while the server stops gets no response
     assert {code_of(answer) for answer in answers} == {(503, "ServerBusy")}
 
 

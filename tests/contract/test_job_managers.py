@@ -23,7 +23,7 @@ body = json.dumps({"id": "child", "commandLine": "/bin/true"}).encode()
 request = urllib.request.Request(url + "?api-version=2024-02-01.19.0", body, headers)
 print(urllib.request.urlopen(request).status)
 """
-TOKEN: Any = {"access": ["job"]}  # the newest SDK has no model of it any more
+TOKEN: Any = {"access": ["job"]}  # the newest SDK no longer has a model of it
 WITH_TOKENS = "2024-02-01.19.0"  # 2025-06-01 has no tokens of tasks
 
 

@@ -163,7 +163,7 @@ def test_disabled_job_moves_to_another_pool_with_its_requeued_tasks(
     ended = things.wait_task(job_id, task_id)
     assert ended.node_info is not None
     assert ended.node_info.pool_id == other
-    job = things.wait_job(job_id)  # with its last task, as it was asked before the move
+    job = things.wait_job(job_id)  # with its last task, because this was requested before the move
     assert job.execution_info is not None
     assert job.execution_info.pool_id == other
 
@@ -206,7 +206,7 @@ def test_failed_task_terminates_its_job_if_requested(
 
 def test_job_ends_at_its_time_limit(things: Things, pool: str) -> None:
     job_id = things.job(pool)
-    things.task(job_id, "sleep 600")  # before the limit: the job may be over at once by it
+    things.task(job_id, "sleep 600")  # before the limit, which may end the job at once
     limit = models.BatchJobConstraints(max_wall_clock_time=datetime.timedelta(seconds=0.3))
     things.client.update_job(job_id, models.BatchJobUpdateOptions(constraints=limit))
     job = things.wait_job(job_id)

@@ -198,7 +198,7 @@ def test_unknown_size_has_the_highest_slot_limit(strict: Running) -> None:
             "batch.node.windows amd64",
         ),
         OF_GALLERY,
-        # with an engine for containers, or it is not known
+        # with a container engine, or whether there is one is unknown
         image("microsoft-dsvm", "ubuntu-hpc", "2404", "batch.node.ubuntu 24.04", **CONTAINERS),
         {**OF_GALLERY, **CONTAINERS},
     ],

@@ -26,7 +26,7 @@ from tests.contract.test_restart import process
 from tests.processes import alive
 from tests.repetition import slow_after
 
-LEAVE = "sleep 600 </dev/null >/dev/null 2>&1 &"  # what a daemon is, to the shell that starts it
+LEAVE = "sleep 600 </dev/null >/dev/null 2>&1 &"  # how a shell starts a daemon
 
 
 @pytest.fixture(scope="module", params=slow_after(2, ["fake docker", "podman", "fake podman"]))

@@ -11,7 +11,7 @@ from azure.core.exceptions import HttpResponseError
 from tests.contract.server import POLL_S, Running, Things, code_of, eventually, wire
 from tests.unit.emulator import blob_store
 
-# the SDK itself fails where these bodies are left out, as it lets one do
+# the SDK allows to leave out these bodies, but then fails
 DEALLOCATE = wire(nodeDeallocateOption="requeue")
 DISABLE = wire(nodeDisableSchedulingOption="requeue")
 

@@ -131,7 +131,7 @@ def test_state_survives_kill_9(tmp_path: Path) -> None:
         job = client.get_job(job_id)
         assert (job.state, job.priority) == ("active", 3)
         after = [task.as_dict() for task in client.list_tasks(job_id)]
-        for task in (*before, *after):  # the port is another
+        for task in (*before, *after):  # the port has changed
             task.pop("url")
             task["nodeInfo"] = task["nodeInfo"]["nodeId"]
         assert after == before
@@ -291,7 +291,7 @@ def test_no_task_is_lost_or_runs_twice_at_once_when_killed_at_random(tmp_path: P
                 things.pool(id="pool", target_dedicated_nodes=2, task_slots_per_node=6)
                 things.job("pool", id="job")
                 client.create_tasks("job", task_collection=bodies)
-            with suppress(subprocess.TimeoutExpired):  # load goes on until the kill
+            with suppress(subprocess.TimeoutExpired):  # the load continues until the kill
                 started.wait(rng.uniform(0.1, 0.8))
     with process(tmp_path / "data") as (_, client):
         eventually(lambda: client.get_job_task_counts("job").task_counts.completed == len(bodies))

@@ -67,7 +67,7 @@ def test_job_with_a_limit_ends_with_its_tasks(
     create_job(connection, job_id, pool, limit=timedelta(seconds=1))
     assert not has_ended(connection, job_id)
     add_task(connection, job_id, task("long", "/bin/sleep 600"))
-    close_when_done(connection, job_id)  # which leaves the limit as it is
+    close_when_done(connection, job_id)  # which does not change the limit
     job = things.wait_job(job_id)
     assert job.execution_info is not None
     assert job.execution_info.termination_reason == "MaxWallClockTimeExpiry"

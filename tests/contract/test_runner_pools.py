@@ -495,7 +495,7 @@ def test_pool_names_are_completed_without_requests(
     from runner.cli.autocomplete import complete_pool
 
     gone(command)
-    asked: Any = SimpleNamespace(params={})  # nothing was typed before
+    asked: Any = SimpleNamespace(params={})  # no confirmation was typed
     assert complete_pool(asked, "t") == ["t4"]
     assert complete_pool(asked, "") == ["t4", "big"]
     monkeypatch.setenv("RUNNER_HOME", "/nonexistent")

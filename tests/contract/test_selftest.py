@@ -22,7 +22,7 @@ from runner.flows.selftest.training import restart_node
 from runner.protocol.errors import RunnerError
 from tests.contract.server import Things, client_for, eventually
 
-# Changed answers; their length stays, which is sent before.
+# Changed responses of unchanged length, because the length is sent first.
 _CHANGED = {b'"PoolExists"': b'"PoolIsHere"', b'"onAllTasksComplete"': b'"onAllTasksFinished"'}
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 pytest_plugins = ["pytester"]
 
 README = (ROOT / "batch_emulator/README.md").read_text(encoding="utf-8")
-FIVE_LINES = README.split("```python\n", 1)[1].split("```", 1)[0]  # as strangers copy them
+FIVE_LINES = README.split("```python\n", 1)[1].split("```", 1)[0]  # as users copy them
 
 
 def _bearer(server: Server) -> dict[str, str]:
@@ -68,7 +68,7 @@ def test_package_installs_without_runner(tmp_path: Path) -> None:
 def test_fast_clock_boots_slow_nodes_at_once() -> None:
     with Server(limits=Limits(boot_s=600), time_scale=10_000) as server:
         things = Things(client_for(server.url, server.key, server.account))
-        week = timedelta(days=7)  # a minute; the usual quarter of an hour is a blink of the eye
+        week = timedelta(days=7)  # one minute instead of the usual 15 minutes
         pool = things.pool(target_dedicated_nodes=1, resize_timeout=week)
         [node] = things.wait_nodes(pool, 1)
         booted = node.last_boot_time

@@ -68,7 +68,7 @@ def test_pool_counts_core_time_and_keeps_it(tmp_path: Path) -> None:
         client, things = running.client, Things(running.client)
         pool_id = things.pool(target_dedicated_nodes=2, vm_size="Standard_D4s_v3")
         things.wait_nodes(pool_id, 2)
-        running.push(60)  # next to it, how long they took to come is nothing
+        running.push(60)  # compared with it, the time until their arrival is negligible
         job_id = things.job(pool_id)
         things.wait_task(job_id, things.task(job_id, BURN))
         before = client.get_pool(pool_id, expand=["stats"]).pool_statistics

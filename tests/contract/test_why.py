@@ -337,7 +337,7 @@ def test_node_that_fails_tasks_quickly_is_named_only_if_they_succeed_elsewhere(
     for _ in range(3):  # a script that fails everywhere
         things.wait_task(job_id, things.task(job_id, "/bin/false"))
     assert diagnose(connection, pool_id).cause is None
-    # One that fails on one node, which is idle again before the other.
+    # A script that fails on one node, which is idle again before the other node.
     command = f"/bin/sh -c 'test $AZ_BATCH_NODE_ID != {bad} || exit 9; sleep 1'"
     job_id = things.job(pool_id)
 
@@ -354,7 +354,7 @@ def test_node_that_fails_tasks_quickly_is_named_only_if_they_succeed_elsewhere(
     assert len([each for each in found.evidence if each.at]) >= 3
     assert diagnose(connection, bad).cause == "NodeFailing"
     assert diagnose(connection, good).cause is None
-    # It is taken out once that is certain.
+    # The node is removed once this is certain.
     pair = [things.task(job_id, command) for _ in range(4)]
     for task_id in pair:
         things.wait_task(job_id, task_id)

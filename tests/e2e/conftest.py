@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(sys.executable).with_name("runner")
 SHARED_MNIST = ROOT.parent / "shared" / "data" / "mnist"
-KEPT = ROOT / ".cache" / "services"  # what is only downloads: Azurite, uv's cache, node
+KEPT = ROOT / ".cache" / "services"  # only downloads: Azurite, the cache of uv, Node.js
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -77,7 +77,7 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # a suite in the background of a script has Ctrl-C switched off, and so its children
+            # a test suite in the background of a script ignores Ctrl-C, and so do its children
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 

@@ -16,7 +16,7 @@ from runner.core.settings import load_settings
 from tests.e2e.conftest import Cli, show_ended, write_whole
 
 Write = Callable[..., Path]
-# The first run decides how it ends when somebody says so.
+# The first run waits until the test tells it how to end.
 GATED = """
 import pathlib, sys, time
 gate = pathlib.Path(sys.argv[1])

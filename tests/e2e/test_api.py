@@ -37,7 +37,7 @@ def waiting(script: Write) -> Generator[runner.Run]:
     """A run that goes on until it is told to stop, and then fails."""
     run = runner.train(script(_WAITS))
     until(lambda: "begun" in run.logs(), timeout_s=120)
-    until(lambda: run.state == "running")  # events and logs come apart
+    until(lambda: run.state == "running")  # events and logs arrive separately
     yield run
     run.cancel()
 

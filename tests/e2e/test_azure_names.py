@@ -145,7 +145,7 @@ def test_operator_of_airflow_runs_a_task_unchanged(cli: Cli, tmp_path: Path) -> 
     cli.ok("local", "up")
     home = {"AIRFLOW_HOME": str(tmp_path / "airflow")}
     found = cli.ok("local", "exec", "--azure", "--", python, "-c", _AIRFLOW, env=home)
-    assert "from Airflow" in found.splitlines()  # among its log
+    assert "from Airflow" in found.splitlines()  # within its log
 
 
 def test_https_only_and_user_delegation_sas_are_accepted(cli: Cli) -> None:

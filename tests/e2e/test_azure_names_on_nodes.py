@@ -153,7 +153,7 @@ def test_executor_of_snakemake_runs_a_workflow_unchanged(named: Cli, tmp_path: P
     options = (
         *("--executor", "azure-batch", "--jobs", "1", "--container-image", _IMAGE),
         *("--seconds-between-status-checks", "1"),
-        # its own choice is Ubuntu 20.04, which Batch no longer supports
+        # its default is Ubuntu 20.04, which Batch no longer supports
         *("--azure-batch-pool-image-publisher", "microsoft-dsvm"),
         *("--azure-batch-pool-image-offer", "ubuntu-hpc", "--azure-batch-pool-image-sku", "2204"),
         *("--azure-batch-pool-vm-node-agent-sku-id", "batch.node.ubuntu 22.04"),

@@ -20,9 +20,9 @@ from runner.core.home import HomePaths
 from tests.e2e.conftest import Cli, new_home, until
 
 Write = Callable[..., Path]
-OTHER = "other"  # a pool that the outputs do not have, as one that `az batch pool create` made
+OTHER = "other"  # a pool that is not in the outputs, like one that `az batch pool create` made
 
-# A stranger's script: it continues from its file, and ends in the other pool only.
+# A script without our hooks: it continues from its file, and ends in the other pool only.
 SCRIPT = """
 import argparse, os, pathlib, time
 parser = argparse.ArgumentParser()
@@ -102,7 +102,7 @@ def test_sweep_moves_to_another_pool_although_the_client_is_killed(cli: Cli, scr
     chance = random.Random(16)
     for _ in range(3):
         process = cli.start(*move)
-        time.sleep(chance.uniform(0.6, 1.8))  # the time to kill it is what is drawn
+        time.sleep(chance.uniform(0.6, 1.8))  # the time of the kill is random
         process.kill()
         process.communicate()
     cli.ok(*move)
@@ -216,7 +216,7 @@ def test_merge_task_reads_all_results_after_failed_files_were_repeated(
     assert document["merge"]["state"] == "succeeded"
     assert cli.ok("logs", document["merge"]["run_id"]) == "3 files, total 6\n"
     runs = {row["run_id"] for row in cli.json("ps", "-a", "-e", "counted")}
-    assert len(runs) == 6  # three trials and the merge task, and one of each again
+    assert len(runs) == 6  # three trials and the merge task, and one retry of each
 
 
 @pytest.mark.feature(41)

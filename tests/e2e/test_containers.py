@@ -16,7 +16,7 @@ from tests.unit.node.distributed.test_node_group import SUM
 Write = Callable[..., Path]
 NO_PYTHON = "docker.io/library/nothing:1"
 OLD_PYTHON = "docker.io/library/chainer:1"
-# It is older than the agent's, as far as the agent can see.
+# To the agent, it appears to be older than its own.
 OLD = f"""case "$2" in *"sys.exit(sys.version_info"*) exit 1;; esac
 OLD_PYTHON=yes exec {Path(sys.executable).resolve()} "$@"
 """

@@ -112,7 +112,7 @@ def test_different_content_is_replaced_only_with_force(cli: Cli, name: str) -> N
     assert refused.returncode == 2
     assert "R-DATA-DIFFERS" in refused.stderr
     assert f"{name}/a.txt" in refused.stderr
-    assert len(cli.json("data", "ls", "-r", name)) == 2  # nothing was sent, new.txt neither
+    assert len(cli.json("data", "ls", "-r", name)) == 2  # nothing was sent, not even new.txt
     dry = cli.json("data", "put", name, "--force", "--dry-run")
     assert [row["state"] for row in dry] == ["different", "same", "new"]
     assert cli.json("data", "put", name, "--force")["sent"] == 2
@@ -168,7 +168,7 @@ def test_interrupted_transfer_of_a_large_file_resumes(
         blobs.put(name, source, fail_late, None)
     assert blobs.find(name) is None
     staged = _requests(blobs, lambda: blobs.put(name, source, lambda _: None, None))
-    assert staged["stage"] <= 2  # of five blocks, three were there
+    assert staged["stage"] <= 2  # three of five blocks had been uploaded
     stored = blobs.find(name)
     assert stored is not None
     assert stored.md5 == hashlib.md5(source.read_bytes(), usedforsecurity=False).digest()
@@ -259,7 +259,7 @@ def test_partial_upload_on_the_share_is_hidden_and_deleted(
         parts.create_directory()
     old, young = (parts.get_file_client(f"{name}-{age}") for age in ("old", "young"))
     old.create_file(10, file_last_write_time=datetime.now(UTC) - timedelta(days=2))
-    young.create_file(10)  # of somebody who is sending it right now
+    young.create_file(10)  # of a client that is sending it right now
     source = tmp_path / ("x" * 255)
     source.write_text("content")
     with open_store(connection, "share") as share:

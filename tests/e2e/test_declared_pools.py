@@ -26,14 +26,14 @@ from runner.core.pricing.prices import load_price_table
 from tests import plain_http
 from tests.e2e.conftest import Cli, new_home, until
 
-# An id as Resource Manager has it; the emulator lets every identity read the account it serves.
+# An id of Resource Manager; in the emulator, every identity may read the account that it serves.
 _IDENTITY = (
     "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/lab/providers/"
     "Microsoft.ManagedIdentity/userAssignedIdentities/nodes"
 )
 _T4 = "Standard_NC4as_T4_v3"
 _LOCATION = "southeastasia"  # where the shipped table knows the spot price of a T4
-# What it prints for `--query-gpu=name,driver_version --format=csv,noheader`.
+# The output of nvidia-smi for `--query-gpu=name,driver_version --format=csv,noheader`.
 _NVIDIA_SMI = '#!/bin/sh\necho "Tesla T4, 580.95.05"\n'
 # The start task waits a minute for a driver that is not there yet.
 _HASTE = {"RUNNER_GPU_WAIT": "0", "RUNNER_PAUSE": "0.2"}
@@ -180,7 +180,7 @@ class Lab:
         return json.loads(out)
 
     def is_empty_within(self, pool_id: str, minutes: int) -> bool:
-        until(lambda: all_tasks_over(self.batch))  # the agent ends after what it says of the end
+        until(lambda: all_tasks_over(self.batch))  # the agent ends after it has reported the end
         for _ in range(minutes * 2):
             self.push(30)
             if not self.states(pool_id):

@@ -52,7 +52,7 @@ def test_impossible_evictions_are_refused_with_the_reason(own_cli: Cli) -> None:
 
     def all_gone() -> bool:
         done = own_cli.run("local", "evict", "--count", "2", "--away", "3600", "-o", "json")
-        if done.returncode == 0:  # one may come later than the other
+        if done.returncode == 0:  # they may arrive at different times
             gone.extend(row["node"] for row in json.loads(done.stdout))
         return len(gone) == 2
 
@@ -92,7 +92,7 @@ def test_rehearsal_evicts_at_the_given_times_and_reports_the_loss(
     report = own_cli.json("train", folder, "--evict", trace)["rehearsal"]
     assert [(each["after_s"], each["notice_s"]) for each in report["log"]] == [(6, 0), (0.1, 0)]
     first, second = report["lost"]
-    assert (first["attempt"], second["attempt"]) == (1, None)  # no agent begins within 0.1 s
+    assert (first["attempt"], second["attempt"]) == (1, None)  # no agent starts within 0.1 s
     assert 0 < first["lost_s"] <= 6
     assert 0 < first["lost_steps"] <= 60
     assert [each["why"] for each in own_cli.json("show")["attempts"]] == ["lost", "succeeded"]

@@ -103,11 +103,11 @@ def test_failed_run_without_a_checkpoint_is_started_over_by_retry(
     (command,) = commands_in(err["fix"])
     assert command == f"runner retry {runs['failed']}"
     again = error_of(cli, shlex.split(command)[1:])
-    assert again["code"] == "", again  # it started, and fails again on purpose
+    assert again["code"] == "", again  # it started, and fails again as intended
     assert "✓ submit" in again["shown"]
 
 
-# -- situations that no command makes ------------------------------------------------------------
+# -- situations that no command creates ------------------------------------------------------------
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_damaged_documents_of_runs_leave_a_way_on(cli: Cli, stored: Connection) 
     for run, other in ((first, second), (second, first)):
         waiting = json.dumps({**whole[run], "after": [other]})
         files.upload_blob(f"{run}/run.json", waiting, overwrite=True)
-        files.delete_blob(index_blob(run))  # with what the documents said before
+        files.delete_blob(index_blob(run))  # with the previous content of the documents
     listing, one = printed(cli, "R-RETRY-CYCLE", "retry", "--failed", "-e", "cycle")
     assert first in follow(cli, listing)
     assert error_of(cli, [*shlex.split(one.replace("RUN", third))[1:], "--detach"]) == {}
@@ -371,7 +371,7 @@ def test_services_that_are_stopped_or_broken_are_started_as_printed(own_cli: Cli
     assert printed(cli, "R-LOCAL-KEYS", "local", "env") == restart
     for command in restart:
         follow(cli, command)
-    assert run in cli.ok("ps")  # no run is lost with the keys
+    assert run in cli.ok("ps")  # deleting the keys loses no run
 
     paths.keys.write_text(json.dumps(dict.fromkeys(("batch", "storage"), "b3RoZXI=")))
     restart = printed(cli, "R-ACCESS-DENIED", "ps")

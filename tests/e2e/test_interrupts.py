@@ -150,7 +150,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     def count(transport: RequestsTransport, request: Any, **options: Any) -> Any:
         path = urlsplit(request.url).path.removeprefix("/runnerlocal/runs")
         names = r"(?<=/)([0-9a-f]{64}|project-\d{8}-\d{6}-[a-z0-9]{4}|counted_local[^/]*)"
-        if not any(request is one for one in seen):  # else the SDK tries it again
+        if not any(request is one for one in seen):  # otherwise the SDK repeats it
             seen.append(request)
             sent[f"{request.method} {re.sub(names, '*', path)}"] += 1
         return send(transport, request, **options)

@@ -31,7 +31,7 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as file:
     file.write(json.dumps({"acc": value}) + "\\n")
 """
 MODEL = bytes(range(256)) * 1000
-MEGABYTES = 60  # of a model that takes long enough to be killed half way
+MEGABYTES = 60  # of a model that takes long enough to be killed halfway
 
 
 def recipe(folder: Path, text: str) -> Path:

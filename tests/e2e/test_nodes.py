@@ -12,7 +12,7 @@ from tests.processes import alive
 from tests.unit.node.distributed.test_node_group import SUM
 
 THREE = "command: python train.py\nresources: {nodes: 3}\n"
-# Counts in a file of every node's checkpoint folder, long enough to be evicted meanwhile.
+# Counts in a file in the checkpoint folder of each node, long enough to be evicted in between.
 COUNT = """
 import os, pathlib, time
 rank, attempt = os.environ["RUNNER_NODE_RANK"], os.environ["RUNNER_ATTEMPT"]

@@ -250,7 +250,7 @@ def test_training_on_a_declared_pool_leaves_a_model_and_no_node(
     assert json.loads((fetched.folder / "model.json").read_text("utf-8"))
     names = {blob.name for blob in stack.runs.list(RunPaths(record.run_id).output(1))}
     assert any(name.endswith("model.json") for name in names)
-    until(lambda: all_tasks_over(stack.batch))  # the agent ends after what it says of the end
+    until(lambda: all_tasks_over(stack.batch))  # the agent ends after it has reported the end
     stack.push(15)
     until(lambda: not stack.nodes("t4"))
     pool = stack.batch.get_pool("t4")

@@ -99,7 +99,7 @@ def test_recipe_reaches_its_expected_range_even_after_an_eviction(trainer: Cli, 
     }
     command_s = plain["stages_s"]["command"]
     assert command_s < 240, "60 s of CPU, with a margin for a busy machine"
-    long = command_s > 20  # enough time for an eviction, also without more epochs
+    long = command_s > 20  # enough time for an eviction even without more epochs
     shown = _train_evicted(trainer, ref, epochs=int(str(epochs)) * (1 if long else 2))
     assert [each["why"] == "succeeded" for each in shown["attempts"]] == [False, True]
     metrics = {each["name"]: each["last"] for each in shown["metrics"]}

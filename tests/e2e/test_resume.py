@@ -44,7 +44,7 @@ def evicted_run(own_cli: Cli, folder: Path, notice: int) -> dict[str, object]:
 
     until(lambda: "past ten" in own_cli.run("logs", "@last").stdout, timeout_s=180, every_s=0.5)
     before = newest()
-    # the next may have been begun before
+    # the next one may have been started before
     until(lambda: newest() >= before + 2, timeout_s=180, every_s=0.5)
     own_cli.ok("local", "evict", "--notice", notice, "--away", "1")
     out, err = training.communicate(timeout=240)

@@ -170,7 +170,7 @@ def test_change_that_cannot_be_written_is_not_acknowledged(storage: Storage) -> 
     storage.stop()
     container = storage.start()
     in_the_way = storage.paths.blob_data / "__azurite_db_blob__.json.journal-2"
-    in_the_way.mkdir()  # as a full disk does, it makes writing fail
+    in_the_way.mkdir()  # makes writes fail, like a full disk
     clients = [
         container,
         storage.client(retry_policy=ExponentialRetry(0, 0, 2, random_jitter_range=0)),
@@ -229,7 +229,7 @@ def change_until_saved(storage: Storage, container: ContainerClient) -> None:
         container.upload_blob("large", b"", overwrite=True, metadata={"by": 7000 * "x"})
 
 
-@pytest.mark.slow  # 4 MiB of changes, while other tests keep the processors busy
+@pytest.mark.slow  # 4 MiB of changes while other tests use the processors
 @pytest.mark.parametrize("replaced", [True, False], ids=["database-replaced", "before"])
 def test_kill_during_a_save_loses_nothing(storage: Storage, replaced: bool) -> None:
     container = storage.start()

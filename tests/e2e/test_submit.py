@@ -22,7 +22,7 @@ from tests.e2e.conftest import Cli, until
 from tests.e2e.plans import plan_file
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
-# What each task does is in its arguments: wait for a file, write, read its inputs, exit.
+# The arguments of a task define its work: wait for a file, write, read its inputs, exit.
 WORK = """
 import os, pathlib, sys, time
 name, gate, code = sys.argv[1:4]

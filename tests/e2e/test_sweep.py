@@ -15,7 +15,7 @@ from tests.e2e.conftest import Cli, known_runs, until
 
 Write = Callable[..., Path]
 
-# A stranger's script: its parameters are options of argparse, and it prints its loss.
+# A script without our hooks: its parameters are options of argparse, and it prints its loss.
 SCRIPT = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -153,7 +153,7 @@ def test_resumed_sweep_continues_its_failed_trials_as_themselves(cli: Cli, scrip
     assert cli.json("sweep", "resume", before["sweep"])["resumed"] == {}
 
 
-# A curve that rises to 1 - |lr - 0.3|, one value in each turn.
+# A curve that rises to 1 - |lr - 0.3|, with one value per round.
 CURVE = """
 import argparse, time
 parser = argparse.ArgumentParser()
@@ -253,10 +253,10 @@ def test_clients_killed_while_they_resume_a_sweep_run_each_trial_once(
     for _ in range(3):
         clients = [cli.start("sweep", "resume", sweep, "--detach") for _ in range(2)]
         for client in clients:
-            time.sleep(chance.uniform(0.3, 1.5))  # the time to kill it is what is drawn
+            time.sleep(chance.uniform(0.3, 1.5))  # the time of the kill is random
             client.kill()
             client.communicate()
-        cli.run("local", "evict")  # refused while the node before is not replaced
+        cli.run("local", "evict")  # refused until the previous node is replaced
 
     def is_over() -> bool:
         cli.run("sweep", "resume", sweep, "--detach")

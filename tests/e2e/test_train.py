@@ -184,7 +184,9 @@ def test_local_env_lets_the_plain_sdk_list_the_pools(cli: Cli) -> None:
     )
     pools, containers = done.stdout.splitlines()
     assert pools == "['local']"
-    assert {"data", "models", "runs"} <= set(ast.literal_eval(containers))  # of other tests, too
+    assert {"data", "models", "runs"} <= set(
+        ast.literal_eval(containers)
+    )  # runs of other tests, too
 
 
 @pytest.mark.feature(48)

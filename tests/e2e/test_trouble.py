@@ -383,11 +383,11 @@ def test_full_disk_of_the_services_is_named_and_can_be_resolved(
             show_ended(cli, other)
             waiting, _ = running(cli, script(SLOW))
             cli.ok("data", "put", script("x"), "stored")
-            with filled(disk):  # nothing is left, even when something is freed
+            with filled(disk):  # no space is left, even after files were deleted
                 text = refused(cli, "rm", other, "--yes", code=5)
                 assert f"ServerBusy, the disk of {cli.home / 'local' / 'blob'} is full" in text
                 assert "R-DISK-FULL" in refused(cli, "local", "up", code=3)
-            cli.ok("local", "up")  # which also makes the reserve again
+            cli.ok("local", "up")  # which also creates the reserve again
             hog = fill(disk)
             assert os.statvfs(disk).f_bfree == 0
             cli.ok("cancel", waiting)

@@ -228,7 +228,7 @@ def test_eviction_of_a_waiting_run_is_named(cli: Cli, script: Write) -> None:
     assert ("attempt 1", "stage command") in shown
     until(lambda: any(each["source"].startswith("node tvm") for each in cli.json("events", run_id)))
     cli.ok("cancel", run_id)
-    assert why(cli, run_id)["cause"] is None  # somebody wanted it
+    assert why(cli, run_id)["cause"] is None  # a user cancelled it
     until(lambda: cli.json("why", "local")["cause"] is None)  # the nodes are back
 
 
@@ -293,7 +293,7 @@ def test_events_of_a_node_with_another_clock_are_corrected_and_gaps_are_marked(
     runs = runs_container(connection)
     paths = RunPaths(run_id)
     before = datetime.now(UTC).replace(microsecond=0)
-    slow = before - timedelta(minutes=90)  # what the clock of the node says now
+    slow = before - timedelta(minutes=90)  # the current time of the node
     start = AttemptStart(1, "tvm-slow", slow.isoformat(), 0, 0, pool=LATER, dedicated=False)
     runs.put(paths.attempt_start(1), start.to_json())
     event = StageEvent(1, (slow + timedelta(seconds=20)).isoformat(), "command", "start", "")
@@ -310,7 +310,7 @@ def test_events_of_a_node_with_another_clock_are_corrected_and_gaps_are_marked(
     began = datetime.fromisoformat(by_text["started on node tvm-slow, spot"]["at"])
     assert timedelta(0) <= began - before <= timedelta(seconds=30)
     after = datetime.fromisoformat(by_text["stage command"]["at"]) - began
-    assert after == timedelta(seconds=20)  # both were moved by the same time
+    assert after == timedelta(seconds=20)  # both were moved by the same duration
     assert by_text["stage command"]["clock_offset_s"] >= 5400
     shown = cli.run("events", run_id)
     assert "attempt 1: its clock is 54" in shown.stderr
@@ -340,7 +340,7 @@ def test_run_without_progress_is_named_after_a_long_silence(cli: Cli, script: Wr
     cli.ok("cancel", run_id)
 
 
-HEALTHY = 20  # runs: four in five of them go on to their end, and one in five is cancelled
+HEALTHY = 20  # runs: four in five of them run to their end, and one in five is cancelled
 
 
 @pytest.mark.slow

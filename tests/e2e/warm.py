@@ -58,10 +58,10 @@ class Warm:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(program), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,  # what the streams of a fork are, too
+                stdout=subprocess.PIPE,  # as the streams of a fork are, too
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the tests, which then end this
+                start_new_session=True,  # Ctrl-C goes to the tests, which then end this process
             )
         atexit.register(self.close)
 
@@ -202,12 +202,14 @@ def _compile_agent() -> None:
 
 if __name__ == "__main__":
     _program, _fd = sys.argv[1:]
-    sys.path[0] = str(Path(_program).parent)  # as a script has it
+    sys.path[0] = str(Path(_program).parent)  # as in a script
     _import_all()
     _compile_agent()
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how those that wait have ended
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_IGN
+    )  # the exit codes of waiting processes are not needed
     with contextlib.closing(socket.socket(fileno=int(_fd))) as _socket:
         _serve(_program, _socket)
     from runner.__main__ import main

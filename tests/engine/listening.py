@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import grpc
 
-_LINGER_S = 30  # Azure finishes what a killed engine has asked for, and so does its stand-in
+_LINGER_S = 30  # Azure completes the requests of a killed engine, and so does the fake provider
 
 
 def serve(server: grpc.Server) -> None:

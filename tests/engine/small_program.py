@@ -9,7 +9,7 @@ import pulumi
 from pulumi_azure_native import batch, managedidentity, resources, storage
 
 FORMULA = "$TargetLowPriorityNodes=min(4, max(0, $PendingTasks.GetSample(1)));"
-# What the service refuses to change in place; azure-native does not know it.
+# A property that the service cannot change in place, which azure-native does not know.
 REPLACING = ["vmSize", "deploymentConfiguration", "networkConfiguration", "taskSlotsPerNode"]
 
 
@@ -65,7 +65,7 @@ def _pool(
         account_name=account.name,
         resource_group_name=group.name,
         vm_size=settings.vm_size,
-        # As a text, so that a wrong one reaches the provider.
+        # A text, so that an invalid value reaches the provider.
         inter_node_communication=settings.node_communication,  # pyright: ignore[reportArgumentType]
         identity=batch.BatchPoolIdentityArgs(
             type=batch.PoolIdentityType.USER_ASSIGNED, user_assigned_identities=[identity.id]

@@ -177,7 +177,7 @@ def test_printed_commands_work_on_a_deployed_stack(azure: Deployment, stage: Sta
         azure.serve()
         again = _build_the_image(azure, arm)
     [template] = [one for one in stage.azure.ids() if "/imageTemplates/" in one]
-    stage.azure.delete(template)  # by somebody in the portal
+    stage.azure.delete(template)  # by a user in the portal
     cured = _break(azure)
     for code, words in cured.items():
         assert azure.printed(code, words) == ["up"], code

@@ -44,7 +44,7 @@ def test_up_adopts_resources_created_after_the_engine_was_killed(
     made = stage.azure.ids()
     forget_the_end(stage, "pool-t4", "budget", "alert-failed-tasks")
     (alert,) = [found for found in made if found.endswith("/failed-tasks-runner-dev")]
-    stage.azure.delete(alert)  # Azure did not come to this one
+    stage.azure.delete(alert)  # Azure did not get to this one
     assert len(stage.azure.ids() - stage.ids_in_state()) == 2
 
     again = printed(runner("up", "-y", "--no-check", "-o", "json"))

@@ -11,7 +11,7 @@ from tests.engine.small_program import FORMULA, Settings, program
 from tests.engine.stage import Stage
 from tests.unit.infra import cloud
 
-# The first test on a machine may have to build the engine.
+# The first test on a machine may build the engine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 POOL = "/batchAccounts/runnerdev/pools/t4"
 

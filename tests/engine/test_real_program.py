@@ -13,7 +13,7 @@ from infra.program import program as real_program
 from tests.engine.stage import CONFIG, Stage
 from tests.unit.infra.cloud import ACCOUNT_KEY
 
-# These stacks have no file of their own: their settings are given to the engine.
+# These stacks have no files: the engine gets their settings directly.
 program = partial(real_program, Path())
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

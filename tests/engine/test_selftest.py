@@ -60,7 +60,7 @@ def selftest(stage: Stage) -> Selftest:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # with the engine, as the processes of a terminal
+            start_new_session=True,  # together with the engine, like the processes of a terminal
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 
@@ -137,7 +137,7 @@ def test_stack_is_removed_after_ctrl_c(stage: Stage, selftest: Selftest) -> None
         process = selftest(*through_gateway(server.url), **keys_of(server.key))
         assert server.emulator is not None
         pools = server.emulator.account.pools
-        # from then on it waits for the node of this pool
+        # from this point on, it waits for the node of this pool
         eventually(lambda: any(pool.startswith("selftest-work") for pool in list(pools)), 600)
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate()[1]

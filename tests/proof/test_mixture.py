@@ -205,7 +205,7 @@ def one_round(
             killed = services.kill(_SERVICES[victim], chance.uniform(0, 2))
         else:
             killed = run.kill(victim)
-        if killed:  # otherwise tried again: a script runs for less time than a service
+        if killed:  # otherwise retried: a script runs for a shorter time than a service
             kills[victim] += 1
             victim = draw(chance, often)
 

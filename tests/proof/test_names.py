@@ -24,7 +24,7 @@ SEED = int(os.environ.get("PROOF_SEED", "20261123"))
 COUNT = 100
 LONGEST = 255
 BYTES = [byte for byte in range(1, 256) if byte != ord("/")]
-# Each a habit of people, or a difficulty of a file system, a shell, a URL, XML, JSON or a terminal.
+# Names that people use, or that are hard for file systems, shells, URLs, XML, JSON or terminals.
 TROUBLE = (
     "model-2026-11-22T08:34:43.bin", "10:30.jpg", "C:", "a\\b", "\\\\server\\share", "dots...",
     " ", " space ", "-rf", "--output=x", "CON", "nul.txt", "aux.", "A", "a", "É", "é", "e\u0301",
@@ -142,7 +142,7 @@ def test_any_file_name_survives_runs_models_inputs_and_storage(cli: Cli, seed: i
     cli.ok("models", "get", f"m{seed}@1", cli.cwd / f"model{seed}")
     assert tree(cli.cwd / f"model{seed}") == expected
 
-    # One file by the name that the list has, and by the name that the script gave it.
+    # One file with the name in the list, and with the name that the script gave it.
     one = next(row for row in listed if "%x" in row["path"] and "*" not in row["path"])
     cli.ok("files", "get", run_id, one["path"], "--output-dir", cli.cwd / f"one{seed}")
     assert len(tree(cli.cwd / f"one{seed}")) == 1
@@ -185,6 +185,8 @@ def test_names_too_long_for_a_blob_are_restored(cli: Cli) -> None:
     assert done.returncode == 0, done.stderr
     run_id = cli.json("show", "@last")["run"]["run_id"]
     assert tree(cli.cwd / "deep-out" / run_id) == expected
-    again = cli.run("retry", run_id)  # it succeeded: nothing to retry, but its data is looked for
+    again = cli.run(
+        "retry", run_id
+    )  # it succeeded, so nothing is retried, but its data is looked up
     assert "R-RETRY-STATE" in again.stderr
     cli.ok("reproduce", run_id)

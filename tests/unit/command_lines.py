@@ -13,7 +13,7 @@ from typer.main import get_command
 from runner.cli.main import VERBS, build_app
 from tests.unit.source_tree import nodes, product, shown, sources
 
-# What programs of others offer of what the product names, each with its options.
+# Commands of other programs that our texts name, each with its options.
 # learn.microsoft.com/cli/azure/reference-index pulumi.com/docs/iac/cli and
 # mlflow.org/docs/latest/cli.html, read 2026-11-23.
 OTHERS: dict[str, frozenset[str]] = {
@@ -47,7 +47,7 @@ OTHERS: dict[str, frozenset[str]] = {
     "pulumi login": frozenset(),
 }
 _PROGRAMS = ("runner", "pip", "make", "az", "pulumi", "mlflow")
-# A command is quoted, or it is a clause of its own: a reader sees where it ends.
+# A command is quoted or a separate clause, so that a reader sees where it ends.
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _CLAUSE = re.compile(r"; |, or |, then | or | then |: |, (?=runner )|   |\n| \(|\)")
 _BEFORE = re.compile(r"^(?:run|use|is|answer|with) ")
@@ -107,7 +107,7 @@ def _is_prose(command: str) -> bool:
     """Return True for `make it readable` and `runner cannot`, which name no command."""
     program, _, rest = command.partition(" ")
     word = rest.partition(" ")[0]
-    if program == "pip":  # else an argument of a program, or a variable of a script
+    if program == "pip":  # otherwise an argument of a program, or a variable of a script
         return word != "install"
     if program == "make":
         return word in ("a", "it", "the", "{path.name}")
@@ -139,7 +139,7 @@ def parse(words: Sequence[str]) -> None:
     Raises:
         LookupError: there is no such verb, or `runner` would refuse its options or arguments.
     """
-    passed_on = words[1] in ("exec",)  # what follows -- is an argument that is needed
+    passed_on = words[1] in ("exec",)  # what follows -- is a required argument
     own = list(words[1 : words.index("--")] if "--" in words and not passed_on else words[1:])
     verb = app().commands[own[0]]
     rest = own[1:]

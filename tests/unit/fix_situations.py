@@ -52,7 +52,7 @@ _DEPLOYED = StackOutputs(
     pools=(),
     image_definition=None,
 )
-# A pool in a region for which the packaged table has no price.
+# A pool in a region without a price in the packaged table.
 _UNPRICED = replace(
     _DEPLOYED,
     location="norwayeast",

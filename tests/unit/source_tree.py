@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("bench", "tools")  # ours, but no part of the product
+TOOLS = ("bench", "tools")  # ours, but not part of the product
 
 
 class Import(NamedTuple):
@@ -94,7 +94,7 @@ def _imported(
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield from ((name, late, types_only) for name in _names(child))
-        elif not isinstance(child, ast.expr):  # which holds no import
+        elif not isinstance(child, ast.expr):  # which contains no import
             guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
             inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from _imported(child, late=late or inside, types_only=types_only or guarded)

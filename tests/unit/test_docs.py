@@ -103,7 +103,7 @@ def test_every_step_of_the_azure_guide_states_its_cost() -> None:
     assert "cost per month while nothing trains" in steps[3]
 
 
-# The clients of others that a README may name, each with the test that runs it.
+# Third-party clients that a README may name, each with the test that runs it.
 CLIENTS = {
     "Snakemake": "e2e/test_azure_names_on_nodes.py::test_executor_of_snakemake_runs_a_workflow",
     "Airflow": "e2e/test_azure_names.py::test_operator_of_airflow_runs_a_task",

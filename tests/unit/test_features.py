@@ -7,7 +7,7 @@ import re
 from tests.unit.source_tree import ROOT, assert_none, sources, text_of
 
 PAGE = ROOT / "docs" / "features.md"
-ROWS = 60  # of the comparison with other systems that the page follows
+ROWS = 60  # the comparison with other systems that the page follows
 ROW = re.compile(r"^\| (\d+) \| ([^|]+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
 MARK = re.compile(r"((?:@pytest\.mark\.feature\(\d+\)\n)+)(?:@.*\n)*def (test_\w+)\(")
 

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RUNNER_CONFIG", str(tmp_path / "config.yaml"))
-    monkeypatch.setenv("RUNNER_PRICES_URL", "http://127.0.0.1:1/prices")  # nothing listens there
+    monkeypatch.setenv("RUNNER_PRICES_URL", "http://127.0.0.1:1/prices")  # no server listens there
     (tmp_path / "config.yaml").touch()
     for name in ("ARM_LOCATION", "ARM_SUBSCRIPTION_ID", "RUNNER_STACK", "RUNNER_TARGET"):
         monkeypatch.delenv(name, raising=False)

@@ -19,7 +19,7 @@ from tests.unit.command_lines import (
 )
 from tests.unit.source_tree import ROOT, assert_none, project
 
-# Values for placeholders: a number also is a name; some arguments are a duration, or left out.
+# Values for placeholders: a number is also a name; some arguments are durations, or omitted.
 _SAMPLES = ("3", "2h", "", "json", "--port 3", "show", "train 3")
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
@@ -96,7 +96,7 @@ def test_commands_within_a_sentence_are_quoted() -> None:
 
 
 def test_options_of_a_sentence_exist() -> None:
-    # Of every verb, and of bash, timeout and jupyter.
+    # Options of all verbs, and of bash, timeout and jupyter.
     known = (
         known_options()
         | {"--help", "--debug", "--norc", "--preserve-status"}

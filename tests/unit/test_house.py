@@ -21,7 +21,7 @@ from tests.unit.source_tree import (
 
 _NOT_OURS = {".git", ".venv", ".cache", "node_modules", "outputs"}
 LONG_MODULE_LINES = 500
-LONG_FUNCTION_LINES = 40  # of body; signature and docstring not counted
+LONG_FUNCTION_LINES = 40  # of the body, without signature and docstring
 REGISTRY_ADDRESS = re.compile(
     r"https?://[^\s\"']*(pypi\.org|pythonhosted|registry\.npmjs|npmjs\.org|deb\.debian|proxy\.golang)"
     r"|--(extra-)?index-url|\"resolved\":"

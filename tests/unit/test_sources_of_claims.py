@@ -21,7 +21,7 @@ PAGE = re.compile(
     r"|\bAzure/[\w-]+#\d+"
 )
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_NEAR = 140  # characters behind the page: its day stands there, or that of the next page
+_NEAR = 140  # characters after the page: they contain its date, or that of the next page
 PROGRAMS = [path for path in sources(*product()) if PAGE.search(text_of(path))]
 
 

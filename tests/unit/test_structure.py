@@ -23,10 +23,10 @@ from tests.unit.source_tree import (
     text_of,
 )
 
-MAX_WIDTH = 20  # modules in a folder, without __init__
+MAX_WIDTH = 20  # modules per folder, without __init__
 SPLINTER_LINES = 60
 
-# Short modules with one importer that stay alone, each with the seam that it stands for.
+# Short modules with one importer that stay separate, each with the interface that it implements.
 SEAMS: dict[str, str] = {}
 
 # Class names that more than one module defines, each with the reason.
@@ -60,7 +60,7 @@ def splinters() -> dict[str, str]:
         name: next(iter(importers[name]))
         for name, path in modules().items()
         if len(importers[name]) == 1
-        and name not in late  # to start sooner is a reason to be apart
+        and name not in late  # a faster start is a reason for a separate module
         and path.name != "__init__.py"
         and text_of(path).count("\n") < SPLINTER_LINES
     }

@@ -18,7 +18,7 @@ from tests.unit.infra import cloud
 _RESOURCE = re.compile(
     r"^/subscriptions/[^/]+/resourceGroups/[^/]+(/providers/.+)?$", re.IGNORECASE
 )
-# An id in one of these inputs holds the resource that it names: it cannot go first.
+# An id in one of these inputs keeps the resource that it names from being deleted first.
 _HOLDS = {
     "subnetId": "InUseSubnetCannotBeDeleted",
     "natGateway": "InUseNatGatewayCannotBeDeleted",
@@ -43,7 +43,7 @@ class Azure:
         self._resources = folder / "resources"
         self._resources.mkdir(parents=True, exist_ok=True)
 
-    # what tests say and see
+    # set and read by tests
     def fail(self, operation: str, name: str, code: str, *, times: int = 1) -> None:
         """Let the next `times` create, update or delete of the resource named so fail."""
         plan = self._plan()
@@ -64,7 +64,7 @@ class Azure:
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         return [tuple(json.loads(line)) for line in lines]
 
-    # what the provider does
+    # used by the provider
     def must_be_there(self, token: str, arguments: Mapping[str, Any]) -> None:
         """Refuse to read an account or a group that does not exist."""
         kind = cloud.READ.get(token.rpartition(":")[2])
@@ -186,7 +186,7 @@ def _parents(resource_id: str) -> Iterator[str]:
         path = f"{path}/providers/{provider}"
         for at, pair in enumerate(pairs):
             path = "/".join([path, *pair])
-            # blobServices/default and the like are there with their account
+            # an account creates blobServices/default and similar resources
             if not (last and at == len(pairs) - 1) and pair[1] != "default":
                 yield path
 

@@ -23,7 +23,7 @@ _LISTED: dict[str, frozenset[str]] = {
     "network:PublicIPAddress": frozenset({"publicIPAddressVersion", "publicIPPrefix", "sku"}),
     "storage:StorageAccount": frozenset({"isHnsEnabled"}),
 }
-# PUT on a pool that exists takes what PATCH takes, and refuses the rest with its name.
+# PUT on an existing pool accepts what PATCH accepts, and refuses other properties by name.
 # https://learn.microsoft.com/rest/api/batchmanagement/pool/update (2024-07-01)
 _REFUSED: dict[str, frozenset[str]] = {
     "batch:Pool": frozenset(

@@ -69,7 +69,7 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
     def Invoke(self, request: Any, context: Any) -> Any:
         arguments = _dict(request.args)
         self._azure.must_be_there(request.tok, arguments)
-        # `return` is a word of Python: it goes in by name.
+        # `return` is a keyword of Python, so it is set by name.
         response: Any = {"return": _struct(cloud.answer(request.tok, arguments))}
         return provider_pb2.InvokeResponse(**response)
 
@@ -77,7 +77,7 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
         token = _token(request.urn)
         inputs = _dict(request.news)
         found = args_class(token)
-        # azure-native fills in the location that the stack is configured with.
+        # azure-native uses the configured location of the stack.
         if found is not None and hasattr(found, "location") and "location" not in inputs:
             inputs |= {key: self._config[key] for key in ("location",) if key in self._config}
         failures = [
@@ -107,7 +107,7 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
             diffs=keys,
             detailedDiff=detailed,
             hasDetailedDiff=True,
-            # The same name cannot exist twice: unless a name changes, the old one goes first.
+            # Names are unique: unless the name changes, the old resource is deleted first.
             deleteBeforeReplace=bool(replaces) and not _renamed(kind, keys),
         )
 
@@ -115,7 +115,7 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
     def Create(self, request: Any, context: Any) -> Any:
         token, inputs = _token(request.urn), _dict(request.properties)
         if request.preview:
-            # What Azure computes is not known before: azure-native leaves it out, too.
+            # Values that Azure computes are unknown in advance: azure-native leaves them out, too.
             return provider_pb2.CreateResponse(id="", properties=_struct(cloud.as_answered(inputs)))
         resource_id, outputs = self._azure.create(token, plain(inputs))
         return provider_pb2.CreateResponse(id=resource_id, properties=_struct(outputs))

@@ -162,7 +162,7 @@ def test_other_operation_is_shown_by_name_until_its_end(notebook: Notebook) -> N
     assert ("working" in notebook.shown[0], "done" in notebook.shown[-1]) == (True, True)
     lost = RunnerError("R-X", "what", fix="fix")
     for error, state in ((lost, "failed"), (KeyboardInterrupt(), "interrupted")):
-        for what in ("data.put", ""):  # a submission that fails says so too
+        for what in ("data.put", ""):  # a failed submission is reported, too
             with pytest.raises(type(error)), live(None, what=what) as view:
                 begin_and_raise(view, error)
             assert state in notebook.shown[-1]

@@ -117,7 +117,7 @@ def nobody() -> Iterator[Connection]:
 
 
 def test_refused_batch_connection_is_reported_quickly_with_the_fix(nobody: Connection) -> None:
-    nobody.batch_client()  # importing the SDK is not what is timed
+    nobody.batch_client()  # the import of the SDK is not timed
     start = time.monotonic()
     with pytest.raises(RunnerError) as caught:
         get_task(nobody, "job", "task")
@@ -144,7 +144,10 @@ def test_fix_for_responding_services_does_not_start_them(
     monkeypatch.setattr("azure.core.pipeline.transport.RequestsTransport.sleep", lambda *_: None)
     with serve_fake_blobs() as service:
         service.put("x", b"content")
-        once = [*repeat(fault, 1 + RETRIES), ""]  # all tries of a request, not what asks after it
+        once = [
+            *repeat(fault, 1 + RETRIES),
+            "",
+        ]  # all attempts of a request, without later requests
         faults = chain(once, once, repeat(""))
         with faulty_line(service.url, faults) as (url, _):
             line = url.partition("/account")[0]

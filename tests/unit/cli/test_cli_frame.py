@@ -46,7 +46,7 @@ def _runner(
     ("words", "allowed"),
     [
         (["--help"], set[str]()),
-        # Typer itself reads the values of a verb's options with pydantic.
+        # Typer parses the options of a verb with pydantic.
         (["train", "--help"], {"pydantic"}),
         (["local", "--help"], {"pydantic"}),
     ],
@@ -175,7 +175,7 @@ def test_debug_after_the_double_dash_belongs_to_the_script(
 
 
 def test_closed_pipe_is_quiet() -> None:
-    # `exec` first: the reader is gone before the help is written, on a slow machine, too.
+    # `exec` runs first: the reader has exited before the help is written, even on a slow machine.
     command = f"{sys.executable} -m runner --help | exec 0<&-; echo ${{PIPESTATUS[0]}}"
     done = _bash(command)
     assert done.stderr == ""
@@ -425,7 +425,7 @@ def test_completion_times_out_on_a_silent_network() -> None:
         paths.local_outputs.write_text(outputs.to_json())
         assert open_connection("local", None).outputs == outputs
         words = {"COMP_WORDS": "runner show mn", "COMP_CWORD": "2"}
-        # A client waits for an answer for a minute, six times; `_runner` for one.
+        # A client waits for a response for six times one minute; `_runner` waits for one minute.
         done = _runner(env={"_RUNNER_COMPLETE": "complete_bash", **words})
     assert (done.stdout.strip(), done.stderr) == ("", "")
 

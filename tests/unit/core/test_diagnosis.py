@@ -25,7 +25,7 @@ EACH_QUARTER = minutes(0, 15, 30, 45, 60)
         (EACH_MINUTE, 5, 19, False),
         (EACH_MINUTE, 5, 20, True),
         (EACH_MINUTE, 18, 20, False),  # a log still grows
-        (EACH_QUARTER, 60, 130, False),  # it is silent for long now and then
+        (EACH_QUARTER, 60, 130, False),  # it is sometimes silent for a long time
         (EACH_QUARTER, 60, 135, True),
         (EACH_MINUTE[:4], 4, 600, False),  # too few metrics to know
         ([], 0, 600, False),

@@ -77,7 +77,7 @@ def merged(levels: int = 40) -> str:
     return "\n".join(lines) + "\n"
 
 
-# Names of files, their text, and whether they are harmless. A refused one has a line unless said.
+# File names, texts, and whether they are harmless. Errors name a line unless stated otherwise.
 FILES: dict[str, tuple[str, str | bytes, bool]] = {
     "aliases in params": ("train.yaml", RECIPE + multiplied("params"), False),
     "aliases in env": ("train.yaml", RECIPE + multiplied("env"), False),

@@ -99,7 +99,7 @@ def test_interrupted_move_can_go_elsewhere_or_back(count: int) -> None:
         assert (service.job.state, service.job.pool, service.job.note) == ("active", to, None)
 
 
-@pytest.mark.parametrize("note", [PAUSE, None])  # None: disabled with another client
+@pytest.mark.parametrize("note", [PAUSE, None])  # None: disabled by another client
 def test_paused_job_moves_and_stays_paused(note: JobNote | None) -> None:
     service = Service(replace(JOB, state="disabled", note=note))
     assert list(service.steps(MOVE)) == [JobStep.MOVE, JobStep.RECORD]
@@ -151,7 +151,7 @@ def test_metadata_of_other_programs_is_no_note(text: str) -> None:
     ("record", "pool", "why"),
     [
         (RunSpec(run_id="r"), BIG, ""),
-        (RunSpec(run_id="r", resources=Resources(gpus=2)), BIG, ""),  # neither pool has them
+        (RunSpec(run_id="r", resources=Resources(gpus=2)), BIG, ""),  # they are in neither pool
         (RunSpec(run_id="r", image="python:3.12"), BIG, "runs no containers"),
         (RunSpec(run_id="r"), replace(BIG, containers=True), "runs containers only"),
         (

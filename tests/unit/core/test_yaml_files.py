@@ -18,7 +18,7 @@ from runner.core.settings import SettingsFile
 from runner.core.yaml_files import check_document, read_document
 from runner.protocol.errors import RunnerError
 
-# What pydantic says by itself, whatever the case of the first letter.
+# Messages of pydantic itself, ignoring the case of the first letter.
 RAW = re.compile(
     r"(input|string|list|dictionary|tuple|set|value|keys?|data|mapping) should|field required"
     r"|value error|assertion failed|extra inputs|unable to (parse|apply|interpret)"
@@ -184,7 +184,7 @@ def test_value_in_place_of_a_secret_name_is_not_quoted(tmp_path: Path, value: ob
 
 
 def test_too_deeply_nested_file_is_reported(tmp_path: Path) -> None:
-    depth = 500  # the parser recurses three times for each, and takes seconds for a thousand
+    depth = 500  # the parser recurses three times per level, and a thousand levels take seconds
     err = error_of(tmp_path / "deep.yaml", f"tasks: {'[' * depth}{']' * depth}\n", SubmitFile)
     assert "deep.yaml:1: nested too deeply" in err.what
 

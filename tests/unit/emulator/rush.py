@@ -33,7 +33,7 @@ class Processes:
 
     def __init__(self) -> None:
         self.running: dict[str, tuple[LaunchSpec, asyncio.Future[ExecutionOutcome]]] = {}
-        self.doomed: dict[str, None] = {}  # somebody asked for their end
+        self.doomed: dict[str, None] = {}  # their end was requested
         self.held: set[str] = set()
 
     async def run(self, launch: LaunchSpec, *_: Callable[..., None]) -> ExecutionOutcome:

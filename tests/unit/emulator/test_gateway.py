@@ -347,7 +347,7 @@ def test_tokens_are_valid_for_hosts_of_their_audience_only(
     answer = client.getresponse()
     body = answer.read()
     client.close()
-    if host == HOST:  # the service decides on tokens that it gave to tasks
+    if host == HOST:  # the service checks the tokens that it issued to tasks
         assert body.startswith(b"SharedKey " if admitted else b"Bearer ")
     else:
         assert answer.status == (200 if admitted else 401)

@@ -177,7 +177,7 @@ def test_process_killed_at_any_time_resumes_its_last_state(tmp_path: Path) -> No
         )
         assert process.stdout
         begun = process.stdout.readline().split()
-        # All reported states exist, and at most one more.
+        # All reported states exist, and at most one other.
         assert begun[0] == "begin", seed
         assert saved <= int(begun[1]) <= saved + 1, seed
         saved = int(process.stdout.readline())

@@ -66,7 +66,7 @@ def bare(tmp_path: Path) -> Workshop:
     shutil.copytree(IMAGES, shop.folder, ignore=shutil.ignore_patterns("__pycache__"))
     shop.bin.mkdir()
     shop.state.mkdir()
-    for tool in ("docker", "podman", "az"):  # the machine's own must not answer
+    for tool in ("docker", "podman", "az"):  # the container engine of this machine must not be used
         (shop.bin / tool).write_text("#!/bin/sh\nexit 127\n")
         (shop.bin / tool).chmod(0o755)
     return shop

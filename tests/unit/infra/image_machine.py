@@ -25,7 +25,7 @@ KEYS = {
     "gpgkey": "C95B321B61E88C1809C4F759DDCAE044F796ECB0",
     "microsoft.asc": "BC528686B50D79E339D3721CEB3E94ADBE1229CF",
 }
-# What asks and changes nothing.
+# Commands that query, and change nothing.
 QUESTIONS = ("dpkg-query", "apt-mark showhold", "systemctl is-enabled", "gpg --batch --show-keys")
 
 _STUB = r"""#!/usr/bin/env bash

@@ -26,7 +26,7 @@ from pulumi.runtime import rpc
 from tests.unit.infra.oracle_rules import broken_rules
 
 PREFIX = "azure-native:"
-# The wire's mark of a value that wraps another one (a secret, an output, an asset).
+# The protocol's marker of a value that wraps another one (a secret, an output, an asset).
 _SIGNATURE = "4dabf18193072939515e22adb298388d"
 _SECRET = "1b47061264138c4ac30d75fd1eb44270"
 _OUTPUT_VALUE = "d0e6a833031e9bbcd3f4e8bde6ca49a4"

@@ -93,7 +93,7 @@ def record(
     declare: Callable[[], Mapping[str, Any]], *, stack: str = "dev", preview: bool = False
 ) -> Recording:
     """Run `declare` to its end and wait for every resource; its result are the exports."""
-    # Pulumi takes the thread's event loop for granted, and another test may have closed it.
+    # Pulumi requires an event loop in the thread, and another test may have closed it.
     asyncio.set_event_loop(asyncio.new_event_loop())
     reset_options(project="runner", stack=stack)
     monitor = _Monitor()

@@ -29,12 +29,12 @@ ADOPTED: Mapping[str, str] = {
     "batch_account": f"{_TEAM}/Microsoft.Batch/batchAccounts/teambatch",
     "storage_account": f"{_TEAM}/Microsoft.Storage/storageAccounts/teamdata",
 }
-# Everything a stack can have, once.
+# A stack with every feature once.
 EVERYTHING: Mapping[str, Any] = {
     "tags": {"team": "vision"},
     "operators": [
         {"id": "22222222-3333-4444-5555-666666666666", "kind": "group"},
-        {"id": cloud.DEPLOYER},  # who deploys may be named as well
+        {"id": cloud.DEPLOYER},  # the deployer may be named as well
     ],
     "storage": {"file_share_gib": 100, "keep_runs_days": 90},
     "network": {},

@@ -58,7 +58,7 @@ class FakeBlobs:
     refuse_append: str = ""  # the name of a blob that is not an append blob
     refuse_put: str = ""  # the name of a blob that cannot be written
     hold_put: str = ""  # the name of a blob whose write is not answered
-    hold_append: str = ""  # the same of a blob that is appended to
+    hold_append: str = ""  # the same for an append
     held: bool = False  # a write is waiting
     forget_at: tuple[str, str] | None = None  # a write of the first blob deletes the second
     delays: random.Random | None = None  # requests take up to 20 ms, in random order
@@ -70,10 +70,12 @@ class FakeBlobs:
     )  # held for every change of a blob
     gone: bool = False  # the container is deleted
     refuse_delete: bool = False
-    away_from: int | None = None  # no answer from this request on, counted from 1
+    away_from: int | None = None  # no response from this request on, counted from 1
     done_when_lost: bool = False  # the first one is executed, but not answered
     page_size: int = 5000
-    etag_of_reads: str = ""  # in answers to reads, instead of the one that conditions are met with
+    etag_of_reads: str = (
+        ""  # sent in responses to reads, instead of the ETag that conditions are checked against
+    )
     cut_after: int | None = None  # cut one GET after so many bytes of its body
     url: str = ""
 

@@ -28,7 +28,7 @@ class Service:
     staged: dict[str, dict[str, bytes]] = field(default_factory=dict)
     committed: dict[str, dict[str, bytes]] = field(default_factory=dict)
     summaries: dict[str, str] = field(default_factory=dict)
-    written: dict[str, int] = field(default_factory=dict)  # the number of writes per blob
+    written: dict[str, int] = field(default_factory=dict)  # number of writes per blob
     etags: int = 0
 
     def put(self, key: str, data: bytes, blocks: dict[str, bytes] | None = None) -> None:

@@ -21,7 +21,7 @@ from tests.unit.node.fake_blob import CONTAINER, FakeBlobs, serve_fake_blobs
 from tests.unit.protocol import agents_documents, clients_documents
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "protocol"
-OLD = "old-"  # of documents that no version writes any more, and that all must read
+OLD = "old-"  # documents that no version writes any more, but all must read
 NOW = datetime(2026, 11, 21, 15, 31, 17, 784871, tzinfo=UTC)
 ATTEMPTED = "cats-20261122-143005-eeee"  # the run that the agent executes
 

@@ -31,7 +31,7 @@ def test_valid_manifest_is_read() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"checkpoint": 4},  # whoever deletes it would delete another one
+        {"checkpoint": 4},  # deleting it would delete another one
         {"checkpoint": float("inf")},
         {"format": float("-inf")},
         {"attempt": float("nan")},

@@ -76,7 +76,7 @@ def test_halving_decides_at_rungs_only_and_keeps_a_third() -> None:
     halving = StopRule("halving", min_reports=3, factor=3)
     others = [report(str(n), *([float(n)] * 9)) for n in range(1, 9)]
     kept = [value for value in range(1, 12) if decide(halving, curve(*[value] * 3), others) is None]
-    assert kept == [6, 7, 8, 9, 10, 11]  # of nine trials the best three; ties continue
+    assert kept == [6, 7, 8, 9, 10, 11]  # the best three of nine trials; ties continue
     assert decide(halving, curve(*[0.0] * 4), others) is None
     assert decide(halving, curve(*[0.0] * 9), others) is not None
 

@@ -145,7 +145,7 @@ def test_script_without_data_names_the_argument() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("--batch-size -3", "-3 is less than 1"),  # hung: no epoch had an end
+        ("--batch-size -3", "-3 is less than 1"),  # hung: no epoch ended
         ("--epochs 0", "0 is less than 1"),
         ("--shift -1", "-1 is less than 0"),
         ("--learning_rate nan", "nan is less than 0"),

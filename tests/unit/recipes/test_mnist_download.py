@@ -29,7 +29,7 @@ class Mirror:
     """A web server whose faults a test chooses; `ranges` records what was asked for."""
 
     files: dict[str, bytes]
-    cut_after: int | None = None  # bytes of the next answer before the line breaks
+    cut_after: int | None = None  # bytes of the next response before the connection breaks
     status: int | None = None
     ignores_ranges: bool = False
     ranges: list[str | None] = field(default_factory=list[str | None])

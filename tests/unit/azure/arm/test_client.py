@@ -151,7 +151,7 @@ def test_plain_http_endpoint_is_rejected(env: Mapping[str, str]):
 
 
 def test_pipeline_rejects_plain_http_to_other_hosts(server: ArmServer):
-    # Not reachable through `arm_endpoint`: this is the second lock.
+    # Unreachable through `arm_endpoint`, so this is a second protection.
     management = ArmClient(
         SUBSCRIPTION, endpoint="http://example.invalid", credential=server.credential
     )

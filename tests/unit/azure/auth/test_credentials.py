@@ -51,7 +51,7 @@ def test_local_nodes_get_a_container_sas_that_expires(local: Connection) -> None
     assert storage["identity_client_id"] is None
     runs, data = (parse_qs(storage[name]["sas"]) for name in ("runs", "data"))
     assert storage["runs"]["url"] == "http://127.0.0.1:2222/runnerlocal/runs"
-    assert set(runs["sp"][0]) == set("racwdl")  # checkpoints beyond the last few are deleted
+    assert set(runs["sp"][0]) == set("racwdl")  # older checkpoints are deleted
     assert set(data["sp"][0]) == set("rl")
     assert set(parse_qs(storage["models"]["sas"])["sp"][0]) == set("racwl")
     ends = datetime.fromisoformat(runs["se"][0])

@@ -158,7 +158,7 @@ def test_order_of_the_credentials_is_that_of_azure_native(monkeypatch: pytest.Mo
             {"ARM_USE_MSI": "true", "ARM_CLIENT_ID": "c"},
         ),
         ({"AZURE_TOKEN_CREDENTIALS": "AzureCliCredential"}, {}),
-        ({}, {"ARM_USE_MSI": "true"}),  # there is no `az` on the path
+        ({}, {"ARM_USE_MSI": "true"}),  # `az` is not on PATH
     ],
 )
 def test_provider_gets_the_same_sign_in(

@@ -37,7 +37,7 @@ CONTENT = bytes(range(256)) * 40
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeBlobs]:
-    # The SDK's own pause before it reads a broken body again; waiting proves nothing.
+    # The pause of the SDK before it reads a broken body again; waiting would test nothing.
     monkeypatch.setattr("azure.storage.blob._download.time.sleep", lambda _: None)
     with serve_fake_blobs() as serving:
         serving.put(NAME, CONTENT)
@@ -328,7 +328,9 @@ def test_own_write_is_recognised_when_its_answer_was_lost(service: FakeBlobs) ->
     runs = runs_of(service)
     service.faults.append("lose")
     assert runs.create("record", {"id": 1})
-    assert not runs.create("record", {"id": 1})  # not repeated: somebody else's
+    assert not runs.create(
+        "record", {"id": 1}
+    )  # not repeated, because it belongs to another client
     for fault in ("lose", "drop"):
         service.faults.append(fault)
         assert not runs.create("record", {"id": 2})

@@ -70,7 +70,7 @@ def test_bill_of_a_pool_is_compared_with_its_nodes_by_day() -> None:
     assert (first.billed_hours, first.recorded_ms) == (Decimal("3.5"), 2.5 * HOUR)
     assert (first.recorded_micro, first.difference_micro) == (522_500, 209_000)
     assert first.other_micro == 20_000
-    # The tag names the pool, and a unit has several hours. What is after the export is left out.
+    # The tag names the pool, and a unit has several hours. Hours after the export are excluded.
     assert (second.pool, second.billed_hours, second.recorded_ms) == ("t4", 2, HOUR)
     assert (export.others, export.until) == (1, date(2026, 11, 24))
     assert total((first, second)).billed_micro == 1_149_500

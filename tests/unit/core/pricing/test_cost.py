@@ -180,7 +180,7 @@ def test_small_amounts_keep_their_digits() -> None:
     ]  # fmt: skip
 
 
-# A simulation of what the service may do at worst. It shares no code with `plan_cost`. Times are
+# A simulation of the worst case of the service. It shares no code with `plan_cost`. Times are
 # seconds since the job was created, by the clock of the service; money is in micro-dollars times
 # seconds per hour, so that all sums are exact.
 
@@ -227,7 +227,7 @@ class _Service:
         self.nodes: list[_Node] = []
         self.most = 0
         self.node_seconds: list[tuple[bool, float, float]] = []
-        # Of a duration in the clock of a node, which runs fast or slow.
+        # A duration by the clock of a node, which runs fast or slow.
         self.drift = rng.uniform(0.9, 1.1)
         self.evicted = rng.choice([0.0, 1 / 3600, 1 / 600])
         self.fails = rng.choice([0.0, 0.5, 1.0])
@@ -294,7 +294,7 @@ class _Service:
         for node in list(self.nodes):
             if node.spot and self.evicted and self.rng.random() < 0.2:
                 self._bill(node, now)
-                for task in self.tasks:  # requeued, which no count limits
+                for task in self.tasks:  # requeued, without a limit on the count
                     if task.node is not None and node.tasks == id(task):
                         self._requeue(task)
 

@@ -63,12 +63,12 @@ def test_an_eviction_costs_the_work_since_the_checkpoint() -> None:
 def test_nodes_wait_for_capacity() -> None:
     changes = (CapacityChange(0, capacity=0), CapacityChange(HOUR, capacity=1))
     found = simulate(fixed(tasks(1), 1, changes=changes, boot_ms=0))
-    assert found.unfinished == 1  # the resize of a pool without a formula gives up
+    assert found.unfinished == 1  # the resize of a pool without a formula times out
     assert [each.message for each in found.problems] == [
         "the resize reached its timeout of 15 minutes"
     ]
     scaled = Scenario(tasks(1), formula=DRAINING, changes=changes, boot_ms=0)
-    assert simulate(scaled).finished == 1  # and a formula asks again
+    assert simulate(scaled).finished == 1  # but a formula requests it again
 
 
 def test_the_quota_limits_nodes() -> None:

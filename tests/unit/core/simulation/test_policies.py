@@ -65,7 +65,7 @@ def test_every_policy_meets_its_deadline_and_spot_nodes_save_money(deadline_h: i
 
 def test_uniform_progress_uses_dedicated_nodes_only_when_it_is_behind() -> None:
     decide = POLICIES["uniform"](Goal(10 * HOUR, 10, 1, 5 * MINUTE))
-    total = 40 * HOUR  # at a uniform progress, half of it is done after 5 hours
+    total = 40 * HOUR  # with uniform progress, half of it is done after 5 hours
 
     def after(hours: float, done_h: float, spot: int) -> tuple[int, int]:
         done = int(done_h * HOUR)
@@ -73,7 +73,7 @@ def test_uniform_progress_uses_dedicated_nodes_only_when_it_is_behind() -> None:
 
     assert after(1, 5, 0) == (10, 0)
     assert after(5, 19, 4) == (10, 6)
-    assert after(5.1, 20.5, 4) == (10, 6)  # ahead, but not yet by two changeovers
+    assert after(5.1, 20.5, 4) == (10, 6)  # ahead, but by less than two changeovers
     assert after(5.2, 23, 4) == (10, 0)
 
 

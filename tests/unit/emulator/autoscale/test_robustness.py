@@ -33,7 +33,7 @@ def is_answered(text: str, dialect: str) -> bool:
     try:
         done = run(text, DAY, DIALECTS[dialect])
     except (FormulaSyntaxError, FormulaTooLongError) as err:
-        return err.detail(text).startswith("Line ")  # most texts are no formulas
+        return err.detail(text).startswith("Line ")  # most texts are not formulas
     coded = done.problem is None or done.problem.code in CODES
     return coded and done.dedicated >= 0 and done.results.startswith("$TargetDedicatedNodes=")
 
@@ -169,7 +169,7 @@ def test_work_and_memory_are_bounded(text: str) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert done.problem is not None
-    assert spent < 10.0  # without the bounds, hours
+    assert spent < 10.0  # takes hours without the bounds
     assert peak < 100_000_000
 
 

@@ -24,7 +24,7 @@ FOUR = history(60, ActiveTasks=[3, 5, 10, 2])
         ("$ActiveTasks.GetSample(3)", "[5,10,2]"),
         ("$ActiveTasks.GetSample(0)", "[]"),
         ("len($ActiveTasks.GetSample(1000))", "59"),
-        # the newest is 30 s old; a window has its beginning and not its end
+        # the newest is 30 s old; a window includes its start and excludes its end
         ("$ActiveTasks.GetSample(TimeInterval_Minute * 2)", "[3,5,10,2]"),
         ("$ActiveTasks.GetSample(TimeInterval_Second * 90, 10)", "[5,10,2]"),
         ("$ActiveTasks.GetSample(TimeInterval_Second * 59)", "[2]"),
@@ -147,7 +147,7 @@ def test_steady_day_equals_a_day_of_single_samples() -> None:
     taken, steady = SampleHistory(), SampleHistory.steady(now, day)
     for age in range(KEPT - 1, -1, -1):
         taken.fill(now - age * PERIOD, 1, day)
-    for _ in range(200):  # the oldest blocks go
+    for _ in range(200):  # the oldest blocks are dropped
         now += PERIOD
         for each in (taken, steady):
             each.fill(now, 1, {"$ActiveTasks": 7})

@@ -81,7 +81,7 @@ class Chaos:
         ]
 
     def step(self) -> None:
-        with contextlib.suppress(Fault):  # refused is fine, half-done is not
+        with contextlib.suppress(Fault):  # a refusal is fine, a partial change is not
             self.random.choice(self.steps)()
         self.world.settle()
 
@@ -275,7 +275,7 @@ def check_slots(chaos: Chaos) -> None:
 def check_jobs(account: Account) -> None:
     for job in account.jobs.values():
         if job.erasing:
-            continue  # nobody sees its tasks any more
+            continue  # its tasks are no longer visible
         by_state = [task.state for task in job.live.values()]
         active = by_state.count(TaskState.ACTIVE)
         assert job.tasks.active == active

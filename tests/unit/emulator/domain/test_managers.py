@@ -79,7 +79,7 @@ def test_exclusive_manager_shares_its_node_with_no_task() -> None:
         world.task(busy, name)
     job = world.job(jobManagerTask=manager(requiredSlots=2))
     task = job.live["manager"]
-    assert task.state is TaskState.ACTIVE  # spread put a task on each node
+    assert task.state is TaskState.ACTIVE  # the spread policy placed a task on each node
     world.end(busy.live["a"])
     assert task.execution is not None
     node = task.execution.node

@@ -188,12 +188,12 @@ async def check_ends(chaos: Rush) -> None:
     assert not [e for e in account.executions.values() if e.job is not None]
     for pool in account.pools.values():
         assert pool.state is PoolState.ACTIVE
-        # one that scales tries again and again to get what there is no capacity for
+        # a pool with a formula repeatedly requests nodes that lack capacity
         assert pool.allocation is AllocationState.STEADY or pools.scales(pool)
         own = pool.id not in NAMES and pool.spec.get("displayName") != "kept"
         assert not own, "nobody will ever delete it"
         steady = pool.allocation is AllocationState.STEADY
-        if steady and not account.limits.eviction_rate:  # else some are on their way
+        if steady and not account.limits.eviction_rate:  # otherwise some are being created
             moving = {node.state for node in pool.nodes.values()} - RESTING
             assert not moving
             assert not [node for node in pool.nodes.values() if node.next_state or node.notice]

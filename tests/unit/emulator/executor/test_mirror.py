@@ -121,7 +121,7 @@ def test_missing_folder_deletes_no_blobs(blobs: BlobStore, folder: Path) -> None
         shutil.rmtree(folder)
         with pytest.raises(FileNotFoundError):
             await mirror.push()
-        folder.mkdir()  # and closed, as when the node is taken away
+        folder.mkdir()  # and closed, as when the node is removed
         mirror.closed = True
         await mirror.push()
         assert sorted(blobs.containers["c"]) == ["a", "deep/er/b"]

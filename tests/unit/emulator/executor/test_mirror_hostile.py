@@ -148,7 +148,7 @@ def test_crash_during_a_pull_forgets_no_file(blobs: BlobStore, folder: Path) -> 
         storage.download = until_the_second
         pulling = asyncio.ensure_future(mirror.pull())
         await hold.wait()
-        mirror.closed = True  # as after kill -9: it gets to do nothing any more
+        mirror.closed = True  # as after kill -9: it can no longer do anything
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
 

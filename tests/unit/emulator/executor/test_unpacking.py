@@ -43,7 +43,7 @@ def unpacked(path: Path, target: Path, **limits: int) -> None:
 def test_files_folders_and_modes_are_unpacked(tmp_path: Path, target: Path) -> None:
     run = member("bin/run", stat.S_IFREG | 0o755)
     plain = zipfile.ZipInfo("read.me")
-    plain.create_system = 0  # of a machine without modes
+    plain.create_system = 0  # from a machine without file modes
     unpacked(archive(tmp_path, (run, b"#!"), ("empty/", b""), (plain, b"x")), target)
     assert (target / "bin" / "run").read_bytes() == b"#!"
     assert stat.S_IMODE((target / "bin" / "run").stat().st_mode) == 0o755

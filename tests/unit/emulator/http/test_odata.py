@@ -109,7 +109,7 @@ def test_any_text_is_parsed_or_a_filter_error() -> None:
         parsed += 1
         assert predicate(TASK) in (True, False)
         assert predicate(ACTIVE) in (True, False)
-    assert parsed  # the vocabulary reaches valid filters too
+    assert parsed  # the vocabulary also generates valid filters
 
 
 def test_select_keeps_the_named_properties() -> None:

@@ -143,7 +143,7 @@ def test_published_formula_follows_the_queue_and_returns_to_its_floor(name: str)
 
 def test_first_sample_of_the_article_grows_within_five_minutes() -> None:
     hours = scaled(PUBLISHED["article: sample"])
-    assert hours.targets == (1, 0)  # no samples yet: startingNumberOfVMs
+    assert hours.targets == (1, 0)  # without samples, startingNumberOfVMs applies
     hours.pass_minutes(30)
     job = hours.world.job()
     for number in range(10):

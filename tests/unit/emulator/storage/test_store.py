@@ -160,7 +160,7 @@ def test_unreadable_record_is_an_expected_error(tmp_path: Path) -> None:
     change(tmp_path, "INSERT INTO pools VALUES ('p', '{}')")
     with pytest.raises(StoreFormatError, match="cannot be read"):
         Emulator(EmulatorSettings(tmp_path / "data", "unit", "a2V5"))
-    AccountStore(tmp_path / "data").close()  # and the folder is free again
+    AccountStore(tmp_path / "data").close()  # and the lock of the folder is released
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_tasks_of_a_job_being_erased_are_not_unblocked() -> None:
     parent = world.task(job, "parent")
     world.task(job, "child", dependsOn={"taskIds": ["parent"]})
     assert job.dependencies is not None
-    job.dependencies.satisfy(parent.key)  # and somebody is to be set free a bit later
+    job.dependencies.satisfy(parent.key)  # and a waiting request is to be released later
     jobs.delete(world.account, job, world.clock.now())
     job.erasing = True
     job.live.clear()
@@ -307,7 +307,7 @@ def test_request_sees_the_current_state_of_an_ended_task(tmp_path: Path) -> None
         account.take_effects()
         executions.begun(account, execution, now)
         emulator.store.write(account.take_journal())
-        executions.ended(account, execution, OK, now)  # the loop has had no turn since
+        executions.ended(account, execution, OK, now)  # the loop has not run since
         emulator._background = asyncio.create_task(asyncio.Event().wait())  # type: ignore[assignment]
         assert await asked(emulator, "POST", "/jobs/job/tasks/t/terminate") == 409
         assert (job.tasks.running, job.tasks.succeeded, job.tasks.failed) == (0, 1, 0)

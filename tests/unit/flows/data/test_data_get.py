@@ -44,7 +44,7 @@ class _Contended:
             target.write(CONTENT[:4])
             if first:
                 self._begin()
-                self._second.wait(0.3)  # if nothing keeps the other out, it is in here now
+                self._second.wait(0.3)  # without a lock, the other one would be here now
             else:
                 self._second.set()
                 assert self._ended.wait(ENDS_S)

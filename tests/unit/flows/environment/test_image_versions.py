@@ -48,7 +48,7 @@ def test_every_version_is_deleted_once_and_waited_for(
 
     def see(left: Any) -> None:
         looks.append(list(left))
-        if len(looks) > 1:  # Azure takes its time with each
+        if len(looks) > 1:  # each deletion takes a while in Azure
             server.state.resources.pop(f"{DEFINITION}/versions/{left[0]}")
 
     server.handle("DELETE", "/versions/", accept)

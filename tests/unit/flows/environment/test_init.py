@@ -142,7 +142,7 @@ def test_existing_accounts_are_listed_and_adopted_by_number(
     folder: Path, az: Callable[..., None], ask: Ask, capsys: Capture
 ) -> None:
     az(_ACCOUNTS, there=True)
-    done = ask(answers="\n1\n\nteam\n" + "\n" * 4)  # no question for the region
+    done = ask(answers="\n1\n\nteam\n" + "\n" * 4)  # the region is not asked for
     assert done.exit_code == 0, done.output
     assert "1  teambatch  westeurope, resource group team" in done.output
     written = config(folder)

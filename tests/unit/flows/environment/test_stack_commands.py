@@ -142,7 +142,7 @@ def test_stack_changed_after_its_preview_is_not_deployed(home: Path) -> None:
     settings = load_settings({"target": "azure"}, cwd=Path.cwd(), env={"RUNNER_HOME": str(home)})
     shown = plan_environment(settings, cwd=Path.cwd(), env=where, now=NOW)
 
-    # What Pulumi itself writes into the file is no change.
+    # Text that Pulumi itself writes to the file is not a change.
     file.write_text(file.read_text() + "encryptionsalt: v1:abc\n")
     refuse_changed(shown, settings, env=where, now=NOW)
     script.write_text("#!/bin/sh\nrm -rf /\n")

@@ -76,7 +76,7 @@ def test_missing_folder_is_an_error_without_a_command(tmp_path: Path) -> None:
     done = subprocess.run(
         ["/bin/sh", *argv], env={"PATH": ""}, capture_output=True, text=True, check=False
     )
-    # no sudo, no stat: as on a node that was emptied
+    # without sudo and stat, as on a minimal node
     assert done.stdout == ""
     assert done.returncode != 0
 

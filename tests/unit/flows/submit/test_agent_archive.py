@@ -49,7 +49,7 @@ def test_agent_and_hooks_are_written_for_python_3_10() -> None:
 
 def test_automatic_hooks_are_written_for_python_3_8() -> None:
     automatic = sorted((ROOT / "hooks" / "automatic").glob("*.py"))
-    # The hooks of Keras 3 need a newer Python, as it does itself.
+    # The hooks of Keras 3 need a newer Python, like Keras 3 itself.
     shared = [ROOT / "hooks" / name for name in ("state.py", "timing.py")]
     for source in [*automatic, *shared]:
         text = source.read_text()

@@ -85,7 +85,7 @@ def test_manual_changes_are_reverted(machine: Machine):
     assert machine.packages()["blobfuse2"] == versions()["BLOBFUSE2_VERSION"]
 
 
-# For each step, something in it that can fail.
+# For each step, a part that can fail.
 FAILURES = [
     ("archive", "apt-get update*"),
     ("archive", "systemctl mask*"),

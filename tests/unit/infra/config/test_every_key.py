@@ -24,7 +24,7 @@ _OFFICE = {"scenario": "office_hours", "office_hours": _HOURS}
 _OWN = {"scenario": "formula", "formula": "$TargetLowPriorityNodes = 0;"}
 _A100 = {"vm_size": "Standard_NC24ads_A100_v4", "max_spot": 0, "max_dedicated": 4}
 
-# Key: what a stack says, and what it says with only this key changed.
+# Key: the settings of a stack, and the same with only this key changed.
 _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "StackConfig.stack": ({"stack": "dev"}, {"stack": "prod"}),
     "StackConfig.subscription_id": (
@@ -75,7 +75,7 @@ _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"operators": [{**_OPERATOR, "kind": "service_principal"}]},
     ),
 }
-# The same of pools. Two pools that say the same are declared alike, but for their names.
+# The same for pools. Pools with equal settings are declared alike except for their names.
 _POOLS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "PoolConfig.vm_size": ({}, {"vm_size": "Standard_NC8as_T4_v3"}),
     "PoolConfig.max_spot": ({}, {"max_spot": 5}),

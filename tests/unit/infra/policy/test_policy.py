@@ -151,7 +151,7 @@ def test_formula_that_scales_to_zero_passes(formula: str) -> None:
         "$TargetDedicatedNodes=1;",
         "$TargetLowPriorityNodes=max(1, $PendingTasks.GetSample(1));",
         _BUSY + "$TargetLowPriorityNodes=busy ? 4 : $TargetLowPriorityNodes;",
-        # Spot counts on what dedicated is, and never comes down.
+        # The formula for spot nodes depends on the dedicated nodes and never decreases.
         _BUSY + "$TargetLowPriorityNodes=busy ? 4 : 4 + $TargetDedicatedNodes/2;",
         "$TargetDedicatedNodes=time().hour < 3 ? 1 : 0;",
     ],

@@ -315,7 +315,7 @@ def test_node_is_prepared_once_for_a_job(task: Task) -> None:
 
 
 READ_BUILT = "print(open('built.txt').read())"
-# The places that only this task has; the last two commands write nothing once they have run.
+# Paths that only this task has; the last two commands write nothing after the first time.
 OWN_PLACES = {
     "folder of the script": ("echo ok > built.txt", READ_BUILT),
     "home": ("test -f ~/ok || touch ~/ok", "import os; print(os.listdir(os.environ['HOME']))"),
@@ -487,7 +487,7 @@ def test_lost_responses_change_no_result(task: Task) -> None:
 
 def test_unwritable_log_does_not_prevent_the_result(task: Task) -> None:
     task.submit("print('lost')\n" + WRITE_MODEL)
-    # Somebody put a block blob there: every append is refused.
+    # Another client created a block blob there, so every append is refused.
     task.service.put(f"{RUN}/logs/stdout.txt", b"foreign")
     task.service.refuse_append = f"{RUN}/logs/stdout.txt"
     assert task.run() == 0, task.output

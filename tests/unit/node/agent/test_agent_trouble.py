@@ -51,7 +51,7 @@ def _forget(service: FakeBlobs, name: str, chance: random.Random) -> None:
     if chance.random() < 0.3:
         del service.blobs[name]
         return
-    # Lines are what the agent appends: a block is lost whole.
+    # The agent appends blocks of lines: a block is lost as a whole.
     ends = [0, *(n + 1 for n, byte in enumerate(bytes(blob.data)) if byte == ord("\n"))]
     del blob.data[chance.choice(ends) :]
 

@@ -14,7 +14,7 @@ from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.checkpoints.test_checkpoints import manifests
 from tests.unit.node.fake_blob import FakeBlobs
 
-# Fills the disk to the last byte, as far as it may.
+# Fills the disk to the last byte that it may use.
 FILL = """
 import os
 out = os.environ["RUNNER_OUTPUT_DIR"]
@@ -96,7 +96,7 @@ def test_disk_full_from_the_start_fails_the_attempt(task: Task, disk: Path, retr
     assert task.text("logs/stdout.txt") == "trained\n"
 
 
-# Saves step 1 as a whole, then fills the disk and replaces its state by what finds no room.
+# Saves step 1 completely, then fills the disk and replaces the state by one that does not fit.
 SAVE = """
 import os, time
 from pathlib import Path

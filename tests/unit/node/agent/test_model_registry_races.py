@@ -74,7 +74,7 @@ class Story:
 
     def _registrant(self, run_id: str) -> Any:
         retry_budget = 1 + int(self.race.random.random() * 4)
-        anew = self.removing and self.race.random.random() < 0.4  # a person, who wants it back
+        anew = self.removing and self.race.random.random() < 0.4  # a user, who wants it back
         self.by_hand |= {run_id} if anew else set()
 
         def register(process: Process) -> None:
@@ -93,7 +93,7 @@ class Story:
                 except BaseException:
                     if not (process.dead and left):
                         raise
-                    process.revive()  # the next attempt, or the same person again
+                    process.revive()  # the next attempt, or the same user again
 
         return life
 

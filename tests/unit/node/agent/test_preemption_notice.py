@@ -168,11 +168,11 @@ def test_evicted_script_is_stopped_in_time_to_commit_its_files(
     until(lambda: "from 0" in task.text("logs/stdout.txt"))
     imds.preempt(8, NODE)
     until((task.folder / "task-0/wd/checkpoints/counter").exists)
-    imds.preempt(60, NODE)  # what follows may take its time
+    imds.preempt(60, NODE)  # the next steps may take longer
     until(lambda: task.has("attempts/1/end.json"))
     [manifest] = manifests(task)
     saved = content(task, manifest, "counter").decode()
-    # The end of an attempt waits a second for logs, which go on to be sent until the node goes.
+    # The end of an attempt waits a second for logs, which are sent until the node is gone.
     until(lambda: task.text("logs/stdout.txt").endswith(f"saved {saved}\n"))
     end = task.json("attempts/1/end.json")
     assert (end["why"], end["checkpoint"]["last"]) == ("terminated", 1)
@@ -198,7 +198,7 @@ def test_run_continues_on_its_node_if_the_eviction_is_cancelled(
     until(lambda: "from 0" in task.text("logs/stdout.txt"))
     imds.preempt(8, NODE)
     until((task.folder / "task-0/wd/checkpoints/counter").exists)
-    imds.preempt(60, NODE)  # what follows may take its time
+    imds.preempt(60, NODE)  # the next steps may take longer
     until(lambda: task.has("attempts/1/end.json"))
     imds.events = []
     until(lambda: task.has("attempts/2/resume.json"))

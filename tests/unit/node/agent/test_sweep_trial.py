@@ -244,7 +244,7 @@ def test_new_trial_reads_none_of_its_own_records(task: Task) -> None:
         for method, path, _ in task.service.requests
         if method in ("GET", "HEAD") and f"/{blobs.root}" in urlsplit(path).path
     ]
-    # What was appended is compared with its size: a storage that restarted may have lost it.
+    # Appended data is compared with the size of the blob: a restarted storage may have lost it.
     appended = ["logs/stdout.txt", "metrics.jsonl", "attempts/1/events.jsonl"]
     assert read == ["result.json", *appended]
     stored = {name: bytes(blob.data) for name, blob in task.service.blobs.items()}

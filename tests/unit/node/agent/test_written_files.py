@@ -244,7 +244,7 @@ def test_model_at_a_computed_path_is_an_output(task: Task) -> None:
     assert task.text(f"output/outside{path}") == "far"
 
 
-# Of the agent: what the folder of the script answers once it holds a file `written`.
+# Of the agent: the result of the folder of the script once it contains a file `written`.
 ODD_FILE_SYSTEM = """
 import os, time
 real = os.scandir

@@ -34,7 +34,7 @@ print("to", number)
 
 def manifests(task: Task) -> list[dict[str, Any]]:
     """Return all manifests in their order."""
-    blobs = dict(task.service.blobs)  # a copy, as the agent writes meanwhile
+    blobs = dict(task.service.blobs)  # a copy, because the agent writes in the meantime
     names = [n for n in blobs if n.startswith(f"{RUN}/checkpoints/")]
     found = [json.loads(bytes(blobs[n].data)) for n in names if n.endswith("/manifest.json")]
     return sorted(found, key=lambda m: (m["attempt"], m["checkpoint"]))
@@ -184,7 +184,7 @@ def test_files_saved_at_the_time_limit_are_committed(task: Task) -> None:
         "time.sleep(60)\n"
     )
     task.submit(script, timeout_s=1)
-    # Inherited, as the limit may end before the script starts.
+    # Inherited, because the limit may be reached before the script starts.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         assert task.run() == 124

@@ -108,7 +108,7 @@ def test_file_written_in_place_is_taken_after_a_second(
     folder: Path, snapshots: Snapshotter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert snapshot_module.RECENT_NS == 10**9
-    monkeypatch.setattr(snapshot_module, "RECENT_NS", 3600 * 10**9)  # a slow machine's second
+    monkeypatch.setattr(snapshot_module, "RECENT_NS", 3600 * 10**9)  # a second on a slow machine
     (folder / "a").write_text("a")
     with pytest.raises(UnsettledError):
         snapshots.take(list_folder(folder))

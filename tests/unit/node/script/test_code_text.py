@@ -12,7 +12,7 @@ COMMAND = ("python", "train.py", "--output_dir", "res")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)  # a search in the square of the length takes hours
+@pytest.mark.timeout(60)  # a search of quadratic time takes hours
 @pytest.mark.parametrize(
     "text",
     [

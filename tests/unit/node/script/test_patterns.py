@@ -181,7 +181,7 @@ def test_log_does_not_wait_for_a_slow_search(
     started = time.monotonic()
     for _ in range(200):
         found.patterns.feed(EVIL)
-    assert time.monotonic() - started < 30  # they would take hours
+    assert time.monotonic() - started < 30  # the patterns would take hours
     assert [text for text in found.warnings if "slower than the script prints" in text]
 
 

@@ -103,7 +103,7 @@ def test_retryable_auth_error_is_retried_while_script_runs(
     monkeypatch.setattr(sync_module, "AFTER_OUTAGE_S", 0.01)
     monkeypatch.setattr(retry_budget, "_normal_s", 0.03)
     until(lambda: NAME in service.blobs)
-    service.faults.extend([403] * 40)  # several series of tries give up
+    service.faults.extend([403] * 40)  # several series of attempts give up
     append(log, b"a line\n")
     until(lambda: service.data(NAME))
     shipper.finish()
@@ -149,7 +149,7 @@ def test_outage_delays_lines_and_loses_none(
     service.away.set()
     append(log, b"during\n")
     seen = len(service.requests)
-    until(lambda: len(service.requests) > seen + 6)  # several series of tries gave up
+    until(lambda: len(service.requests) > seen + 6)  # several series of attempts gave up
     service.away.clear()
     append(log, b"after\n")
     until(lambda: b"after" in service.data(NAME))
@@ -226,7 +226,7 @@ def test_full_blob_reserves_blocks_for_the_final_flush(
     blob.open()
     polls: list[bool] = []
     shipper = Shipper(FileSource(log), blob, polls.append)
-    blob.open = lambda: set_blocks(blob, 49_900)  # as a year of printing leaves it
+    blob.open = lambda: set_blocks(blob, 49_900)  # as after a year of output
     append(log, b"late\n")
     shipper.start()
     until(lambda: len(polls) > 2)

@@ -914,7 +914,7 @@ def test_search_fails_on_no_string_and_no_file(strings: list[str], name: bytes) 
         assert "code" not in [each.path for each in collected.left_out]
     finally:
         if (code / "locked").exists():
-            (code / "locked").chmod(0o700)  # else only root can remove it
+            (code / "locked").chmod(0o700)  # otherwise only root can remove it
         shutil.rmtree(root)
 
 

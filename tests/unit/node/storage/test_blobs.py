@@ -178,7 +178,7 @@ def test_proxy_and_identity_endpoint_of_a_host_are_used(
     assert service.data("r/a") == b"x"
     [(_, path, headers)] = service.requests
     assert path == "/account/runs/r/a"
-    # What the gateway makes of a valid token only.
+    # Responses of the gateway to valid tokens only.
     assert headers["authorization"].startswith("SharedKey account:")
 
 
