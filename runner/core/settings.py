@@ -162,6 +162,11 @@ def _refused(given: _Value, why: str) -> RunnerError:
     )
 
 
+def stack_option(stack: str | None) -> str:
+    """Return what a printed command ends with if `--stack` was given, with a space before it."""
+    return "" if stack is None else f" --stack {stack}"
+
+
 class SettingsFile(StrictModel):
     """The keys of a settings file."""
 

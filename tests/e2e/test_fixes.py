@@ -13,10 +13,14 @@ import pytest
 import runner
 from runner.azure.auth.credentials import Connection, connect
 from runner.core.home import HomePaths
+from runner.core.progress import ignore_progress
+from runner.core.recipe.recipe import load_recipe
 from runner.core.settings import load_settings
 from runner.flows.runs import shell
 from runner.flows.runs.documents import find_run
 from runner.flows.runs.shell import find_jupyter, find_location
+from runner.flows.selftest.training import EvictedTraining
+from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import index_blob
 from tests.e2e.conftest import Cli, show_ended, until
@@ -286,6 +290,33 @@ def test_runs_that_are_under_way_can_be_awaited_or_cancelled(
     cli.ok("pool", "resize", "local", "2")
 
 
+@pytest.mark.fix("R-SELFTEST-TIMEOUT")
+def test_selftest_that_waits_too_long_says_where_to_look(
+    cli: Cli, stored: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cli.cwd / "hold.py").write_text(_HOLDS)
+    gate = cli.cwd / "gate"
+    holds = [train(cli, "./hold.py", "--", str(gate)) for _ in range(2)]
+    until(lambda: [row["state"] for row in cli.json("ps")].count("running") == 2)
+    monkeypatch.chdir(cli.cwd)
+    monkeypatch.setenv("RUNNER_HOME", str(cli.home))
+    settings = load_settings({}, cwd=cli.cwd, env=cli.env)
+    run = check_run(load_recipe("hold.py", cwd=cli.cwd), TrainOptions())
+
+    def give_up() -> str:
+        trained = EvictedTraining(run, settings, 0, ignore_progress, stack=None)
+        with pytest.raises(RunnerError) as late:
+            trained.execute()
+        assert late.value.code == "R-SELFTEST-TIMEOUT"
+        [command] = commands_in(late.value.fix)
+        return command
+
+    assert "running" in follow(cli, give_up())
+    gate.touch()
+    for held in holds:
+        assert show_ended(cli, held)["state"] == "succeeded"
+
+
 _HOLDS = """\
 import pathlib, sys, time
 print("holds the node", flush=True)
@@ -376,6 +407,7 @@ def test_services_that_are_stopped_or_broken_are_started_as_printed(own_cli: Cli
     paths.keys.write_text(json.dumps(dict.fromkeys(("batch", "storage"), "b3RoZXI=")))
     restart = printed(cli, "R-ACCESS-DENIED", "ps")
     assert printed(cli, "R-ACCESS-DENIED", "local", "evict") == restart[:2]
+    assert printed(cli, "R-ACCESS-DENIED", "selftest", "-y", "--no-training") == restart
     for command in restart:
         follow(cli, command)
     assert run in cli.ok("ps")

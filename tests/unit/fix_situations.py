@@ -191,12 +191,9 @@ SERVED: Mapping[str, FixCase] = {
 }
 # Why the commands of an error are parsed and not run, by its code.
 NOT_TRIED: Mapping[str, str] = {
-    "R-REACH-CLOSED": "nodes of the emulator always have an address; engine/test_fixes.py deploys "
-    "a pool with `ssh_from`",
-    "R-SELFTEST-ACCESS": "waits for 15 minutes; unit/flows/environment/test_check.py runs "
-    "`runner check`",
-    "R-SELFTEST-TIMEOUT": "waits for the end of a training on Azure; "
-    "unit/flows/environment/test_check.py runs `runner check`",
+    "R-REACH-CLOSED": "the emulator leads to nodes of every pool with public addresses; "
+    "contract/test_runner_reach.py prints it, and engine/test_fixes.py runs `runner up` with "
+    "`ssh_from`",
 }
 
 

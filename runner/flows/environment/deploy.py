@@ -17,7 +17,7 @@ from runner.azure.storage.blobs import stored_bytes
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
 from runner.core.home import make_private
 from runner.core.progress import OnProgress, Progress
-from runner.core.settings import Settings
+from runner.core.settings import Settings, stack_option
 from runner.flows.environment.images import delete_versions_of, image_at, versions_of
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -215,7 +215,7 @@ def refuse_active_runs(remains: Remains, *, stack: str | None, everything: bool)
     `stack` (None: that of the settings) and `everything` are the options of the command, which
     the printed commands repeat.
     """
-    there = "" if stack is None else f" --stack {stack}"
+    there = stack_option(stack)
     force = f"runner down{there}{' --everything' if everything else ''} --force"
     if remains.active:
         shown = ", ".join(remains.active[:_ACTIVE_SHOWN])

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection, connect
+from runner.azure.batch.pools import list_pools
 from runner.azure.batch.raw import send_raw
 from runner.core.progress import OnProgress, Progress
-from runner.core.settings import Settings
+from runner.core.settings import Settings, stack_option
 from runner.flows.local.lifecycle import ensure_running
 from runner.flows.selftest.contract import Answer, ContractRun, compare
 from runner.flows.selftest.reference import reference_emulator
@@ -23,7 +24,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 CONTRACT_LIMIT_S = 2700.0
 TRAINING_LIMIT_S = 3600.0
-_ACCESS_LIMIT_S = 900.0
+ACCESS_LIMIT_S = 900.0
 _POLL_S = 5.0
 _DENIED = (401, 403)
 
@@ -50,6 +51,8 @@ def run_selftest(
     training: CheckedRun | None,
     report: SelftestReport,
     on_progress: OnProgress,
+    *,
+    stack: str | None,
 ) -> None:
     """Execute the self-test and fill the report; local services that do not run are started.
 
@@ -59,11 +62,15 @@ def run_selftest(
         training: The run to submit, or None for the comparison alone.
         report: Receives the findings, even before an error.
         on_progress: Called with every step.
+        stack: The option `--stack` of the command, for the commands that errors print.
     """
     if settings.target == "local":
         ensure_running(settings, on_progress)
     connection = connect(settings)
-    _await_access(connection, on_progress)
+    if settings.target == "local":
+        list_pools(connection)  # denied access does not end by waiting
+    else:
+        await_access(connection, ACCESS_LIMIT_S, on_progress, stack=stack)
     contract = ContractRun(
         connection, settings.target, expected.suffix, CONTRACT_LIMIT_S, on_progress
     )
@@ -77,7 +84,7 @@ def run_selftest(
         report.left += contract.clean_up()
     if training is None:
         return
-    trained = EvictedTraining(training, settings, TRAINING_LIMIT_S, on_progress)
+    trained = EvictedTraining(training, settings, TRAINING_LIMIT_S, on_progress, stack=stack)
     with charging(report, "node of the training", report.usd_per_hour):
         try:
             report.training = trained.execute()
@@ -85,16 +92,18 @@ def run_selftest(
             report.left += trained.clean_up()
 
 
-def _await_access(connection: Connection, on_progress: OnProgress) -> None:
+def await_access(
+    connection: Connection, limit_s: float, on_progress: OnProgress, *, stack: str | None
+) -> None:
     """Wait until the role assignments of a new account are in effect. Raise RunnerError."""
-    deadline = time.monotonic() + _ACCESS_LIMIT_S
+    deadline = time.monotonic() + limit_s
     while send_raw(connection, "GET", "/pools?maxresults=1").status in _DENIED:
         if time.monotonic() > deadline:
             raise RunnerError(
                 "R-SELFTEST-ACCESS",
                 f"account {connection.outputs.batch_account} denies access",
-                why=f"its role assignments had no effect after {_ACCESS_LIMIT_S / 60:.0f} minutes",
-                fix="run `runner check`, then try again",
+                why=f"its role assignments had no effect after {limit_s / 60:.0f} minutes",
+                fix=f"run `runner check{stack_option(stack)}`, then try again",
                 exit_code=ExitCode.ACCESS,
             )
         on_progress(Progress("access", "progress", "waiting for the role assignments"))

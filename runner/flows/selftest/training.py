@@ -11,7 +11,8 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.raw import send_raw
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.recipe import Recipe, load_recipe
-from runner.core.settings import Settings
+from runner.core.settings import Settings, stack_option
+from runner.core.states import RunState, RunStatus
 from runner.flows.local.evict import evict
 from runner.flows.models.register import settle_model
 from runner.flows.models.remove import find_to_remove, remove_versions
@@ -66,15 +67,24 @@ class EvictedTraining:
         settings: The settings of the target.
         limit_s: Maximum time of the run, including the queue; then it is cancelled.
         on_progress: Called with every stage.
+        stack: The option `--stack` of the command, for the commands that errors print.
     """
 
     def __init__(
-        self, checked: CheckedRun, settings: Settings, limit_s: float, on_progress: OnProgress
+        self,
+        checked: CheckedRun,
+        settings: Settings,
+        limit_s: float,
+        on_progress: OnProgress,
+        *,
+        stack: str | None,
     ) -> None:
         self._checked = checked
         self._settings = settings
         self._limit_s = limit_s
         self._on_progress = on_progress
+        self._stack = stack
+        self._seen: RunStatus | None = None
         self._evicted = ""
         self._model = ""
 
@@ -130,13 +140,14 @@ class EvictedTraining:
             if isinstance(event, RunEnded):
                 return event
             if isinstance(event, StatusChanged):
+                self._seen = event.status
                 self._say("progress", event.status.reason or event.status.state.value)
             elif isinstance(event, StageReported):
                 self._show(event.event)
             elif isinstance(event, MetricSeen) and not self._evicted:
                 self._evict(connection, record)
             if time.monotonic() > deadline:
-                raise _too_late(record, self._limit_s)
+                raise self._too_late(record)
         raise AssertionError("watching ends with RunEnded")
 
     def _evict(self, connection: Connection, record: RunSpec) -> None:
@@ -148,6 +159,21 @@ class EvictedTraining:
         else:
             restart_node(connection, record.pool, first.node)
         self._on_progress(Progress("eviction", "end", f"node {first.node} was evicted"))
+
+    def _too_late(self, record: RunSpec) -> RunnerError:
+        seen = self._seen or RunStatus(RunState.QUEUED)
+        is_local, waits = self._settings.target == "local", seen.state is RunState.QUEUED
+        return RunnerError(
+            "R-SELFTEST-TIMEOUT",
+            f"run {record.run_id} did not end within {self._limit_s / 60:.0f} minutes",
+            why=f"its last state was {seen.label}{': ' * bool(seen.reason)}{seen.reason}",
+            fix=f"run `runner check{stack_option(self._stack)}`, then try again later"
+            if not is_local  # the stack with the run is removed now
+            else f"runner pool nodes {record.pool}"
+            if waits
+            else f"runner logs {record.run_id}",
+            exit_code=ExitCode.CAPACITY,
+        )
 
     def _fetch(self, connection: Connection, record: RunSpec) -> Path | None:
         model = settle_model(connection, record, self._on_progress)
@@ -194,13 +220,3 @@ def _problem(state: str, reason: str, attempts: int, file: Path | None) -> str:
     if attempts != _ATTEMPTS:
         return f"{attempts} attempts, expected {_ATTEMPTS}: the run did not survive one eviction"
     return "" if file else f"the run has no {_MODEL_FILE}"
-
-
-def _too_late(record: RunSpec, limit_s: float) -> RunnerError:
-    return RunnerError(
-        "R-SELFTEST-TIMEOUT",
-        f"run {record.run_id} did not end within {limit_s / 60:.0f} minutes",
-        why="the pool may not have got a spot node, or the service is slow",
-        fix="run `runner check`, then try again later",
-        exit_code=ExitCode.CAPACITY,
-    )

@@ -76,7 +76,7 @@ def selftest(
             expected = ask_emulator(view.on_progress)  # first, because it costs nothing
             if own is not None:
                 deployed.enter_context(_deployed(out, own, found, view, yes=yes))
-            run_selftest(settings, expected, checked, found, view.on_progress)
+            run_selftest(settings, expected, checked, found, view.on_progress, stack=stack)
     finally:  # also after Ctrl-C
         page = found.write(report)
         _show(out, found, page)
