@@ -71,6 +71,7 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.OURS, "A subnet or an image of a gallery is accepted with a shared key; `--strict-pools` refuses it as Azure does."),
             (AreaKind.DISAGREE, "Nodes of a pool of an api-version before 2024-07-01 have an endpoint for SSH by default; the docs say that pools created since 30 November 2025 have none."),
             (AreaKind.OURS, "Remote login settings, and the inbound endpoints of pools that have NAT pools, name 127.0.0.1 and a port where nothing listens."),
+            (AreaKind.OURS, "In a pool with `noPublicIPAddresses` the nodes have no inbound endpoints, and a request for the remote login settings is refused with `OperationNotValidOnNode`."),
             (AreaKind.OURS, "Users of nodes are stored without their passwords; nobody can sign in."),
             (AreaKind.OURS, "After a crash nodes that worked are as before, with their disks."),
         ),

@@ -17,6 +17,8 @@ def of_node(entity: Node) -> list[Json]:
     alone decides [S]).
     """
     found: list[Json] = []
+    if not has_public_address(entity.pool):
+        return found
     for pool in _nat_pools(entity):
         port = pool["frontendPortRangeStart"] + entity.number - 1
         found += _on_host(entity, pool, port)
@@ -43,6 +45,13 @@ def _on_host(entity: Node, pool: Json, port: int) -> list[Json]:
     if is_dual_stack(entity.pool):
         found.append({"name": f"{pool['name']}-ipv6.{number}", "publicIPAddress": six, **shown})
     return found
+
+
+def has_public_address(pool: Pool) -> bool:
+    """Return False if the pool asked for none: its nodes are reached in their network only."""
+    network = part(pool.spec, "networkConfiguration")
+    provision = str(part(network, "publicIPAddressConfiguration").get("provision") or "")
+    return provision.lower() != "nopublicipaddresses"
 
 
 def is_dual_stack(pool: Pool) -> bool:

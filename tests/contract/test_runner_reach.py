@@ -75,6 +75,25 @@ def test_address_is_that_of_the_nat_pool_if_there_is_one(
     assert find_address(connection, TaskPlace(plain, node.id, None)) == Address("127.0.0.1", 50000)
 
 
+def test_private_address_is_used_in_a_network_of_the_pool_only(
+    connection: Connection, things: Things
+) -> None:
+    def node_in(**network: str) -> tuple[TaskPlace, str]:
+        body = {**network, "publicIPAddressConfiguration": {"provision": "noPublicIPAddresses"}}
+        pool_id = things.pool(target_dedicated_nodes=1, network_configuration=wire(**body))
+        [node] = things.wait_nodes(pool_id, 1)
+        return TaskPlace(pool_id, str(node.id), None), str(node.ip_address)
+
+    network = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v"
+    place, private = node_in(subnetId=f"{network}/subnets/nodes")
+    assert find_address(connection, place) == Address(private, 22)
+    elsewhere, _ = node_in()
+    with pytest.raises(RunnerError) as caught:
+        find_address(connection, elsewhere)
+    assert caught.value.code == "R-REACH-CLOSED"
+    assert "OperationNotValidOnNode" in caught.value.why
+
+
 def test_missing_or_unready_node_is_reported(
     connection: Connection, things: Things, client: BatchClient
 ) -> None:

@@ -106,8 +106,12 @@ def delete_user(call: Call) -> Reply:
 
 
 def remote_login_settings(call: Call) -> Reply:
-    """ComputeNode_GetRemoteLoginSettings."""
-    return call.entity(endpoints.remote_login(call.node()), call.data_service_id())
+    """ComputeNode_GetRemoteLoginSettings; refused where there is nothing to connect to [S]."""
+    node = call.node()
+    if not endpoints.has_public_address(node.pool):
+        reason = "the pool has no public IP addresses"
+        raise Fault("OperationNotValidOnNode", {"NodeId": node.id, "Reason": reason})
+    return call.entity(endpoints.remote_login(node), call.data_service_id())
 
 
 def remote_desktop(call: Call) -> Reply:

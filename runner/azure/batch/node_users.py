@@ -17,6 +17,8 @@ from runner.azure.retries import was_repeated
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
+    from azure.batch import BatchClient
+
     from runner.azure.auth.credentials import Connection
 
 SSH_PORT = 22
@@ -132,10 +134,16 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
             if gone or err.status_code not in {400, 404, 409}:
                 raise
             why = error_code(err)
-        # A node without a public address is reachable from its virtual network.
-        if node.ip_address:
+        # Every node has an address in its network, which leads nowhere from another one.
+        if node.ip_address and _in_own_network(client, place.pool):
             return Address(node.ip_address, SSH_PORT)
     raise _closed(place, why)
+
+
+def _in_own_network(client: BatchClient, pool_id: str) -> bool:
+    """Return True if the pool is in a subnet, which a VPN or another machine can reach."""
+    network = client.get_pool(pool_id, select=["networkConfiguration"]).network_configuration
+    return network is not None and bool(network.subnet_id)
 
 
 @contextmanager
