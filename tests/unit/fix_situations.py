@@ -101,6 +101,11 @@ ALONE: Mapping[str, FixCase] = {
         {"a b/tasks.yaml": "tasks: {one: {command: python -V}}\n"},
     ),
     "R-RECIPE-NAME": FixCase("recipe new my.model"),
+    "R-POOL-NONE": FixCase(
+        "train mnist --target azure --dry-run",
+        {_OUTPUTS: _DEPLOYED.to_json()},
+        beyond=("R-PROJECT-MISSING",),
+    ),
     "R-POOL-CAP": FixCase(
         "preview --offline", {**_PROJECT, "Pulumi.dev.yaml": _CAPPED}, beyond=("R-PRICES-FETCH",)
     ),
