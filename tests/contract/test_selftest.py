@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,13 +15,18 @@ from batch_emulator.emulator import Emulator
 from batch_emulator.server import Server
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.raw import send_raw
+from runner.cli.main import main
 from runner.contract import StackOutputs
 from runner.core.progress import ignore_progress
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.selftest.contract import Answer, ContractRun, compare
+from runner.flows.selftest.selftest import await_access
 from runner.flows.selftest.training import restart_node
 from runner.protocol.errors import RunnerError
+from tests.arm_server import ArmServer
 from tests.contract.server import Things, client_for, eventually
+from tests.unit.command_lines import commands_in
+from tests.unit.infra.cloud import SUBSCRIPTION
 
 # Changed responses of unchanged length, because the length is sent first.
 _CHANGED = {b'"PoolExists"': b'"PoolIsHere"', b'"onAllTasksComplete"': b'"onAllTasksFinished"'}
@@ -132,3 +138,36 @@ def test_cleanup_names_resources_left_on_a_dead_service(tmp_path: Path) -> None:
         "az batch pool delete --pool-id selftest-pool-x --yes",
         "az batch pool delete --pool-id selftest-work-x --yes",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.fix("R-SELFTEST-ACCESS")
+def test_denied_access_names_the_checks_of_the_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Server() as server:
+        keys = {"batch": "b3RoZXI=", "storage": "b3RoZXI="}  # of another account
+        others = Connection(connection(server).outputs, keys)
+        with pytest.raises(RunnerError) as denied:
+            await_access(others, 0, ignore_progress, stack="lab")
+    assert denied.value.code == "R-SELFTEST-ACCESS"
+    [command] = commands_in(denied.value.fix)
+    assert command == "runner check --stack lab"
+    (tmp_path / "Pulumi.yaml").write_text("name: runner\nruntime: python\n")
+    (tmp_path / "Pulumi.lab.yaml").write_text(_LAB.format(subscription=SUBSCRIPTION))
+    monkeypatch.chdir(tmp_path)
+    with ArmServer() as arm:
+        for name, value in {**arm.environment(), "RUNNER_HOME": str(tmp_path / "home")}.items():
+            monkeypatch.setenv(name, value)
+        arm.add_size("Standard_NC4as_T4_v3", "standardNCASv3_T4Family", "eastus")
+        main([*command.split()[1:], "-o", "json"])
+    checks = {each["check"]: each for each in json.loads(capsys.readouterr().out)}
+    assert checks["permissions"]["state"] == checks["sizes"]["state"] == "ok", checks
+
+
+_LAB = """\
+config:
+  azure-native:location: eastus
+  azure-native:subscriptionId: {subscription}
+  runner:pools: [{{id: t4, vm_size: Standard_NC4as_T4_v3, max_spot: 1}}]
+"""

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,18 +74,11 @@ class Deployment:
 
     def run(self, words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run `runner`; `env` with a Resource Manager goes there and not by the names."""
-        return self._run("-m", "runner", *shlex.split(words), env=env or self.names)
-
-    def python(self, code: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run code that a command runs with longer limits."""
-        return self._run("-c", code, env=env)
-
-    def _run(self, *words: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         home = {"RUNNER_HOME": str(self.stage.folder / "runner"), "RUNNER_TARGET": "azure"}
         return subprocess.run(
-            [sys.executable, *words],
+            [sys.executable, "-m", "runner", *shlex.split(words)],
             cwd=self.folder,
-            env={**self.stage.environment, **env, **home},
+            env={**self.stage.environment, **(env or self.names), **home},
             capture_output=True,
             text=True,
             check=False,
@@ -107,11 +99,8 @@ class Deployment:
 
     def printed(self, code: str, words: str, **env: str) -> list[str]:
         """Run words that fail with this code; return the words of its commands."""
-        return self.commands(code, self.run(words, **env))
-
-    def commands(self, code: str, done: subprocess.CompletedProcess[str]) -> list[str]:
-        """Return the words of the commands of an error."""
-        assert f"error[{code}]" in done.stderr, f"{done.args}\n{done.stdout}\n{done.stderr}"
+        done = self.run(words, **env)
+        assert f"error[{code}]" in done.stderr, f"{words}\n{done.stdout}\n{done.stderr}"
         fix = done.stderr.partition("  fix: ")[2].partition("\n")[0]
         commands = [each for each in commands_in(fix) if each.startswith("runner ")]
         assert commands, done.stderr
@@ -151,29 +140,22 @@ def azure(stage: Stage) -> Generator[Deployment]:
             storage=StorageAccount(ACCOUNT, KEY),
             limits=Limits(boot_s=0.05, active_jobs=2),
         ) as server,
-        gateway(stage, services := {"batch": server.url, "blob": blob}, KEY) as names,
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "batch_emulator.gateway", "--account", ACCOUNT),
+                *("--batch", server.url, "--blob", blob, "--file", server.url, "--"),
+                *(sys.executable, "-c", _SHOWS_ITS_ENVIRONMENT),
+            ],
+            env={**stage.environment, **keys_of(KEY)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as gateway,
     ):
-        yield Deployment(stage, names, services)
-
-
-@contextmanager
-def gateway(stage: Stage, services: Mapping[str, str], key: str) -> Generator[Mapping[str, str]]:
-    """Yield the variables with which Azure's names lead to the services, opened with the key."""
-    batch, blob = services["batch"], services["blob"]
-    with subprocess.Popen(
-        [
-            *(sys.executable, "-m", "batch_emulator.gateway", "--account", ACCOUNT),
-            *("--batch", batch, "--blob", blob, "--file", batch, "--"),
-            *(sys.executable, "-c", _SHOWS_ITS_ENVIRONMENT),
-        ],
-        env={**stage.environment, **keys_of(key)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())
-        process.communicate("")
+        assert gateway.stdout is not None
+        services = {"batch": server.url, "blob": blob}
+        yield Deployment(stage, json.loads(gateway.stdout.readline()), services)
+        gateway.communicate("")
 
 
 _SHOWS_ITS_ENVIRONMENT = """
@@ -187,14 +169,13 @@ sys.stdin.read()
     *("R-AZURE-CAPACITY", "R-COST-POOL", "R-STACK-IDENTITY", "R-SHARE-NONE", "R-STACK-NODES-ADD"),
     *("R-FORMULA-DECLARED", "R-POOL-AUTOSCALED", "R-POOL-DECLARED", "R-IMAGE-TEMPLATE"),
     *("R-AZURE-MISSING", "R-QUOTA", "R-IMAGE-VERSION", "R-DOWN-ACTIVE", "R-DOWN-SCHEDULES"),
-    *("R-PULUMI-PROTECTED", "R-SELFTEST-ACCESS", "R-SELFTEST-TIMEOUT"),
+    "R-PULUMI-PROTECTED",
 )
 def test_printed_commands_work_on_a_deployed_stack(azure: Deployment, stage: Stage) -> None:
     with ArmServer() as arm:
         _deploy_where_the_size_is_offered(azure, arm)
         azure.serve()
         again = _build_the_image(azure, arm)
-        _give_up_the_selftest(azure, arm)
     [template] = [one for one in stage.azure.ids() if "/imageTemplates/" in one]
     stage.azure.delete(template)  # by a user in the portal
     cured = _break(azure)
@@ -219,7 +200,7 @@ def test_printed_commands_work_on_a_deployed_stack(azure: Deployment, stage: Sta
 
     other = "train hi.py --pool t4 -e other --detach"
     [cancel] = azure.printed("R-QUOTA", other)
-    [run] = [row for row in json.loads(azure.ok("ps -o json")) if row["recipe"] == "hi"]
+    [run] = json.loads(azure.ok("ps -o json"))
     azure.ok(cancel.replace("RUN", run["run_id"]))
     azure.ok(other)
     _move_to_another_region(azure, other)
@@ -276,41 +257,6 @@ def _move_to_another_region(azure: Deployment, train: str) -> None:
 
 
 TEMPLATE = resource_id("rg-runner-dev", "Microsoft.VirtualMachineImages/imageTemplates/it-dev")
-
-
-def _give_up_the_selftest(azure: Deployment, arm: ArmServer) -> None:
-    """Follow what `runner selftest` prints when it stops waiting for this stack."""
-    (azure.folder / "late.py").write_text("print('no node comes')\n")
-    late = azure.python(f"{_SELFTEST}{_TRAINS}", azure.names)
-    check = azure.commands("R-SELFTEST-TIMEOUT", late)
-    assert check == ["check --stack dev"]
-    assert "its last state was queued" in late.stderr
-    with gateway(azure.stage, azure.services, base64.b64encode(b"of others").decode()) as names:
-        denied = azure.python(f"{_SELFTEST}{_ASKS_FOR_ACCESS}", names)
-    assert azure.commands("R-SELFTEST-ACCESS", denied) == check
-    checks = json.loads(azure.run(f"{check[0]} -o json", **arm.environment()).stdout)
-    failed = [each["detail"] for each in checks if each["state"] == "failed"]
-    assert {"permissions", "quotas"} <= {each["check"] for each in checks}
-    assert all("cannot be reached" in each for each in failed)  # this way there is no account
-
-
-_SELFTEST = """
-import os
-from pathlib import Path
-from runner.azure.auth.credentials import connect
-from runner.core.progress import ignore_progress
-from runner.core.recipe.recipe import load_recipe
-from runner.core.settings import load_settings
-from runner.flows.selftest.selftest import await_access
-from runner.flows.selftest.training import EvictedTraining
-from runner.flows.submit.prepare import TrainOptions, check_run
-settings = load_settings({}, cwd=Path.cwd(), env=os.environ)
-"""
-_ASKS_FOR_ACCESS = "await_access(connect(settings), 0, ignore_progress, stack='dev')"
-_TRAINS = """
-run = check_run(load_recipe("late.py", cwd=Path.cwd()), TrainOptions())
-EvictedTraining(run, settings, 0, ignore_progress, stack="dev").execute()
-"""
 
 
 def _break(azure: Deployment) -> dict[str, str]:
