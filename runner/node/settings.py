@@ -36,9 +36,9 @@ TIMEOUT_S = 30.0
 VAULT_DOMAINS = ("vault.azure.net", "vault.azure.cn", "vault.usgovcloudapi.net")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _REFUSAL_REASONS = {
-    401: "the vault does not know the node's identity",
-    403: "the node's identity may not read it: give it the role Key Vault Secrets User",
-    404: "there is no such secret",
+    401: "the vault rejected the identity of the node",
+    403: "the identity of the node may not read it: assign the role Key Vault Secrets User",
+    404: "the secret does not exist",
 }
 
 
@@ -88,7 +88,7 @@ class RunSecrets:
                     why = _REFUSAL_REASONS.get(err.code, str(err.reason))
                     raise _unavailable(name, url, f"{err.code}, {why}") from err
             except (KeyError, TypeError, ValueError) as err:
-                raise _unavailable(name, url, "its answer is not a secret") from err
+                raise _unavailable(name, url, "the response is not a secret") from err
             except (OSError, http.client.HTTPException) as err:
                 last = err
         raise _unavailable(name, url, str(last)) from last
@@ -102,7 +102,7 @@ def load_secrets(
         raw: dict[str, Any] = parse_json(environment.get(SECRETS_VARIABLE) or "{}")
         return RunSecrets(_texts(raw, "values"), _texts(raw, "keyvault"), client_id, redactor)
     except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"{SECRETS_VARIABLE} is not as expected") from None
+        raise ValueError(f"invalid {SECRETS_VARIABLE}") from None
 
 
 def _texts(raw: dict[str, Any], name: str) -> dict[str, str]:
@@ -119,7 +119,7 @@ def _resource(name: str, url: str) -> str:
             return f"https://{domain}"
     if parts.scheme == "http" and host in _LOOPBACK:
         return f"https://{VAULT_DOMAINS[0]}"
-    raise _unavailable(name, url, "that is not a key vault")
+    raise _unavailable(name, url, "this is not the URL of a key vault")
 
 
 def _get(url: str, headers: Mapping[str, str]) -> str:
@@ -199,9 +199,7 @@ def load_access(
         return InputAccess(runs, data, named, Path(mounts) if mounts else None)
     except (ValueError, KeyError, TypeError, AttributeError) as err:
         # The text holds a SAS: say what is wrong with it, never what it is.
-        raise SettingsError(
-            f"{STORAGE_VARIABLE} is not as expected: {type(err).__name__}"
-        ) from None
+        raise SettingsError(f"invalid {STORAGE_VARIABLE}: {type(err).__name__}") from None
 
 
 def load_models(

@@ -158,7 +158,7 @@ class EvictionWatch(threading.Thread):
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             except Exception:
                 # A document like no other costs the notice, not the training.
-                logger.exception("the scheduled events are not as expected")
+                logger.exception("the document of scheduled events is invalid")
                 pause_s = LONGEST_PAUSE_S
             time.sleep(pause_s)
 

@@ -118,7 +118,7 @@ logger = logging.getLogger(__name__)
 PREPARE_STAGE = "prepare"
 # In the task's working directory.
 FINISHED_FILE = "finished.json"
-LOCK_FILE = "agent.lock"  # held by the agent that runs the task
+LOCK_FILE = "agent.lock"  # lock of the agent that runs the task
 # Of the agent, beside the folders of the attempt.
 OUR_FILES = (
     HOOKS_FOLDER,
@@ -135,11 +135,11 @@ _METRICS = Path("logs", "metrics.jsonl")
 _STDOUT = Path("logs", "stdout.txt")
 TAIL_BYTES = 1024 * 1024
 STDERR_TAIL_BYTES = 4096
-LEAST_S = 0.001  # of a time limit: 0 is none
+LEAST_S = 0.001  # minimum time limit, because 0 means none
 LIST_S = 0.5  # for the list of the outputs of an attempt that is terminated
 BARE_LOOP = (
-    "the script saves no checkpoint, so an eviction restarts it from the beginning: save its state "
-    "to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
+    "the script saves no checkpoints, so an eviction restarts it from the beginning: save its "
+    "state to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
 )
 SEVERAL_NODES = (
     "on several nodes, frameworks save no checkpoints by themselves, so an eviction restarts the "
@@ -151,7 +151,7 @@ _MISSING_MODULE = re.compile(r"(?m)^ModuleNotFoundError: No module named '([A-Za
 # The last words of `runner.hooks.notebook`.
 _STOPPED_NOTEBOOK = re.compile(rf"(?m)^{re.escape(NOTEBOOK_STOPPED)}(.+)$")
 MAX_COMMAND_CHARS = 80  # of a process in a notice
-UNHURRIED_S = 600.0  # most seconds to find files of an attempt that failed
+UNHURRIED_S = 600.0  # maximum seconds to find files of a failed attempt
 
 
 class FinishedScript:
@@ -201,7 +201,7 @@ class FinishedScript:
         `printed`: its output was searched for metrics without patterns.
         """
         if self._spec.nodes > 1:
-            return  # the others' ends count too
+            return  # the ends of other nodes count, too
         try:
             document = {
                 "of": self._of(),
@@ -213,7 +213,7 @@ class FinishedScript:
             }
             part = self._path.with_suffix(".part")
             part.write_text(json.dumps(document), encoding="utf-8")
-            os.replace(part, self._path)  # noqa: PTH105 - says what it is
+            os.replace(part, self._path)  # noqa: PTH105 - clearer
         except OSError as err:
             logger.warning("an attempt after this one would run the script again: %s", err)
 
@@ -233,7 +233,7 @@ def _last_printed(
     if not (patterns or usual) or not path.is_file():
         return {}
     queue = LineQueue()
-    queue.close()  # nobody reads it
+    queue.close()  # nothing reads it
     log = MetricLog(0, queue)
     try:
         search = PrintedMetrics(log, is_on=True) if usual else MetricPatterns(patterns, log)
@@ -355,7 +355,7 @@ class Attempt:
         self._termination.check()
         data = self._spec.data
         if data is not None and data.prefix:
-            with self.events.stage("data", "fetching the data set") as report:
+            with self.events.stage("data", "downloading the data set") as report:
                 root = self._node.shared_dir / "runner" / "data"
                 cache = DataCache(
                     access.data.transport, root, self._retry_budget, report, self._termination.check
@@ -364,7 +364,7 @@ class Attempt:
             variables["RUNNER_DATA_DIR"] = str(folder)
         if self._spec.inputs:
             self._termination.check()
-            with self.events.stage("inputs", "fetching the inputs") as report:
+            with self.events.stage("inputs", "downloading the inputs") as report:
                 fetch = InputFetch(
                     access,
                     self._node.shared_dir,
@@ -458,7 +458,7 @@ class Attempt:
             if self.printed is not None and not self._spec.metric_patterns:
                 self.printed.is_on = not written.mentions("RUNNER_METRICS_FILE")
             written.begin(words)
-            watch = None if rank else self.hang_watch()  # the primary knows of all ranks
+            watch = None if rank else self.hang_watch()  # the primary watches all ranks
             requests = self._connect(place, others)
             self._written = written
             self._start_observers()
@@ -545,7 +545,7 @@ class Attempt:
         if others is not None:
             others.dump_stacks(text)
         self.dump_stacks(text)
-        self._hung = f"{text}; the stacks of all processes are at the end of stderr"
+        self._hung = f"{text}; stderr ends with the stacks of all processes"
         return True
 
     def dump_stacks(self, text: str) -> None:
@@ -690,7 +690,7 @@ class Attempt:
             try:
                 self._own_temp.mkdir(mode=0o700)
                 self._temp = self._own_temp
-            except FileExistsError:  # of another user
+            except FileExistsError:  # owned by another user
                 self._temp = Path(tempfile.mkdtemp(prefix="run-"))
         except OSError as err:
             logger.warning("no folder for temporary files: %s", err)

@@ -174,7 +174,7 @@ EVENTS_FLUSH_S = 10.0
 NO_ACCESS = ModelError(
     "R-MODEL-ACCESS",
     "the model was not registered",
-    "the task was given no access to the container of models",
+    "the task has no access to the container `models`",
     "",
 )
 
@@ -277,7 +277,7 @@ def _stage(events: AppendBlob, message: str, redactor: Redactor) -> Generator[Re
         try:
             shipper.finish(EVENTS_FLUSH_S)
         except (StorageRequestError, OSError, ValueError) as err:
-            logger.warning("not everything was written: %s", err)
+            logger.warning("some events were not written: %s", err)
 
 
 def _counter(draft: ModelDocument, report: Report) -> Callable[[int], None]:

@@ -158,7 +158,7 @@ class AttemptOutcome:
         problems = range_problems(expect, last, fails=True)
         if not problems:
             return None
-        logger.error("outside of the expected range: %s", "; ".join(problems))
+        logger.error("outside the expected range: %s", "; ".join(problems))
         return StageFailedError("metrics", "MetricOutOfRange", "; ".join(problems))
 
     def failed(
@@ -243,7 +243,7 @@ class AttemptOutcome:
                 finish(timeout_s)
             except Exception as err:  # noqa: BLE001
                 # The outcome counts more than a log that could not be written to its end.
-                logger.warning("not everything was written: %s", err)
+                logger.warning("some records were not written: %s", err)
         took_s = time.monotonic() - began
         if self._events and took_s > LONG_FLUSH_S:
             self._events.stages_s["logs"] = round(took_s, 3)
@@ -267,7 +267,7 @@ class AttemptOutcome:
             agent.own[name] = write_end(agent.runs, agent.blobs, end)
         except StorageRequestError as err:
             # The run's outcome counts more than this attempt's.
-            logger.warning("could not say why the attempt ended: %s", err)
+            logger.warning("could not record why the attempt ended: %s", err)
 
     def _node_ends(self) -> str:
         """Return when this node is evicted, or nothing; a notice may be of another one."""

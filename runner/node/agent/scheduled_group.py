@@ -233,7 +233,7 @@ def _access(environment: Mapping[str, str], redactor: Redactor) -> GroupAccess:
         return GroupAccess(parse_json(environment[STORAGE_VARIABLE]), secrets)
     except (ValueError, KeyError, TypeError, AttributeError):
         # What is wrong with it may be a secret.
-        raise SettingsError(f"{GROUP_SECRETS_VARIABLE} is not as expected") from None
+        raise SettingsError(f"invalid {GROUP_SECRETS_VARIABLE}") from None
 
 
 def _credential(environment: Mapping[str, str], access: GroupAccess) -> Credential:

@@ -195,7 +195,9 @@ class SweepTrial:
         try:
             chosen = _run_sampler(builder, shared_dir, task)
         except (StageFailedError, OSError, ValueError, subprocess.SubprocessError) as err:
-            events.aside("notice", "progress", f"drawn at random, as the sampler failed: {err}")
+            events.aside(
+                "notice", "progress", f"random parameters, because the sampler failed: {err}"
+            )
             return trial.params
         self._sampler = trial.sampler or ""
         return chosen
@@ -250,7 +252,7 @@ class SweepTrial:
             except StorageRequestError as err:
                 logger.warning("the trial could not be compared with others: %s", err)
             except Exception:  # the script counts more than its comparison
-                logger.exception("the trial is not compared with others any more")
+                logger.exception("the trial is no longer compared with others")
                 return
 
     def look(self) -> None:
@@ -335,7 +337,7 @@ def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> R
     if command is None and not any(f"--{name}" in spec.command for name in swept):
         command = spec.command  # a notebook reads $RUNNER_PARAMS
     if command is None:
-        raise ValueError("the run's command does not hold its parameters")
+        raise ValueError("the command of the run does not contain its parameters")
     decided = trial.decide(params).to_json()
     return replace(spec, command=command, params=declared, trial=decided)
 
@@ -352,7 +354,7 @@ def _run_sampler(
     environment = builder.ensure(folder, requirements.name, None, "")
     source = pkgutil.get_data("runner", "hooks/sampler.py")
     if source is None:
-        raise ValueError("the sampler is not in the agent")
+        raise ValueError("the agent does not contain the sampler")
     done = subprocess.run(
         [str(environment / "bin" / "python"), "-I", "-c", source.decode()],
         input=json.dumps(task).encode(),

@@ -97,7 +97,7 @@ class PrimaryConnection(threading.Thread):
         else:
             self.is_lost = True
             silence = f": no message for {self._heartbeat_config.timeout_s:g} s"
-            logger.warning("the primary is lost%s", silence if self._connection.timed_out else "")
+            logger.warning("the primary was lost%s", silence if self._connection.timed_out else "")
         self._heartbeat.stop()
         self._ended.set()
         self._termination.request()

@@ -42,7 +42,7 @@ RETRY_SHARE = 0.1  # retries take at most this share of a CPU
 TRIES = 3
 # Problems that are reported again if they return after a successful commit.
 TEMPORARY = {"unsettled", "storage", "disk", "size", "count"}
-FEWER = "write fewer and larger files, such as one archive, or store some elsewhere"
+FEWER = "write fewer and larger files, such as one archive, or write some to another folder"
 # How long to wait for a folder that keeps changing, before any consistent state is accepted.
 SETTLE_S = 5.0
 # The same if the script has a file open, which may be half a model in a pause of its writer.
@@ -166,22 +166,20 @@ class CheckpointCommitter(threading.Thread):
             self._commit()
             return True
         except UnsettledError as err:
-            self._report_problem("unsettled", f"no checkpoint could be taken: {err}")
+            self._report_problem("unsettled", f"could not take a checkpoint: {err}")
         except StorageRequestError as err:
-            self._report_problem("storage", f"a checkpoint could not be committed: {err}")
+            self._report_problem("storage", f"could not commit a checkpoint: {err}")
         except TooManyFilesError:
             self._report_problem(
                 "count", f"{_file_count('more than', MAX_FILES)}, nothing is committed: {FEWER}"
             )
         except OSError as err:
             what = "the node's disk is full" if is_disk_full(err) else f"{err}"
-            self._report_problem("disk", f"no checkpoint could be taken: {what}")
+            self._report_problem("disk", f"could not take a checkpoint: {what}")
         except Exception as err:
             # A bug of ours costs checkpoints, not the training.
             logger.exception("the checkpoint thread failed")
-            self._report_problem(
-                "bug", f"no checkpoint could be taken: {type(err).__name__}: {err}"
-            )
+            self._report_problem("bug", f"could not take a checkpoint: {type(err).__name__}: {err}")
         return False
 
     def _commit(self) -> None:

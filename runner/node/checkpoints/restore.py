@@ -156,7 +156,9 @@ class CheckpointRestore:
 
     def follow(self, wanted: ResumeFrom) -> RestoredCheckpoint:
         """Restore the checkpoint that the primary restored. Raise StageFailedError."""
-        with self._events.stage(RESTORE_STAGE, "fetching the primary's checkpoint") as report:
+        with self._events.stage(
+            RESTORE_STAGE, "downloading the checkpoint of the primary"
+        ) as report:
             try:
                 restored = self._other(wanted, report)
             except OSError as err:

@@ -48,7 +48,7 @@ def check_generations(own: str, others: dict[int, str]) -> None:
     """Raise UnsettledError unless all ranks have the same newest folder."""
     if not own:
         raise UnsettledError(
-            "sharded checkpoints need a folder for each checkpoint, with the same name on all "
+            "sharded checkpoints need one folder per checkpoint, with the same name on all "
             "ranks, such as $RUNNER_CHECKPOINT_DIR/step-200"
         )
     for rank, name in sorted(others.items()):

@@ -75,9 +75,9 @@ def check_gpus() -> str:
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=GPU_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"nvidia-smi did not answer within {GPU_S:g} s"
+        return f"nvidia-smi did not respond within {GPU_S:g} s"
     except OSError as err:
-        return f"nvidia-smi cannot be started: {err}"
+        return f"cannot start nvidia-smi: {err}"
     if done.returncode:
         lines = (done.stdout + done.stderr).strip().splitlines() or [""]
         return f"nvidia-smi exited with code {done.returncode}: {lines[-1][:200]}"
@@ -201,7 +201,7 @@ def find_bad_rank(reports: Mapping[int, GateReport | None]) -> tuple[int, str] |
     """
     for rank, report in reports.items():
         if report is None:
-            return rank, "it did not answer the check of the nodes in time"
+            return rank, "it did not respond to the check of the nodes in time"
         if report.problem and report.peer is None and not report.is_consequence:
             return rank, report.problem
     failed = {rank: report for rank, report in reports.items() if report and report.problem}

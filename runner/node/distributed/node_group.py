@@ -486,7 +486,7 @@ class NodeGroup:
                 return None, {"why": why, "again": self._closed}
             if worker.connection is not None:
                 # A worker may return before the end of its old connection is detected.
-                return None, {"why": f"rank {worker.rank} has joined already", "again": True}
+                return None, {"why": f"rank {worker.rank} has already joined", "again": True}
             worker.connection, worker.node = connection, str(hello.get("node") or "")
             self._changed.notify_all()
         return worker, {}
@@ -553,7 +553,7 @@ def open_node_group(
     """
     if agent.hosts is None:
         if spec.nodes > 1:
-            text = f"the run needs {spec.nodes} nodes, but its task has one"
+            text = f"the run needs {spec.nodes} nodes, but its task has only one"
             raise StageFailedError(NODES_STAGE, "RunSpecInvalid", text)
         return None
     node_group = NodeGroup(

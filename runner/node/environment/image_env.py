@@ -72,7 +72,7 @@ class ImagePython:
             )
             raw = parse_json(done.stdout)
         except (OSError, subprocess.SubprocessError, ValueError) as err:
-            message = f"the image's {path} does not say what it is: {err}"
+            message = f"cannot query {path} of the image: {err}"
             raise StageFailedError(STEP, "EnvironmentFailed", message) from err
         major, minor = raw["number"]
         prefix, packages = Path(raw["prefix"]), tuple(dict.fromkeys(raw["packages"]))
@@ -186,7 +186,10 @@ class ImageEnvironment:
             )
         listed = Path(what[-1])
         if listed.suffix in (".toml", ".py"):
-            message = f"{listed.name} needs uv: write a requirements.txt"
+            message = (
+                f"{listed.name} requires uv on the node, and Python 3.8 or newer in the image: "
+                "write a requirements.txt"
+            )
             raise StageFailedError(STEP, "EnvironmentFailed", message)
         quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
         # The new environment can use the image's pip. Another copy takes seconds, and Debian's

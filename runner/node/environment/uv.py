@@ -34,7 +34,9 @@ def find_uv(shared_dir: Path) -> Path:
     on_path = shutil.which("uv")
     if on_path is None:
         raise StageFailedError(
-            STEP, "EnvironmentFailed", f"uv is not on this node: neither {own} nor on PATH"
+            STEP,
+            "EnvironmentFailed",
+            f"uv is not installed on this node: neither as {own} nor on PATH",
         )
     return Path(on_path)
 

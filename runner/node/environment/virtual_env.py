@@ -419,7 +419,7 @@ class EnvironmentBuilder:
             run_uv(install, environment, cwd=Path.cwd(), report=self._report, check=self._check)
             found = ask_uv(find, environment)
         if found.returncode != 0:
-            why = found.stderr.strip() or "uv found none"
+            why = found.stderr.strip() or "uv found no such version"
             raise StageFailedError(STEP, "EnvironmentFailed", f"no Python {request}: {why}")
         return Path(found.stdout.strip())
 

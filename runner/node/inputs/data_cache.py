@@ -167,7 +167,7 @@ class DataCache:
                 changed = "it was changed or deleted since the run was submitted: "
                 raise _data_missing(f"{changed if err.status == 412 else ''}{err}") from err
         if last_error is not None:
-            raise _data_missing(f"{blob} could not be downloaded: {last_error}")
+            raise _data_missing(f"could not download {blob}: {last_error}")
         return received
 
     def _read_rest(self, blob: str, received: ReceivedFile, etag: str | None) -> None:

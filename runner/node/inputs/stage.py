@@ -156,7 +156,9 @@ def _share(fetch: InputFetch, document: InputDocument) -> Path:
         sorted(p for p in mounts.iterdir() if p.is_dir()) if mounts and mounts.is_dir() else []
     )
     if mounts is None or not mounted:
-        raise _input_missing("this pool mounts no file share: see `runner pool ls`, or use blob:")
+        raise _input_missing(
+            "this pool mounts no file share: use another pool (`runner pool ls`), or blob:"
+        )
     found = [folder / path for folder in (mounts, *mounted) if (folder / path).exists()]
     if len(found) == 1:
         return found[0]

@@ -583,7 +583,7 @@ def _not_found(command: Sequence[str], problem: OSError) -> StageFailedError:
     if isinstance(problem, PermissionError):
         message = f"{command[0]} is not executable on this node"
     else:
-        message = f"{command[0]} is not on this node: neither on PATH nor in the code's folder"
+        message = f"{command[0]} was not found, neither on PATH nor in the folder of the code"
     return StageFailedError(COMMAND_STAGE, "CommandNotFound", message, NOT_FOUND_EXIT_CODE)
 
 

@@ -377,7 +377,9 @@ class MetricPatterns:
 
     def _give_up(self) -> None:
         if self._patterns:
-            self.warn("metrics.patterns are switched off: the worker process died repeatedly")
+            self.warn(
+                "metrics.patterns are switched off, because the worker process died repeatedly"
+            )
         with self._changed:
             self._patterns = {}
             self._pending.clear()

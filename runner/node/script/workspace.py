@@ -48,13 +48,13 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
             for member in members:
                 _extract_member(tar, member, target)
     except (tarfile.TarError, EOFError) as err:
-        raise _invalid_code(f"{archive.name} is not a whole tar.gz: {err}") from err
+        raise _invalid_code(f"{archive.name} is not a complete tar.gz: {err}") from err
 
 
 def _check_hash(archive: Path, sha256: str) -> None:
     if not archive.is_file():
         raise _invalid_code(
-            f"{archive.name} is not in the task's folder: its resource file is missing"
+            f"{archive.name} is not in the folder of the task: its resource file is missing"
         )
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != sha256:
@@ -71,7 +71,7 @@ def _check_member(member: tarfile.TarInfo) -> None:
         # The target of a hard link is relative to the archive, of a symbolic link to its folder.
         start = name.parent if member.issym() else PurePosixPath()
         if _leaves_folder(start, PurePosixPath(member.linkname)):
-            raise _invalid_code(f"{member.name!r} is a link out of the code's folder")
+            raise _invalid_code(f"the link {member.name!r} leaves the folder of the code")
     elif not (member.isfile() or member.isdir()):
         raise _invalid_code(f"{member.name!r} is neither a file, a folder nor a link")
 

@@ -171,10 +171,10 @@ NEW_ROLE_S = 300.0
 NEW_SAS_S = 60.0
 
 _ROLE = (
-    "the node's identity lacks a role on the storage account, such as Storage Blob Data "
+    "the identity of the node lacks a role on the storage account, such as Storage Blob Data "
     "Contributor, or was given it less than ten minutes ago"
 )
-_NETWORK = "a network rule of the storage account keeps the node out, or the access was withdrawn"
+_NETWORK = "a network rule of the storage account excludes the node, or the access was withdrawn"
 
 
 class AuthErrors:
@@ -215,7 +215,7 @@ class AuthErrors:
         if (end := self._expiry(headers)) is not None:
             return f"the run's access to storage ended at {end:%Y-%m-%d %H:%M} UTC"
         if self._signature_is_wrong or _WRONG_SIGNATURE in body:
-            return "the signature is wrong: the account's key was changed since"
+            return "the signature is invalid: the account key has changed"
         if code == _NO_PERMISSION and isinstance(self._credential, SasCredential):
             return "the run's access to storage does not include this operation"
         if code in _FINAL:

@@ -292,7 +292,7 @@ def _parse_proxy(proxy: str) -> urllib.parse.SplitResult | None:
             return via
     except ValueError:  # a port that is none
         pass
-    logger.warning("HTTPS_PROXY is not the URL of an HTTP proxy: storage is reached without it")
+    logger.warning("HTTPS_PROXY is not the URL of an HTTP proxy, so requests to storage bypass it")
     return None
 
 

@@ -93,8 +93,8 @@ def test_secret_is_read_with_the_nodes_identity_and_hidden(
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (403, "give it the role Key Vault Secrets User"),
-        (404, "there is no such secret"),
+        (403, "assign the role Key Vault Secrets User"),
+        (404, "the secret does not exist"),
         (400, "400, Bad Request"),
     ],
 )
@@ -106,9 +106,9 @@ def test_refusal_has_a_fix(vault: Vault, retry_budget: RetryBudget, status: int,
 
 
 def test_token_is_sent_only_to_the_vault(vault: Vault, retry_budget: RetryBudget) -> None:
-    with pytest.raises(StageFailedError, match="that is not a key vault"):
+    with pytest.raises(StageFailedError, match="this is not the URL of a key vault"):
         of("https://vault.azure.net.example.org/secrets/hub").resolve(retry_budget)
-    with pytest.raises(StageFailedError, match="that is not a key vault"):
+    with pytest.raises(StageFailedError, match="this is not the URL of a key vault"):
         of("http://my.vault.azure.net/secrets/hub").resolve(retry_budget)
     assert vault.resources == []
     vault.status, vault.location = 302, f"{vault.url}/elsewhere"

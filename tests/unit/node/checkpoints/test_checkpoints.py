@@ -101,7 +101,7 @@ def test_file_half_written_in_place_is_never_committed(task: Task, until: Until)
     process.communicate(timeout=120)
     assert {content(task, manifest, "state") for manifest in manifests(task)} == {b"whole"}
     checkpoint = task.json("attempts/1/end.json")["checkpoint"]
-    assert checkpoint["problem"].startswith("no checkpoint could be taken: state ")
+    assert checkpoint["problem"].startswith("could not take a checkpoint: state ")
 
 
 def test_first_attempt_restores_nothing(task: Task) -> None:

@@ -152,7 +152,7 @@ def test_unreachable_storage_is_reported_once_and_retried(
     script.thread.start()
     until(lambda: len(service.requests) > 10)
     assert len(script.messages()) == 1
-    assert "could not be committed" in str(script.thread.problem)
+    assert "could not commit a checkpoint" in str(script.thread.problem)
     service.away.clear()
     until(lambda: script.thread.committed)
     assert script.thread.problem is None
@@ -210,7 +210,7 @@ def test_file_that_a_killed_script_left_open_is_not_committed(
     script.thread.start()
     script.thread.finish(final=True, alive_ns=time.time_ns(), timeout_s=60)
     assert script.thread.committed == 0
-    assert script.messages() == ["no checkpoint could be taken: model is open for writing"]
+    assert script.messages() == ["could not take a checkpoint: model is open for writing"]
     assert not any(half_written)
 
 
@@ -228,7 +228,7 @@ def test_full_disk_is_reported_once_and_retried(
         script.write("a")
         script.thread.start()
         until(lambda: len(tries) > 3)
-    assert script.messages() == ["no checkpoint could be taken: the node's disk is full"]
+    assert script.messages() == ["could not take a checkpoint: the node's disk is full"]
     until(lambda: script.thread.committed)
 
 
@@ -259,7 +259,7 @@ def test_unreadable_file_is_named(
     script.write("a")
     script.thread.start()
     until(script.messages)
-    problem = "no checkpoint could be taken: [Errno 13] Permission denied: 'model'"
+    problem = "could not take a checkpoint: [Errno 13] Permission denied: 'model'"
     assert script.messages() == [problem]
 
 

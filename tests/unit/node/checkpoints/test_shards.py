@@ -85,7 +85,7 @@ def test_shards_of_different_steps_are_not_committed() -> None:
     check_generations("step-2", {1: "step-2", 2: "step-2"})
     with pytest.raises(UnsettledError, match="rank 0 has 'step-2', rank 2 has 'step-1'"):
         check_generations("step-2", {1: "step-2", 2: "step-1"})
-    with pytest.raises(UnsettledError, match="need a folder for each checkpoint"):
+    with pytest.raises(UnsettledError, match="need one folder per checkpoint"):
         check_generations("", {1: "", 2: ""})
 
 
@@ -122,7 +122,7 @@ def test_shards_of_all_ranks_are_one_checkpoint(node_group: NodeGroupTask, until
     until((node_group.work_dir(1) / "checkpoints/step-2/shard-1").exists)
     primary.kill()
     primary.wait(120)
-    until(lambda: "the primary is lost" in node_group.worker_log(1))
+    until(lambda: "the primary was lost" in node_group.worker_log(1))
     assert node_group.run_node_group(2) == 0, node_group.output
     for rank, log in enumerate(("logs/stdout.txt", "nodes/1/stdout.txt")):
         last = node_group.text(log).splitlines()[-1]

@@ -57,14 +57,14 @@ def test_node_without_a_network_is_named(bad: int) -> None:
     found = find_bad_rank(reports)
     assert found is not None
     assert found[0] == bad
-    # Also if it reports that it reaches nobody.
+    # Also if it reports that it reaches no other rank.
     reports[bad] = GateReport(f"cannot connect to rank {(bad + 1) % 4}: timed out", (bad + 1) % 4)
     assert (find_bad_rank(reports) or (None,))[0] == bad
 
 
 def test_node_with_a_silent_gpu_is_named_with_the_reason() -> None:
-    reports = _check(3, gpus={2: "nvidia-smi did not answer within 30 s"})
-    assert find_bad_rank(reports) == (2, "nvidia-smi did not answer within 30 s")
+    reports = _check(3, gpus={2: "nvidia-smi did not respond within 30 s"})
+    assert find_bad_rank(reports) == (2, "nvidia-smi did not respond within 30 s")
 
 
 def test_unreachable_peer_is_named_in_the_error() -> None:

@@ -36,7 +36,7 @@ def test_logs_metrics_and_checkpoints_are_progress(tmp_path: Path) -> None:
         path.write_text("x")
         now += 1
         assert watch.idle_s() == 0
-    now += 0.5  # it looks once a second: nothing is read in between
+    now += 0.5  # it checks once a second, and nothing is read in between
     dirs.stderr.write_text("x")
     assert watch.idle_s() == 0.5
 
@@ -64,7 +64,7 @@ def test_script_that_hangs_on_one_node_fails_with_its_stacks(task: Task) -> None
     result = task.json("result.json")
     assert result["code"] == "Hung"
     assert result["message"] == (
-        "the script stopped: no log line, metric or checkpoint for 3 s; the stacks of all "
-        "processes are at the end of stderr"
+        "the script stopped: no log line, metric or checkpoint for 3 s; stderr ends with "
+        "the stacks of all processes"
     )
     assert "in wait_for_the_other_rank" in task.text("logs/stderr.txt")

@@ -249,7 +249,7 @@ def test_killed_primary_ends_all_workers(node_group: NodeGroupTask, until: Until
     pids = node_group.pids(3) or {}
     primary.kill()
     until(lambda: node_group.all_gone(pids))
-    until(lambda: "the primary is lost" in node_group.worker_log(1))
+    until(lambda: "the primary was lost" in node_group.worker_log(1))
     assert not node_group.has("result.json")
 
 

@@ -73,7 +73,7 @@ def test_run_resumes_after_frozen_primary_wakes_up(node_group: NodeGroupTask, un
     primary = node_group.processes[0]
     primary.send_signal(signal.SIGSTOP)
     until(lambda: node_group.all_gone({1: pids[1]}))
-    until(lambda: "the primary is lost: no message for 4 s" in node_group.worker_log(1))
+    until(lambda: "the primary was lost: no message for 4 s" in node_group.worker_log(1))
     primary.send_signal(signal.SIGCONT)
     assert resumes(node_group).startswith("lost: rank 1 on node tvm-1 was lost: ")
 

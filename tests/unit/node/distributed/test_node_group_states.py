@@ -268,7 +268,7 @@ def test_cancel_ends_the_wait_for_workers(party: Party) -> None:
 
 def test_duplicate_and_unknown_workers_are_rejected(party: Party) -> None:
     party.connect(1)
-    for address, why in (("127.0.0.2", "rank 1 has joined already"), ("10.0.0.9", "not a node of")):
+    for address, why in (("127.0.0.2", "rank 1 has already joined"), ("10.0.0.9", "not a node of")):
         connection = find_primary("127.0.0.1", party.token, within_s=30)
         assert connection is not None
         connection.send(**{"is": "hello"}, node="x", address=address)

@@ -76,7 +76,7 @@ def test_script_has_its_own_process_group(run: Runner) -> None:
 
 
 def test_missing_command_is_named(run: Runner) -> None:
-    with pytest.raises(StageFailedError, match="no-such-program is not on this node") as caught:
+    with pytest.raises(StageFailedError, match="no-such-program was not found") as caught:
         run("no-such-program", "--x")
     assert (caught.value.code, caught.value.exit_code) == ("CommandNotFound", 127)
 

@@ -93,7 +93,7 @@ def test_refused_upload_is_an_error(
     output: Path, container: ContainerClient, service: FakeBlobs
 ) -> None:
     service.refuse_for_good()
-    with pytest.raises(StorageRequestError, match="the account's key was changed"):
+    with pytest.raises(StorageRequestError, match="the account key has changed"):
         export_outputs(container, "r/output/", output, lambda *_: None, lambda: None)
 
 

@@ -102,7 +102,7 @@ def test_changed_archive_is_rejected(tmp_path: Path) -> None:
 def test_truncated_archive_is_rejected(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, member("train.py", b"x" * 5000))
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(StageFailedError, match="not a whole"):
+    with pytest.raises(StageFailedError, match="not a complete"):
         unpack_code(path, tmp_path / "code", hashlib.sha256(path.read_bytes()).hexdigest())
 
 

@@ -124,5 +124,5 @@ def test_slow_download_times_out(serve: Callable[..., Server], tmp_path: Path) -
     retry_budget = RetryBudget(0.5)
     source = Transport(serve(HEAD, drips=True).url, SasCredential("s"), retry_budget, 60.0)
     cache = DataCache(source, tmp_path, retry_budget, lambda *_: None, lambda: None)
-    with pytest.raises(StageFailedError, match="could not be downloaded"):
+    with pytest.raises(StageFailedError, match="could not download"):
         cache.ensure("set", [DataFile("a", 1_000_000, None)])
