@@ -21,7 +21,7 @@ def test_secret_reaches_only_the_script(cli: Cli, script: Write) -> None:
     (folder / "train.yaml").write_text("secrets: {TOKEN: {env: MY_TOKEN}}\n")
     refused = cli.run("train", folder)
     assert refused.returncode == 3
-    assert "error[R-SECRET-MISSING]: the secret TOKEN has no value" in refused.stderr
+    assert "error[R-SECRET-MISSING]: secret TOKEN has no value" in refused.stderr
     done = cli.run("train", folder, env={"MY_TOKEN": VALUE})
     assert done.returncode == 0, done.stderr
     assert f"it is *** {len(VALUE)}" in done.stdout
