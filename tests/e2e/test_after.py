@@ -161,7 +161,7 @@ def test_unsuitable_pool_is_refused_unless_it_is_named(cli: Cli, script: Write) 
     (folder / "train.yaml").write_text("resources: {gpus: 1}\npriority: 3\n")
     refused = cli.run("train", folder)
     assert refused.returncode == 3
-    assert "local has no GPUs, 1 wanted" in refused.stderr
+    assert "local has no GPUs (1 needed)" in refused.stderr
     done = cli.run("train", folder, "--pool", "local", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert "warning: pool local does not satisfy `resources`" in done.stderr

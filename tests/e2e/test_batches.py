@@ -238,6 +238,7 @@ def test_trials_that_a_drain_or_a_pause_terminated_are_resumed_afterwards(
         assert states(cli, sweep) == {"failed": 2}
         cli.ok(*proceed)
         assert len(cli.json("sweep", "resume", sweep, "--detach")["resumed"]) == 2
+    until(lambda: states(cli, sweep).get("running") == 2)
     cli.ok("sweep", "move", sweep, "--to", OTHER)
     until(lambda: states(cli, sweep) == {"succeeded": 2})
     trials = cli.json("sweep", "show", sweep)["trials"]

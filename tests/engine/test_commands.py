@@ -204,7 +204,7 @@ def test_second_down_lists_kept_resources_and_changes_nothing(
     # Nobody is signed in, and there is no Batch account to ask any more: sizes are unknown.
     again = runner("down")
     assert again.returncode == 0, again.stderr
-    assert "already down" in again.stderr
+    assert "`runner down --everything` also deletes the remaining resources" in again.stderr
     assert "container runs" in again.stdout
     assert stage.azure.journal() == journal
 
