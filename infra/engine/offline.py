@@ -6,6 +6,7 @@ unknown, as in a preview of the engine.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -65,14 +66,16 @@ def declared(config: StackConfig, now: datetime, prices: PriceTable) -> list[Dec
         RunnerError: a pool cannot be planned.
     """
     monitor = _Monitor()
-    mocks.set_mocks(monitor.mocks, "runner", config.stack, preview=True, monitor=monitor)
 
     @mocks.test  # pyright: ignore[reportUnknownMemberType]
     def run() -> pulumi.Output[Any]:
         exports = dict(declare(config, _NOBODY, now, prices))
         return pulumi.Output.from_input(exports)
 
-    run()
+    with asyncio.Runner() as loop:
+        loop.get_loop()  # Pulumi uses the event loop of the thread, and there may be none
+        mocks.set_mocks(monitor.mocks, "runner", config.stack, preview=True, monitor=monitor)
+        run()
     components = list(dict.fromkeys(found.component for found in monitor.found))
     return sorted(monitor.found, key=lambda found: components.index(found.component))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -253,7 +255,8 @@ def test_ctrl_c_keeps_the_build_running_and_prints_how_to_watch(
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(images.time, "sleep", interrupt)
+    # Only the module's name: `time.sleep` itself also runs in threads of other tests.
+    monkeypatch.setattr(images, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
     assert main(["image", "build"]) == 130
     shown = capsys.readouterr().err
     assert "the build continues. To watch it: runner image build" in shown

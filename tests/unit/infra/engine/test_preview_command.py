@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -42,6 +43,12 @@ def test_preview_lists_the_declared_resources(capsys: pytest.CaptureFixture[str]
     kept = {row["type"] for row in shown["resources"] if row["kept_by_down"]}
     assert "storage:StorageAccount" in kept
     assert "batch:Pool" not in kept
+
+
+def test_preview_needs_no_event_loop_of_its_caller() -> None:
+    asyncio.set_event_loop(None)
+    assert main(["preview", "--offline"]) == 0
+    assert main(["preview", "--offline"]) == 0
 
 
 @pytest.mark.slow
