@@ -185,3 +185,8 @@ def format_age(passed: timedelta) -> str:
         if seconds >= 2 * length or (unit == "min" and seconds >= length):
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number of things as text, such as `1 file` or `2 files`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -208,8 +208,3 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
-
-
-def count_text(files: int) -> str:
-    """Return a number of files as text."""
-    return f"{files} file" if files == 1 else f"{files} files"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from runner.cli.options import Invocation, YesOption, on_target
+from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 app = typer.Typer(no_args_is_help=True, help="Upload, download, list and delete files in storage.")
@@ -151,7 +152,7 @@ def rm(
     place = place_to_remove(connection, path)
     with open_store(connection, place.store) as store:
         files = files_to_remove(store, place, recursive=recursive)
-        what = f"{len(files)} files" if len(files) > 1 else "1 file"
+        what = format_count(len(files), "file")
         total = format_size(sum(file.size_bytes for file in files))
         if files and not (yes or out.confirm(f"Delete {what}, {total}, of {place}?")):
             raise RunnerError(

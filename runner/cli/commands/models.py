@@ -331,9 +331,8 @@ def rm(
     yes: YesOption = False,
 ) -> None:
     """Delete a version, or all versions of a model; their numbers are not reused."""
-    from runner.core.units import format_size
+    from runner.core.units import format_count, format_size
     from runner.flows.models.remove import find_to_remove, remove_versions
-    from runner.flows.transfers import count_text
 
     out = call.out
     connection = call.connect()
@@ -352,7 +351,7 @@ def rm(
             }
         )
         return
-    files = count_text(removed.files)
+    files = format_count(removed.files, "file")
     deleted = ", ".join(f"{name}@{number}" for number in removed.versions)
     freed = f"; {files}, {format_size(removed.size_bytes)} freed" if removed.files else ""
     out.note(f"deleted {deleted}{freed}" if deleted else f"{model} was already deleted{freed}")

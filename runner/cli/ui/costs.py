@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runner.core.units import format_count
+
 if TYPE_CHECKING:
     from runner.core.pricing.cost import KindCost, SubmissionCost
 
@@ -25,7 +27,7 @@ def cost_lines(cost: SubmissionCost | None) -> dict[str, str]:
         "costs on dedicated": _kind_text(cost.dedicated, spot=False),
     }
     if cost.cap is not None:
-        nodes = "1 node" if cost.cap.nodes == 1 else f"{cost.cap.nodes} nodes"
+        nodes = format_count(cost.cap.nodes, "node")
         lines["cost cap"] = (
             f"{usd_text(cost.cap.cap_micros)}: at most {nodes}, and the job ends after "
             f"{format_duration(cost.cap.job_s)}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageView, is_terminal
 from runner.core.progress import Progress
+from runner.core.units import format_count
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -63,7 +64,7 @@ def draw_group(out: Output, view: GroupView) -> None:
     for line in draw(group.after, notes):
         out.text(line)
     if len(group.runs) > FEW_TASKS:
-        out.note(f"{len(group.runs)} tasks: {count_states(view)}")
+        out.note(f"{format_count(len(group.runs), 'task')}: {count_states(view)}")
 
 
 def task_namer(group: RunGroup) -> Callable[[str], str]:

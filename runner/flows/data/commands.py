@@ -10,10 +10,9 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.stores import FileStore, StoredFile
 from runner.core.progress import OnProgress
 from runner.core.stored_paths import StoredPath, parse_stored_path
-from runner.core.units import format_size
+from runner.core.units import format_count, format_size
 from runner.flows.data import transfer
 from runner.flows.data.stores import Entry, find_files, list_entries, open_store, refuse_ours
-from runner.flows.transfers import count_text
 from runner.protocol.errors import RunnerError
 
 
@@ -136,7 +135,7 @@ def files_to_remove(store: FileStore, place: StoredPath, *, recursive: bool) -> 
     if not (found.single or recursive):
         raise RunnerError(
             "R-DATA-FOLDER-RM",
-            f"{place} is a folder with {count_text(len(found.files))}",
+            f"{place} is a folder with {format_count(len(found.files), 'file')}",
             fix=f"runner data rm -r {place} (recursive=True)",
         )
     return found.files

@@ -16,6 +16,7 @@ from typing import Literal
 from runner.azure.storage.stores import ChangedError, FileStore, SourceChangedError, StoredFile
 from runner.core.progress import OnProgress, Progress
 from runner.core.stored_paths import SHARE, StoredPath, check_stored_name
+from runner.core.units import format_count
 from runner.flows.data.stores import (
     Found,
     changed,
@@ -24,7 +25,7 @@ from runner.flows.data.stores import (
     side_by_side,
     transfers_at_once,
 )
-from runner.flows.transfers import BytesMoved, Targets, count_text, plan_targets
+from runner.flows.transfers import BytesMoved, Targets, plan_targets
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.names import stored_path
 
@@ -104,7 +105,7 @@ def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgre
     on_progress(Progress("upload", "start", "", 0, total, "bytes"))
     threads = transfers_at_once(upload.size_bytes for upload in wanted)
     side_by_side(send, wanted, stop, threads)
-    on_progress(Progress("upload", "end", count_text(len(wanted)), total, total, "bytes"))
+    on_progress(Progress("upload", "end", format_count(len(wanted), "file"), total, total, "bytes"))
     return len(wanted)
 
 
@@ -271,7 +272,7 @@ def plan_get(
 
     known = {each.target: each for each in side_by_side(compare, there, stop)}
     downloads = [known.get(target) or Download(file, target, "new") for file, target in placed]
-    on_progress(Progress("compare", "end", count_text(len(downloads)) + targets.note))
+    on_progress(Progress("compare", "end", format_count(len(downloads), "file") + targets.note))
     return downloads
 
 
@@ -298,7 +299,9 @@ def get_files(store: FileStore, downloads: Sequence[Download], on_progress: OnPr
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
     threads = transfers_at_once(download.file.size_bytes for download in wanted)
     side_by_side(lambda download: _fetch(store, download, moved), wanted, stop, threads)
-    on_progress(Progress("download", "end", count_text(len(wanted)), total, total, "bytes"))
+    on_progress(
+        Progress("download", "end", format_count(len(wanted), "file"), total, total, "bytes")
+    )
     return len(wanted)
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
 from runner.azure.storage.model_container import ModelContainer
+from runner.core.units import format_count
 from runner.protocol.errors import RunnerError
 from runner.protocol.model_registry import ModelRegistry, is_deleted_version
 from runner.protocol.models import NAME_PATTERN, ModelDocument, ModelError, check_alias, check_name
@@ -101,7 +102,7 @@ class Model:
 
     def __repr__(self) -> str:
         top = f"latest {self.latest}, best {self.best}"
-        return f"<Model {self.name}: {len(self.live)} versions, {top}>"
+        return f"<Model {self.name}: {format_count(len(self.live), 'version')}, {top}>"
 
     @property
     def live(self) -> list[ModelVersion]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress
+from runner.core.units import format_count
 from runner.flows.runs.documents import load_attempts, load_result, runs_container
 from runner.flows.transfers import (
     BytesMoved,
     Targets,
-    count_text,
     has_content,
     plan_targets,
     sha256_of,
@@ -153,7 +153,7 @@ def _download(
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
     on_bytes = BytesMoved("download", total, on_progress).add
     in_parallel(partial(_fetch_one, container, targets, on_bytes), wanted)
-    text = count_text(len(wanted)) + targets.note
+    text = format_count(len(wanted), "file") + targets.note
     on_progress(Progress("download", "end", text, total, total, "bytes"))
 
 

@@ -21,6 +21,7 @@ from runner.azure.batch.translate import to_task, to_trial_tasks
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress
+from runner.core.units import format_count
 from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.runs.groups import cancel_group
 from runner.flows.submit.pipeline import SubmissionPlan
@@ -66,7 +67,9 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
             lambda: add_tasks(connection.batch_client(), job.job_id, tasks),
             waiting,
         )
-    on_progress(Progress("submit", "end", f"{len(tasks)} tasks to job {job.job_id}"))
+    on_progress(
+        Progress("submit", "end", f"{format_count(len(tasks), 'task')} to job {job.job_id}")
+    )
     return group
 
 

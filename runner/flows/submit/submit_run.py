@@ -28,11 +28,12 @@ from runner.azure.storage.stores import ChangedError, SourceChangedError
 from runner.core.planning.plan import Placement, RunPlan
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.secrets import SecretValues
+from runner.core.units import format_count
 from runner.flows.data.datasets import Dataset
 from runner.flows.local.state import make_container_pool
 from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan, find_job
-from runner.flows.transfers import BytesMoved, count_text
+from runner.flows.transfers import BytesMoved
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.names import blob_name, stored_path
 from runner.protocol.paths import RunPaths, code_blob, job_id_for
@@ -186,7 +187,9 @@ def upload_runs(connection: Connection, plan: SubmissionPlan, on_progress: OnPro
     total = sum(upload.size_bytes for upload in missing)
     on_bytes = BytesMoved("upload", total, on_progress).add
     in_parallel(lambda upload: _send(upload, on_bytes), missing)
-    on_progress(Progress("upload", "end", count_text(len(missing)), total, total, "bytes"))
+    on_progress(
+        Progress("upload", "end", format_count(len(missing), "file"), total, total, "bytes")
+    )
 
 
 def _send(upload: _BlobUpload, on_bytes: Callable[[int], None]) -> None:

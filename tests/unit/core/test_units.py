@@ -22,6 +22,7 @@ from runner.core.units import (
     SIZE_PATTERN,
     UnitError,
     format_age,
+    format_count,
     format_duration,
     format_size,
     parse_duration,
@@ -303,3 +304,11 @@ def test_schema_patterns_match_the_grammar(text: str) -> None:
             assert not re.search(pattern, text) or sum(map(str.isdigit, text)) > 9
         else:
             assert re.search(pattern, text)
+
+
+def test_counts_have_the_noun_in_singular_or_plural() -> None:
+    assert [format_count(number, "file") for number in (0, 1, 2)] == [
+        "0 files",
+        "1 file",
+        "2 files",
+    ]

@@ -13,6 +13,7 @@ import typer
 from runner.cli.autocomplete import complete_pool
 from runner.cli.options import Invocation, YesOption, on_target
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
+from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -632,8 +633,8 @@ def _show_simulation(
     from runner.core.units import format_duration
 
     work = scenario.workload
-    slots = "1 slot" if assumed.slots == 1 else f"{assumed.slots} slots"
-    tasks = "1 task" if len(work) == 1 else f"{len(work)} tasks"
+    slots = format_count(assumed.slots, "slot")
+    tasks = format_count(len(work), "task")
     out.note(
         f"{tasks}, {format_duration(work.slot_ms / 1000)} of work in all; {slots} per node; "
         f"evaluated every {format_duration(assumed.interval_s)}; {price_line(assumed)}",

@@ -17,6 +17,7 @@ from runner.cli.options import (
     open_settings,
 )
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.core.units import format_count
 from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def enable(
     if not out.as_text:
         out.record({"pool": pool, "nodes": nodes, "jobs": [each.to_json() for each in jobs]})
         return
-    out.note(f"{len(nodes)} nodes of pool {pool} take tasks again")
+    out.note(f"tasks are assigned again to {format_count(len(nodes), 'node')} of pool {pool}")
     if jobs:
         out.note(f"{sum(each.runs for each in jobs)} paused runs continue")
 
@@ -212,7 +213,10 @@ def drain(
         return
     runs = sum(each.runs for each in done.jobs)
     what = f"moved to pool {note.to}" if note.to else "paused"
-    out.note(f"{runs} unfinished runs {what}; {len(done.nodes)} nodes take no new tasks")
+    out.note(
+        f"{format_count(runs, 'unfinished run')} {what}; "
+        f"no new tasks for {format_count(len(done.nodes), 'node')}"
+    )
     for job_id in done.foreign:
         out.warning(f"job {job_id} has tasks that are not runs; its queued tasks wait in the pool")
     if call.settings().target != "local":
@@ -296,7 +300,7 @@ def rm(
     plan = plan_pool_removal(settings, pool)
     view = plan.pool
     nodes = view.spot + view.dedicated
-    what = f"pool {view.id} ({view.vm_size}) and its {nodes} nodes"
+    what = f"pool {view.id} ({view.vm_size}) and its {format_count(nodes, 'node')}"
     if not dry_run:
         again = shlex.join(["runner", "pool", "rm", view.id, *call.target_words, "--yes"])
         out.confirm_deletion(f"Delete {what}?", yes=yes, again=again)

@@ -16,6 +16,7 @@ import typer
 from runner.cli.autocomplete import complete_experiment, complete_group, complete_state
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output
+from runner.core.units import format_count
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -267,7 +268,8 @@ def _show(
     spare = (*_SPARE, "error") if extra.columns else _SPARE
     out.rows(rows, columns, empty=empty, spare=spare)
     if history.older and as_text:
-        out.note(f"{history.older} {'more' if extra.metric else 'older'} runs: runner ps -a")
+        older = format_count(history.older, "more run" if extra.metric else "older run")
+        out.note(f"{older}: runner ps -a")
     if not isinstance(history, RunHistory) and any(
         isinstance(line, SweepLine) for line in history.lines
     ):
@@ -341,7 +343,9 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
     stuck = next((f": {cause.message}" for cause in causes if cause), "")
     found: dict[str, Any] = {
         "run": line.group_id,
-        "status": f"{states}{_short(stuck)}" if states else f"{len(line.run_ids)} trials",
+        "status": f"{states}{_short(stuck)}"
+        if states
+        else format_count(len(line.run_ids), "trial"),
         "attempt": f"{attempts} ({evicted} evicted)" if evicted else "",
     }
     if records:

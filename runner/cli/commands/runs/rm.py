@@ -170,11 +170,10 @@ def _age(text: str) -> timedelta:
 
 
 def _what(plan: RemovalPlan) -> str:
-    from runner.core.units import format_size
-    from runner.flows.transfers import count_text
+    from runner.core.units import format_count, format_size
 
-    runs = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
-    return f"{runs}, {count_text(plan.blobs)}, {format_size(plan.size_bytes)}"
+    runs = format_count(len(plan.runs), "run")
+    return f"{runs}, {format_count(plan.blobs, 'file')}, {format_size(plan.size_bytes)}"
 
 
 def _show(out: Output, plan: RemovalPlan) -> None:

@@ -10,6 +10,7 @@ import typer
 from runner.cli import options
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import StageView
+from runner.core.units import format_count
 from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     notes = {name: shlex.join(run.plan.command) for name, run in plan.runs.items()}
     for line in draw(group.after, notes):
         out.text(line)
-    out.note(f"{len(plan.runs)} tasks in job {group.job_id} on pool {group.pool}")
+    out.note(f"{format_count(len(plan.runs), 'task')} in job {group.job_id} on pool {group.pool}")
     for name, text in cost_lines(plan.cost).items():
         out.note(f"{name}: {text}")
     if request is not None:

@@ -11,6 +11,7 @@ from runner.cli import options
 from runner.cli.autocomplete import complete_group, complete_model
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output, local_time
+from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -182,7 +183,8 @@ def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
     from runner.cli.ui.groups import watch_group
     from runner.flows.runs.experiments import load_leaderboard
 
-    out.note(f"sweep {group.group_id}, {len(group.trials)} trials   (Ctrl-C leaves it running)")
+    trials = format_count(len(group.trials), "trial")
+    out.note(f"sweep {group.group_id}, {trials}   (Ctrl-C leaves it running)")
     try:
         watch_group(out, connection, group)
     except KeyboardInterrupt:
@@ -221,11 +223,11 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     rows = [{"trial": name, **trial} for name, trial in trials[:_SHOWN_TRIALS]]
     out.rows(rows, ("trial", *_names(checked.trials.values())))
     if left := len(trials) - len(rows):
-        out.note(f"{left} more trials; -o json lists all")
+        out.note(f"{format_count(left, 'more trial')}; -o json lists all")
     if unknown := plan.unanswered_text():
         out.note(f"not checked: {unknown}")
     then = ", then a merge task" if MERGE_TASK in checked.runs else ""
-    out.note(f"{len(trials)} trials in one job on pool {plan.job.pool_id}{then}")
+    out.note(f"{format_count(len(trials), 'trial')} in one job on pool {plan.job.pool_id}{then}")
     of_trial = next(iter(plan.runs.values())).plan.trial or {}
     if sampler := of_trial.get("sampler"):
         out.note(
@@ -398,7 +400,7 @@ def resume(
         for name, run in done.items()
         if run is not None and not isinstance(run, RunnerError)
     }
-    out.note(f"{len(resumed)} trials resumed, {len(errors)} not resumed")
+    out.note(f"{format_count(len(resumed), 'trial')} resumed, {len(errors)} not resumed")
     if not done:
         out.note(
             f"no trial failed, was cancelled or lost; see `runner sweep show {group.group_id}`"

@@ -137,8 +137,7 @@ def _dry_run(out: Output, checked: CheckedRun, settings: Settings) -> None:
 def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
     import shlex
 
-    from runner.core.units import format_size
-    from runner.flows.transfers import count_text
+    from runner.core.units import format_count, format_size
 
     recipe, code, pool = plan.recipe, plan.inputs.code, plan.pool
     nodes = recipe.resources.nodes
@@ -148,7 +147,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "job": plan.job_id,
         "task": plan.task_id,
         "command": shlex.join(plan.command),
-        "code": f"{count_text(code.files)}, {format_size(code.size_bytes)}, "
+        "code": f"{format_count(code.files, 'file')}, {format_size(code.size_bytes)}, "
         f"sha256 {code.sha256[:12]}",
         "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
         if code.git_revision
