@@ -42,7 +42,11 @@ def evicted_run(own_cli: Cli, folder: Path, notice: int) -> dict[str, object]:
         found = json.loads(shown.stdout)["checkpoints"] if shown.returncode == 0 else []
         return max((one["checkpoint"] for one in found), default=0)
 
-    until(lambda: "past ten" in own_cli.run("logs", "@last").stdout, timeout_s=180, every_s=0.5)
+    def passed_ten() -> bool:
+        assert training.poll() is None, "\n".join(training.communicate())
+        return "past ten" in own_cli.run("logs", "@last").stdout
+
+    until(passed_ten, timeout_s=180, every_s=0.5)
     before = newest()
     # the next one may have been started before
     until(lambda: newest() >= before + 2, timeout_s=180, every_s=0.5)
