@@ -160,7 +160,7 @@ def enable(
         return
     out.note(f"tasks are assigned again to {format_count(len(nodes), 'node')} of pool {pool}")
     if jobs:
-        out.note(f"{sum(each.runs for each in jobs)} paused runs continue")
+        out.note(f"continued {format_count(sum(each.runs for each in jobs), 'paused run')}")
 
 
 @app.command()
@@ -215,7 +215,7 @@ def drain(
     what = f"moved to pool {note.to}" if note.to else "paused"
     out.note(
         f"{format_count(runs, 'unfinished run')} {what}; "
-        f"no new tasks for {format_count(len(done.nodes), 'node')}"
+        f"disabled scheduling on {format_count(len(done.nodes), 'node')}"
     )
     for job_id in done.foreign:
         out.warning(f"job {job_id} has tasks that are not runs; its queued tasks wait in the pool")

@@ -457,11 +457,11 @@ def move(
     if not out.as_text:
         out.record({"name": name, "pool": pool.view.id, "jobs": [each.to_json() for each in done]})
         return
-    runs = sum(each.runs for each in done)
+    runs = format_count(sum(each.runs for each in done), "unfinished run")
     if not any(each.changed for each in done):
-        out.note(f"its {runs} unfinished runs are in pool {pool.view.id}; nothing was changed")
+        out.note(f"pool {pool.view.id} already has its {runs}; nothing was changed")
     else:
-        out.note(f"{runs} unfinished runs moved to pool {pool.view.id}")
+        out.note(f"{runs} moved to pool {pool.view.id}")
     if any(each.is_paused for each in done):
         out.note(f"they stay paused: runner sweep unpause {name}")
 
@@ -483,7 +483,7 @@ def pause(call: Invocation, experiment: JobsArgument, running: RunningOption = "
     if not out.as_text:
         out.record({"name": name, "jobs": [each.to_json() for each in done]})
         return
-    out.note(f"{sum(each.runs for each in done)} unfinished runs are paused")
+    out.note(f"paused {format_count(sum(each.runs for each in done), 'unfinished run')}")
     out.note(f"to continue: {note.command}")
 
 
@@ -500,9 +500,11 @@ def unpause(call: Invocation, experiment: JobsArgument) -> None:
     if not out.as_text:
         out.record({"name": name, "jobs": [each.to_json() for each in done]})
         return
-    runs = sum(each.runs for each in done)
-    changed = any(each.changed for each in done)
-    out.note(f"{runs} unfinished runs continue" + ("" if changed else "; they were not paused"))
+    runs = format_count(sum(each.runs for each in done), "unfinished run")
+    if any(each.changed for each in done):
+        out.note(f"continued {runs}")
+    else:
+        out.note(f"{name} was not paused; it has {runs}")
 
 
 def _find(connection: Connection, reference: str) -> RunGroup:
