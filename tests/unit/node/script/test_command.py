@@ -401,8 +401,9 @@ def test_open_files_are_read_several_times_a_second(written: Written) -> None:
         return len(looks) == 3
 
     written.writers = OpenWriters(written.folder)
-    written.run.python("import time; time.sleep(60)", terminated=look, writers=written.writers)
-    assert len(looks) == 3
+    text = "import time; time.sleep(600)"
+    ended = written.run.python(text, terminated=look, writers=written.writers)
+    assert (ended.stopped, len(looks)) == (True, 3), f"{ended}: {written.run.stderr.read_text()}"
 
 
 def test_nothing_is_recorded_without_proc(
