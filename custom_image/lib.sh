@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What every step shares. Sourced, never run.
+# Functions for the steps, which source this file.
 #
-# IMAGE_ROOT is put before every path that is read or written (tests use a throw-away root); it is
-# empty on a real machine. Everything else goes through commands found on PATH.
+# IMAGE_ROOT is the prefix of every path that is read or written. It is empty on a real machine;
+# tests set it to a temporary folder. All other changes are made by commands found on PATH.
 
 set -Eeuo pipefail
 IMAGE_ROOT=${IMAGE_ROOT:-}
@@ -16,10 +16,10 @@ source "$IMAGE_DIR/versions.env"
 
 say() { printf '%s\n' "$*"; }
 
-# refuse WHY: end the step with its name. Its fix is what `begin` was given.
+# refuse WHY: exit with an error that names the step, the cause, and the fix given to `begin`.
 refuse() {
   trap - ERR EXIT
-  # The step's own shell says it once, when this one has ended.
+  # In a subshell, print nothing: the step's own shell reports the failure.
   ((BASH_SUBSHELL == 0)) || exit 1
   {
     say "error[R-IMAGE-STEP]: step $STEP failed"
@@ -29,21 +29,21 @@ refuse() {
   exit 1
 }
 
-# begin NAME FIX: from here on, whatever fails ends the step with its name.
+# begin NAME FIX: start a step. From here on, any failing command ends it with `refuse`.
 begin() {
   STEP=$1 FIX=$2
   trap 'refuse "\`${BASH_COMMAND%%$LINE_END*}\` exited $?, line $LINENO of ${BASH_SOURCE[0]##*/}"' ERR
-  # What is no command's exit, such as an unset variable, ends a script without ERR.
+  # Some errors, such as an unset variable, end a script without ERR.
   trap ended EXIT
   say "== $STEP"
 }
 LINE_END=$'\n'
 ended() {
   local code=$?
-  ((code == 0)) || refuse "it ended with exit code $code, see above"
+  ((code == 0)) || refuse "the script exited with code $code; see the output above"
 }
 
-# put FILE [MODE]: write stdin there unless that is what it holds.
+# put FILE [MODE]: write stdin to the file, unless the content is the same.
 put() {
   local path=$IMAGE_ROOT$1 new
   new=$(cat && printf x)
@@ -57,19 +57,19 @@ put() {
   say "   wrote $1"
 }
 
-# installed PACKAGE: its version, empty where it is not installed.
+# installed PACKAGE: print the installed version, or nothing.
 installed() {
   dpkg-query -W -f '${db:Status-Status} ${Version}' "$1" 2>/dev/null | sed -n 's/^installed //p' || true
 }
 
-# is_met PACKAGE[=VERSION]
+# is_met PACKAGE[=VERSION]: succeed if the package is installed, in this version if one is given.
 is_met() {
   local have
   have=$(installed "${1%%=*}")
   [[ -n $have ]] && [[ $1 != *=* || $have == "${1#*=}" ]]
 }
 
-# want PACKAGE[=VERSION] ...: install what is missing or of another version.
+# want PACKAGE[=VERSION] ...: install the packages that are missing or have another version.
 want() {
   local package missing=()
   for package in "$@"; do
@@ -79,11 +79,11 @@ want() {
   say "   installing ${missing[*]}"
   apt-get install -y --no-install-recommends --allow-downgrades "${missing[@]}"
   for package in "${missing[@]}"; do
-    is_met "$package" || refuse "apt-get installed $package, and yet it is not there"
+    is_met "$package" || refuse "apt-get succeeded, but $package is not installed"
   done
 }
 
-# hold PACKAGE ...: no upgrade may move them. What is held stays so.
+# hold PACKAGE ...: exclude the packages from upgrades.
 hold() {
   local held package loose=()
   held=$(apt-mark showhold)
@@ -95,14 +95,14 @@ hold() {
   say "   held ${loose[*]}"
 }
 
-# fetch URL FILE: https only, to a file, never into a shell.
+# fetch URL FILE: download a file over HTTPS.
 fetch() {
   curl --fail --silent --show-error --location --proto =https --proto-redir =https --tlsv1.2 \
     --retry 5 --retry-connrefused --output "$2" "$1"
 }
 
-# key NAME URL FINGERPRINT: the repository's key, in /usr/share/keyrings/NAME.gpg. It must be that
-# one key and no other: a second key in the file would be trusted as well.
+# key NAME URL FINGERPRINT: install a repository's key as /usr/share/keyrings/NAME.gpg. The file must
+# contain this key only, because apt would trust any other key in it too.
 key() {
   local name=$1 url=$2 fingerprint=$3 target=$IMAGE_ROOT/usr/share/keyrings/$1.gpg scratch found
   [[ -s $target ]] && [[ $(fingerprints "$target") == "$fingerprint" ]] && return 0
@@ -111,7 +111,7 @@ key() {
   found=$(fingerprints "$scratch/key")
   if [[ $found != "$fingerprint" ]]; then
     rm -rf "$scratch"
-    refuse "the key of $name is ${found:-unreadable}, not $fingerprint"
+    refuse "the key of $name has the fingerprint ${found:-(unreadable)}, expected $fingerprint"
   fi
   gpg --batch --yes --dearmor --output "$scratch/ring" "$scratch/key"
   mkdir -p "$(dirname "$target")"
@@ -121,14 +121,13 @@ key() {
   say "   key $name is $fingerprint"
 }
 
-# fingerprints FILE: of the primary keys in it, one a line.
+# fingerprints FILE: print the fingerprints of the primary keys in the file, one per line.
 fingerprints() {
   gpg --batch --show-keys --with-colons "$1" 2>/dev/null |
     awk -F: '$1 == "pub" { primary = 1 } $1 == "fpr" && primary { print $10; primary = 0 }' || true
 }
 
-# once NAME TEXT COMMAND...: run it, unless it went well before for the same TEXT. What failed, or
-# was killed half way, is run again.
+# once NAME TEXT COMMAND...: run the command, unless it has succeeded before with the same TEXT.
 once() {
   local stamp=$IMAGE_ROOT/var/lib/runner-image/$1 text=$2
   shift 2
@@ -139,15 +138,15 @@ once() {
   printf '%s' "$text" >"$stamp"
 }
 
-# repository NAME SOURCE PREFERENCES: a source, what may come from it, and its index.
+# repository NAME SOURCE PREFERENCES: add an apt source with its preferences, and read its index.
 repository() {
   put "/etc/apt/sources.list.d/$1.list" <<<"$2"
   put "/etc/apt/preferences.d/$1" <<<"$3"
   once "$1.read" "$2$3" apt-get update
 }
 
-# only ORIGIN PACKAGES: preferences that let nothing but PACKAGES come from a repository. Without
-# it NVIDIA's driver packages (same names, higher versions) would replace Ubuntu's signed ones.
+# only ORIGIN PACKAGES: print apt preferences that allow only PACKAGES from a repository. Otherwise
+# NVIDIA's driver packages (same names, higher versions) would replace Ubuntu's signed ones.
 only() {
   printf 'Package: *\nPin: origin %s\nPin-Priority: -1\n\nPackage: %s\nPin: origin %s\nPin-Priority: 600\n' \
     "$1" "$2" "$1"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Make this Ubuntu machine the VM image: all steps in order, or only those named.
+# Install the VM image on this Ubuntu machine: run all steps in order, or the given ones.
 #   sudo ./provision.sh [STEP ...]        ./provision.sh --list
-# Each step may be repeated; the first that fails ends it, with the step's name.
+# Steps are idempotent. The first failing step ends the script with an error that names it.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -17,7 +17,7 @@ if [[ ${1:-} == --list ]]; then
 fi
 for step in "${@:-${steps[@]}}"; do
   file=$(compgen -G "$here/steps/[0-9][0-9]-$step.sh") || {
-    printf 'error[R-IMAGE-STEP]: there is no step %s\n  why: the steps are %s\n  fix: %s --list\n' \
+    printf 'error[R-IMAGE-STEP]: unknown step %s\n  why: the steps are %s\n  fix: %s --list\n' \
       "$step" "${steps[*]}" "$0" >&2
     exit 2
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prove that this machine is what the image promises. Every check runs; one that fails fails all.
-# It is the validation of the image build, and changes nothing.
+# Check that the packages of the image are installed and work on a GPU. All checks run, also after a
+# failure. This is the validation step of the image build; it changes nothing.
 #   sudo ./verify.sh [CHECK ...]          ./verify.sh --list
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -10,7 +10,7 @@ export LC_ALL=C.UTF-8
 # shellcheck source=versions.env
 source "$here/versions.env"
 
-# A check prints what it found and returns 0, or prints what is wrong and returns 1.
+# A check prints what it found and returns 0, or prints the problem and returns 1.
 
 check_driver() {
   local found
@@ -18,9 +18,9 @@ check_driver() {
     echo "nvidia-smi: ${found:-no answer}"
     return 1
   }
-  [[ -n $found ]] || { echo "nvidia-smi sees no GPU"; return 1; }
+  [[ -n $found ]] || { echo "nvidia-smi finds no GPU"; return 1; }
   [[ $found == *", $NVIDIA_DRIVER_BRANCH."* ]] || {
-    echo "the driver is not of branch $NVIDIA_DRIVER_BRANCH: $found"
+    echo "the driver is not from branch $NVIDIA_DRIVER_BRANCH: $found"
     return 1
   }
   echo "${found//$'\n'/; }"
@@ -30,15 +30,15 @@ check_cuda() {
   local release=${CUDA_SERIES/-/.} found
   found=$(nvcc --version 2>&1) || { echo "nvcc: $found"; return 1; }
   [[ $found == *"release $release,"* ]] || {
-    echo "nvcc is not of CUDA $release: ${found##*$'\n'}"
+    echo "nvcc is not from CUDA $release: ${found##*$'\n'}"
     return 1
   }
   found=$(nvcc -O1 -o "$scratch/square" "$here/probe/square.cu" 2>&1) || {
-    echo "the kernel does not compile: $found"
+    echo "the test kernel does not compile: $found"
     return 1
   }
-  found=$(timeout 120 "$scratch/square" 2>&1) || { echo "the kernel does not run: $found"; return 1; }
-  echo "CUDA $release compiles and runs: $found"
+  found=$(timeout 120 "$scratch/square" 2>&1) || { echo "the test kernel does not run: $found"; return 1; }
+  echo "CUDA $release compiles and runs a kernel: $found"
 }
 
 check_cudnn() {
@@ -49,17 +49,17 @@ check_cudnn() {
   }
   IFS=. read -r major minor patch _ <<<"$CUDNN_VERSION"
   [[ $found == "$((major * 10000 + minor * 100 + patch))" ]] || {
-    echo "cuDNN says $found, and versions.env says $CUDNN_VERSION"
+    echo "the installed cuDNN is $found, versions.env has $CUDNN_VERSION"
     return 1
   }
   echo "cuDNN $major.$minor.$patch"
 }
 
-# The container is made of this machine's own shell and libraries: no registry is asked, and what
-# nvidia-smi sees in it, the toolkit brought there.
+# The container image is made from this machine's own shell and libraries, so no registry is needed.
+# nvidia-smi and the driver's libraries are not in it: NVIDIA's toolkit must add them.
 check_container() {
   local found files
-  files=$(probe_files) || { echo "cannot tell the libraries of sh and nvidia-smi"; return 1; }
+  files=$(probe_files) || { echo "cannot list the libraries of sh and nvidia-smi"; return 1; }
   found=$(tar --create --dereference --directory / --files-from - <<<"$files" 2>"$scratch/tar" |
     docker import - runner-image-probe 2>&1) || {
     echo "docker import: $found $(<"$scratch/tar")"
@@ -70,13 +70,13 @@ check_container() {
   local code=$?
   docker image rm --force runner-image-probe >/dev/null 2>&1
   ((code == 0)) && [[ $found == *"GPU 0"* ]] || {
-    echo "a container sees no GPU: ${found:-no answer}"
+    echo "no GPU in a container: ${found:-no answer}"
     return 1
   }
   echo "in a container: ${found%%$'\n'*}"
 }
 
-# Paths without the leading /: a shell, and what it and nvidia-smi are linked with.
+# Print the paths of a shell and of the libraries that it and nvidia-smi need, without the leading /.
 probe_files() {
   local tool
   tool=$(command -v nvidia-smi) || return 1
@@ -104,7 +104,7 @@ check_holds() {
     grep -qxF "$package" <<<"$held" || { echo "$package is not on hold"; return 1; }
   done
   [[ $(systemctl is-enabled unattended-upgrades.service 2>/dev/null) == masked ]] || {
-    echo "unattended upgrades are on"
+    echo "unattended upgrades are enabled"
     return 1
   }
   echo "kernel, driver, CUDA and cuDNN are on hold; no unattended upgrades"
@@ -126,7 +126,7 @@ trap 'rm -rf "$scratch"' EXIT
 failed=()
 for check in "${@:-${checks[@]}}"; do
   if [[ " ${checks[*]} " != *" $check "* ]]; then
-    text="there is no such check; the checks are ${checks[*]}" code=1
+    text="unknown check; use one of: ${checks[*]}" code=1
   else
     text=$("check_$check")
     code=$?
@@ -140,8 +140,8 @@ for check in "${@:-${checks[@]}}"; do
 done
 if ((${#failed[@]})); then
   {
-    echo "error[R-IMAGE-VERIFY]: the image is not what it promises: ${failed[*]}"
-    echo "  why: the lines FAILED above"
+    echo "error[R-IMAGE-VERIFY]: checks failed: ${failed[*]}"
+    echo "  why: see the lines FAILED above"
     echo "  fix: $here/provision.sh, then $here/verify.sh ${failed[*]}"
   } >&2
   exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the container images that tasks run in. See README.md beside this file.
 set -euo pipefail
-export LC_ALL=C # file names sort the same everywhere: the tag depends on it
+export LC_ALL=C # the tag depends on the order of file names
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 versions=$here/versions.env
@@ -13,11 +13,11 @@ Usage: images/build.sh [OPTION...] FRAMEWORK...|all
        images/build.sh --list | --pin [FRAMEWORK...]
 
   --push [REGISTRY] also push, to REGISTRY/runner/FRAMEWORK:TAG; signs in to *.azurecr.io with az.
-                    Without a host such as NAME.azurecr.io: to the registry of the selected stack
-  --stack NAME      the stack whose registry that is (default: as runner config show says)
-  --no-login        push with the sign-in that the engine already has
-  --engine NAME     docker or podman (default: the first of the two that answers)
-  --force           build although the tag is there
+                    The default is the registry of the selected stack
+  --stack NAME      use the registry of this stack (default: see runner config show)
+  --no-login        do not sign in; use the engine's credentials
+  --engine NAME     docker or podman (default: the first one that runs)
+  --force           build even if the tag exists
   --tag             print the images' names and stop
   --list            print the frameworks and stop
   --pin             pull the base images and write their digests into versions.env
@@ -27,14 +27,14 @@ TEXT
 }
 
 say() { printf '%s\n' "$*" >&2; }
-# fail WHAT FIX
+# fail WHAT FIX [CODE]: print an error and exit.
 fail() {
   say "error: $1"
   say "fix:   $2"
   exit "${3:-1}"
 }
 
-# sha256: of what comes in
+# sha256: hash stdin.
 sha256() {
   if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi
 }
@@ -46,7 +46,7 @@ frameworks() {
   done
 }
 
-# variable FRAMEWORK PART: keras-jax BASE -> the value of KERAS_JAX_BASE
+# variable FRAMEWORK PART: print a value of versions.env, for keras-jax BASE that of KERAS_JAX_BASE.
 variable() {
   local name
   name=$(printf '%s_%s' "$1" "$2" | tr 'a-z-' 'A-Z_')
@@ -55,9 +55,9 @@ variable() {
 
 check_framework() {
   [[ $1 =~ ^[a-z0-9-]+$ && -f $here/$1/Containerfile ]] ||
-    fail "there is no image called '$1'" "one of: $(frameworks | tr '\n' ' ')" 2
+    fail "unknown image '$1'" "use one of: $(frameworks | tr '\n' ' ')" 2
   [ -n "$(variable "$1" BASE)" ] ||
-    fail "versions.env says no base image for '$1'" "add a line such as $(printf '%s' "$1" | tr 'a-z-' 'A-Z_')_BASE=ubuntu:24.04" 2
+    fail "versions.env has no base image for '$1'" "add a line such as $(printf '%s' "$1" | tr 'a-z-' 'A-Z_')_BASE=ubuntu:24.04" 2
 }
 
 base_of() {
@@ -66,7 +66,7 @@ base_of() {
   printf '%s%s' "$(variable "$1" BASE)" "${digest:+@$digest}"
 }
 
-# The content decides the tag, so an image that is there needs no second build.
+# The tag is a hash of the content, so an image whose tag exists is not built again.
 tag_of() {
   (
     cd "$here"
@@ -90,40 +90,40 @@ find_engine() {
       return
     fi
   done
-  fail "no container engine answers (tried: ${engine:-docker podman})" \
-    "start Docker, or install podman; --engine chooses one" 3
+  fail "no container engine is running (tried: ${engine:-docker podman})" \
+    "start Docker, or install podman; select one with --engine" 3
 }
 
-# One token for one push: no admin user, no password, nothing in the process list.
-# Azure's own pages sign Helm and ORAS in this way, with this user name (read 2026-11-21).
+# Sign in with a token that is passed on stdin, so that it is not in the process list. Azure documents
+# this user name for Helm and ORAS (read 2026-11-21).
 sign_in() {
   case $registry in
     *.azurecr.io) ;;
-    *) return ;; # other registries: as the engine is signed in
+    *) return ;; # for other registries, use the engine's credentials
   esac
   command -v az >/dev/null ||
-    fail "no Azure CLI to sign in to $registry with" \
-      "install az, or sign in yourself ($engine login $registry) and add --no-login" 4
+    fail "signing in to $registry needs the Azure CLI" \
+      "install az, or run $engine login $registry and add --no-login" 4
   local token
   token=$(az acr login --name "${registry%%.*}" --expose-token --output tsv --query accessToken) ||
-    fail "az got no token for $registry" \
-      "az login, and ask for the role AcrPush on the registry (operators in Pulumi.<stack>.yaml)" 4
+    fail "az returned no token for $registry" \
+      "run az login; you need the role AcrPush on the registry (operators in Pulumi.<stack>.yaml)" 4
   printf '%s' "$token" | "$engine" login "$registry" \
     --username 00000000-0000-0000-0000-000000000000 --password-stdin >&2 ||
-    fail "$engine could not sign in to $registry" "check that this registry exists and can be reached" 4
+    fail "$engine could not sign in to $registry" "check that the registry exists and is reachable" 4
 }
 
-# `runner` knows the stack: the command on PATH, or this clone's.
+# Ask `runner` for the stack's registry: the command on PATH, or that of this clone.
 find_registry() {
   local runner
   runner=$(command -v runner || true)
   [ -n "$runner" ] || runner=$here/../.venv/bin/runner
   [ -x "$runner" ] ||
-    fail "no runner to ask for the stack's registry" \
-      "make setup, or name the registry: --push NAME.azurecr.io" 3
+    fail "finding the stack's registry needs runner, which is not installed" \
+      "run make setup, or name the registry: --push NAME.azurecr.io" 3
   registry=$("$runner" image registry ${stack:+--stack "$stack"}) ||
-    fail "the stack's registry is not known (see above)" \
-      "do what is said there, or name the registry: --push NAME.azurecr.io" 3
+    fail "cannot find the stack's registry (see above)" \
+      "follow the fix above, or name the registry: --push NAME.azurecr.io" 3
 }
 
 is_local() { "$engine" image inspect "$1" >/dev/null 2>&1; }
@@ -139,11 +139,11 @@ build_one() {
   local framework=$1 name=$2 base
   base=$(base_of "$framework")
   say "$framework: building $name from $base"
-  # shellcheck disable=SC2086  # the flags are words
+  # shellcheck disable=SC2086  # the flags are to be split
   "$engine" build ${RUNNER_IMAGES_BUILD_FLAGS:-} --platform linux/amd64 \
     --build-arg "BASE=$base" --tag "$name" --file "$here/$framework/Containerfile" "$here" >&2 ||
-    fail "$framework: the build of $name failed; its last lines say where" \
-      "the smoke test is the last step: $framework/smoke_test.py says what it wants"
+    fail "$framework: the build of $name failed" \
+      "see the last lines above; the last step is the smoke test, $framework/smoke_test.py"
 }
 
 push_one() {
@@ -152,19 +152,19 @@ push_one() {
   say "$framework: pushing $registry/$name"
   "$engine" push "$registry/$name" >&2 ||
     fail "$framework: $registry/$name could not be pushed" \
-      "check that you may push there (AcrPush); the image itself is built: run this again"
+      "check that you have the role AcrPush, then run this again; the image is built"
 }
 
 make_one() {
   local framework=$1 name
   name=$(name_of "$framework")
   if [ -n "$registry" ] && [ -z "$force" ] && is_remote "$registry/$name"; then
-    say "$framework: $registry/$name is there already"
+    say "$framework: $registry/$name already exists"
     printf '%s\n' "$registry/$name"
     return
   fi
   if [ -z "$force" ] && is_local "$name"; then
-    say "$framework: $name is built already"
+    say "$framework: $name already exists"
   else
     build_one "$framework" "$name"
   fi
@@ -177,12 +177,12 @@ pin_one() {
   base=$(variable "$framework" BASE)
   say "$framework: pulling $base"
   "$engine" pull --platform linux/amd64 "$base" >&2 ||
-    fail "$framework: $base cannot be pulled" "its tag may be gone: choose another in versions.env"
+    fail "$framework: $base cannot be pulled" "the tag may have been deleted: choose another one in versions.env"
   digest=$("$engine" image inspect --format '{{index .RepoDigests 0}}' "$base")
   digest=${digest##*@}
   case $digest in
     sha256:????????????????????????????????????????????????????????????????) ;;
-    *) fail "$framework: $engine says no digest of $base, but '$digest'" "pull it from a registry" ;;
+    *) fail "$framework: $engine has no digest for $base, but '$digest'" "use a base image from a registry" ;;
   esac
   name=$(printf '%s_DIGEST' "$framework" | tr 'a-z-' 'A-Z_')
   sed "s/^$name=.*/$name=$digest/" "$versions" >"$versions.new"
@@ -197,9 +197,9 @@ check_pinned() {
   for framework in "$@"; do
     [ -z "$(variable "$framework" DIGEST)" ] || continue
     [ -z "$registry" ] ||
-      fail "$framework: its base image has no digest, so its tag would not name one content" \
-        "images/build.sh --pin $framework, and commit versions.env" 2
-    say "$framework: its base image has no digest yet (images/build.sh --pin)"
+      fail "$framework: the base image has no digest, so the tag would not identify the content" \
+        "run images/build.sh --pin $framework, and commit versions.env" 2
+    say "$framework: the base image has no digest yet (run images/build.sh --pin)"
   done
 }
 
@@ -218,14 +218,14 @@ while [ $# -gt 0 ]; do
           registry=${2%/}
           shift
           ;;
-        *) stacks=yes ;; # a framework, an option or nothing: the stack's own
+        *) stacks=yes ;; # no registry follows, so use the stack's
       esac
       ;;
     --force) force=yes ;;
     --no-login) login= ;;
     --tag | --list | --pin) action=${1#--} ;;
     --help | -h) usage && exit 0 ;;
-    -*) fail "there is no option $1" "see --help" 2 ;;
+    -*) fail "unknown option $1" "see --help" 2 ;;
     all) while IFS= read -r one; do chosen+=("$one"); done < <(frameworks) ;;
     *) chosen+=("$1") ;;
   esac
@@ -236,11 +236,11 @@ if [ "$action" = list ]; then frameworks && exit 0; fi
 if [ "$action" = pin ] && [ ${#chosen[@]} -eq 0 ]; then
   while IFS= read -r one; do chosen+=("$one"); done < <(frameworks)
 fi
-[ ${#chosen[@]} -gt 0 ] || fail "which image?" "name one, or all: $(frameworks | tr '\n' ' ')" 2
+[ ${#chosen[@]} -gt 0 ] || fail "missing image" "name one or more, or all: $(frameworks | tr '\n' ' ')" 2
 case $registry in
-  http://* | https://*) fail "--push takes a host, not the address $registry" "leave https:// out" 2 ;;
+  http://* | https://*) fail "--push needs a host, not the URL $registry" "remove https://" 2 ;;
 esac
-[ -z "$stack" ] || [ -n "$stacks" ] || fail "--stack is for --push without a registry" "see --help" 2
+[ -z "$stack" ] || [ -n "$stacks" ] || fail "--stack needs --push without a registry" "see --help" 2
 for one in "${chosen[@]}"; do check_framework "$one"; done
 if [ -n "$stacks" ]; then find_registry; fi
 if [ "$action" = tag ]; then

@@ -1,4 +1,4 @@
-"""Print what the installed cuDNN says of itself, as 90102 for 9.1.2."""
+"""Print the version of the installed cuDNN as a number: 90102 for 9.1.2."""
 
 import ctypes
 import sys

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Ubuntu's archive as it was on one day, and nothing that upgrades by itself.
+# Pin Ubuntu's archive to one day, and disable automatic upgrades.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-begin archive "is UBUNTU_SNAPSHOT of versions.env within the last two years? (snapshot.ubuntu.com)"
+begin archive "check that UBUNTU_SNAPSHOT in versions.env is within the last two years (snapshot.ubuntu.com)"
 
-# apt 2.7 knows which repositories have snapshots; those of other vendors are read as they are.
+# apt 2.7 detects which repositories have snapshots; those of other vendors are read as usual.
 put /etc/apt/apt.conf.d/50runner-snapshot <<EOF
 APT::Snapshot "$UBUNTU_SNAPSHOT";
 Acquire::Retries "5";
 DPkg::Lock::Timeout "300";
 EOF
-# A node that upgrades its driver under a running training loses the GPU.
+# An upgrade of the driver during a training makes the GPU unusable.
 put /etc/apt/apt.conf.d/99runner-no-upgrades <<'EOF'
 APT::Periodic::Enable "0";
 APT::Periodic::Update-Package-Lists "0";

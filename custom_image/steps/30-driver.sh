@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# NVIDIA's driver for compute, as Canonical signs it, for the kernel that runs.
+# Install NVIDIA's compute driver, signed by Canonical, for the running kernel.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-begin driver "UBUNTU_IMAGE_VERSION and UBUNTU_SNAPSHOT of versions.env must be of the same days"
+begin driver "set UBUNTU_IMAGE_VERSION and UBUNTU_SNAPSHOT in versions.env to the same date"
 
 branch=$NVIDIA_DRIVER_BRANCH
 packages=(
@@ -17,7 +17,7 @@ mapfile -t driver < <(
     sed -n 's/^installed //p' | grep -v -- '-container' | sort -u || true
 )
 hold "${driver[@]}"
-# Image Builder cannot restart a Linux machine: the module is loaded now, and verify.sh asks it.
+# Image Builder cannot restart a Linux VM, so load the module now; verify.sh needs it.
 if [[ ! -e $IMAGE_ROOT/proc/driver/nvidia/version ]]; then
   modprobe nvidia
   modprobe nvidia-uvm

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The CUDA toolkit, without a driver: NVIDIA's repository may bring nothing else.
+# Install the CUDA toolkit without a driver. Nothing else may come from NVIDIA's repository.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-begin cuda "does NVIDIA's repository have CUDA_VERSION of versions.env? apt-cache madison cuda-toolkit-$CUDA_SERIES"
+begin cuda "set CUDA_VERSION in versions.env to a version of: apt-cache madison cuda-toolkit-$CUDA_SERIES"
 
 key runner-cuda "$CUDA_KEY_URL" "$CUDA_KEY_FINGERPRINT"
 repository runner-cuda \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# cuDNN 9 for CUDA 12, from the repository of the step before.
+# Install cuDNN 9 for CUDA 12, from the repository that the step cuda has added.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-begin cudnn "does NVIDIA's repository have CUDNN_VERSION of versions.env? apt-cache madison libcudnn9-cuda-12"
+begin cudnn "set CUDNN_VERSION in versions.env to a version of: apt-cache madison libcudnn9-cuda-12"
 
 packages=(libcudnn9-cuda-12 libcudnn9-headers-cuda-12 libcudnn9-dev-cuda-12)
 want "${packages[@]/%/=$CUDNN_VERSION}"

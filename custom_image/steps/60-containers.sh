@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Docker from Ubuntu's archive, and NVIDIA's toolkit that brings GPUs into containers.
+# Install Docker from Ubuntu's archive, and NVIDIA's Container Toolkit.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-begin containers "journalctl -u docker says why Docker does not start; the toolkit's version is in versions.env"
+begin containers "run journalctl -u docker if Docker does not start; check NVIDIA_CONTAINER_TOOLKIT_VERSION in versions.env"
 
 want docker.io
 key runner-toolkit "$TOOLKIT_KEY_URL" "$TOOLKIT_KEY_FINGERPRINT"
@@ -14,7 +14,7 @@ packages=(
 )
 want "${packages[@]/%/=$NVIDIA_CONTAINER_TOOLKIT_VERSION}"
 hold docker.io "${packages[@]}"
-# What `nvidia-ctk runtime configure --runtime=docker` writes, and logs that cannot fill the disk.
+# The configuration that `nvidia-ctk runtime configure --runtime=docker` writes, with rotated logs.
 daemon='{
   "log-driver": "local",
   "runtimes": {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# uv, by the hashes of uv.txt.
+# Install uv with the hashes in uv.txt.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-begin uv "uv.txt and UV_VERSION of versions.env must name the same version, as requirements/dev.lock does"
+begin uv "set UV_VERSION in versions.env and the lines of uv.txt to the version in requirements/dev.lock"
 
 want python3-venv
 home=$IMAGE_ROOT$PREFIX/uv
@@ -13,7 +13,7 @@ if [[ ! -x $home/bin/uv || $(cat "$home/requirements" 2>/dev/null) != "$(cat "$I
   cp "$IMAGE_DIR/uv.txt" "$home/requirements"
 fi
 have=$("$home/bin/uv" --version)
-[[ $have == "uv $UV_VERSION"* ]] || refuse "it installed $have, and versions.env says $UV_VERSION"
+[[ $have == "uv $UV_VERSION"* ]] || refuse "uv.txt installs $have, but UV_VERSION in versions.env is $UV_VERSION"
 mkdir -p "$IMAGE_ROOT/usr/local/bin"
 for name in uv uvx; do
   link=$IMAGE_ROOT/usr/local/bin/$name

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# blobfuse2, with which Batch mounts containers.
+# Install blobfuse2, which Batch uses to mount blob containers.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-begin blobfuse "does Microsoft's repository have BLOBFUSE2_VERSION of versions.env? apt-cache madison blobfuse2"
+begin blobfuse "set BLOBFUSE2_VERSION in versions.env to a version of: apt-cache madison blobfuse2"
 
 key runner-microsoft "$MICROSOFT_KEY_URL" "$MICROSOFT_KEY_FINGERPRINT"
 repository runner-microsoft \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The node's health check, what is installed as a list, and no leftovers of the build.
+# Install the health check and a list of the packages, and delete downloaded packages.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-begin health "the folder with these scripts must be whole"
+begin health "restore the missing files of this folder (git checkout custom_image)"
 
 put "$PREFIX/bin/node-health" 0755 <"$IMAGE_DIR/health.sh"
 put "$PREFIX/versions.env" <"$IMAGE_DIR/versions.env"

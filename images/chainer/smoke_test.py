@@ -1,18 +1,18 @@
-"""Trains, saves and reloads a tiny Chainer model. Python 3.8."""
+"""Train, save and reload a tiny Chainer model. Python 3.8."""
 
 import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
-# Chainer asks for CuPy 7, which has no CUDA 11; 7.8 runs on CuPy 9 (its release notes).
+# Chainer requires CuPy 7, which has no CUDA 11. 7.8 also runs on CuPy 9 (its release notes).
 os.environ.setdefault("CHAINER_WARN_VERSION_MISMATCH", "0")
 
 import smoke
 
 
 def train(folder):
-    """One small network; `folder` takes the saved weights."""
+    """Train a small network, and save its weights in `folder`. See `smoke.run`."""
     import chainer
     import numpy as np
 
@@ -49,7 +49,7 @@ def train(folder):
 
 
 def network(chainer):
-    """The same layers before saving and after loading."""
+    """Return the layers, without weights."""
     links = chainer.links
     return chainer.Sequential(
         links.Linear(smoke.FEATURES, 32), chainer.functions.relu, links.Linear(32, smoke.CLASSES)
@@ -57,7 +57,7 @@ def network(chainer):
 
 
 def gpu_name():
-    """The card's name as CUDA says it."""
+    """Return the name of the GPU from CUDA."""
     import cupy
 
     name = cupy.cuda.runtime.getDeviceProperties(0)["name"]

@@ -1,4 +1,4 @@
-"""Trains, saves and reloads a tiny CNTK model. Python 3.5: no f-strings, no annotations."""
+"""Train, save and reload a tiny CNTK model. Python 3.5: no f-strings, no annotations."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ import smoke
 
 
 def train(folder):
-    """One small network; `folder` takes the saved model."""
+    """Train a small network, and save it in `folder`. See `smoke.run`."""
     import cntk
     import numpy as np
 

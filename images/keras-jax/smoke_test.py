@@ -1,4 +1,4 @@
-"""Trains, saves and reloads a tiny Keras model on JAX."""
+"""Train, save and reload a tiny Keras model on JAX."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ import smoke
 
 
 def train(folder):
-    """One small network; `folder` takes the saved model."""
+    """Train a small network, and save it in `folder`. See `smoke.run`."""
     import jax
     import keras
 

@@ -1,4 +1,4 @@
-"""Trains, saves and reloads a tiny PyTorch model."""
+"""Train, save and reload a tiny PyTorch model."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ import smoke
 
 
 def train(folder):
-    """One small network; `folder` takes the saved weights."""
+    """Train a small network, and save its weights in `folder`. See `smoke.run`."""
     import torch
     from torch import nn
 
@@ -43,7 +43,7 @@ def train(folder):
 
 
 def network():
-    """The same layers before saving and after loading."""
+    """Return the layers, without weights."""
     from torch import nn
 
     return nn.Sequential(nn.Linear(smoke.FEATURES, 32), nn.ReLU(), nn.Linear(32, smoke.CLASSES))

@@ -1,7 +1,7 @@
-"""What the smoke tests share: tiny data, the checks, one JSON line. Runs on Python 3.5 to 3.13.
+"""Data and checks for the smoke tests. Runs on Python 3.5 to 3.13.
 
-With RUNNER_REQUIRE_GPU=1 a framework that sees no GPU is a failure: builds run without one, nodes
-set it. Standard library and NumPy only.
+With RUNNER_REQUIRE_GPU=1, a test fails if its framework finds no GPU. Builds run without a GPU, so
+set it on nodes only. Imports only the standard library and NumPy.
 """
 
 import json
@@ -18,11 +18,11 @@ TOLERANCE = 1e-5
 
 
 class SmokeError(Exception):
-    """The image does not do what it is for; the message says which part."""
+    """The framework in the image does not work; the message begins with the failing part."""
 
 
 def data(seed=0):
-    """Points around one centre a class: (COUNT, FEATURES) float32 and labels as int32."""
+    """Return points around one centre per class, float32 (COUNT, FEATURES), and int32 labels."""
     import numpy as np
 
     random = np.random.RandomState(seed)
@@ -33,19 +33,19 @@ def data(seed=0):
 
 
 def largest_difference(before, after):
-    """How far two predictions are apart: zero, or rounding, when a model came back whole."""
+    """Return the largest absolute difference of two predictions, about 0 for the same model."""
     import numpy as np
 
     before, after = np.asarray(before), np.asarray(after)
     if before.shape != after.shape:
         raise SmokeError(
-            "reload: the model answers {} instead of {}".format(after.shape, before.shape)
+            "reload: predictions have the shape {} instead of {}".format(after.shape, before.shape)
         )
     return float(np.max(np.abs(before - after)))
 
 
 def check(report, require_gpu):
-    """Raise SmokeError when `report` (see `run`) shows something broken."""
+    """Raise SmokeError if `report` (see `run`) shows a failure."""
     losses = report["losses"]
     if not all(math.isfinite(loss) for loss in losses):
         raise SmokeError("train: the loss is not a number: {}".format(losses))
@@ -63,17 +63,19 @@ def check(report, require_gpu):
         )
     if require_gpu and not report["gpu"]:
         raise SmokeError(
-            "device: RUNNER_REQUIRE_GPU is set and {} trained on {}".format(
+            "device: RUNNER_REQUIRE_GPU is set, but {} trained on {}".format(
                 report["framework"], report["device"]
             )
         )
 
 
 def run(train):
-    """Call `train(folder)` and print its findings as one JSON line; the exit code.
+    """Call `train(folder)`, print its result as one JSON line, and return the exit code.
 
-    It returns a dict of `framework`, `version`, `device` (what it trained on), `gpu` (bool),
-    `losses` (first to last step) and `reload_difference`. A broken framework raises as it likes.
+    Args:
+        train: saves its model in the folder, and returns a dict of `framework`, `version`,
+            `device`, `gpu` (True if it trained on one), `losses` (of all steps) and
+            `reload_difference`. Its errors are not caught.
     """
     require_gpu = os.environ.get("RUNNER_REQUIRE_GPU", "") not in ("", "0")
     started = time.time()

@@ -1,4 +1,4 @@
-"""Trains, saves and reloads a tiny TensorFlow model: Keras format and SavedModel."""
+"""Train, save and reload a tiny TensorFlow model, in Keras's format and as a SavedModel."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ import smoke
 
 
 def train(folder):
-    """One small network; `folder` takes the saved models."""
+    """Train a small network, and save it in `folder`. See `smoke.run`."""
     import tensorflow as tf
 
     tf.keras.utils.set_random_seed(0)
@@ -32,7 +32,7 @@ def train(folder):
     model.save(path)
     after = tf.keras.models.load_model(path).predict(points, verbose=0)
     model.export(Path(folder) / "saved", verbose=False)
-    saved = tf.saved_model.load(Path(folder) / "saved")  # its variables live as long as it does
+    saved = tf.saved_model.load(Path(folder) / "saved")  # keeps its variables alive
     served = saved.serve(points)
     gpus = tf.config.list_physical_devices("GPU")
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name") if gpus else "cpu"

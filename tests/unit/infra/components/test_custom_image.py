@@ -137,7 +137,7 @@ def test_unexpected_key_is_refused_before_it_is_trusted(machine: Machine):
         (machine.stub / "keys" / "3bf863cc.pub").write_text(f"{keys}\n" if keys else "")
         done = machine.run("provision.sh", "cuda")
         assert done.returncode == 1
-        assert "the key of runner-cuda is" in done.stderr
+        assert "the key of runner-cuda has the fingerprint" in done.stderr
         assert not (machine.root / "usr/share/keyrings").exists()
         assert not any("apt-get" in call for call in machine.calls())
 
@@ -198,7 +198,7 @@ def test_kernel_other_than_that_of_azure_is_refused(machine: Machine):
 def test_unknown_step_is_named_with_the_known_ones(machine: Machine):
     done = machine.run("provision.sh", "cudda")
     assert done.returncode == 2
-    assert "there is no step cudda" in done.stderr
+    assert "unknown step cudda" in done.stderr
     assert machine.run("provision.sh", "--list").stdout.split() == list(STEPS)
     assert machine.calls() == []
 
