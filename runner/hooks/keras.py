@@ -81,7 +81,7 @@ class Checkpoint(_Callback):
         self._epoch_randomness: Any = None
         self._before_validation: tuple[Arrays, dict[str, Any]] | None = None
         self._skip = 0
-        self._trained = 0  # batches, in this process
+        self._trained = 0  # number of batches in this process
         if self._found and self._data:
             self._data.restore(self._found["data"])
 
@@ -124,7 +124,7 @@ class Checkpoint(_Callback):
         self._skip_batches(found)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Save if it is due. The end of a batch would wait for the device."""
+        """Save if it is due. Saving at the end of a batch would wait for the device."""
         del logs
         if self._states is None:
             return
@@ -168,7 +168,7 @@ class Checkpoint(_Callback):
         self._sigterm.raise_deferred()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Save the end too, as steps after the training can be interrupted as well."""
+        """Save the finished training, because later steps of the script may be interrupted."""
         del logs
         if self._states is None:
             return
@@ -198,7 +198,7 @@ class Checkpoint(_Callback):
             nonlocal saved
             # (state, batches) on JAX, which returns (logs, state); (batches) on other backends.
             batches = arguments[-1]
-            if hasattr(batches, "__next__"):  # else Keras has already taken them
+            if hasattr(batches, "__next__"):  # otherwise Keras has already taken them
                 batches = [next(batches) for _ in range(model.steps_per_execution)]
             if saved is not None:
                 state.build_metrics(batches[0])

@@ -1,4 +1,4 @@
-"""The state of a Keras training: the model's variables, callbacks, and iterators of data."""
+"""The state of a Keras training: variables of the model, callbacks, and iterators of data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class OtherModelError(Exception):
-    """The saved state is of another model."""
+    """The saved state belongs to another model."""
 
 
 class Stateful(Protocol):
@@ -56,7 +56,7 @@ class ModelState:
             _assign(variables, saved[name])
 
     def has_metrics(self, saved: Arrays) -> bool:
-        """Return True if the model has as many variables of metrics as the state."""
+        """Return True if the model and the state have the same number of metric variables."""
         return len(self._model.metrics_variables) == len(saved)
 
     def build_metrics(self, batch: Any) -> None:
@@ -83,7 +83,11 @@ class ModelState:
 
 
 def stateful(thing: Any) -> Stateful:
-    """Return the state of an object by its methods, or of a callback. Raise TypeError."""
+    """Return the state of an object with such methods, or of a callback.
+
+    Raises:
+        TypeError: the object has no state that can be saved.
+    """
     for take, put in (("get_state", "set_state"), ("state_dict", "load_state_dict")):
         if hasattr(thing, take) and hasattr(thing, put):
             return _ByMethods(getattr(thing, take), getattr(thing, put))
@@ -108,7 +112,7 @@ class CountedBatches:
         self._before: deque[tuple[int, Any]] = deque()
 
     def batches(self, done: int) -> Iterator[Any]:
-        """Yield the iterator's batches; before them the first one `done` times, to be skipped."""
+        """Yield the first batch `done` times, to be skipped, then all batches of the iterator."""
         while True:
             self._before.append((self._given, self._state.state()))
             try:
@@ -133,17 +137,17 @@ class CountedBatches:
 
 
 class CallbackCounters:
-    """The numbers and arrays of a callback; its texts may be paths of this node."""
+    """The numbers and arrays of a callback. Its strings may be paths of this node."""
 
     def __init__(self, callback: Any) -> None:
         self._values: dict[str, Any] = callback.__dict__
 
     def get_state(self) -> dict[str, Any]:
-        """Return them."""
+        """Return the numbers and arrays by attribute."""
         return {name: value for name, value in self._values.items() if _is_number(value)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Set them."""
+        """Set the attributes."""
         self._values.update(state)
 
 
@@ -166,7 +170,7 @@ class _ByMethods:
 
 
 class _ByAttributes:
-    """A callback, whose state is its attributes that are plain values or arrays."""
+    """Access to the attributes of a callback that are plain values or arrays."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing
@@ -190,7 +194,8 @@ def _is_plain(value: Any) -> bool:
 def _global_seeds(used: bool | None) -> list[Any]:
     """Return the state of Keras's global generator, which `keras.random` uses without a seed.
 
-    `used` None includes it if it was used in this process; else `used` decides.
+    Args:
+        used: include it. None: include it if it was used in this process.
     """
     try:
         state: Any = importlib.import_module("keras.src.backend.common.global_state")

@@ -35,7 +35,7 @@ _NAMED_LINE = re.compile(r"\bline (\d+)")
 
 
 class OutputLimit:
-    """How much of the outputs the notebook keeps; `cell_bytes` of each cell at most."""
+    """The limit of the outputs that the notebook keeps: at most `cell_bytes` per cell."""
 
     def __init__(self, cell_bytes: int = CELL_BYTES, notebook_bytes: int = NOTEBOOK_BYTES) -> None:
         self._cell_bytes = cell_bytes
@@ -44,17 +44,17 @@ class OutputLimit:
         self.is_exceeded = False
 
     def start_cell(self) -> None:
-        """Count the outputs of the next cell."""
+        """Start to count the outputs of the next cell."""
         self._left -= self._used
         self._used = 0
         self.is_exceeded = False
 
     def clear(self) -> None:
-        """Forget the outputs of this cell, which it has cleared."""
+        """Reset the count of this cell after it has cleared its outputs."""
         self._used = 0
 
     def take(self, size: int) -> int:
-        """Return how many of these bytes are kept; after the first refusal, none."""
+        """Return how many of these bytes are kept. After the first refusal, none are."""
         if self.is_exceeded:
             return 0
         kept = max(min(size, self._cell_bytes - self._used, self._left - self._used), 0)
@@ -63,7 +63,7 @@ class OutputLimit:
         return kept
 
     def notice(self, run_id: str) -> str:
-        """Return what the notebook says in place of the rest."""
+        """Return the text that replaces the rest of the outputs."""
         whole = self._left - self._used <= 0
         what = "outputs of this notebook are" if whole else "output of this cell is"
         size = NOTEBOOK_BYTES if whole else self._cell_bytes
@@ -74,7 +74,7 @@ class OutputLimit:
 
 
 def limit_message(message: Dict[str, Any], limit: OutputLimit, run_id: str) -> bool:  # noqa: UP006
-    """Shorten an output to what the notebook keeps. Return False if it keeps nothing of it."""
+    """Shorten an output to the limit. Return False if nothing of it is kept."""
     kind, content = message["msg_type"], message["content"]
     if kind == "clear_output":
         limit.clear()
@@ -108,14 +108,14 @@ def describe_failure(
     error: str,
     traceback: List[str],  # noqa: UP006
 ) -> str:
-    """Return which cell failed, the line of its source, and the error.
+    """Return a text with the cell that failed, the line of its source, and the error.
 
     Args:
-        name: the notebook.
-        count: the number that the notebook shows beside the cell, in `In [3]`.
+        name: the file name of the notebook.
+        count: the execution number of the cell, as in `In [3]`.
         source: the source of the cell.
-        error: such as `ValueError: no data`.
-        traceback: the parts of IPython's traceback; the first arrow is in the cell.
+        error: for example `ValueError: no data`.
+        traceback: the parts of IPython's traceback; the first arrow marks the line of the cell.
     """
     text = _ESCAPES.sub("", "\n".join(traceback))
     found = _FAILED_LINE.search(text) or _NAMED_LINE.search(text)
@@ -150,7 +150,7 @@ def _hide(value: Any, secrets: List[str]) -> Any:  # noqa: UP006
 
 
 class ForwardedSignal:
-    """SIGTERM is for the kernel, whose code may save its state; the notebook is saved at once."""
+    """Forwards SIGTERM to the kernel, whose code may save its state, and saves the notebook."""
 
     def __init__(self) -> None:
         self.is_requested = False
@@ -166,7 +166,7 @@ class ForwardedSignal:
 
 
 def _client_class(base: Any, run_sync: Callable[[Any], Any]) -> Any:
-    """Return papermill's client, with limited outputs, and a notebook saved while a cell runs."""
+    """Return a subclass of papermill's client that limits outputs and saves while a cell runs."""
 
     class Client(base):
         limit = OutputLimit()
@@ -202,7 +202,7 @@ def _client_class(base: Any, run_sync: Callable[[Any], Any]) -> Any:
 
 
 class Saver:
-    """Saves the notebook, less often if that takes long."""
+    """Saves the notebook, less often if saving is slow."""
 
     def __init__(self, save: Callable[[], None]) -> None:
         self._save = save
@@ -210,7 +210,7 @@ class Saver:
         self.is_due = False
 
     def save(self, **_: object) -> None:
-        """Save now, or leave it to `save_regularly` if that was done a moment ago."""
+        """Save now; if the last save was a moment ago, leave it to `save_regularly`."""
         began = time.monotonic()
         if began < self._next_at:
             self.is_due = True
@@ -221,7 +221,7 @@ class Saver:
         self._next_at = time.monotonic() + min(took_s * SAVE_SHARE, SAVE_EVERY_S)
 
     async def save_regularly(self, termination: ForwardedSignal) -> None:
-        """Save until cancelled: every few seconds, and once when the process is terminated."""
+        """Save every few seconds and once on termination, until cancelled."""
         saved_at, was_requested = time.monotonic(), False
         while True:
             await asyncio.sleep(0.2)
@@ -234,14 +234,14 @@ class Saver:
 
 
 class _WholeFiles:
-    """How papermill writes: a file replaces the one before only once it is complete."""
+    """Papermill's writer, which replaces a file only once the new one is complete."""
 
     def __init__(self, part: Path) -> None:
         self._part = part
 
     def write(self, text: str, path: str) -> None:
         self._part.write_text(text, encoding="utf-8")
-        os.replace(self._part, path[len(_SCHEME) :])  # noqa: PTH105 - says what it is
+        os.replace(self._part, path[len(_SCHEME) :])  # noqa: PTH105 - both are strings
 
     def pretty_path(self, path: str) -> str:
         return path[len(_SCHEME) :]
@@ -276,10 +276,10 @@ def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noq
             try:
                 return client.execute()
             finally:
-                del nb_man.save  # the last version is always saved
+                del nb_man.save  # so that the last version is always saved
 
     engines.papermill_engines.register("runner", Engine)
-    # In the folder of the logs, which is none of outputs.
+    # In the folder of the logs, which is not exported as outputs.
     logs = Path(os.environ.get("RUNNER_METRICS_FILE") or output).parent
     iorw.papermill_io.register(_SCHEME, _WholeFiles(logs / f".{output.name}.part"))
     try:
@@ -306,7 +306,7 @@ def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noq
 
 
 def _describe_death(name: str, output: Path) -> str:
-    """Return in which cell the kernel ended."""
+    """Return a text with the cell in which the kernel ended."""
     cells = json.loads(output.read_text(encoding="utf-8"))["cells"]
     begun = [
         cell

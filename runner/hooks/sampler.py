@@ -57,7 +57,7 @@ def _applies(dimension: dict[str, Any], params: dict[str, Any]) -> bool:
 
 
 def _distribution(optuna: Any, dimension: dict[str, Any]) -> Any:
-    """Return the distribution of a dimension, or None if TPE has none like it."""
+    """Return Optuna's distribution for a dimension, or None if there is none."""
     kind, known = dimension["kind"], optuna.distributions
     if kind == "rows":
         return known.CategoricalDistribution([json.dumps(row) for row in dimension["rows"]])
@@ -70,7 +70,7 @@ def _distribution(optuna: Any, dimension: dict[str, Any]) -> Any:
 
 
 def _frozen(optuna: Any, space: list[dict[str, Any]], trial: dict[str, Any]) -> Any:
-    """Return a trial as Optuna knows it, or None if it is of no use to the sampler."""
+    """Return a trial in Optuna's format, or None if the sampler cannot use it."""
     state, curve = trial["state"], [(step, value) for step, value in trial["curve"]]
     finite = [(step, value) for step, value in curve if math.isfinite(value)]
     states = optuna.trial.TrialState
@@ -103,7 +103,7 @@ def _frozen(optuna: Any, space: list[dict[str, Any]], trial: dict[str, Any]) -> 
             value=value,
             intermediate_values=dict(finite),
         )
-    except ValueError:  # parameters outside of the space, which was changed
+    except ValueError:  # the space was changed, and the parameters are outside of it
         return None
 
 

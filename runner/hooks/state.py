@@ -1,4 +1,4 @@
-"""Save and load states, each of which is written completely or not at all, and random states.
+"""Save and load states atomically, and read and set random states.
 
 FOLDER/state-00000012/manifest.json    name, size and SHA-256 of every other file
 FOLDER/state-00000012/...              the files of the caller
@@ -252,7 +252,7 @@ def read_state(states: StateFolder) -> Any:
     if newest is None:
         return None
     with (newest / FILE).open("rb") as source:
-        return pickle.load(source)  # noqa: S301 - from the run's own folder, as its code is
+        return pickle.load(source)  # noqa: S301 - it is the run's own folder
 
 
 def save_state(
@@ -286,7 +286,7 @@ def write_state(folder: Path, state: Any) -> None:
 
 
 def random_states() -> dict[str, Any]:
-    """Return the present states of Python and of the libraries that are imported."""
+    """Return the random states of Python and of imported libraries, by name."""
     states: dict[str, Any] = {"python": random.getstate()}
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:

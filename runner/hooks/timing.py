@@ -1,4 +1,4 @@
-"""The times at which a hook saves: at an interval, and on SIGTERM before the machine goes away."""
+"""Decide when a hook saves: at an interval, and on SIGTERM before the node is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 INTERVAL_VARIABLE = "RUNNER_CHECKPOINT_INTERVAL"
 INTERVAL_S = 10.0
-SHARE = 0.02  # of the time that saving may take if no interval is given
+SHARE = 0.02  # of the time, for saving, if no interval is given
 
 
 class SaveInterval:
@@ -64,7 +64,7 @@ class DeferredSigterm:
         self._previous: Any = None
 
     def install(self) -> None:
-        """Handle SIGTERM, if this is the main thread and SIGTERM is not ignored on purpose."""
+        """Handle SIGTERM if this is the main thread and SIGTERM is not ignored."""
         if self._installed or threading.current_thread() is not threading.main_thread():
             return
         previous = signal.getsignal(signal.SIGTERM)

@@ -37,7 +37,7 @@ _torch: Any = importlib.import_module("torch")
 
 
 class OtherPartsError(Exception):
-    """The saved state has other parts than this Checkpoint."""
+    """The saved state has different parts from this Checkpoint."""
 
 
 class Checkpoint:

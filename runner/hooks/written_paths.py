@@ -1,8 +1,8 @@
-"""Record where a Python process of the script writes outside of the task's folder.
+"""Record the paths outside of the task's folder to which a Python process of the script writes.
 
-Every Python that the script starts imports this, under another name, as its `sitecustomize`. It is
-therefore short, and valid in every Python 3. Libraries that open files by themselves are asked for
-the paths that they are given (WRITERS), and of another program its arguments are recorded.
+Every Python process of the script imports this, under another name, as its `sitecustomize`. It is
+therefore short, and valid in every Python 3. The paths come from audit events, from the arguments
+of libraries that write without Python (WRITERS), and from the arguments of other programs.
 """
 
 import os
@@ -12,13 +12,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_PATHS = 1000  # of one process
-MAX_OF_FOLDER = 50  # then the folder is recorded, and everything new in it counts
+MAX_PATHS = 1000  # per process
+MAX_OF_FOLDER = 50  # with more, the folder is recorded, for everything new in it
 MORE = "more"  # the last line where there are more paths
-ARGUMENT = "argument "  # before a path that only a command has
-MAX_WORDS, MAX_TEXT, MAX_PATH = 200, 100000, 1000  # of a command, of a word, of a path in it
-# Functions that write without Python, by module: the position and name of the path, and what they
-# append to it.
+ARGUMENT = "argument "  # before a path from the arguments of a program
+# Words in a command, characters in a word, and characters in a path in it.
+MAX_WORDS, MAX_TEXT, MAX_PATH = 200, 100000, 1000
+# Functions that write without Python, by module: position and name of the path argument, and the
+# suffixes that they add to it.
 _TF_SUFFIXES = (".index", ".data-00000-of-00001")
 WRITERS = {
     "torch.serialization": (("save", 1, "f", ("",)),),
@@ -46,42 +47,42 @@ _EVENTS = frozenset((
 ))  # fmt: skip
 _SHELL = {ord(each): " " for each in ";|&()<>`\n\t"}
 _SHELL.update((ord(each), "") for each in "\"'")
-# Folders of everybody, which are never recorded as a whole.
+# Shared folders, which are never recorded as a whole.
 _SHARED = frozenset(
     ("/", "/tmp", "/var", "/var/tmp", "/home", "/root", "/opt", "/mnt", "/media", "/srv")  # noqa: S108
 )
-# Of other interpreters and of the system; a folder of caches is hidden, or has such a name.
+# Files of interpreters and of the system. Folders of caches are hidden or have one of these names.
 _NEVER = ("/dev/", "/proc/", "/sys/")
 _CACHES = ("/.", "/__pycache__/", "/site-packages/", "/dist-packages/")
 
 
 def install(record: str, ignored: "list[str]") -> None:
-    """Append to the file `record` each path that is opened for writing, made, or renamed to.
+    """Append each path that is opened for writing, created or renamed to, to the file `record`.
 
     Args:
-        record: a file, whose lines are paths with NUL for a line end, some after ARGUMENT, and
-            MORE.
-        ignored: folders of which nothing is recorded, beside those of Python itself.
+        record: the file. Its lines are paths, in which NUL stands for a line end. Paths from
+            arguments follow ARGUMENT. The last line is MORE if there were too many.
+        ignored: folders whose paths are not recorded, in addition to those of Python itself.
     """
     if not hasattr(sys, "addaudithook"):
         return  # before Python 3.8
     paths = WrittenPaths(record, [sys.prefix, sys.base_prefix] + ignored)  # noqa: RUF005
-    events = _EVENTS  # also when the interpreter ends
+    events = _EVENTS  # a local name remains while the interpreter ends
 
     def on_event(event: str, args: "tuple[object, ...]") -> None:
         if event not in events:
-            return  # first, as there may be millions
-        try:  # noqa: SIM105 - this imports next to nothing
+            return  # checked first, because there may be millions of events
+        try:  # noqa: SIM105 - contextlib would have to be imported
             paths.on_event(event, args)
         except (OSError, ValueError, TypeError, AttributeError):
-            pass  # nothing may fail because of this; others may be of a handler of the script
+            pass  # the script must not fail because of this
 
     sys.addaudithook(on_event)
     sys.meta_path.insert(0, WriterFinder(paths.note))
 
 
 class WrittenPaths:
-    """The record of one process."""
+    """Writes the record of one process."""
 
     def __init__(self, record: str, ignored: "list[str]") -> None:
         self._record = record
@@ -110,7 +111,7 @@ class WrittenPaths:
             self._note_command(args[1], args[2] if event == "subprocess.Popen" else None)
 
     def note(self, path: object, must_be_new: bool = False, mark: str = "") -> None:
-        """Record a path, after a mark."""
+        """Record a path, preceded by `mark`."""
         if isinstance(path, int) or len(self._seen) > MAX_PATHS + 1:
             return
         text = os.fsdecode(path) if isinstance(path, (str, bytes)) else str(path)
@@ -131,7 +132,7 @@ class WrittenPaths:
         self._seen.add(text)
         if len(self._seen) > MAX_PATHS + 1:
             text = MORE
-        # Opened anew, as the script may close descriptors that it does not know.
+        # Opened each time, because the script may close all descriptors.
         file = os.open(self._record, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(file, os.fsencode(text.replace("\n", "\0")) + b"\n")
@@ -139,7 +140,7 @@ class WrittenPaths:
             os.close(file)
 
     def _note_command(self, words: "list[Any]", folder: "Any") -> None:
-        """Record the arguments of a program that may be paths, also in a command of a shell."""
+        """Record arguments of a program that may be paths, including those in a shell command."""
         here = os.path.abspath(os.fsdecode(folder or os.getcwd()))  # noqa: PTH100, PTH109
         is_elsewhere = not os.path.join(here, "").startswith(self._below)  # noqa: PTH118
         is_shell = os.fsdecode(words[0]).endswith("sh")

@@ -1,7 +1,7 @@
-"""Checkpoints for scripts that save none: adapters of frameworks, called by their own functions.
+"""Checkpoints for scripts that save none: one adapter per framework, which wraps its functions.
 
-The `sitecustomize` of `runner.node.script.workspace` installs `imports.py` in each Python of the
-script. When the script imports a framework, `calls.py` changes a function of it. `place.py` finds
-the folder of a training. Nothing here is for users. On a node, the package has another name, so
-that no package of a user collides with it. Python 3.8 can run it.
+Start with `imports.py`: the `sitecustomize` of `runner.node.script.workspace` installs it in each
+Python process of the script. When the script imports a framework, `calls.py` wraps a function of
+it. `place.py` chooses the folder of a training. This package is not for users. On a node it has
+another name, so that it cannot collide with a user's package. It supports Python 3.8.
 """

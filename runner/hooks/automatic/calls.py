@@ -1,7 +1,7 @@
-"""Ask an adapter before each call of a function of a framework.
+"""Call an adapter before each call of a framework's function.
 
 An adapter is a module of this package with `prepare(bound)`. It may change the arguments of the
-call, and may return a function to call afterwards. Its errors are a warning, never the script's.
+call, and may return a function to call afterwards. Its errors become warnings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.hooks.automatic import place
 
 
 def change(framework: Any, name: str, methods: tuple[str, ...], adapter: str) -> None:
-    """Let the methods of the class of this name ask the adapter first."""
+    """Wrap these methods of the class `name` so that the adapter is called first."""
     try:
         changed = getattr(framework, name)
         for method in methods:
@@ -34,7 +34,7 @@ def ask_first(original: Callable[..., Any], adapter: str) -> Callable[..., Any]:
         finish = None
         try:
             bound = signature.bind(*args, **kwargs)
-            # Not before, as the framework is imported only now.
+            # Imported here, because the framework is imported only now.
             prepare = importlib.import_module(f"{__package__}.{adapter}").prepare
             finish = prepare(bound)
             args, kwargs = bound.args, bound.kwargs

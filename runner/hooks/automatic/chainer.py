@@ -1,4 +1,4 @@
-"""`Trainer.run` of Chainer: saves snapshots of the trainer, and loads the newest one before it."""
+"""Adapter for Chainer's `Trainer.run`: loads the newest snapshot first, then saves snapshots."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _Extension: Any = _chainer.training.Extension
 
 
 class SnapshotExtension(_Extension):
-    """Saves a snapshot of the trainer when it is due, after an iteration."""
+    """Saves a snapshot of the trainer after an iteration if one is due."""
 
     trigger = 1, "iteration"
-    priority = -1000  # after the extensions of the script, as they are saved too
+    priority = -1000  # after the script's extensions, whose state is saved too
     default_name = _NAME
 
     def __init__(self, states: StateFolder) -> None:
@@ -41,7 +41,7 @@ class SnapshotExtension(_Extension):
         self.is_off = False
 
     def initialize(self, trainer: Any) -> None:
-        """Handle SIGTERM from now on, and go on with the random states of the snapshot."""
+        """Handle SIGTERM from now on, and restore the random states of the snapshot."""
         del trainer
         self.sigterm.install()
         if self._found is not None:
@@ -58,7 +58,11 @@ class SnapshotExtension(_Extension):
         self.sigterm.raise_deferred()
 
     def save(self, trainer: Any, *, finished: bool = False) -> None:
-        """Save; `finished`: the trigger that ends the training has fired, and will not again."""
+        """Save a snapshot.
+
+        Args:
+            finished: the trigger that ends the training has fired; it does not fire again.
+        """
 
         def write(folder: Path) -> None:
             _chainer.serializers.save_npz(str(folder / _FILE), trainer)
@@ -76,7 +80,10 @@ for _name in ("initialize", "save_if_due", "save"):
 
 
 def prepare(bound: Any) -> Callable[[], None] | None:
-    """Add the extension, and load the snapshot, unless the script did or processes train."""
+    """Add the extension and load the newest snapshot.
+
+    Nothing is done if the script has a snapshot extension itself or trains on several processes.
+    """
     trainer: Any = bound.arguments["self"]
     updater = trainer.updater
     if updater.iteration or "Multiprocess" in type(updater).__name__:
@@ -113,7 +120,7 @@ def prepare(bound: Any) -> Callable[[], None] | None:
 
 
 def _load(path: Path, trainer: Any, optimizers: dict[str, Any]) -> None:
-    """Load the snapshot. Raise ValueError before any change if it is of another model."""
+    """Load the snapshot. Raise ValueError before any change if the model is another one."""
     numpy: Any = importlib.import_module("numpy")
     with numpy.load(str(path), allow_pickle=True) as saved:  # from the run's own folder
         for name, optimizer in optimizers.items():

@@ -1,4 +1,4 @@
-"""`fit` of Keras 3: adds the checkpoint hook as last callback."""
+"""Adapter for Keras 3's `fit`: adds the checkpoint hook as the last callback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WITH_COUNTERS = (
 
 
 class FitCheckpoint(Checkpoint):
-    """The hook, whose errors do not stop the training."""
+    """The checkpoint hook; its errors do not stop the training."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -27,7 +27,7 @@ class FitCheckpoint(Checkpoint):
         self.sigterm = self._sigterm
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restore the model, and say so."""
+        """Restore the model, and print a line about it."""
         params: Any = self.params or {}
         last: int = params.get("epochs") or 0
         resumed = ""
@@ -39,7 +39,7 @@ class FitCheckpoint(Checkpoint):
         place.say_start("the training with Keras", resumed)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Skip the completed batches, also if the metrics have no variables yet."""
+        """Skip the completed batches, even if the metrics have no variables yet."""
         found = self._found
         if found is not None and len(found["metrics"]) != len(self.model.metrics_variables):
             found["metrics"] = ModelState(self.model).metrics()
@@ -78,7 +78,7 @@ def prepare(bound: Any) -> None:
 
 
 def _build(model: Any, x: Any, y: Any) -> None:
-    """Create the variables, which Keras on TensorFlow does in the first batch."""
+    """Create the variables. Keras on TensorFlow otherwise creates them in the first batch."""
     try:
         if hasattr(x, "element_spec"):
             batch = next(iter(x))

@@ -1,8 +1,8 @@
-"""`fit` of Keras 2 (`tf_keras`, and `tf.keras` before TensorFlow 2.16): adds a callback that saves.
+"""Adapter for Keras 2's `fit` (`tf_keras`, and `tf.keras` before TensorFlow 2.16).
 
-TensorFlow draws random numbers in a compiled function from a state that nobody can set. So the
-order of arrays in memory is found again by reading the batches of earlier epochs, and dropout has
-other numbers after a resume.
+It adds a callback that saves. The random state of a compiled TensorFlow function cannot be set.
+Therefore, after a resume, the order of arrays in memory is reproduced by reading the batches of the
+earlier epochs, and dropout draws other numbers.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class KerasTraining:
     """One call of `fit`: saves its state when it is due, and restores it.
 
     Args:
-        states: the folder.
-        callbacks: those of the script that count.
+        states: the folder of the states.
+        callbacks: the script's callbacks with counters.
         data: the argument `x` of `fit`.
-        in_memory: arrays, which Keras shuffles in one iterator for all epochs.
+        in_memory: the data are arrays, which Keras shuffles in one iterator for all epochs.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class KerasTraining:
         self._epochs: list[int] = self._found["epochs"] if self._found else []
         self._skip = 0
         self._is_in_epoch = False
-        self._metrics: Any = None  # before a validation resets them
+        self._metrics: Any = None  # copied before a validation resets them
         self._steps_per_epoch: int | None = None
         self.model: Any = None
         self.sigterm = DeferredSigterm()
         self.is_off = False
 
     def begin(self, params: dict[str, Any]) -> None:
-        """Restore the model, and let the training begin with the epoch that was interrupted."""
+        """Restore the model, and begin with the epoch that was interrupted."""
         self.sigterm.install()
         self._steps_per_epoch = params.get("steps")
         found, last = self._found, params.get("epochs") or 0
@@ -93,7 +93,7 @@ class KerasTraining:
         self._step = step + self._batches_per_call()
 
     def begin_validation(self) -> None:
-        """Save if it is due, with the metrics of the training."""
+        """Save if it is due, with the metrics of the training, which a validation resets."""
         if self._is_in_epoch:
             self._metrics = [v.numpy() for v in self._variables()["metrics"]]
             self._save_if_due()
@@ -109,7 +109,7 @@ class KerasTraining:
         self._save_if_due()
 
     def end(self) -> None:
-        """Save the end too, as steps after the training can be interrupted as well."""
+        """Save the finished training, because later steps of the script may be interrupted."""
         if self._found is None:
             self._save(stopped=bool(self.model.stop_training))
         self.model._training_state = None
@@ -118,7 +118,7 @@ class KerasTraining:
         self.sigterm.remove()
 
     def _build(self) -> None:
-        """Create the weights, which a model without an input has after its first batch."""
+        """Create the weights, which a model without an input shape has after its first batch."""
         if self.model.built:
             return
         if hasattr(self._data, "element_spec"):
@@ -154,12 +154,12 @@ class KerasTraining:
         model.train_function = resume
 
     def _restore_metrics(self, train: Any, iterator: Any, found: dict[str, Any]) -> None:
-        """Restore the metrics of an incomplete epoch, which tracing the function creates."""
+        """Restore the metrics of an incomplete epoch. Tracing the train function creates them."""
         try:
             if hasattr(train, "get_concrete_function"):
                 train.get_concrete_function(iterator)
             self._assign(found, ("metrics",))
-        except Exception as err:  # noqa: BLE001 - the training is the same without them
+        except Exception as err:  # noqa: BLE001 - metrics do not change the training
             logger.warning("the metrics of the epoch do not include its first batches: %s", err)
 
     def _assign(self, found: dict[str, Any], names: tuple[str, ...]) -> None:
@@ -177,7 +177,7 @@ class KerasTraining:
         metrics = [variable for metric in model.metrics for variable in metric.variables]
         trained = model.trainable_variables
         variables: list[Any]
-        if hasattr(optimizer, "_create_all_weights"):  # of before Keras 2.11
+        if hasattr(optimizer, "_create_all_weights"):  # before Keras 2.11
             optimizer._create_all_weights(trained)
             hyper = [value for _, value in sorted(getattr(optimizer, "_hyper", {}).items())]
             variables = [*optimizer.weights, *(v for v in hyper if hasattr(v, "assign"))]
@@ -230,7 +230,7 @@ for _name in ("begin", "begin_epoch", "begin_batch", "begin_validation", "end_ep
 
 
 class _FirstEpoch:
-    """What Keras asks for the epoch and batch to begin with."""
+    """The object that Keras asks for the epoch and batch to begin with."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
@@ -246,13 +246,17 @@ class _FirstEpoch:
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033 - Python 3.8
 def _callback_class(callbacks: str) -> Any:
-    """Return a callback that calls a KerasTraining, for this package of Keras."""
+    """Return the class of a callback that calls a KerasTraining.
+
+    Args:
+        callbacks: the module with the base class, which differs between packages of Keras.
+    """
     base: Any = sys.modules[callbacks].Callback
 
     class CallbackOfTraining(base):
         def __init__(self, training: KerasTraining) -> None:
             super().__init__()  # pyright: ignore[reportUnknownMemberType]
-            self._supports_tf_logs = True  # else all values are copied after each batch
+            self._supports_tf_logs = True  # otherwise Keras copies all values after each batch
             self._training = training
 
         def set_model(self, model: Any) -> None:
@@ -297,7 +301,7 @@ def prepare(bound: Any) -> None:
         path = getattr(each, "filepath", None) or "/"
         if type(each).__name__ == "BackupAndRestore" or place.is_inside(path):
             return
-    # `keras.src.engine.training`, or without `src`, and of `tf_keras` or of TensorFlow's own Keras.
+    # `keras.src.engine.training`, in some versions without `src`; also of tf_keras and TensorFlow.
     package = next(
         kind.__module__.rpartition(".engine.")[0]
         for kind in type(model).__mro__
@@ -322,7 +326,7 @@ def prepare(bound: Any) -> None:
 
 
 def _first_of(data: Any) -> Any:
-    """Return the first row of an array, or of each in a list or dict."""
+    """Return the first row of an array, or of each array in a list or dict."""
     parts: Any = data
     if isinstance(data, dict):
         return {name: parts[name][:1] for name in parts}

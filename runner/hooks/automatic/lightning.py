@@ -1,7 +1,7 @@
-"""`Trainer.fit` of Lightning: saves its checkpoints, and passes the newest one to it.
+"""Adapter for Lightning's `Trainer.fit`: saves its checkpoints, and passes the newest one to it.
 
-Lightning neither saves random states nor finds its place in the data of an epoch. So both are saved
-beside its checkpoint, and batches that were trained are read again and skipped.
+Lightning saves neither random states nor the position in the data of an epoch. Both are saved
+beside its checkpoint. After a resume, completed batches are read again and skipped.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from runner.hooks.timing import DeferredSigterm, SaveInterval
 _FILE = "lightning.ckpt"
 _WHAT = "the training with Lightning"
 _lightning: Any = sys.modules.get("lightning.pytorch") or sys.modules["pytorch_lightning"]
-# Of this class, as such callbacks are called last.
+# A subclass of Checkpoint, because Lightning calls these callbacks last.
 _Callback: Any = _lightning.callbacks.Checkpoint
 
 
 class LightningCheckpoint(_Callback):
-    """Saves a checkpoint of the trainer when it is due, after a batch or an epoch.
+    """Saves a checkpoint of the trainer after a batch or an epoch if one is due.
 
     Args:
-        several: it trains on several processes, which decide together.
+        several: several processes train, so they must save at the same step.
     """
 
     def __init__(self, *, several: bool = False) -> None:
@@ -44,8 +44,8 @@ class LightningCheckpoint(_Callback):
         self._found: dict[str, Any] | None = None
         self._interval = SaveInterval()
         self._epoch: dict[str, Any] = {}
-        self._is_iterated = True  # before the start of an epoch, as the first one is
-        self._is_due = False  # at the next batch after which it can be saved
+        self._is_iterated = True  # True before an epoch starts, as at the beginning
+        self._is_due = False  # at the next batch after which saving is possible
         self.sigterm = DeferredSigterm()
         self.is_off = False
         self._common = ranks.CommonSaves(self._interval, self.sigterm) if several else None
@@ -68,7 +68,7 @@ class LightningCheckpoint(_Callback):
         self._found, self._epoch = None, found["epoch"]
         fetcher = trainer.fit_loop._data_fetcher
         _set_epoch(fetcher, trainer.fit_loop.epoch_progress.current.processed)
-        # Where the epoch began before its iterator was made, making it draws random numbers again.
+        # If the state is older than the epoch's iterator, making the iterator draws numbers.
         restore_random_states(self._epoch["randomness"])
         iter(fetcher)
         if self._epoch["is_iterated"]:
@@ -79,7 +79,7 @@ class LightningCheckpoint(_Callback):
         restore_random_states(found["randomness"])
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Go on with the random states at the end of the last epoch."""
+        """Restore the random states of the end of the last epoch."""
         del pl_module
         found, self._found = self._found, None
         if found is not None:
@@ -93,7 +93,7 @@ class LightningCheckpoint(_Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save if it is due, between two steps of the optimizer."""
+        """Save if it is due and no gradients are being accumulated."""
         del pl_module, outputs, batch
         self._decide()
         done = batch_idx + 1
@@ -104,7 +104,7 @@ class LightningCheckpoint(_Callback):
             self.sigterm.raise_deferred()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Save if it is due, and at the end."""
+        """Save if it is due or the training is finished."""
         del pl_module
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         self._decide(now=bool(last))
@@ -115,7 +115,10 @@ class LightningCheckpoint(_Callback):
             self.sigterm.raise_deferred()
 
     def _decide(self, *, now: bool = False) -> None:
-        """Set `_is_due`, the same on all ranks; not guarded, as the others wait."""
+        """Set `_is_due` to the same value on all ranks.
+
+        It is not guarded: if it failed on one rank only, the others would wait for ever.
+        """
         if self._common is None:
             self._is_due = not self.is_off and (self.sigterm.requested or self._interval.due)
             return
@@ -135,11 +138,11 @@ class LightningCheckpoint(_Callback):
             self.save_of_ranks(trainer, state)
 
     def save(self, trainer: Any, state: dict[str, Any]) -> None:
-        """Save."""
+        """Save a state of a single process."""
         self._write(state, trainer.save_checkpoint)
 
     def save_of_ranks(self, trainer: Any, state: dict[str, Any]) -> None:
-        """Save on rank 0 what all ranks return, without waiting for each other."""
+        """Save the states of all ranks on rank 0. The ranks do not wait for the write."""
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         if ranks.rank() == 0:
             io = trainer.strategy.checkpoint_io
@@ -165,7 +168,7 @@ for _name in ("on_train_start", "on_train_epoch_start", "save", "save_of_ranks")
 
 
 def _set_epoch(fetcher: Any, epoch: int) -> None:
-    """Tell samplers the epoch, which they shuffle by. Lightning does so after `on_train_start`."""
+    """Set the epoch of samplers, which shuffle by it. Lightning sets it after `on_train_start`."""
     for loader in fetcher.combined_loader.flattened:
         batches: Any = getattr(loader, "batch_sampler", None)
         samplers: list[Any] = [getattr(loader, "sampler", None), batches]
@@ -176,7 +179,10 @@ def _set_epoch(fetcher: Any, epoch: int) -> None:
 
 
 def prepare(bound: Any) -> Callable[[], None] | None:
-    """Add the callback, and resume, unless the script does or processes train in another way."""
+    """Add the callback and resume.
+
+    Nothing is done if the script resumes by itself, or trains with an unsupported strategy.
+    """
     given: dict[str, Any] = bound.arguments
     trainer: Any = given["self"]
     if given.get("ckpt_path") or trainer.fast_dev_run:
@@ -194,7 +200,7 @@ def prepare(bound: Any) -> Callable[[], None] | None:
     if newest is not None:
         given["ckpt_path"] = str(newest / _FILE)
         if "weights_only" in bound.signature.parameters:
-            given["weights_only"] = False  # as trusted as the code of the run
+            given["weights_only"] = False  # the run's own checkpoint is trusted
     trainer.callbacks.append(callback)
     place.say_start(_WHAT, "from its newest checkpoint" if newest is not None else "")
     return _finish(trainer, callback)
@@ -209,7 +215,7 @@ def _finish(trainer: Any, callback: LightningCheckpoint) -> Callable[[], None]:
 
 
 def _prepare_ranks(trainer: Any, settings: Any) -> Callable[[], None] | None:
-    """Do the same on each rank; they can agree when the trainer has connected them."""
+    """Prepare a training on several ranks, which agree once the trainer has connected them."""
     launcher: Any = trainer.strategy.launcher
     is_known = type(trainer.strategy).__name__ == "DDPStrategy" and (
         launcher is None or type(launcher).__name__ == "_SubprocessScriptLauncher"
@@ -236,7 +242,7 @@ def _prepare_ranks(trainer: Any, settings: Any) -> Callable[[], None] | None:
         if found[1] is not None:
             path = str(found[1] / _FILE)
             if "weights_only" in inspect.signature(load).parameters:
-                args, kwargs = (), {"weights_only": False}  # as trusted as the code of the run
+                args, kwargs = (), {"weights_only": False}  # the run's own checkpoint is trusted
         if ranks.rank() == 0:
             place.say_start(_WHAT, "from its newest checkpoint" if found[1] is not None else "")
         return load(path, *args, **kwargs)

@@ -1,14 +1,14 @@
-"""The folder of each training, and what is said to the user.
+"""Choose the folder of each training, and print messages to the user.
 
-$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/claim-<run>-<attempt>    the pid of its process
-$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/variables                digests, to say what differs
+$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/claim-<run>-<attempt>    pid of the process
+$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/variables                digests of the key's parts
 $RUNNER_CHECKPOINT_DIR/automatic/<key>-1/parallel                   several ran at the same time
-$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/keras-1-<settings>/...   its first call of fit
+$RUNNER_CHECKPOINT_DIR/automatic/<key>-<k>/keras-1-<settings>/...   the first call of fit
 
-A training must never start from the state of another one. Therefore the key stands for the command
-line and the variables that the script has set for this process, k counts processes of the same key
-in one attempt, and the settings of the training are part of the name. Processes of one key that run
-at the same time may come in another order in the next attempt, so none of these resumes.
+A training must never start from the state of another one. Therefore the key is a digest of the
+command line and of the variables that the script has set for this process, k counts the processes
+with this key in one attempt, and the settings of the training are part of the name. Processes with
+the same key that run at the same time do not resume: their order may differ in the next attempt.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ VARIABLES = "variables"  # a file with digests of the command and of each variab
 SWITCH = "`checkpoints: {automatic: false}` in train.yaml switches this off"
 HOW = "save its state to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
 SCRIPT_OF = b"RUNNER_SCRIPT_OF="  # of `runner.node.script.command`
-# Variables of shells and launchers, which have other values in the next attempt.
+# Variables of shells and launchers, whose values differ between attempts.
 _VOLATILE = re.compile(
     r"_|SHLVL|PWD|OLDPWD|MASTER_.*|TORCHELASTIC_.*|RANK|LOCAL_.*|GROUP_.*|ROLE_.*|WORLD_SIZE"
     r"|NODE_RANK|ACCELERATE_.*|FORK_LAUNCHED|JPY_.*|COLUMNS|LINES|WINDOWID|SSH_.*"
 )
-MAX_TRAININGS = 50  # of one framework in a process, as each one's state is kept
+MAX_TRAININGS = 50  # of one framework in a process; the state of each is kept
 
-_process_folders: dict[int, Path | None] = {}  # by process, as forks share them
+_process_folders: dict[int, Path | None] = {}  # by pid, because a fork inherits them
 _adopted = False
 _counts: dict[str, int] = {}
 _said: set[str] = set()
 
 
 def say(text: str) -> None:
-    """Write a line for the user, once in this process."""
+    """Print a line for the user, once per process."""
     if text not in _said:
         _said.add(text)
         sys.stderr.write(f"runner: {text}\n")
@@ -54,7 +54,7 @@ def say(text: str) -> None:
 
 
 def warn(adapter: str, err: BaseException) -> None:
-    """Say that the training continues without checkpoints."""
+    """Report that the training continues without checkpoints."""
     reason = " ".join(str(err).split())[:300]
     say(
         f"automatic checkpoints of {adapter} are off, and the training goes on without: "
@@ -63,21 +63,21 @@ def warn(adapter: str, err: BaseException) -> None:
 
 
 def say_start(what: str, resumed: str = "") -> None:
-    """Say that a training is saved, and where it resumes."""
+    """Report that a training is saved, and from where it resumes."""
     if resumed:
         say(f"{what} resumes {resumed}")
     say(f"{what} is saved as it goes on, and resumes after an eviction; {SWITCH}")
 
 
 def say_several() -> None:
-    """Say that a training on several processes or devices is not saved."""
+    """Report that a training on several processes or devices is not saved."""
     say(f"a training on several processes is not saved by itself: {HOW}")
 
 
 def guarded(adapter: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a callback whose first error is a warning, and its last call.
+    """Return a callback's method whose first error becomes a warning and turns the callback off.
 
-    The callback has `is_off`, and `sigterm`, a DeferredSigterm.
+    The callback has the attributes `is_off` and `sigterm`, a DeferredSigterm.
     """
 
     @functools.wraps(method)
@@ -89,7 +89,7 @@ def guarded(adapter: str, method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *args, **kwargs)
         except Exception as err:
             if requested and not self.sigterm.requested:
-                raise  # by the script's own handler of SIGTERM
+                raise  # from the script's own handler of SIGTERM
             self.is_off = True
             warn(adapter, err)
             self.sigterm.remove()
@@ -98,7 +98,7 @@ def guarded(adapter: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checkpoint_root() -> Path | None:
-    """Return $RUNNER_CHECKPOINT_DIR, or None where the script itself saves something in it."""
+    """Return $RUNNER_CHECKPOINT_DIR, or None if the script itself saves in it."""
     given = os.environ.get(FOLDER_VARIABLE)
     if not given:
         return None
@@ -108,13 +108,13 @@ def checkpoint_root() -> Path | None:
 
 
 def is_distributed() -> bool:
-    """Return True in one of several processes that train together, of which nothing is known."""
+    """Return True if the environment describes several processes that train together."""
     sizes = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "RUNNER_NODES")
     return any(os.environ.get(name, "1") != "1" for name in sizes) or _has_tensorflow_cluster()
 
 
 def _has_tensorflow_cluster() -> bool:
-    """Return True unless TF_CONFIG is missing, or names this process alone."""
+    """Return True if TF_CONFIG names other processes than this one."""
     text = os.environ.get("TF_CONFIG")
     if text is None:
         return False
@@ -126,7 +126,7 @@ def _has_tensorflow_cluster() -> bool:
 
 
 def is_on_several_nodes() -> bool:
-    """Return True if the folder of checkpoints is another one for some of the ranks."""
+    """Return True if the ranks do not share one folder of checkpoints."""
     return os.environ.get("RUNNER_NODES", "1") != "1"
 
 
@@ -158,12 +158,12 @@ def training_folder(kind: str, settings: Any, *, of_ranks: bool = False) -> Path
     folder = base / f"{kind}-{number}-{digest(text)}"
     others = list(base.glob(f"{kind}-{number}-*"))
     if _adopted and len(others) == 1 and others[0] != folder:
-        others[0].rename(folder)  # `runner resume` with other parameters
+        others[0].rename(folder)  # after `runner resume` with other parameters
     return folder
 
 
 def process_folder(*, of_ranks: bool = False) -> Path | None:
-    """Return the folder of this process, which no other training in this attempt uses."""
+    """Return the folder of this process, or None. No other process uses it in this attempt."""
     pid = os.getpid()
     if pid not in _process_folders:
         _counts.clear()
@@ -177,7 +177,7 @@ def process_folder(*, of_ranks: bool = False) -> Path | None:
 
 
 def _claim(root: Path) -> Path | None:
-    """Return the next folder of this command line, or None if several processes use it at once."""
+    """Return the next folder for this command line; None if several processes run it at once."""
     global _adopted  # noqa: PLW0603 - of this process
     name = f"claim-{os.environ.get('RUNNER_RUN_ID')}-{os.environ.get('RUNNER_ATTEMPT')}"
     own = own_environment()
@@ -186,11 +186,11 @@ def _claim(root: Path) -> Path | None:
     pairs = (word.partition("=") for word in _portable(own[1:]))
     known = {VARIABLES: command, **{variable: digest(value) for variable, _, value in pairs}}
     _adopted = _adopt(root, key)
-    parallel = root / f"{key}-1" / "parallel"  # goes with the folder if that is adopted
+    parallel = root / f"{key}-1" / "parallel"  # moves with the folder if another run adopts it
     for k in range(1, 10_000):
         folder = root / f"{key}-{k}"
         if k == 1 and not folder.exists():
-            with suppress(OSError, ValueError, AttributeError):  # a damaged record
+            with suppress(OSError, ValueError, AttributeError):  # the record is damaged
                 _say_what_differs(root, known, name)
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -216,7 +216,7 @@ def _claim(root: Path) -> Path | None:
 
 
 def _say_what_differs(root: Path, known: dict[str, str], claim: str) -> None:
-    """Say which variable keeps this process from the folder of an earlier attempt."""
+    """Report the variable whose change prevents resuming from an earlier attempt."""
     for record in root.glob(f"*/{VARIABLES}"):
         earlier: dict[str, str] = json.loads(record.read_text() or "{}")
         if earlier.get(VARIABLES) == known[VARIABLES] and not (record.parent / claim).exists():
@@ -226,10 +226,10 @@ def _say_what_differs(root: Path, known: dict[str, str], claim: str) -> None:
 
 
 def own_environment() -> list[str]:
-    """Return what this process was started with, and the command of the run was not.
+    """Return how this process's environment differs from that of the run's command.
 
-    Variables such as `FOLD=1 python train.py`, and the working directory. Nothing where there is no
-    /proc, or a parent has ended.
+    That is variables, as of `FOLD=1 python train.py`, and the working directory. The list is empty
+    if there is no /proc or a parent has ended.
     """
     try:
         first, pid = os.getpid(), os.getppid()
@@ -257,12 +257,12 @@ def _is_held(claim: Path) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, ValueError, OverflowError):
-        return True  # of another user, or being written
-    return pid != os.getpid()  # else this process has replaced its program
+        return True  # it belongs to another user, or is being written
+    return pid != os.getpid()  # otherwise this process has replaced its program
 
 
 def _adopt(root: Path, key: str) -> bool:
-    """Use the only folder if another run made it: `runner resume` may have changed arguments."""
+    """Use the only folder if another run made it: `runner resume` may change the arguments."""
     found = sorted(root.glob("*-*")) if root.is_dir() else []
     ours = f"claim-{os.environ.get('RUNNER_RUN_ID')}-"
     if len(found) != 1 or any(one.name.startswith(ours) for one in found[0].glob("claim-*")):
@@ -273,7 +273,7 @@ def _adopt(root: Path, key: str) -> bool:
 
 
 def portable_path(path: str | os.PathLike[str]) -> str:
-    """Return the path with names for the folders that differ between nodes."""
+    """Return the path with variables for the folders that differ between nodes."""
     return next(_portable([os.path.abspath(os.fspath(path))]))  # noqa: PTH100
 
 
@@ -296,14 +296,15 @@ def _portable(words: list[str]) -> Iterator[str]:
 
 
 def digest(text: str) -> str:
-    """Return a name for the text."""
+    """Return a short digest of the text, for a file name."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def mirror(source: Path, target: Path, last: str, names: set[str]) -> None:
-    """Make `target` hold these files of `source`; the file `last` refers to the others.
+    """Copy these files of `source` to `target`, and delete others there.
 
-    At any time, the files that `last` refers to are complete.
+    The file `last` refers to the others, so it is written last: at any time, the files that it
+    refers to are complete.
     """
     target.mkdir(parents=True, exist_ok=True)
     for name in sorted(names - {last}):
@@ -315,7 +316,7 @@ def mirror(source: Path, target: Path, last: str, names: set[str]) -> None:
 
 
 def _put(source: Path, target: Path) -> None:
-    """Copy a file that is not written in place any more, without a copy where that is possible."""
+    """Link a file that is not written any more, or copy it if linking is impossible."""
     if target.exists() and target.stat().st_mtime_ns == source.stat().st_mtime_ns:
         return
     part = target.with_name(f".part-{os.getpid()}")

@@ -1,7 +1,7 @@
-"""What the processes of one training agree on by torch.distributed: where to resume, when to save.
+"""Decide with torch.distributed from where all ranks resume, and when they save.
 
-Only rank 0 writes, and all ranks load what it has chosen. A rank that waits for one that does not
-come would wait for ever. Therefore every rank asks at the same steps, also one whose hook failed.
+Only rank 0 writes, and all ranks load the state that it has chosen. A collective call waits until
+all ranks have made it. Therefore every rank calls at the same steps, even if its hook has failed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from runner.hooks.automatic import place
 from runner.hooks.timing import DeferredSigterm, SaveInterval
 
-CHECK_EVERY_S = 0.5  # as each check exchanges a message
-MAX_STEPS = 1000  # between two checks
+CHECK_EVERY_S = 0.5  # each check exchanges a message
+MAX_STEPS = 1000  # at most, between two checks
 
 
 def gather(value: Any) -> list[Any]:
-    """Return the values of all ranks; each must call this."""
+    """Return the values of all ranks. Every rank must call it."""
     distributed: Any = importlib.import_module("torch.distributed")
     values: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(values, value)
@@ -27,23 +27,26 @@ def gather(value: Any) -> list[Any]:
 
 
 def rank() -> int:
-    """Return the number of this process."""
+    """Return the rank of this process."""
     return importlib.import_module("torch.distributed").get_rank()
 
 
 def of_first(adapter: str, choose: Callable[[], Any]) -> Any:
-    """Return on all ranks what rank 0 chooses, or None if that fails."""
+    """Call `choose` on rank 0. Return its result on all ranks, or None if it fails."""
     chosen = None
     if rank() == 0:
         try:
             chosen = choose()
-        except Exception as err:  # noqa: BLE001 - the others wait for an answer
+        except Exception as err:  # noqa: BLE001 - the other ranks wait for an answer
             place.warn(adapter, err)
     return gather(chosen)[0]
 
 
 class CommonSaves:
-    """The steps after which all ranks save: rank 0 has the interval, any may get SIGTERM."""
+    """Chooses the steps after which all ranks save.
+
+    They save at the interval of rank 0, and when any rank has got SIGTERM.
+    """
 
     def __init__(self, interval: SaveInterval, sigterm: DeferredSigterm) -> None:
         self._interval = interval
@@ -55,11 +58,11 @@ class CommonSaves:
         """One of the ranks cannot save any more, so none does."""
 
     def is_due(self, *, failed: bool, now: bool = False) -> bool:
-        """Return the same on all ranks; to be called by each after each step.
+        """Return True if all ranks are to save now. Every rank must call it after each step.
 
         Args:
             failed: this rank cannot save any more.
-            now: all ranks ask at this step.
+            now: check at this step, whatever the interval. It must be the same on all ranks.
         """
         self._steps += 1
         if self.has_failed or not (now or self._steps >= self._check_at):

@@ -1,4 +1,4 @@
-"""`tf.train.CheckpointManager`: keeps its folder, from which the script restores."""
+"""Adapter for `tf.train.CheckpointManager`: keeps a copy of its folder, and restores it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from runner.hooks.automatic import place
 
-_STATE = "checkpoint"  # the file that names the others
-_folders: dict[str, Path] = {}  # of the managers, and where they are kept
+_STATE = "checkpoint"  # the file that lists the others
+_folders: dict[str, Path] = {}  # by folder of a manager, where its copy is
 
 
 def prepare(bound: Any) -> Callable[[], None] | None:
-    """Restore the folder of a new manager; copy it after `save`."""
+    """Restore the folder of a new manager, and copy it after `save`."""
     given: dict[str, Any] = bound.arguments
     if "directory" in given:
         _restore(str(given["directory"]))

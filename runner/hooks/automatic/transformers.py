@@ -1,4 +1,4 @@
-"""`Trainer.train` of Hugging Face: saves its checkpoints, and passes the newest one to it."""
+"""Adapter for Hugging Face's `Trainer.train`: saves checkpoints, and passes the newest one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHAT = "the training with Hugging Face's Trainer"
 
 
 class TrainerCheckpoint(_Callback):
-    """Saves a checkpoint of the Trainer when it is due, after a step."""
+    """Saves a checkpoint of the Trainer after a step if one is due."""
 
     def __init__(self, trainer: Any, states: StateFolder) -> None:
         self._trainer = trainer
@@ -49,7 +49,7 @@ class TrainerCheckpoint(_Callback):
             self.sigterm.raise_deferred()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save the end too, as an evaluation after it can be interrupted as well."""
+        """Save the finished training, because a later evaluation may be interrupted."""
         del args, control
         if self._common is None:
             self.save(state.global_step)
@@ -58,7 +58,10 @@ class TrainerCheckpoint(_Callback):
         self.sigterm.remove()
 
     def _end_step_together(self, step: int, *, now: bool = False) -> None:
-        """Do the same on all ranks; not guarded, as the others wait."""
+        """Save on all ranks or on none.
+
+        It is not guarded: if it failed on one rank only, the others would wait for ever.
+        """
         assert self._common is not None  # noqa: S101
         if self._common.is_due(failed=self.is_off, now=now):
             others = ranks.gather(self.random_files())
@@ -73,13 +76,13 @@ class TrainerCheckpoint(_Callback):
             self.sigterm.remove()
 
     def random_files(self) -> dict[str, bytes]:
-        """Return the files of the random states of this rank."""
+        """Return the files with the random states of this rank, by name."""
         with tempfile.TemporaryDirectory() as folder:
             self._trainer._save_rng_state(folder)
             return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
     def save(self, step: int, others: list[dict[str, bytes]] | None = None) -> None:
-        """Save, with the files of all ranks."""
+        """Save the Trainer's checkpoint, with the random states of the other ranks."""
         if step == self._saved_at:
             return
         with self._interval.saving():
@@ -91,13 +94,13 @@ class TrainerCheckpoint(_Callback):
         self._saved_at = step
 
     def _write(self, folder: Path, others: list[dict[str, bytes]]) -> None:
-        """Save as the Trainer does, but in this folder, and without what it does around that."""
+        """Write the Trainer's checkpoint to this folder, without its side effects elsewhere."""
         trainer, args = self._trainer, self._trainer.args
         changed: dict[str, Any]
         changed = {"push_to_hub": False, "save_total_limit": None, "save_only_model": False}
         if self._common is not None:
-            changed["save_strategy"] = "no"  # else it waits for the other ranks
-            trainer.store_flos = _nothing  # as this does
+            changed["save_strategy"] = "no"  # otherwise it waits for the other ranks
+            trainer.store_flos = _nothing  # waits for the other ranks too
         before = {name: getattr(args, name, None) for name in changed}
         best = trainer.state.best_model_checkpoint
         trainer._get_output_dir = functools.partial(_same, str(folder))
@@ -135,7 +138,7 @@ for _name in ("on_train_begin", "random_files", "save"):
 
 
 def prepare(bound: Any) -> Callable[[], None] | None:
-    """Add the callback, and resume, unless the script does or the case is a special one."""
+    """Add the callback and resume, unless the script resumes by itself or cannot be saved."""
     given: dict[str, Any] = bound.arguments
     trainer: Any = given["self"]
     args = trainer.args
