@@ -213,6 +213,10 @@ def device_name() -> str:
     """Return the device that the back end of Keras trains on, such as `gpu:0`."""
     import keras
 
+    if keras.backend.backend() == "torch":  # which has no list of devices in Keras
+        import torch
+
+        return "gpu:0" if torch.cuda.is_available() else "cpu:0"
     return next(iter(keras.distribution.list_devices()), "cpu")
 
 
