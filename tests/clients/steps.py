@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 POLL_S = 0.05
 MANAGER = f"{sys.executable} {Path(__file__).with_name('manager.py')}"
 _resources: dict[str, Callable[[], None]] = {}

@@ -117,7 +117,7 @@ def emulate(data_dir: Path, *options: str, umask: int = -1) -> Generator[Emulati
         yield emulation
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         log.close()
 
 

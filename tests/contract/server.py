@@ -40,7 +40,7 @@ MACHINE: dict[str, Any] = {
     "nodeAgentSKUId": "batch.node.ubuntu 24.04",
 }
 POOL: dict[str, Any] = {"vmSize": "standard_d2s_v3", "virtualMachineConfiguration": MACHINE}
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 POLL_S: Any = 0.05  # declared as int, but the SDK accepts any number
 T = TypeVar("T")
 

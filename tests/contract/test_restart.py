@@ -56,7 +56,7 @@ def process(data_dir: Path, *options: str) -> Generator[tuple[subprocess.Popen[s
         yield started, client_for(line.split()[2])
     finally:
         started.kill()
-        started.wait(60)
+        started.wait(120)
         if started.stdout is not None:
             started.stdout.close()
 
@@ -230,7 +230,7 @@ def test_tasks_inherit_only_the_named_variables(tmp_path: Path) -> None:
         names = {line.partition("=")[0] for line in things.text(job_id, task_id).splitlines()}
     finally:
         started.terminate()
-        started.wait(60)
+        started.wait(120)
         if started.stdout is not None:
             started.stdout.close()
     assert {"PATH", "PASSED_ONE", "AZ_BATCH_TASK_ID"} <= names

@@ -144,7 +144,7 @@ def test_log_as_json_has_requests_and_events(tmp_path: Path) -> None:
         eventually(lambda: '"path": "/jobs"' in log.read_text())
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     requests = [line for line in lines if line.get("path") == "/jobs"]
     assert [(one["method"], one["status"]) for one in requests] == [("POST", 201)]

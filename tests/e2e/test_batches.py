@@ -167,14 +167,14 @@ def test_printed_commands_complete_a_move(cli: Cli, script: Write, tmp_path: Pat
     first = cli.start(*move, "third")
     until(lambda: batch.get_job(started["job_id"]).state == "disabling")
     second = cli.start(*move, OTHER)
-    refused = first.communicate(timeout=60)[1]
+    refused = first.communicate(timeout=180)[1]
     second.kill()
     second.communicate()
     assert "error[R-JOB-MOVED]" in refused, refused
     fix = refused.partition("  fix: ")[2].partition("\n")[0]
     again = cli.start(*shlex.split(fix)[1:])
     (tmp_path / "gate").touch()
-    assert again.wait(60) == 0, again.communicate()
+    assert again.wait(180) == 0, again.communicate()
     until(lambda: states(cli, sweep) == {"succeeded": 3})
     assert OTHER in {row["pool"] for row in cli.json("ps", "--group", sweep)}
 

@@ -127,18 +127,18 @@ def test_tensorboard_shows_a_running_run_and_its_event_files(
     try:
         assert board.stdout is not None
         url = board.stdout.readline().strip()
-        until(lambda: len(_scalars(url, f"{live}/script/tb", "val/loss")) == 10, timeout_s=90)
-        until(lambda: len(_scalars(url, live, "val/loss")) == 10, timeout_s=60)
+        until(lambda: len(_scalars(url, f"{live}/script/tb", "val/loss")) == 10)
+        until(lambda: len(_scalars(url, live, "val/loss")) == 10)
         kept = f"{live}/script/checkpoints"
-        until(lambda: len(_scalars(url, kept, "val/loss")) == 10, timeout_s=60)
+        until(lambda: len(_scalars(url, kept, "val/loss")) == 10)
         assert len(_scalars(url, run_id, "val/loss")) == 10
         cli.ok("exec", live, "--", "sh", "-c", 'touch "$RUNNER_OUTPUT_DIR/stop"')
     finally:
         board.send_signal(signal.SIGINT)
-        board.wait(timeout=60)
+        board.wait(timeout=120)
     assert board.returncode == 0
     assert list((cli.home / "tensorboard").iterdir()) == []
-    until(lambda: "succeeded" in cli.run("show", live).stdout, timeout_s=60)
+    until(lambda: "succeeded" in cli.run("show", live).stdout)
     over = extras.json(cli, "export", live, "--to", "tensorboard", "--uri", tmp_path / "over")
     found = sorted(
         str(path.relative_to(over["where"])) for path in Path(over["where"]).rglob("*.[sk]*t*")

@@ -72,7 +72,7 @@ def filled(words: str, runs: Mapping[str, str], case: FixCase) -> list[str]:
 
 
 def error_of(cli: Cli, words: list[str]) -> dict[str, str]:
-    done = cli.run(*words, timeout_s=100)
+    done = cli.run(*words, timeout_s=300)
     if done.returncode == 0:
         return {}
     code = done.stderr.partition("error[")[2].partition("]")[0]

@@ -98,7 +98,7 @@ def test_shell_runs_commands_and_leaves_no_key_and_no_user(
     )
     assert (done.returncode, done.stdout) == (3, "code\n"), done.stderr
     assert list((session_home / "ssh").iterdir()) == []
-    until(lambda: cli.run("show", running).stdout.count("succeeded"), timeout_s=60)
+    until(lambda: cli.run("show", running).stdout.count("succeeded"))
     over = cli.run("exec", running, "--", "true")
     assert (over.returncode, "R-REACH-ENDED" in over.stderr) == (2, True)
     assert f"runner logs {running}" in over.stderr

@@ -92,14 +92,14 @@ def test_run_evicted_many_times_ends_with_the_same_weights(own_cli: Cli, tmp_pat
     evicted: list[int] = []
     while len(evicted) < EVICTIONS:
         last = evicted[-1] if evicted else 0
-        until(lambda last=last: starts(proof)[-1:] and starts(proof)[-1][0] > last, timeout_s=90)
+        until(lambda last=last: starts(proof)[-1:] and starts(proof)[-1][0] > last)
         attempt, _, node = starts(proof)[-1]
         time.sleep(chance.uniform(0, 2))
         notice_s = chance.choice([0, 0, 0.5, 1.0])
         if evict_now(own_cli, node, notice_s, away_s=0.5):
             evicted.append(attempt)
     (proof / "gate").touch()
-    shown = ended(own_cli, run_id, timeout_s=180)
+    shown = ended(own_cli, run_id, timeout_s=600)
     context = f"seed {SEED}: evicted {evicted}, starts {starts(proof)}"
     assert shown["state"] == "succeeded", context
     assert not (proof / "torn").exists(), context
@@ -154,14 +154,14 @@ def test_killed_mnist_run_ends_with_the_same_weights(
     run_id = own_cli.json("train", folder, *sets, "--detach")["run_id"]
     killed: set[int] = set()
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
-        script = until(lambda: script_of(run_id, killed), timeout_s=120)
+        script = until(lambda: script_of(run_id, killed))
         assert script is not None
         before = script.states()
-        until(lambda script=script, before=before: script.states() - before, timeout_s=120)
+        until(lambda script=script, before=before: script.states() - before)
         time.sleep(chance.uniform(0, 2))
         script.process.send_signal(number)
         killed.add(script.process.pid)
-    shown = ended(own_cli, run_id, timeout_s=240)
+    shown = ended(own_cli, run_id, timeout_s=600)
     context = json.dumps(shown["attempts"])
     assert (shown["state"], len(shown["attempts"])) == ("succeeded", 6), context
     own_cli.ok("files", "get", run_id, "model.weights.h5", "--output-dir", tmp_path / "killed")

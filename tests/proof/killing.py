@@ -103,7 +103,7 @@ class Killer:
         if process.poll() is None:
             self._kill(process, moment)
             self.done.kills[moment.name] = self.done.kills.get(moment.name, 0) + 1
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
 
     def _kill(self, process: subprocess.Popen[str], moment: Moment) -> None:
         if moment.victim == "script" and (pid := self.pid()) is not None:

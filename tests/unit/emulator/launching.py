@@ -89,7 +89,7 @@ def in_executor(
     return asyncio.run(main())
 
 
-async def eventually(condition: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
+async def eventually(condition: Callable[[], bool], what: str, limit_s: float = 180.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"did not happen in time: {what}"

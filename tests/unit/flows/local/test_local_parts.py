@@ -297,7 +297,7 @@ def test_lock_is_exclusive_and_released(tmp_path: Path) -> None:
     held, waited = threading.Event(), threading.Event()
 
     def second() -> None:
-        held.wait(60)
+        held.wait(120)
         with file_lock(tmp_path / "lock", what="x", timeout_s=60, on_wait=waited.set):
             order.append("second")
 
@@ -305,9 +305,9 @@ def test_lock_is_exclusive_and_released(tmp_path: Path) -> None:
     thread.start()
     with file_lock(tmp_path / "lock", what="x", timeout_s=1):
         held.set()
-        assert waited.wait(60)
+        assert waited.wait(120)
         order.append("first")
-    thread.join(60)
+    thread.join(120)
     assert order == ["first", "second"]
 
 
@@ -355,7 +355,7 @@ def test_concurrent_installations_of_azurite_run_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     program = azurite.ensure_azurite(paths, ignore_progress)
     assert program.script.is_file()
     assert (tmp_path / "count").read_text() == "once\n"

@@ -236,10 +236,10 @@ def test_second_agent_of_a_task_waits_for_the_outcome(task: Task, until: Until) 
         assert said is not None
         until(lambda said=said: "waiting for its end" in said.readline())
     stopped.terminate()
-    assert stopped.wait(60) == TERMINATED_EXIT_CODE
+    assert stopped.wait(120) == TERMINATED_EXIT_CODE
     assert first.poll() is None
     go.touch()
-    assert (first.wait(60), second.wait(60)) == (0, 0)
+    assert (first.wait(120), second.wait(120)) == (0, 0)
     assert task.text("logs/stdout.txt") == "ran in 1\n"
     assert task.json("result.json")["attempt"] == 1
     assert not task.has("attempts/2/start.json")

@@ -74,7 +74,7 @@ def ends(until: Until) -> Iterator[tuple[AgentConnection, AgentConnection]]:
     token, came = secrets.token_hex(16), list[AgentConnection]()
     server = RendezvousServer("127.0.0.1", token, lambda connection, _: came.append(connection))
     server.start()
-    found = find_primary("127.0.0.1", token, within_s=30)
+    found = find_primary("127.0.0.1", token, within_s=120)
     assert found is not None
     until(lambda: came)
     yield came[0], found
@@ -120,7 +120,7 @@ def test_rejoin_completes_when_every_worker_waits(until: Until) -> None:
     with RejoinServer(HOSTS, token) as rejoin:
         for address in HOSTS.addresses[1:]:
             assert not rejoin.all_waiting
-            connection = find_primary("127.0.0.1", token, within_s=30)
+            connection = find_primary("127.0.0.1", token, within_s=120)
             assert connection is not None
             connection.send(**{"is": "hello"}, address=address)
             answer = connection.receive() or {}

@@ -54,7 +54,7 @@ class Party:
     def connect(self, *ranks: int, **message: object) -> None:
         """Connect workers, and send one message from each."""
         for rank in ranks:
-            connection = find_primary("127.0.0.1", self.token, within_s=30)
+            connection = find_primary("127.0.0.1", self.token, within_s=120)
             assert connection is not None
             connection.send(**{"is": "hello"}, node=f"tvm-{rank}", address=HOSTS.addresses[rank])
             assert (connection.receive() or {})["rank"] == rank
@@ -269,7 +269,7 @@ def test_cancel_ends_the_wait_for_workers(party: Party) -> None:
 def test_duplicate_and_unknown_workers_are_rejected(party: Party) -> None:
     party.connect(1)
     for address, why in (("127.0.0.2", "rank 1 has already joined"), ("10.0.0.9", "not a node of")):
-        connection = find_primary("127.0.0.1", party.token, within_s=30)
+        connection = find_primary("127.0.0.1", party.token, within_s=120)
         assert connection is not None
         connection.send(**{"is": "hello"}, node="x", address=address)
         if address == "10.0.0.9":
@@ -282,7 +282,7 @@ def test_duplicate_and_unknown_workers_are_rejected(party: Party) -> None:
 def test_worker_connecting_during_close_is_asked_to_retry(party: Party) -> None:
     """The attempt that the worker left is still closing."""
     party.connect(1)
-    late = find_primary("127.0.0.1", party.token, within_s=30)
+    late = find_primary("127.0.0.1", party.token, within_s=120)
     assert late is not None
     party.node_group.close(again=True)
     late.send(**{"is": "hello"}, node="tvm-2", address="127.0.0.3")

@@ -138,7 +138,7 @@ def test_terminated_run_keeps_files_of_every_rank(node_group: NodeGroupTask, unt
     until((node_group.shared / "there-1").exists)
     until((node_group.shared / "there-0").exists)
     primary.terminate()
-    primary.wait(60)
+    primary.wait(120)
     until(lambda: node_group.has("nodes/1/attempts/1/outputs.json"))
     until(lambda: node_group.has("output/rank-1/model-1.pt"))
     assert node_group.has("output/model-0.pt")
@@ -157,7 +157,7 @@ def test_next_attempt_keeps_files_of_the_same_name(node_group: NodeGroupTask, un
     until((node_group.shared / "there-1").exists)
     until((node_group.shared / "there-0").exists)
     primary.terminate()
-    primary.wait(60)
+    primary.wait(120)
     until(lambda: node_group.has("nodes/1/attempts/1/outputs.json"))
     assert node_group.text("output/rank-1/model-1.pt") == "of rank 0"
     assert node_group.text("output/rank-1_/model-1.pt") == "1"
@@ -175,7 +175,7 @@ def test_next_attempt_keeps_files_of_every_rank(node_group: NodeGroupTask, until
     until((node_group.shared / "there-1").exists)
     until((node_group.shared / "there-0").exists)
     primary.terminate()
-    primary.wait(60)
+    primary.wait(120)
     until(lambda: node_group.has("nodes/1/attempts/1/outputs.json"))
     assert node_group.run_node_group(2) == 0, node_group.output
     kept = {one["path"]: one.get("attempt") for one in node_group.json("result.json")["outputs"]}

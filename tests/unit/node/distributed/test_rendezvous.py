@@ -39,11 +39,11 @@ class Host:
         self.server.start()
 
     def accept(self) -> AgentConnection:
-        return self.connections.get(timeout=30)
+        return self.connections.get(timeout=120)
 
     def connect(self) -> socket.socket:
         """Connect to the server without the token."""
-        return socket.create_connection((HERE, self.server.port), timeout=30)
+        return socket.create_connection((HERE, self.server.port), timeout=120)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def host(token: str) -> Iterator[Host]:
 
 
 def found(token: str) -> AgentConnection:
-    connection = find_primary(HERE, token, within_s=30)
+    connection = find_primary(HERE, token, within_s=120)
     assert connection is not None
     return connection
 
@@ -79,7 +79,7 @@ def test_worker_waits_for_a_later_primary(token: str) -> None:
     early.start()
     late = Host(token)
     assert late.accept().send(order="welcome")
-    assert links.get(timeout=30).receive() == {"order": "welcome"}
+    assert links.get(timeout=120).receive() == {"order": "welcome"}
     late.server.close()
 
 
@@ -88,7 +88,7 @@ def test_search_for_primary_can_be_interrupted(token: str) -> None:
         raise TerminatedError
 
     with pytest.raises(TerminatedError):
-        find_primary(HERE, token, within_s=30, check=check)
+        find_primary(HERE, token, within_s=120, check=check)
 
 
 def test_wrong_token_is_rejected_without_information(host: Host, token: str) -> None:
@@ -106,9 +106,9 @@ def test_wrong_token_is_rejected_without_information(host: Host, token: str) -> 
 def test_replayed_proof_is_rejected(host: Host, token: str) -> None:
     """A worker's message is sent again on a connection with another nonce."""
     with socket.create_server((HERE, 0)) as between:
-        workers = socket.create_connection(between.getsockname(), timeout=30)
+        workers = socket.create_connection(between.getsockname(), timeout=120)
         ours, _ = between.accept()
-    ours.settimeout(30)
+    ours.settimeout(120)
     worker = threading.Thread(target=_introduce_in_vain, args=(workers, token), daemon=True)
     worker.start()
     first = host.connect()
@@ -123,7 +123,7 @@ def test_replayed_proof_is_rejected(host: Host, token: str) -> None:
     assert b"proof" in first.recv(LONGEST_LINE)
     host.accept()
     ours.close()
-    worker.join(30)
+    worker.join(120)
 
 
 def _introduce_in_vain(sock: socket.socket, token: str) -> None:
@@ -187,12 +187,12 @@ def test_known_address_connects_past_the_handshake_limit(token: str) -> None:
     server = RendezvousServer(HERE, token, lambda link, _: links.put(link), known=["127.0.0.9"])
     server.start()
     crowd = [
-        socket.create_connection((HERE, server.port), timeout=30)
+        socket.create_connection((HERE, server.port), timeout=120)
         for _ in range(MAX_UNAUTHENTICATED + 4)
     ]
     sock = socket.create_connection((HERE, server.port), 30, source_address=("127.0.0.9", 0))
     worker = authenticate_primary(sock, token)
-    assert links.get(timeout=30).send(order="welcome")
+    assert links.get(timeout=120).send(order="welcome")
     assert worker.receive() == {"order": "welcome"}
     for each in crowd:
         each.close()

@@ -90,9 +90,9 @@ def test_non_executable_command_is_named(run: Runner, tmp_path: Path) -> None:
 @pytest.mark.feature(39)
 def test_time_limit_ends_the_script(run: Runner) -> None:
     started = time.monotonic()
-    ended = run.python("import time; time.sleep(60)", timeout_s=0.2)
+    ended = run.python("import time; time.sleep(600)", timeout_s=0.2)
     assert ended.timed_out
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 300
 
 
 def test_script_has_time_after_sigterm(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +121,13 @@ def test_script_ignoring_sigterm_is_killed(run: Runner, monkeypatch: pytest.Monk
 def test_background_child_holding_stdout_does_not_block_run(run: Runner, until: Until) -> None:
     text = (
         "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print(child.pid)"
     )
     started = time.monotonic()
     ended = run.python(text)
     assert ended.exit_code == 0
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 300
     child = int(run.stdout.read_text())
     until(lambda: not alive(child))
 

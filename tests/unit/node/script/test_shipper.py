@@ -32,7 +32,7 @@ def shipper(log: Path, container: ContainerClient) -> Iterator[Shipper]:
     started.start()
     yield started
     started._ending.set()
-    started.join(60)  # its warnings must not appear in other tests
+    started.join(120)  # its warnings must not appear in other tests
 
 
 def append(path: Path, data: bytes) -> None:
@@ -117,7 +117,7 @@ def test_permanent_auth_error_ends_the_shipping(
     append(log, b"a line\n")
     shipper = Shipper(FileSource(log), AppendBlob(container, NAME))
     shipper.start()
-    shipper.join(30)
+    shipper.join(120)
     assert not shipper.is_alive()
     with pytest.raises(StorageRequestError, match="403 AuthenticationFailed"):
         shipper.finish()
@@ -130,7 +130,7 @@ def test_finish_ships_the_rest_at_once(
     append(log, b"first\n")
     until(lambda: service.blobs.get(NAME) and service.data(NAME))
     append(log, b"second, no newline")
-    shipper.finish(timeout_s=30)
+    shipper.finish(timeout_s=120)
     assert service.text(NAME) == "first\nsecond, no newline"
 
 
