@@ -188,6 +188,7 @@ def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Fai
     lines = [line.rstrip() for line in stderr.splitlines() if line.strip()][-_SHOWN_LINES:]
     own = result.code in (
         "EnvironmentFailed",
+        "PythonMissing",
         "PreparationFailed",
         "Timeout",
         "OutOfMemory",

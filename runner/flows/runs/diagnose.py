@@ -61,7 +61,13 @@ from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
 
 _TAIL_BYTES = 32_768
-_OUTPUT_CAUSES = ("CommandFailed", "EnvironmentFailed", "PreparationFailed", "Timeout")
+_OUTPUT_CAUSES = (
+    "CommandFailed",
+    "EnvironmentFailed",
+    "PythonMissing",
+    "PreparationFailed",
+    "Timeout",
+)
 
 
 def diagnose(connection: Connection, reference: str) -> Diagnosis:

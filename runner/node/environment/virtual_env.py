@@ -407,7 +407,11 @@ class EnvironmentBuilder:
             self._report(f"installing {', '.join(packages)}")
 
     def _find_python(self, uv: Path, request: str) -> Path:
-        """Return uv's interpreter for a request such as `3.12` or `>=3.11`; may download it."""
+        """Return uv's interpreter for a request such as `3.12` or `>=3.11`; may download it.
+
+        Raises:
+            StageFailedError: no such interpreter is on the node, and uv cannot download it.
+        """
         environment = uv_environment(self._cache / "uv")
         # A downloaded interpreter is stored for the node, not in the home of one task.
         environment.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))
@@ -416,12 +420,21 @@ class EnvironmentBuilder:
         if found.returncode != 0:
             self._report(f"no Python {request} on this node: downloading it")
             install = [uv, "python", "install", "--no-bin", request]
-            run_uv(install, environment, cwd=Path.cwd(), report=self._report, check=self._check)
+            try:
+                run_uv(install, environment, cwd=Path.cwd(), report=self._report, check=self._check)
+            except StageFailedError as err:
+                if err.code == "DiskFull":
+                    raise
+                raise _python_missing(request, err.message) from err
             found = ask_uv(find, environment)
         if found.returncode != 0:
-            why = found.stderr.strip() or "uv found no such version"
-            raise StageFailedError(STEP, "EnvironmentFailed", f"no Python {request}: {why}")
+            raise _python_missing(request, found.stderr.strip() or "uv found no such version")
         return Path(found.stdout.strip())
+
+
+def _python_missing(request: str, why: str) -> StageFailedError:
+    message = f"Python {request} is not on the node and cannot be downloaded: {why}"
+    return StageFailedError(STEP, "PythonMissing", message)
 
 
 def _has(environment: Path, constraints: Sequence[str]) -> bool:

@@ -315,6 +315,20 @@ def test_python_version_is_found_by_uv(tmp_path: Path, code: Path) -> None:
     assert f"Python {wanted}." in found.stdout
 
 
+def test_python_that_cannot_be_downloaded_is_named(
+    tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    uv = tmp_path / "shared/runner/bin/uv"
+    uv.parent.mkdir(parents=True)
+    uv.symlink_to(str(real_uv()))
+    builder = EnvironmentBuilder(tmp_path / "shared", lambda *_: None, lambda: None)
+    missing = r"Python 3\.99 is not on the node and cannot be downloaded: "
+    with pytest.raises(StageFailedError, match=missing) as caught:
+        builder.ensure(code, None, "3.99", "c0de")
+    assert caught.value.code == "PythonMissing"
+
+
 def test_hanging_uv_query_fails_with_advice(
     builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
