@@ -69,9 +69,13 @@ def _ssh_port(entity: Node) -> int | None:
     return None
 
 
-def remote_login(entity: Node) -> Json:
-    """Return where to connect to a node: at the endpoint of its pool for SSH, if it has one."""
-    port = _ssh_port(entity) or _REMOTE_PORT + entity.number - 1
+def remote_login(entity: Node) -> Json | None:
+    """Return where to connect to a node, or None if it has no endpoint for SSH or RDP."""
+    port = _ssh_port(entity)
+    if port is None and entity.pool.remote_access:
+        port = _REMOTE_PORT + entity.number - 1
+    if port is None or not has_public_address(entity.pool):
+        return None
     four, six = _LOCALHOST
     body: Json = {"remoteLoginIPAddress": four, "remoteLoginPort": port}
     if is_dual_stack(entity.pool):

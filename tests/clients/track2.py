@@ -150,7 +150,16 @@ def autoscale():
 
 @resource
 def nodes():
-    name = new_pool(2)
+    ssh = models.BatchInboundNatPool(
+        name="ssh",
+        protocol="tcp",
+        backend_port=22,
+        frontend_port_range_start=40000,
+        frontend_port_range_end=40099,
+    )
+    endpoint = models.BatchPoolEndpointConfiguration(inbound_nat_pools=[ssh])
+    network = models.NetworkConfiguration(endpoint_configuration=endpoint)
+    name = new_pool(2, network_configuration=network)
     node = settled(name, 2)[0].id
     # without options 15.1 fails before it sends anything
     client.disable_node_scheduling(name, node, {"nodeDisableSchedulingOption": "requeue"})

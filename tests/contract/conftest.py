@@ -10,7 +10,7 @@ from azure.batch import BatchClient
 
 from tests.contract.emulation import Emulation, emulate
 from tests.contract.recording import take_violations
-from tests.contract.server import Running, Things, serving
+from tests.contract.server import Running, Things, network_with, serving
 
 if TYPE_CHECKING:
     from tests.contract.files_service import Files
@@ -59,7 +59,11 @@ def things(client: BatchClient) -> Things:
 
 @pytest.fixture(scope="session")
 def pool(things: Things) -> str:
-    """A pool with one idle node of four slots, shared by the tests of a worker."""
-    pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=4)
+    """A pool with one idle node of four slots and an endpoint, for the tests of a worker."""
+    pool_id = things.pool(
+        target_dedicated_nodes=1,
+        task_slots_per_node=4,
+        network_configuration=network_with({"ssh": 22}),
+    )
     things.wait_nodes(pool_id, 1)
     return pool_id

@@ -132,6 +132,23 @@ def wire(**body: Any) -> Any:
     return body
 
 
+def network_with(endpoints: dict[str, int]) -> models.NetworkConfiguration:
+    """Return a network with an endpoint for each port; nodes get ports from 40000 on."""
+    nats = [
+        models.BatchInboundNatPool(
+            name=name,
+            protocol="tcp",
+            backend_port=port,
+            frontend_port_range_start=40_000 + 100 * number,
+            frontend_port_range_end=40_099 + 100 * number,
+        )
+        for number, (name, port) in enumerate(endpoints.items())
+    ]
+    return models.NetworkConfiguration(
+        endpoint_configuration=models.BatchPoolEndpointConfiguration(inbound_nat_pools=nats)
+    )
+
+
 def code_of(error: HttpResponseError) -> str:
     """The service's error code."""
     return str(body_of(error)["code"])

@@ -356,6 +356,9 @@ def test_node_of_an_older_version_has_an_endpoint_for_ssh(running: Running, thin
     endpoints = node_of(running, pool["id"])["endpointConfiguration"]["inboundEndpoints"]
     found = [(e["name"], e["protocol"], e["frontendPort"], e["backendPort"]) for e in endpoints]
     assert found == [("web.0", "tcp", 15000, 80), ("SSHRule.0", "tcp", 50000, 22)]
+    node = f"/pools/{pool['id']}/nodes/{node_of(running, pool['id'])['id']}"
+    login = send(running.url, "GET", f"{node}/remoteloginsettings").json()
+    assert (login["remoteLoginIPAddress"], login["remoteLoginPort"]) == ("127.0.0.1", 50000)
 
 
 def test_extensions_of_a_node_include_the_agent(

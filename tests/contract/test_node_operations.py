@@ -8,7 +8,15 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
-from tests.contract.server import POLL_S, Running, Things, code_of, eventually, wire
+from tests.contract.server import (
+    POLL_S,
+    Running,
+    Things,
+    code_of,
+    eventually,
+    network_with,
+    wire,
+)
 from tests.unit.emulator import blob_store
 
 # the SDK allows to leave out these bodies, but then fails
@@ -114,25 +122,16 @@ def test_passwords_of_users_are_not_on_disk(
     assert not any(b"never-written-down" in path.read_bytes() for path in files)
 
 
-def test_remote_login_settings_have_address_and_port(
+def test_node_without_an_endpoint_has_no_remote_login_settings(
     client: BatchClient, node: tuple[str, str]
 ) -> None:
-    found = client.get_node_remote_login_settings(*node)
-    assert (found.remote_login_ip_address, found.remote_login_port) == ("127.0.0.1", 50000)
+    with pytest.raises(HttpResponseError) as caught:
+        client.get_node_remote_login_settings(*node)
+    assert refused(caught) == (409, "OperationNotValidOnNode")
 
 
 def test_node_shows_the_endpoints_of_the_nat_pools(client: BatchClient, things: Things) -> None:
-    nat = models.BatchInboundNatPool(
-        name="ssh",
-        protocol="tcp",
-        backend_port=22,
-        frontend_port_range_start=40000,
-        frontend_port_range_end=40099,
-    )
-    network = models.NetworkConfiguration(
-        endpoint_configuration=models.BatchPoolEndpointConfiguration(inbound_nat_pools=[nat])
-    )
-    pool_id = things.pool(target_dedicated_nodes=2, network_configuration=network)
+    pool_id = things.pool(target_dedicated_nodes=2, network_configuration=network_with({"ssh": 22}))
     ports: dict[str, int] = {}
     for node in things.wait_nodes(pool_id, 2):
         shown = client.get_node(pool_id, node.id).endpoint_configuration
@@ -141,6 +140,9 @@ def test_node_shows_the_endpoints_of_the_nat_pools(client: BatchClient, things: 
         assert (endpoint.protocol, endpoint.backend_port) == ("tcp", 22)
         assert endpoint.public_ip_address == "127.0.0.1"
         ports[endpoint.name] = endpoint.frontend_port
+        login = client.get_node_remote_login_settings(pool_id, node.id)
+        assert login.remote_login_ip_address == endpoint.public_ip_address
+        assert login.remote_login_port == endpoint.frontend_port
     assert ports == {"ssh.0": 40000, "ssh.1": 40001}
 
 

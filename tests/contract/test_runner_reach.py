@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -17,8 +18,9 @@ from runner.azure.batch.node_users import (
     find_address,
     task_places,
 )
+from runner.azure.batch.pools import PoolSpec, ensure_pool
 from runner.protocol.errors import RunnerError
-from tests.contract.server import ACCOUNT, KEY, Running, Things, wire
+from tests.contract.server import ACCOUNT, KEY, POOL, Running, Things, network_with, wire
 from tests.unit.core.recipe_maker import outputs
 
 SOON = datetime.now(UTC) + timedelta(hours=1)
@@ -50,29 +52,28 @@ def test_user_on_the_node_of_a_task_is_added_and_removed_repeatedly(
     client.terminate_task(job_id, task_id)
 
 
-def test_address_is_that_of_the_nat_pool_if_there_is_one(
+def test_address_is_that_of_the_endpoint_for_ssh(
     connection: Connection, things: Things
 ) -> None:
-    nats = [
-        models.BatchInboundNatPool(
-            name=name,
-            protocol="tcp",
-            backend_port=port,
-            frontend_port_range_start=start,
-            frontend_port_range_end=start + 99,
-        )
-        for name, port, start in (("board", 6006, 30000), ("ssh", 22, 40000))
-    ]
-    network = models.NetworkConfiguration(
-        endpoint_configuration=models.BatchPoolEndpointConfiguration(inbound_nat_pools=nats)
-    )
+    network = network_with({"board": 6006, "ssh": 22})
     pool_id = things.pool(target_dedicated_nodes=1, network_configuration=network)
     [node] = things.wait_nodes(pool_id, 1)
     found = find_address(connection, TaskPlace(pool_id, node.id, None))
-    assert found == Address("127.0.0.1", 40000)
+    assert found == Address("127.0.0.1", 40100)
     plain = things.pool(target_dedicated_nodes=1)
     [node] = things.wait_nodes(plain, 1)
-    assert find_address(connection, TaskPlace(plain, node.id, None)) == Address("127.0.0.1", 50000)
+    with pytest.raises(RunnerError) as caught:
+        find_address(connection, TaskPlace(plain, node.id, None))
+    assert caught.value.code == "R-REACH-CLOSED"
+
+
+def test_nodes_of_a_local_pool_have_an_address(connection: Connection, things: Things) -> None:
+    spec = PoolSpec(things.id("pool"), POOL["vmSize"], 1, 1, "/bin/true")
+    older = things.pool(id=spec.id)
+    assert ensure_pool(connection, spec) == "recreated"
+    [node] = things.wait_nodes(older, 1)
+    found = find_address(connection, TaskPlace(spec.id, node.id, None))
+    assert ipaddress.ip_address(found.host).is_loopback
 
 
 def test_private_address_is_used_in_a_network_of_the_pool_only(
@@ -91,7 +92,7 @@ def test_private_address_is_used_in_a_network_of_the_pool_only(
     with pytest.raises(RunnerError) as caught:
         find_address(connection, elsewhere)
     assert caught.value.code == "R-REACH-CLOSED"
-    assert "OperationNotValidOnNode" in caught.value.why
+    assert "has no endpoint for port 22" in caught.value.why
 
 
 def test_missing_or_unready_node_is_reported(

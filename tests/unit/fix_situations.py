@@ -196,7 +196,7 @@ SERVED: Mapping[str, FixCase] = {
 }
 # Why the commands of an error are parsed and not run, by its code.
 NOT_TRIED: Mapping[str, str] = {
-    "R-REACH-CLOSED": "the emulator leads to nodes of every pool with public addresses; "
+    "R-REACH-CLOSED": "a node without an endpoint for SSH; "
     "contract/test_runner_reach.py prints it, and engine/test_fixes.py runs `runner up` with "
     "`ssh_from`",
 }

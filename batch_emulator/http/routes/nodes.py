@@ -108,10 +108,11 @@ def delete_user(call: Call) -> Reply:
 def remote_login_settings(call: Call) -> Reply:
     """ComputeNode_GetRemoteLoginSettings; refused where there is nothing to connect to [S]."""
     node = call.node()
-    if not endpoints.has_public_address(node.pool):
-        reason = "the pool has no public IP addresses"
+    found = endpoints.remote_login(node)
+    if found is None:  # an answer must have an address and a port
+        reason = "the node has no endpoint for SSH or RDP"
         raise Fault("OperationNotValidOnNode", {"NodeId": node.id, "Reason": reason})
-    return call.entity(endpoints.remote_login(node), call.data_service_id())
+    return call.entity(found, call.data_service_id())
 
 
 def remote_desktop(call: Call) -> Reply:

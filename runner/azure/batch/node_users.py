@@ -107,13 +107,14 @@ def delete_user(connection: Connection, place: TaskPlace, name: str) -> None:
 
 
 def find_address(connection: Connection, place: TaskPlace) -> Address:
-    """Return the address of a node: an endpoint of its pool for port 22, or the service's default.
+    """Return the address of a node: an endpoint for port 22, or its private one in a subnet.
 
-    The service has no default endpoint for pools created since 30 November 2025, whatever the API
-    version: https://learn.microsoft.com/azure/batch/pool-endpoint-configuration (2026-01-12).
+    The node lists the endpoints that its pool declares, and in older pools the one that the service
+    added for SSH. The remote login settings are not read, because the answer for a node without an
+    endpoint is not documented (docs/decisions/0022-nodes-without-an-endpoint-for-ssh.md).
 
     Raises:
-        RunnerError: the node does not exist, accepts no users at present, or has no address.
+        RunnerError: the node does not exist, accepts no users at present, or has no endpoint.
     """
     client = connection.batch_client()
     with service_errors(f"reading the address of node {place.node}"), _node_required(place):
@@ -124,20 +125,10 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
         for each in endpoints:
             if each.backend_port == SSH_PORT and wire_text(each.protocol) == "tcp":
                 return Address(each.public_ip_address or each.public_fqdn, each.frontend_port)
-        why = "the service returned no address"
-        try:
-            found = client.get_node_remote_login_settings(place.pool, place.node)
-            if found.remote_login_ip_address:
-                return Address(found.remote_login_ip_address, found.remote_login_port or SSH_PORT)
-        except HttpResponseError as err:
-            gone = error_code(err) in {"NodeNotFound", *_NOT_NOW}
-            if gone or err.status_code not in {400, 404, 409}:
-                raise
-            why = error_code(err)
         # Every node has an address in its network, which leads nowhere from another one.
         if node.ip_address and _in_own_network(client, place.pool):
             return Address(node.ip_address, SSH_PORT)
-    raise _closed(place, why)
+    raise _closed(place)
 
 
 def _in_own_network(client: BatchClient, pool_id: str) -> bool:
@@ -164,11 +155,12 @@ def _node_required(place: TaskPlace) -> Generator[None]:
         ) from err
 
 
-def _closed(place: TaskPlace, why: str) -> RunnerError:
+def _closed(place: TaskPlace) -> RunnerError:
     return RunnerError(
         "R-REACH-CLOSED",
         f"pool {place.pool!r} accepts no connections from outside",
-        why=f"{why}; pools created since 30 November 2025 have no default endpoint for SSH",
+        why=f"node {place.node} has no endpoint for port {SSH_PORT}; Azure Batch adds none since "
+        "30 November 2025",
         fix="set `ssh_from: [YOUR_IP/32]` for the pool in the stack's file, then run `runner up`",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -14,6 +14,7 @@ from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
+from runner.azure.batch.node_users import SSH_PORT
 from runner.azure.batch.translate import wire_text
 from runner.azure.faults import error_code, service_errors
 from runner.azure.retries import was_repeated
@@ -37,6 +38,7 @@ FORMULA_CODES = frozenset(
 # https://learn.microsoft.com/azure/batch/batch-spot-vms (read 2026-11-21)
 FREE_STATES = frozenset({"preempted", "deallocated"})
 _KEY_ID = "runner-share-key"
+_SSH_PORTS = (40_000, 44_999)  # one for each node; where none of them listens
 BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
 
 
@@ -189,8 +191,18 @@ def _same_nodes(pool: models.BatchPool, spec: PoolSpec) -> bool:
     mounted = [(share.azure_file_url, share.relative_mount_path) for share in shares if share]
     wanted = [(spec.share.url, spec.share.path)] if spec.share else []
     inter_node = bool(pool.enable_inter_node_communication)
+    if not _accepts_ssh(pool):  # of an older runner
+        return False
     same = (pool.task_slots_per_node, inter_node) == (spec.slots_per_node, spec.inter_node)
     return same and mounted == wanted
+
+
+def _accepts_ssh(pool: models.BatchPool) -> bool:
+    network = pool.network_configuration
+    endpoints = network.endpoint_configuration if network else None
+    return endpoints is not None and any(
+        each.backend_port == SSH_PORT for each in endpoints.inbound_nat_pools
+    )
 
 
 def _same_start(pool: models.BatchPool, spec: PoolSpec) -> bool:
@@ -224,11 +236,26 @@ def _create(client: BatchClient, spec: PoolSpec) -> None:
             task_slots_per_node=spec.slots_per_node,
             enable_inter_node_communication=spec.inter_node,
             start_task=_start_task(spec),
+            network_configuration=_network(),
             mount_configuration=[_mount(spec.share)] if spec.share else None,
             metadata=[models.BatchMetadataItem(name=_KEY_ID, value=spec.share.key_id)]
             if spec.share
             else None,
         )
+    )
+
+
+def _network() -> models.NetworkConfiguration:
+    """Return the endpoint for SSH, without which a node has no address for `runner ssh`."""
+    ssh = models.BatchInboundNatPool(
+        name="ssh",
+        protocol="tcp",
+        backend_port=SSH_PORT,
+        frontend_port_range_start=_SSH_PORTS[0],
+        frontend_port_range_end=_SSH_PORTS[1],
+    )
+    return models.NetworkConfiguration(
+        endpoint_configuration=models.BatchPoolEndpointConfiguration(inbound_nat_pools=[ssh])
     )
 
 
