@@ -1,8 +1,8 @@
-"""Find what a script wrote elsewhere than in `$RUNNER_OUTPUT_DIR`.
+"""Find the files that a script wrote outside of `$RUNNER_OUTPUT_DIR`.
 
-A script that does not know us writes beside itself, to `./outputs`, to the value of `--output_dir`
-or to its home folder. What is new or changed there since the command started becomes an output
-under the same path.
+A script that was not written for runner writes beside itself, to `./outputs`, to the value of
+`--output_dir` or to its home folder. Files that are new or changed there since the command started
+become outputs with the same relative path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DATA_FOLDER = re.compile(
     r"|(fashion|k|e)?mnist|cifar-.*|svhn|coco.*|imagenet.*",
     re.IGNORECASE,
 )
-# In such a folder, too, these are rather results.
+# Files with these names are results even in such a folder.
 _MODEL = re.compile(
     r".*\.(pt|pth|h5|hdf5|keras|npz|onnx|ckpt|safetensors|pkl|joblib|model|pb|tflite|gguf)"
     r"|.*model.*\.bin",
@@ -44,12 +44,12 @@ _MODEL = re.compile(
 DATA_BYTES = 32 * 1000**2
 MAX_FILES = 20_000  # below one entry of the script's folder
 MAX_LISTED = 50  # entries of `left_out`
-MAX_ENTRIES = 200_000  # that are searched: below the script's folder, its home, all elsewhere
+MAX_ENTRIES = 200_000  # to search in the script's folder, its home, and all other folders
 MAX_ENTRIES_OF_PATH = 50_000  # of these, below one absolute path
-SEARCH_S = 60.0  # where the attempt has no deadline
+SEARCH_S = 60.0  # if the attempt has no deadline
 MAX_SHOWN = 800  # characters of a path in `left_out`
 _ARGUMENT = "argument "  # before a recorded path, see `runner.hooks.written_paths`
-_HEAD_BYTES = 4096  # of a file, that tell a key
+_HEAD_BYTES = 4096  # of a file, to recognise a key
 MAX_PASSED = 2_000  # entries of caches that are searched for models
 
 _CACHES = frozenset({
@@ -57,17 +57,17 @@ _CACHES = frozenset({
     ".pytest_cache", ".ruff_cache", ".tox", ".eggs", ".keras", ".torch", ".huggingface",
     ".triton", ".nv", ".conda", ".local", ".config", ".ssh", ".aws", ".azure", "node_modules",
 })  # fmt: skip
-# Of these, folders in which a model is rather a result than a part of a package or a history.
+# Those of these folders in which a model is a result, not part of a package or a history.
 _SEARCHED_CACHES = frozenset({".cache", ".keras", ".torch", ".local", ".ipynb_checkpoints"})
 # A folder that holds one of these is an environment or a cache (bford.info/cachedir, 2026-11-23).
 _MARKERS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
-# Variables of folders that programs keep downloads and credentials in.
+# Variables with the folders in which programs keep downloads and credentials.
 _CACHE_VARIABLES = (
     "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
     "XDG_CACHE_HOME", "KERAS_HOME", "PIP_CACHE_DIR", "UV_CACHE_DIR", "MPLCONFIGDIR",
     "AZURE_CONFIG_DIR",
 )  # fmt: skip
-# Files of credentials, and names of files that are if only their owner may read them.
+# Files with credentials, and names of files that hold some if only their owner may read them.
 _SECRET = re.compile(
     r"token|stored_tokens|credentials?(\.(json|ya?ml|ini))?|_netrc|netrc|kaggle\.json"
     r"|id_(rsa|dsa|ecdsa|ed25519)|cookies?(\.(txt|sqlite))?|(.*[_.-])?service[_-]?account.*\.json"
@@ -77,14 +77,14 @@ _PRIVATE = re.compile(
     r"|.*\.(pem|key|p12|pfx|ppk|jks|keystore)",
     re.IGNORECASE,
 )
-# What libraries leave in the folder for temporary files, and the names that `tempfile` chooses.
+# Files that libraries leave in the folder for temporary files, and names that `tempfile` chooses.
 _LEFTOVER = re.compile(r"pymp-.*|torchinductor_.*|torch_extensions.*|joblib_memmapping_folder_.*")
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}(\..*)?")
 _PLACEHOLDER = re.compile(r"\$?\{[^{}]*\}|%[\d.]*[sdfi]")
 _SYSTEM = frozenset({
     "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr",
 })  # fmt: skip
-# Folders of everybody: of these, only files count that the code names.
+# Shared folders, in which only files that the code names are taken.
 _SHARED = re.compile(r"/|/(tmp|var|var/tmp|home|home/[^/]+|root|opt|mnt|media|srv|Users|private)")
 MAX_WILDCARDS = 4  # in a path
 
@@ -94,12 +94,12 @@ _State = tuple[int, int, int, int, int]  # mode, size, mtime, ctime, inode
 
 @dataclass(frozen=True)
 class Collected:
-    """What a script wrote elsewhere, by the path that it gets as an output.
+    """The files that a script wrote elsewhere, by their path as an output.
 
     Attributes:
-        files: Where each file is.
+        files: The location of each file.
         sources: Where the script wrote it, see `OutputFile`.
-        left_out: What is not kept.
+        left_out: Files that are not kept.
     """
 
     files: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -119,7 +119,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class _Found:
-    """A file that the script wrote: where it is, and the path it gets as an output."""
+    """A file that the script wrote: its location, and its path as an output."""
 
     path: str
     name: str
@@ -143,16 +143,16 @@ class _Found:
 
 
 class WrittenFiles:
-    """What one command writes; made before it starts, `collect` after its processes ended.
+    """The files that one command writes. Create it before the command, `collect` after its end.
 
     Args:
         code: the folder of the script, its working directory.
         output: `$RUNNER_OUTPUT_DIR`.
         places: further folders of this task alone, by their source: its home, its temporary files.
         ours: files and folders of the agent, which are never outputs.
-        shared: folders of all tasks of the node, of which only `code` and `places` are searched.
-        recorded: a file with further paths that the command wrote to, one a line.
-        inherited: variables of the command, beside those of `spec`.
+        shared: folders of all tasks of the node; in them, only `code` and `places` are searched.
+        recorded: a file with further paths that the command wrote to, one per line.
+        inherited: variables of the command in addition to those of `spec`.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class WrittenFiles:
         return self.said.named_inputs()
 
     def begin(self, command: Sequence[str]) -> None:
-        """Create the folders that the script expects, and record what is there."""
+        """Create the folders that the script expects, and record the existing files."""
         self._folders = self.said.folders(command)
         for name in self.said.expected_folders(command):
             with suppress(OSError, ValueError):
@@ -232,10 +232,10 @@ class WrittenFiles:
         self._is_before_complete = not self._unsearched
 
     def collect(self, left_s: float | None = None) -> Collected:
-        """Return what the script wrote elsewhere than in its folder of outputs.
+        """Return the files that the script wrote outside of `$RUNNER_OUTPUT_DIR`.
 
         Args:
-            left_s: seconds that it may take, None without a deadline.
+            left_s: maximum seconds for the search, or None.
         """
         if self._is_off:
             return Collected()
@@ -282,9 +282,9 @@ class WrittenFiles:
         """Return files of other folders that the script wrote.
 
         An absolute path was recorded while the script wrote, or comes from the code, its
-        configuration, an argument or a variable: what lies there, is ours and was changed since
-        the command started, is taken for the script's. Files go first: a folder of data may hold
-        more than can be searched.
+        configuration, an argument or a variable. Files there that belong to this user and have
+        changed since the command started count as the script's. Single files go first, because a
+        folder of data may hold more files than can be searched.
         """
         folders: dict[str, bool] = {}
         named = itertools.chain.from_iterable(map(self._existing, self.said.absolute_paths()))
@@ -298,7 +298,7 @@ class WrittenFiles:
             yield from self._outside(folder, is_argument)
 
     def _recorded_paths(self) -> Iterator[tuple[str, bool]]:
-        """Return what exists of the recorded paths, without caches and what libraries leave.
+        """Return the recorded paths that exist, without caches and leftovers of libraries.
 
         Returns:
             Each path, and True if only a command had it as an argument.
@@ -313,7 +313,7 @@ class WrittenFiles:
                 recorded[path] = path != text and recorded.get(path, True)
         is_marked = functools.cache(_is_marked)
         for path, is_argument in recorded.items():
-            if not path.startswith("/"):  # there are more
+            if not path.startswith("/"):  # the mark for further paths
                 self._unsearched.setdefault(OUTSIDE, LeftOut(OUTSIDE, 0, "search"))
                 continue
             parts = path.split("/")
@@ -345,7 +345,7 @@ class WrittenFiles:
             yield from self._matching("", "/" + pattern.lstrip("/"))
 
     def _matching(self, folder: str, pattern: str) -> Iterator[str]:
-        """Return what exists below a folder and matches `/a/b-*.pt`."""
+        """Return the existing paths below a folder that match a pattern such as `/a/b-*.pt`."""
         fixed, star, _ = pattern.partition("*")
         if not star:
             if os.path.lexists(folder + pattern):
@@ -361,7 +361,7 @@ class WrittenFiles:
                 yield from self._matching(found, slash + rest) if slash else iter([found])
 
     def _behind_link(self, link: str, name: str, source: str) -> Iterator[_Found]:
-        """Return what the script wrote where a link of its leads."""
+        """Return the files that the script wrote at the target of one of its links."""
         with suppress(OSError, ValueError):
             found = os.stat(link)  # noqa: PTH116 - paths are text here
             target = os.path.realpath(link)
@@ -419,7 +419,7 @@ class WrittenFiles:
         Folders of other file systems are left out. Beyond the limit or the time, the rest is
         recorded as `shown`.
         """
-        # What programs keep for themselves, credentials too, except in the folder of the script.
+        # Caches and credentials of programs are left out, except in the folder of the script.
         hidden = not _is_below(root, self._code)
         skipped = {path for path in (*self._ours, *self._roots, *self._shared) if path != root}
         device = _device(root)
@@ -447,10 +447,10 @@ class WrittenFiles:
                         yield prefix + entry.name, _state(entry.stat(follow_symlinks=False))
 
     def _models_in_caches(self) -> Iterator[LeftOut]:
-        """Return the caches and hidden files that were passed over and have a model of the script.
+        """Return the skipped caches and hidden files that contain a model of the script.
 
-        Its name has the ending of a model. Outside of the folder of the script, where downloaded
-        ones lie, the code has the name, too. Folders of data are left out.
+        The file name has the suffix of a model. Outside of the folder of the script, where there
+        are downloaded models, the name must also be in the code. Folders of data are left out.
         """
         files = ((passed, path) for passed in self._passed for path in _files_below(passed))
         sizes: dict[str, list[int]] = {}
@@ -474,7 +474,7 @@ class WrittenFiles:
         return any(_is_below(path, folder) for folder in self._ours)
 
     def _limited(self, items: Iterable[_Item], shown: str, limit: int) -> Iterator[_Item]:
-        """Return the items while neither the limit nor the time is exceeded; record the rest."""
+        """Yield the items until the limit or the time is exceeded; record the rest as left out."""
         for number, item in enumerate(items):
             if number >= limit or time.monotonic() >= self._ends:
                 shown = _shown(shown)
@@ -485,7 +485,7 @@ class WrittenFiles:
     def _choose(
         self, found: Iterable[_Found], insisted: set[str]
     ) -> tuple[list[_Found], list[LeftOut]]:
-        """Return what is kept within the limits, and what is left out."""
+        """Return the files to keep within the limits, and those that are left out."""
         groups: dict[str, list[_Found]] = {}
         kept: list[_Found] = []
         left_out: list[LeftOut] = []
@@ -509,7 +509,7 @@ class WrittenFiles:
         return kept, left_out
 
     def _within(self, group: str, files: list[_Found], left_out: list[LeftOut]) -> list[_Found]:
-        """Return the files of a group but for data and temporary ones; not too many."""
+        """Return the files of a group, up to a limit, without data and temporary files."""
         rest = sorted(files, key=lambda file: file.size_bytes)
         source = files[0].source
         if source == TEMP and _TEMPORARY.fullmatch(group.strip("/").partition("/")[2]):
@@ -526,11 +526,14 @@ class WrittenFiles:
         return rest[:MAX_FILES]
 
     def _is_result(self, file: _Found) -> bool:
-        """Return True for a temporary file of a name that the code has, or of a model."""
+        """Return True if the name of a temporary file is in the code or is that of a model."""
         return PurePosixPath(file.name).name in self.said.text or bool(_MODEL.fullmatch(file.name))
 
     def _insisted(self) -> set[str]:
-        """Return the files and folders that are kept whatever their size: somebody named them."""
+        """Return the files and folders that are kept whatever their size.
+
+        These are conventional folders of outputs, and those that the command or `outputs` names.
+        """
         named = {*CONVENTIONAL, *(str(PurePosixPath(folder)) for folder in self._folders)} - {"."}
         for pattern in self._promised:
             hits = {pattern.rstrip("/")}  # as `left_out` names it: `outside/data/model.bin`
@@ -542,7 +545,7 @@ class WrittenFiles:
 
 
 class _Names:
-    """The paths of outputs that are taken, and free ones."""
+    """The paths of outputs that are in use."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._files = set(taken)
@@ -574,7 +577,7 @@ def _shown(name: str) -> str:
 
 
 def _is_vague(pattern: str) -> bool:
-    """Return True if the first part of `/model-*.pt` says too little to tell whose file it is."""
+    """Return True if the first part of a pattern such as `/model-*.pt` is too unspecific."""
     return len(pattern.split("/")[1].replace("*", "")) < 3
 
 
@@ -584,7 +587,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _files_below(path: str) -> Iterator[str]:
-    """Return a file itself, or the files below a folder, without what links lead to."""
+    """Yield a file itself, or the files below a folder, without following links."""
     if not os.path.isdir(path):  # noqa: PTH112 - never raises
         yield path
         return
@@ -612,7 +615,7 @@ def _is_private(mode: int) -> bool:
 
 
 def _is_private_file(path: str) -> bool:
-    """Return True for a file of its owner alone that is no model."""
+    """Return True for a file that only its owner may read and that is not a model."""
     with suppress(OSError):
         mode = os.stat(path).st_mode  # noqa: PTH116 - paths are text here
         return _is_private(mode) and not _MODEL.fullmatch(os.path.basename(path))  # noqa: PTH119
@@ -620,7 +623,7 @@ def _is_private_file(path: str) -> bool:
 
 
 def _is_key(path: str) -> bool:
-    """Return True for a file that begins as keys and certificates do, or has one in JSON."""
+    """Return True for a file that begins like a key or certificate, or has one in JSON."""
     with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - paths are text here
         head = file.read(_HEAD_BYTES)
         return head.startswith(b"-----BEGIN") or b'"private_key"' in head
@@ -635,7 +638,7 @@ def _device(folder: str) -> int | None:
 
 
 def _is_pseudo(folder: str) -> bool:
-    """Return True for a folder of processes or devices, wherever that is mounted."""
+    """Return True for a file system of processes or devices, wherever it is mounted."""
     return _device(folder) in {_device("/proc"), _device("/sys"), _device("/dev")} - {_device("/")}
 
 
@@ -652,7 +655,7 @@ def _state(found: os.stat_result) -> _State:
 
 
 def shortened(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return the largest entries, one for all temporary files, and one for the rest."""
+    """Return the largest entries, one entry for all temporary files, and one for the rest."""
     temporary = [each for each in left_out if each.why == "temporary"]
     if len(temporary) > 1:
         size, files = sum(e.size_bytes for e in temporary), sum(e.files for e in temporary)
