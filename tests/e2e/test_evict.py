@@ -41,6 +41,8 @@ def test_evicted_run_continues_in_another_attempt(
     attempts = own_cli.json("show", "@last")["attempts"]
     assert [(each["attempt"], each["spot"]) for each in attempts] == [(1, True), (2, True)]
     assert [each["why"] for each in attempts] == ["lost", "succeeded"]
+    last_s = own_cli.json("show", "@last")["attempts"][-1]["took_s"]
+    assert row["took_s"] > last_s, "the first attempt counts, too"
 
 
 def test_impossible_evictions_are_refused_with_the_reason(own_cli: Cli) -> None:

@@ -106,7 +106,7 @@ def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState |
 
 
 def _result(attempts: tuple[AttemptStart, ...], evicted: int, why: str) -> RunResult:
-    started = attempts[0].started if attempts else ""
+    started = attempts[-1].started if attempts else ""  # as the agent writes it
     return RunResult(
         status="cancelled",
         attempt=attempts[-1].attempt if attempts else 0,

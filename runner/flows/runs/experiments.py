@@ -67,7 +67,7 @@ class Experiment:
 
     @cached_property
     def durations_s(self) -> Mapping[str, float]:
-        """Total, median and maximum duration of the last attempts of ended runs; empty if none."""
+        """Total, median and maximum duration of the ended runs; empty if none."""
         took = [row.took_s for row in self.rows if row.took_s is not None]
         if not took:
             return {}
@@ -308,8 +308,12 @@ def _is_of(row: RunRow, metric: str) -> bool:
 
 
 def _with_attempts(row: RunRow, earlier: RunRow) -> RunRow:
-    evicted = (row.evicted or 0) + (earlier.evicted or 0)
-    return replace(row, attempts=row.attempts + earlier.attempts, evicted=evicted)
+    return replace(
+        row,
+        attempts=row.attempts + earlier.attempts,
+        evicted=(row.evicted or 0) + (earlier.evicted or 0),
+        earlier_s=row.earlier_s + (earlier.took_s or 0),
+    )
 
 
 def list_experiments(connection: Connection) -> list[Experiment]:

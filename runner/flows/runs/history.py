@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import islice, pairwise
 from posixpath import commonprefix
 from threading import Lock
@@ -30,8 +30,9 @@ from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
 from runner.protocol.paths import RunPaths, newest_first, slug, submission_time
-from runner.protocol.results import RunResult
+from runner.protocol.results import RunResult, parse_attempt_start
 from runner.protocol.run_spec import RunSpec, parse_run
+from runner.protocol.usage import parse_usage
 from runner.protocol.waiting_trials import sweep_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class RunRow:
     `attempts` have started; `evicted` of them were lost or terminated, None if not recorded.
     `measured` are the last values of the metrics of a run without a result, if they were read.
     `usage` is what its attempts used, as the index has it; empty if the row is not from there.
+    `first_started` is the start of the first of several attempts, None with one attempt or if it is
+    unknown. `earlier_s` is the duration of the runs that this run of a trial continues.
     """
 
     run_id: str
@@ -63,6 +66,8 @@ class RunRow:
     evicted: int | None = None
     measured: Mapping[str, float] = field(default_factory=dict[str, float])
     usage: str = ""
+    first_started: datetime | None = None
+    earlier_s: float = 0
 
     @property
     def ended(self) -> datetime | None:
@@ -71,10 +76,16 @@ class RunRow:
 
     @property
     def took_s(self) -> float | None:
-        """Seconds from the start of the last attempt to its end, or None."""
-        if self.result is None or self.result.started is None or self.result.ended is None:
+        """Seconds from the start of the first attempt to the end, or None.
+
+        Includes the time between attempts, but not the time between the runs of a resumed trial.
+        """
+        if self.result is None:
             return None
-        return round((self.result.ended - self.result.started).total_seconds(), 3)
+        started, ended = self.first_started or self.result.started, self.result.ended
+        if started is None or ended is None:
+            return round(self.earlier_s, 3) or None
+        return round(self.earlier_s + (ended - started).total_seconds(), 3)
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -314,8 +325,13 @@ class _Listing:
         if self._index is None:
             self._index = load_index(runs_container(self._connection), self._prefix)
         entries = [self._index[run_id] for run_id in ids if run_id in self._index]
-        rows: dict[str, RunRow | None] = {
-            e.record.run_id: _finished(e.record, e.result, e.usage) for e in entries if e.result
+        finished = [_finished(e.record, e.result, e.usage) for e in entries if e.result]
+        container = runs_container(self._connection)
+        rows: dict[str, RunRow | None] = {row.run_id: row for row in finished}
+        incomplete = [row for row in finished if _lacks_start(row)]  # usage omitted from the entry
+        rows |= {
+            row.run_id: row
+            for row in in_parallel(lambda row: with_first_start(container, row), incomplete)
         }
         unfinished = [entry.record for entry in entries if entry.result is None]
         for run_id in ids:  # trials that have not started have no entry
@@ -351,7 +367,29 @@ def _finished(record: RunSpec, result: RunResult, usage: str = "") -> RunRow:
         attempts=result.attempt,
         evicted=result.evicted,
         usage=usage,
+        first_started=_first_start(usage) if usage and result.attempt > 1 else None,
     )
+
+
+def _first_start(usage: str) -> datetime | None:
+    """Return the start of the first attempt from an entry of the index."""
+    found = parse_usage(usage) or ()
+    started = next((each.started for each in found if (each.attempt, each.rank) == (1, 0)), None)
+    return None if started is None else datetime.fromtimestamp(started / 1000, UTC)
+
+
+def _lacks_start(row: RunRow) -> bool:
+    return row.result is not None and row.attempts > 1 and row.first_started is None
+
+
+def with_first_start(container: BlobContainer, row: RunRow) -> RunRow:
+    """Return an ended run with the start of its first attempt, read if it had several."""
+    if not _lacks_start(row):
+        return row
+    start = parse_attempt_start(container.read(RunPaths(row.run_id).attempt_start(1)) or b"")
+    with suppress(ValueError):
+        return replace(row, first_started=datetime.fromisoformat(start.started if start else ""))
+    return row
 
 
 def _row(
@@ -368,7 +406,7 @@ def _row(
         record = parse_run(content, run_id)
         result = load_result(container, run_id)
         if result is not None:
-            return _finished(record, result)
+            return with_first_start(container, _finished(record, result))
     except RunnerError as err:
         if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
             raise

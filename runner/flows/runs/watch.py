@@ -52,7 +52,7 @@ from runner.flows.runs.events import (
     StillWatching,
     WatchEvent,
 )
-from runner.flows.runs.history import RunRow
+from runner.flows.runs.history import RunRow, with_first_start
 from runner.flows.runs.logs import LineCursor, TextCursor, tail_offset
 from runner.flows.runs.stuck import (
     PoolFacts,
@@ -168,7 +168,8 @@ def _live_row(connection: Connection, view: RunView) -> RunRow:
             attempts, ends, waiting=waiting, nodes=record.nodes, requeues=requeues
         )
     status = replace(view.status, fix="") if view.status.state.final else view.status
-    return RunRow(record.run_id, record, status, result, attempts=attempts, evicted=evicted)
+    row = RunRow(record.run_id, record, status, result, attempts=attempts, evicted=evicted)
+    return with_first_start(runs_container(connection), row)
 
 
 _BEAT_S = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from runner.azure.auth.credentials import Connection
 from runner.core.states import RunState, RunStatus
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import experiments
-from runner.flows.runs.experiments import Experiment, Leaderboard, find_experiment
+from runner.flows.runs.experiments import Experiment, Leaderboard, find_experiment, load_leaderboard
 from runner.flows.runs.history import RunFilter, RunHistory, RunRow
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
@@ -93,6 +94,28 @@ def test_leaderboard_says_why_trials_ended_and_how_to_continue() -> None:
         "to start them again: runner sweep resume cats-sweep",
     ]
     assert board(row(1, "succeeded", acc=0.5), row(2, "running")).problems == []
+
+
+def test_duration_of_a_resumed_trial_is_that_of_all_its_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, newest, queued = row(1, "failed", 20), row(2, "succeeded", 30), row(3, "queued")
+    evicted = replace(newest, attempts=2, first_started=NOW - timedelta(seconds=60))
+    rows = {each.run_id: each for each in (first, evicted, queued)}
+    listed = RunHistory((*rows.values(),), 0)
+    monkeypatch.setattr(experiments, "list_runs", lambda *_, **__: listed)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(experiments, "with_metrics", lambda _, each: each)  # pyright: ignore[reportUnknownLambdaType]
+    connection = Connection(local_outputs(LocalState(20001, 20002, 1, 1)), {})
+    sweep = board(evicted).sweep
+
+    def took(*runs: RunRow) -> float | None:
+        *earlier, last = (each.run_id for each in runs)
+        chain = replace(sweep, runs={"0": last}, earlier={"0": tuple(earlier)})
+        return load_leaderboard(connection, chain).rows[0].took_s
+
+    assert took(first, evicted) == 20 + 60 + 30
+    assert took(first) == 20
+    assert took(first, queued) is None, "it has not ended"
 
 
 def test_leaderboard_of_an_interrupted_submission_names_the_command_that_completes_it() -> None:

@@ -30,10 +30,19 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER, LaterRun, RunGroup, group_blob
 from runner.protocol.results import LIMIT_BYTES, index_blob, index_metadata, parse_result
 from runner.protocol.run_spec import parse_run
+from runner.protocol.usage import AttemptUsage, to_milliseconds, usage_to_json
 
 COUNT = 60
 _NO_RUNS = ("groups/", "sweeps/")
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+# Each run has three attempts; the first one started two minutes before the last.
+FIRST = {"attempt": 1, "node": "n", "started": (NOW - timedelta(minutes=2)).isoformat()}
+USAGE = usage_to_json(
+    [
+        AttemptUsage(number, 0, "n", started=to_milliseconds(NOW - timedelta(minutes=3 - number)))
+        for number in (1, 2, 3)
+    ]
+)
 
 
 def run_of(run_id: str, **changes: Any) -> dict[str, Any]:
@@ -105,6 +114,7 @@ class Store:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.documents: dict[str, bytes] = {}
+        self.starts: dict[str, bytes] = {}
         self.index: dict[str, Mapping[str, str]] = {}
         self.read: list[str] = []
         self.tasks: dict[str, TaskView] = {}
@@ -134,13 +144,16 @@ class Store:
         self.documents[f"{run_id}/run.json"] = json.dumps(run).encode()
         if over:
             self.documents[f"{run_id}/result.json"] = json.dumps(result).encode()
-        if indexed:
-            self.index[index_blob(run_id)] = index_metadata(run, result if over else None)
+            self.starts[f"{run_id}/attempts/1/start.json"] = json.dumps(FIRST).encode()
+        if indexed and over:
+            self.index[index_blob(run_id)] = index_metadata(run, result, USAGE)
+        elif indexed:
+            self.index[index_blob(run_id)] = index_metadata(run, None)
         return run_id
 
     def _read(self, blob: str) -> bytes | None:
         self.read.append(blob)
-        return self.documents.get(blob)
+        return self.documents.get(blob) or self.starts.get(blob)
 
     def _pool(self, _: Connection, pool_id: str, *, log: bool) -> PoolFacts:
         assert not log, "a list has no logs"
@@ -168,7 +181,20 @@ def test_many_runs_are_listed_without_reading_one(connection: Connection, store:
     assert len(rows) == COUNT
     assert {row.status.state for row in rows if row.status} == {RunState.SUCCEEDED}
     assert {(row.attempts, row.evicted) for row in rows} == {(3, 1)}
+    assert {row.took_s for row in rows} == {180}, "from the start of the first attempt"
     assert not store.read
+
+
+def test_duration_of_an_entry_without_attempts_is_read(
+    connection: Connection, store: Store
+) -> None:
+    run_id, *_ = (store.add(number, indexed=True, over=True) for number in range(COUNT))
+    store.index[index_blob(run_id)] = index_metadata(run_of(run_id), result_of(run_id))
+    assert {row.took_s for row in rows_of(connection)} == {180}
+    assert store.read == [f"{run_id}/attempts/1/start.json"]
+    del store.starts[f"{run_id}/attempts/1/start.json"]
+    took = {row.run_id: row.took_s for row in rows_of(connection)}
+    assert took[run_id] == 60, "the last attempt, which is all that is known"
 
 
 def add_sweep(store: Store, trials: int, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -230,12 +256,15 @@ def test_list_is_the_same_with_and_without_an_index(connection: Connection, stor
     indexed = rows_of(connection)
     store.index.clear()
     plain = rows_of(connection)
-    assert len(store.read) == 2 * COUNT
+    assert len(store.read) == 3 * COUNT, "run, result, and the start of the first attempt"
 
     def shown(row: RunRow) -> list[Any]:
         assert row.record
         assert row.result
-        return [row.status, row.attempts, row.evicted, row.record.params, row.result.ended]
+        return [
+            *(row.status, row.attempts, row.evicted, row.took_s),
+            *(row.record.params, row.result.ended),
+        ]
 
     assert list(map(repr, map(shown, indexed))) == list(map(repr, map(shown, plain)))
 
