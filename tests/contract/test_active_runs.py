@@ -47,6 +47,9 @@ def test_waiting_and_running_tasks_are_found_without_finished_ones(
     assert len(active(client, 6)) == 6
     assert len(active(client, 1000, ["another", "A-Pool-that-is-not-there"])) == 7
     assert active(client, 1000, ["another"]) == []
+    pools = ["a-pool-that-is-not-there"]
+    few = unfinished_tasks(cast("Connection", _Signed(client)), 1000, pools, per_job=2)
+    assert [job for job, _ in few] == [waiting, waiting]
 
     things.end_job(waiting)
     assert not [job for job, _ in active(client, 1000) if job == waiting]

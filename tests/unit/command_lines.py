@@ -36,6 +36,7 @@ OTHERS: dict[str, frozenset[str]] = {
     "az batch pool autoscale enable": frozenset({"--pool-id", "--auto-scale-formula"}),
     "az batch job delete": frozenset({"--job-id", "--yes"}),
     "az batch job enable": frozenset({"--job-id"}),
+    "az batch job terminate": frozenset({"--job-id"}),
     "az batch node scheduling disable": frozenset(
         {"--pool-id", "--node-id", "--node-disable-scheduling-option"}
     ),

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from azure.batch import models
@@ -623,9 +624,16 @@ def read_task_range(
 
 
 def unfinished_tasks(
-    connection: Connection, limit: int, pool_ids: Collection[str] | None = None
+    connection: Connection,
+    limit: int,
+    pool_ids: Collection[str] | None = None,
+    *,
+    per_job: int | None = None,
 ) -> list[tuple[str, str]]:
-    """Return job and task IDs of up to `limit` tasks that have not ended, of all pools if None."""
+    """Return job and task IDs of up to `limit` tasks that have not ended, of all pools if None.
+
+    `per_job` is the maximum number of tasks of each job; None means no limit.
+    """
     wanted = None if pool_ids is None else {each.lower() for each in pool_ids}
     client = connection.batch_client()
     found: list[tuple[str, str]] = []
@@ -638,9 +646,13 @@ def unfinished_tasks(
             if wanted is not None and where.lower() not in wanted:
                 continue
             try:
-                for task in client.list_tasks(
-                    str(job.id), filter="state ne 'completed'", select=["id"]
-                ):
+                tasks = client.list_tasks(
+                    str(job.id),
+                    filter="state ne 'completed'",
+                    select=["id"],
+                    max_results=per_job,
+                )
+                for task in islice(tasks, per_job):
                     found.append((str(job.id), str(task.id)))
                     if len(found) == limit:
                         return found

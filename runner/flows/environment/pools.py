@@ -22,13 +22,17 @@ from runner.azure.batch.pools import (
     start_task_log,
 )
 from runner.azure.batch.schedules import list_schedules
+from runner.azure.storage.blobs import in_parallel
 from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
 from runner.flows.local.state import CONTAINER_POOL_ID
+from runner.flows.runs.documents import runs_container
+from runner.flows.runs.groups import owner_of
 from runner.protocol.errors import ExitCode, RunnerError
 
 _MOST_NODES = 100_000
 _ACTIVE_SHOWN = 3
+_MOST_EXAMINED = 40  # tasks whose sweep or group is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,27 +189,48 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
             fix=f"remove it from `runner:pools` in {file} and run `runner up`, which deletes it",
             exit_code=ExitCode.PREFLIGHT,
         )
-    active = unfinished_tasks(connection, _ACTIVE_SHOWN + 1, [pool.id])
+    active = unfinished_tasks(connection, _MOST_EXAMINED, [pool.id], per_job=_ACTIVE_SHOWN + 1)
     scheduled = [
         view.schedule_id
         for view in list_schedules(connection)
         if view.pool.lower() == pool.id.lower()
     ]
-    if active or scheduled:
-        raise _pool_in_use(pool, [task for _, task in active], scheduled)
+    if active:
+        raise _pool_in_use(connection, pool, active)
+    if scheduled:
+        raise _in_use(
+            pool, f"schedules: {', '.join(scheduled)}", f"runner schedule rm {scheduled[0]}"
+        )
     made = settings.target == "local" and (declared or pool.id == CONTAINER_POOL_ID)
     again = "runner local up" if declared else "the next run with an image"
     return PoolRemoval(pool, again if made else "")
 
 
-def _pool_in_use(pool: PoolView, tasks: Sequence[str], schedules: Sequence[str]) -> RunnerError:
-    shown = ", ".join(tasks[:_ACTIVE_SHOWN]) + (" ..." if len(tasks) > _ACTIVE_SHOWN else "")
-    why = f"active: {shown}" if tasks else f"schedules: {', '.join(schedules)}"
+def _pool_in_use(
+    connection: Connection, pool: PoolView, active: Sequence[tuple[str, str]]
+) -> RunnerError:
+    """Return the error that names what runs on the pool, and the command that cancels all of it."""
+    container = runs_container(connection)
+    found = in_parallel(lambda each: owner_of(container, each[1]), active)
+    owners = [*dict.fromkeys(filter(None, found))]
+    shown = owners or [task for _, task in active]
+    more = " ..." if len(shown) > _ACTIVE_SHOWN else ""
+    if not owners:
+        job = active[0][0]
+        fix = connection.for_this_account(f"az batch job terminate --job-id {job}")
+    elif len(owners) == 1:
+        fix = f"runner cancel {owners[0]}"
+    else:
+        fix = f"runner cancel --pool {pool.id}"
+    return _in_use(pool, f"active: {', '.join(shown[:_ACTIVE_SHOWN])}{more}", fix)
+
+
+def _in_use(pool: PoolView, why: str, fix: str) -> RunnerError:
     return RunnerError(
         "R-POOL-IN-USE",
         f"pool {pool.id!r} is in use",
         why=f"{why}; without the pool, they would wait forever",
-        fix=f"runner cancel {tasks[0]}" if tasks else f"runner schedule rm {schedules[0]}",
+        fix=fix,
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task, terminate_task
 from runner.azure.storage.blobs import BlobContainer
+from runner.core.progress import OnProgress, ignore_progress
 from runner.core.states import RunState, TaskView, count_evicted, decide_status
 from runner.flows.runs.documents import (
     find_run,
@@ -17,7 +19,9 @@ from runner.flows.runs.documents import (
     load_result,
     runs_container,
 )
+from runner.flows.runs.groups import cancel_group, find_group
 from runner.flows.runs.history import RunFilter, list_runs
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptStart, RunResult
 from runner.protocol.run_spec import RunSpec
@@ -95,6 +99,36 @@ def cancel_experiment(connection: Connection, experiment: str) -> dict[str, Canc
     going_on = frozenset(state for state in RunState if not state.final)
     rows = list_runs(connection, limit=None, only=RunFilter(experiment, going_on)).rows
     return {row.run_id: cancel_run(connection, find_run(connection, row.run_id)) for row in rows}
+
+
+def cancel_pool(
+    connection: Connection, pool_id: str, on_progress: OnProgress = ignore_progress
+) -> dict[str, Cancelled]:
+    """Cancel all unfinished runs on a pool, of sweeps and groups too. Return outcomes by run ID.
+
+    Runs of a sweep or group on other pools continue.
+    """
+    going_on = frozenset(state for state in RunState if not state.final)
+    rows = list_runs(connection, limit=None, only=RunFilter(states=going_on)).rows
+    here = {row.run_id: row.record for row in rows if row.record and _is_on(row.record, pool_id)}
+    elsewhere = {row.record.group for row in rows if row.record and row.run_id not in here}
+    groups = {record.group for record in here.values() if record.group} - elsewhere
+    done: dict[str, Cancelled] = {}
+    for group_id in sorted(filter(None, groups)):
+        with suppress(RunnerError):  # its document was deleted: one by one, below
+            group = find_group(connection, group_id)
+            found = cancel_group(connection, group, on_progress)
+            done |= {group.runs[name]: cancelled for name, cancelled in found.items()}
+    return {
+        run_id: done[run_id]
+        if run_id in done
+        else cancel_run(connection, find_run(connection, run_id))
+        for run_id in here
+    }
+
+
+def _is_on(record: RunSpec, pool_id: str) -> bool:
+    return record.pool.lower() == pool_id.lower()
 
 
 def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ from runner.protocol.groups import (
 )
 from runner.protocol.paths import RunPaths, check_reference, is_run_id, near_run, newest_first
 from runner.protocol.run_spec import parse_run
-from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
+from runner.protocol.waiting_trials import WaitingTrials, sweep_of, waiting_blob
 
 if TYPE_CHECKING:
     from runner.flows.runs.cancel import Cancelled
@@ -145,6 +146,21 @@ def group_instead(connection: Connection, reference: str, err: RunnerError) -> R
         if other.code == "R-GROUP-UNKNOWN" and "did you mean" not in other.fix:
             raise err from None
         raise
+
+
+def owner_of(container: BlobContainer, run_id: str) -> str | None:
+    """Return the sweep or group of a run, the run itself without one, or None if it is no run."""
+    group_id = sweep_of(run_id)
+    if group_id and container.size(group_blob(group_id)) is not None:
+        return group_id
+    with suppress(RunnerError):
+        content = read_run(container, run_id)
+        if content is None:
+            return None
+        group_id = parse_run(content, run_id).group
+        if group_id and container.size(group_blob(group_id)) is not None:
+            return group_id
+    return run_id
 
 
 def load_group_view(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli import options
+from runner.cli.autocomplete import complete_pool
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageView
 from runner.protocol.errors import ExitCode, RunnerError
@@ -276,22 +277,30 @@ def cancel(
             help="Cancel all unfinished runs of this experiment.",
         ),
     ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            "--pool", metavar="POOL", show_default=False, autocompletion=complete_pool,
+            help="Cancel all unfinished runs on this pool, sweeps too.",
+        ),
+    ] = None,
 ) -> None:  # fmt: skip
-    """Cancel a run, or every run of a group or experiment; logs and files remain."""
+    """Cancel a run, or every run of a sweep, group, experiment or pool; logs and files remain."""
     from runner.flows.runs.cancel import cancel_run
     from runner.flows.runs.documents import find_run
 
-    if (run is None) == (experiment is None):
+    given = sum(each is not None for each in (run, experiment, pool))
+    if given != 1:
         raise RunnerError(
             "R-CANCEL-WHICH",
-            "expected one run, one group or --experiment",
-            why="neither was given" if run is None else "both were given",
+            "expected one run, one group, --experiment or --pool",
+            why=f"{given} of them were given" if given else "none of them was given",
             fix="runner cancel @last",
         )
     out = call.out
     _, connection = call.open_to_delete()
     if run is None:
-        _cancel_experiment(out, connection, experiment or "")
+        _cancel_several(out, connection, experiment, pool or "")
         return
     try:
         record = find_run(connection, run)
@@ -309,15 +318,20 @@ def cancel(
         out.note(f"{record.run_id} had already ended: {cancelled.state.value}")
 
 
-def _cancel_experiment(out: Output, connection: Connection, experiment: str) -> None:
-    from runner.flows.runs.cancel import cancel_experiment
+def _cancel_several(out: Output, connection: Connection, experiment: str | None, pool: str) -> None:
+    from runner.flows.runs.cancel import cancel_experiment, cancel_pool
 
-    done = cancel_experiment(connection, experiment)
+    if experiment is not None:
+        done = cancel_experiment(connection, experiment)
+        empty = f"no unfinished runs: runner ps --experiment {experiment}"
+    else:
+        with out.stages() as view:
+            done = cancel_pool(connection, pool, view.on_progress)
+        empty = f"no unfinished runs on pool {pool}"
     rows = [
         {"run_id": run_id, "state": cancelled.state.value, "changed": cancelled.changed}
         for run_id, cancelled in done.items()
     ]
-    empty = f"no unfinished runs: runner ps --experiment {experiment}"
     out.rows(rows, ("run_id", "state", "changed"), empty=empty)
 
 
