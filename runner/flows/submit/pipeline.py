@@ -153,7 +153,8 @@ class JobPlan:
     """The Batch job of a submission; a job of a schedule has no ID yet.
 
     `completes` is True if the job is known to end with its last task. `limit` ends a job with a
-    cost cap, and its tasks.
+    cost cap, and its tasks. `wanted` is the name that it was found by; if it was closed since, a
+    job of that name replaces it.
     """
 
     job_id: str
@@ -163,6 +164,7 @@ class JobPlan:
     max_parallel: int | None = None
     completes: bool = False
     limit: timedelta | None = None
+    wanted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,7 +487,12 @@ def find_job(
         return JobPlan(placement.job_id, True, placement.pool.id, priority)
     found = find_open_job(connection, placement.job_id, placement.pool.id)
     return JobPlan(
-        found.job_id, found.exists, placement.pool.id, priority, completes=found.completes
+        found.job_id,
+        found.exists,
+        placement.pool.id,
+        priority,
+        completes=found.completes,
+        wanted=placement.job_id,
     )
 
 
@@ -528,12 +535,22 @@ def _preview(runs: Mapping[str, PlannedRun], lookups: Lookups, *, in_group: bool
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """An open job with a task, and the agent that is stored for it."""
+
+    job: JobPlan
+    agent_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class RepeatRequest:
     """The request to repeat a run (`retry`, `resume`, `reproduce`), or to trigger a schedule.
 
     A triggered run has the name of the schedule, the agent of the template, and no origin.
     A trial of a sweep stays in its `group`, in the job of it or the next one of that name, and has
     the `identity` that was claimed for it. A new job runs `max_parallel` tasks at the same time.
+    `prepared` has what the submission of another trial with the same pool, code and data found.
+    With `is_new`, nothing of a run with this identity exists.
     """
 
     record: RunSpec
@@ -543,6 +560,8 @@ class RepeatRequest:
     group: RunGroup | None = None
     identity: RunIdentity | None = None
     max_parallel: int | None = None
+    prepared: PreparedJob | None = None
+    is_new: bool = False
 
 
 def plan_repetition(
@@ -561,8 +580,12 @@ def plan_repetition(
     origin, agent = None, None
     agent_sha256 = record.agent_sha256
     if request.schedule_id is None:
-        origin, agent = {"kind": asked.kind, "run_id": record.run_id}, build_agent()
-        agent_sha256 = hashlib.sha256(agent).hexdigest()
+        origin = {"kind": asked.kind, "run_id": record.run_id}
+        if request.prepared is not None:
+            agent_sha256 = request.prepared.agent_sha256
+        else:
+            agent = build_agent()
+            agent_sha256 = hashlib.sha256(agent).hexdigest()
     lookups = Lookups(connection)
     for what, check in checks:
         lookups.ask(what, check, None)
@@ -589,7 +612,10 @@ def plan_repetition(
         placement = replace(placement, job_id=identity.run_id, job_limit_s=cost.cap.job_s)
         limit_s = min(record.timeout_s or cost.cap.script_s, cost.cap.script_s)
         record = replace(record, timeout_s=limit_s)
-    job = find_job(connection, placement, record.priority)
+    if request.prepared is not None:
+        job = replace(request.prepared.job, wanted=placement.job_id)
+    else:
+        job = find_job(connection, placement, record.priority)
     job = replace(job, max_parallel=request.max_parallel)
     if placement.job_limit_s is not None:
         job = replace(job, limit=timedelta(seconds=placement.job_limit_s))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from threading import Lock
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
@@ -27,7 +28,7 @@ from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.flows.runs.watch import load_view
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import after_again
-from runner.flows.submit.pipeline import RepeatRequest, plan_repetition
+from runner.flows.submit.pipeline import JobPlan, PreparedJob, RepeatRequest, plan_repetition
 from runner.flows.submit.submit_run import submit_run, upload_runs
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
@@ -161,8 +162,8 @@ def submit_again(
     record = request.record
     checks = [(f"code and data of {record.run_id}", partial(check_parts, record=record))]
     with whole_record(record):
-        plan = plan_repetition(connection, request, checks)
-    return submit_run(connection, plan, on_progress)
+        plan = plan_repetition(connection, request, checks if request.prepared is None else ())
+    return submit_run(connection, plan, on_progress, is_new=request.is_new)
 
 
 @contextmanager
@@ -272,14 +273,17 @@ def resume_trials(
     most = read_max_parallel(connection, sweep.job_id)
     waiting = WaitingRuns(runs_container(connection))
     done: dict[str, TrialAgain] = {}
-    unstarted = [name for name in ended if waiting.unstarted(sweep.runs[name])]
+    submission = TrialSubmission(connection)
+    # A trial that was resumed has a run of its own, which does not wait.
+    first = [name for name in ended if name not in sweep.earlier]
+    unstarted = [name for name in first if waiting.unstarted(sweep.runs[name])]
     if any(row.record and row.record.max_cost_micros for row in rows.values()):
         unstarted = []  # each trial has a separate job
 
     def resume(name: str) -> None:
         try:
             done[name] = _resume_trial(
-                connection, sweep, name, pool, waiting, from_start=from_start, most=most
+                submission, sweep, name, pool, waiting, from_start=from_start, most=most
             )
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
@@ -383,7 +387,7 @@ def _merge_again(connection: Connection, sweep: RunGroup, pool: str | None) -> R
     trials = list_runs(connection, limit=None, ids=[*sweep.trial_runs.values()]).rows
     active = [row.run_id for row in trials if row.status and not row.status.state.final]
     awaited = sweep.trial_runs.values() if record.after else active
-    claim = _claim_run(container, sweep, MERGE_TASK, number)
+    claim, _ = _claim_run(container, sweep, MERGE_TASK, number)
     if claim is None:
         return None
     asked = Repetition("retry", after={run_id: run_id for run_id in awaited})
@@ -394,15 +398,52 @@ def _merge_again(connection: Connection, sweep: RunGroup, pool: str | None) -> R
 
 def _await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[str]) -> None:
     """Reset the reports of trials to waiting, so that earlier failures do not stop the sweep."""
+    waiting: list[tuple[str, TrialReport]] = []
     for blob, metadata in container.list_metadata(reports_folder(sweep.group_id)):
         report = TrialReport.parse(blob, metadata)
         if report is not None and report.name in trials and report.state == "failed":
-            waiting = replace(report, state="waiting")
-            container.put_metadata(blob, waiting.to_metadata(), overwrite=True)
+            waiting.append((blob, replace(report, state="waiting")))
+
+    def reset(each: tuple[str, TrialReport]) -> None:
+        blob, report = each
+        container.put_metadata(blob, report.to_metadata(), overwrite=True)
+
+    in_parallel(reset, waiting)
+
+
+class TrialSubmission:
+    """Submits trials again. Job, agent, code and data are looked up for the first one only.
+
+    A job that was closed since is replaced when the task is added.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.container = runs_container(connection)
+        self._lock = Lock()
+        self._prepared: dict[str, PreparedJob] = {}
+
+    def submit(self, request: RepeatRequest) -> RunSpec:
+        """Submit a trial, in the job of an earlier one with the same pool, code and data."""
+        record = request.record
+        if record.max_cost_micros is not None:  # it has a separate job
+            return submit_again(self.connection, request, ignore_progress)
+        key = repr((record.pool, record.priority, record.code, record.data, record.inputs))
+        with self._lock:
+            prepared = self._prepared.get(key)
+            if prepared is None:
+                return self._submit(request, key)
+        return self._submit(replace(request, prepared=prepared), key)
+
+    def _submit(self, request: RepeatRequest, key: str) -> RunSpec:
+        run = submit_again(self.connection, request, ignore_progress)
+        job = JobPlan(run.job_id, True, run.pool, run.priority, completes=True)
+        self._prepared[key] = PreparedJob(job, run.agent_sha256)
+        return run
 
 
 def _resume_trial(
-    connection: Connection,
+    submission: TrialSubmission,
     sweep: RunGroup,
     name: str,
     pool: str | None,
@@ -411,7 +452,7 @@ def _resume_trial(
     from_start: bool,
     most: int | None,
 ) -> RunSpec | None:
-    container = runs_container(connection)
+    container = submission.container
     runs = [*sweep.earlier.get(name, ()), sweep.runs[name]]
     found = ((run, read_run(container, run, waiting)) for run in reversed(runs))
     last, content = next(((run, one) for run, one in found if one is not None), ("", b""))
@@ -423,31 +464,39 @@ def _resume_trial(
         )
     record = parse_run(content, last)
     number = len(runs) + (last == runs[-1])
-    claim = _claim_run(container, sweep, name, number)
+    claim, is_new = _claim_run(container, sweep, name, number)
     if claim is None:
         return None
     checkpoint = None if from_start else find_checkpoint(container, record)
     before = ResumeFrom(checkpoint[0], checkpoint[1].number) if checkpoint else None
     asked = Repetition("resume" if before else "retry", resume_from=before)
-    identity = RunIdentity(claim.run_id, claim.created)
-    request = RepeatRequest(record, asked, pool, group=sweep, identity=identity, max_parallel=most)
-    return submit_again(connection, request, ignore_progress)
+    request = RepeatRequest(
+        record,
+        asked,
+        pool,
+        group=sweep,
+        identity=RunIdentity(claim.run_id, claim.created),
+        max_parallel=most,
+        is_new=is_new,
+    )
+    return submission.submit(request)
 
 
 def _claim_run(
     container: BlobContainer, sweep: RunGroup, name: str, number: int
-) -> LaterRun | None:
+) -> tuple[LaterRun | None, bool]:
     """Claim the next run of a trial. Return None if another client submitted it.
 
-    A claim whose client was interrupted has no run: the claimed run is submitted here.
+    The second value is True if the claim is new, so that nothing of its run exists. A claim whose
+    client was interrupted has no run: the claimed run is submitted here.
     """
     created = datetime.now(UTC)
     run_id = new_run_ids(sweep.name, [name], created)[name]
     claim = LaterRun(name, number, run_id, created)
     blob = claim.blob(sweep.group_id)
     if container.create(blob, claim.to_json()):
-        return claim
+        return claim, True
     other = LaterRun.parse(blob, container.read(blob) or b"")
     if other is None or container.size(RunPaths(other.run_id).run) is not None:
-        return None
-    return other
+        return None, False
+    return other, False

@@ -55,15 +55,19 @@ class _BlobUpload:
     sha256: str = ""  # hash of a file, which may change before it is sent
 
 
-def submit_run(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> RunSpec:
+def submit_run(
+    connection: Connection, plan: SubmissionPlan, on_progress: OnProgress, *, is_new: bool = False
+) -> RunSpec:
     """Submit a plan of one run. Return the run, whose job may differ from the plan.
+
+    With `is_new`, nothing of the run exists, so it is not looked for.
 
     Raises:
         RunnerError: the services rejected it; nothing of the run remains.
     """
     planned = plan.run
     runs = runs_container(connection)
-    existing = runs.read(RunPaths(planned.plan.run_id).run)
+    existing = None if is_new else runs.read(RunPaths(planned.plan.run_id).run)
     to_task(planned.plan, connection, planned.secrets)  # rejected before anything is sent
     upload_runs(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
@@ -99,11 +103,9 @@ def _submit_new(
                 ) from err
             if not replans_left:
                 raise
-        name = job_id_for(plan.experiment, job.pool_id, job.priority)
-        if job.limit is not None:  # a separate job, which ended before it had a task
-            name = plan.run_id
+        name = job.wanted or job_id_for(plan.experiment, job.pool_id, job.priority)
         found = find_job(connection, Placement(plan.pool, name), job.priority)
-        job = replace(found, limit=job.limit)
+        job = replace(found, limit=job.limit, max_parallel=job.max_parallel)
         plan = planned.plan_in_job(job.job_id)
     raise AssertionError("unreachable")
 

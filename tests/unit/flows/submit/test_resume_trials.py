@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
+import pytest
+
+from runner.azure.auth.credentials import Connection
+from runner.core.planning.repeat import Repetition
+from runner.flows.local.state import LocalState, local_outputs
+from runner.flows.submit import repeat
+from runner.flows.submit.pipeline import RepeatRequest
+from runner.flows.submit.repeat import TrialSubmission
+from runner.protocol.errors import RunnerError
 from runner.protocol.groups import LaterRun, RunGroup
+from runner.protocol.run_spec import RunSpec
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 SWEEP = RunGroup(
@@ -39,3 +51,41 @@ def test_later_run_survives_writing_and_reading_and_damage_is_ignored() -> None:
     assert LaterRun.parse(blob, json.dumps(later.to_json()).encode()) == later
     assert LaterRun.parse(blob, b"{") is None
     assert LaterRun.parse("sweeps/x/runs/odd", b'{"run_id": "x", "created": "2026"}') is None
+
+
+@pytest.fixture
+def submission() -> TrialSubmission:
+    keys = {"batch": "a2V5", "storage": "a2V5"}
+    return TrialSubmission(Connection(local_outputs(LocalState(20001, 20002, 1, 1)), keys))
+
+
+def test_trials_look_up_their_job_and_code_once(
+    submission: TrialSubmission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []  # the job that each submission got, or ""
+    job = "net-2"
+
+    def submit(_: Connection, request: RepeatRequest, __: Any) -> RunSpec:
+        found.append(request.prepared.job.job_id if request.prepared else "")
+        if request.record.recipe == "broken":
+            raise RunnerError("R-REPEAT-CODE", "the code is gone")
+        return replace(request.record, job_id=job, agent_sha256="a" * 64)
+
+    monkeypatch.setattr(repeat, "submit_again", submit)
+    net = RunSpec(run_id="net", pool="t4", job_id="net")
+
+    def submit_record(record: RunSpec) -> RunSpec:
+        return submission.submit(RepeatRequest(record, Repetition("retry"), group=SWEEP))
+
+    with pytest.raises(RunnerError):
+        submit_record(replace(net, recipe="broken"))
+    assert [submit_record(net).job_id for _ in range(3)] == ["net-2"] * 3
+    assert found == ["", "", "net-2", "net-2"], "a submission that failed has found nothing"
+    submit_record(replace(net, pool="other"))
+    assert found[4:] == [""], "another pool has another job"
+    job = "net-3"  # the job was closed, and replaced
+    submit_record(net)
+    submit_record(net)
+    assert found[5:] == ["net-2", "net-3"]
+    submit_record(replace(net, max_cost_micros=1))
+    assert found[7:] == [""], "a trial with a cost cap has a separate job"
