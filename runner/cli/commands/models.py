@@ -339,7 +339,7 @@ def rm(
     found, numbers, everything = find_to_remove(connection, model)
     name = found.name
     if everything and numbers:
-        _confirm(out, f"Delete all {len(numbers)} versions of {name}?", yes=yes)
+        _confirm(out, f"Delete {name} with {format_count(len(numbers), 'version')}?", yes=yes)
     removed = remove_versions(connection, found, numbers, force=force)
     if not out.as_text:
         out.record(

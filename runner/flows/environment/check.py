@@ -13,6 +13,7 @@ from runner.core.pricing.machines import OS_END_OF_LIFE
 from runner.core.pricing.prices import PriceTable, load_price_table
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
+from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
 
         stack = read_stack(file, env)
         found.append(stack)
-        count = len(stack.pools)
-        pools = f"{count} pool" if count == 1 else f"{count} pools"
+        pools = format_count(len(stack.pools), "pool")
         return f"{file.name}: {pools} in {stack.location}"
 
     check = run_check("config", read)

@@ -14,6 +14,7 @@ from runner.azure.auth.credentials import connect, outputs_path
 from runner.core.checks import Check, failed, passed, run_check, skipped, warned
 from runner.core.pricing.machines import Machine, family_key, machine
 from runner.core.settings import Settings
+from runner.core.units import format_count
 from runner.flows.environment.check_adopted import check_adopted, needed_actions
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -85,8 +86,9 @@ def account_room(accounts: Sequence[BatchAccountInfo], limit: int, location: str
 def pool_room(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
     """Check the quota of pools."""
     if account.pool_quota is not None and account.pool_quota < len(pools):
-        fix = f"{_ASK}: {len(pools)} pools; or declare fewer pools"
-        what = f"the stack has {len(pools)} pools, the quota of the account is {account.pool_quota}"
+        wanted = format_count(len(pools), "pool")
+        fix = f"{_ASK}: {wanted}; or declare fewer pools"
+        what = f"the stack has {wanted}, the quota of the account is {account.pool_quota}"
         yield failed("quotas", _short(what, "", fix))
 
 

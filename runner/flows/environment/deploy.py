@@ -18,6 +18,7 @@ from runner.contract import ContractError, StackOutputs, parse_stack_outputs
 from runner.core.home import make_private
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings, stack_option
+from runner.core.units import format_count
 from runner.flows.environment.images import delete_versions_of, image_at, versions_of
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -186,7 +187,7 @@ def find_remains(
         on_progress(Progress("look", "progress", "reading the size of stored data"))
         sizes = _sizes(connection, resources, env)
     versions = versions_of(resources, env)
-    on_progress(Progress("look", "end", f"{len(resources)} resources"))
+    on_progress(Progress("look", "end", format_count(len(resources), "resource")))
     return Remains(resources, _parts(resources, sizes), active, versions, schedules)
 
 

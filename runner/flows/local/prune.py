@@ -22,6 +22,7 @@ from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.home import HomePaths, disk_reserve
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
+from runner.core.units import format_count
 from runner.flows.file_lock import file_lock
 from runner.flows.local import azurite
 from runner.flows.local.lifecycle import is_reachable
@@ -85,7 +86,7 @@ def plan_prune(settings: Settings, *, everything: bool) -> PrunePlan:
 
 def prune(settings: Settings, plan: PrunePlan, on_progress: OnProgress) -> None:
     """Delete the items of a plan; missing items are ignored."""
-    on_progress(Progress("prune", "start", f"deleting {len(plan.items)} items"))
+    on_progress(Progress("prune", "start", f"deleting {format_count(len(plan.items), 'item')}"))
     paths, what = HomePaths(settings.home), "changing the local services"
     locked = file_lock(paths.local_lock, what=what, timeout_s=_LOCK_TIMEOUT_S)
     with disk_reserve(paths), locked:
@@ -93,7 +94,7 @@ def prune(settings: Settings, plan: PrunePlan, on_progress: OnProgress) -> None:
             item.delete()
             step = Progress("prune", "progress", "", number, len(plan.items), "items")
             on_progress(step)
-    on_progress(Progress("prune", "end", f"{len(plan.items)} items"))
+    on_progress(Progress("prune", "end", format_count(len(plan.items), "item")))
 
 
 def _work_folders(connection: Connection, notes: list[str]) -> Iterator[PrunableItem]:

@@ -37,6 +37,7 @@ from runner.core.job_moves import (
 )
 from runner.core.progress import OnProgress, Progress
 from runner.core.states import TaskView
+from runner.core.units import format_count
 from runner.flows.runs.documents import count_attempts, load_result, runs_container
 from runner.flows.runs.groups import find_group
 from runner.flows.runs.history import RunFilter, list_runs
@@ -264,7 +265,9 @@ def move_jobs(
     done = in_parallel(mover.move, jobs)
     groups = dict.fromkeys(group for each in jobs for group in each.groups)
     in_parallel(lambda group: _record_group(connection, group, target.view.id), groups)
-    on_progress(Progress("move", "end", f"{len(done)} jobs in pool {target.view.id}"))
+    on_progress(
+        Progress("move", "end", f"{format_count(len(done), 'job')} in pool {target.view.id}")
+    )
     return done
 
 
@@ -425,7 +428,7 @@ def pause_jobs(
             changed = True
 
     done = in_parallel(pause, jobs)
-    on_progress(Progress("pause", "end", f"{len(done)} jobs"))
+    on_progress(Progress("pause", "end", format_count(len(done), "job")))
     return done
 
 

@@ -14,6 +14,7 @@ import typer
 from runner.cli.options import NewStackOption, StackOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
+from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def _show_declared(out: Output, plan: Plan) -> None:
         out.record({"resources": rows, "pools": cost_rows(plan.costs)})
         return
     out.rows(rows, RESOURCE_COLUMNS)
-    out.note(f"{len(rows)} resources of a first deployment of stack {plan.config.stack!r}")
+    count = format_count(len(rows), "resource")
+    out.note(f"{count} of a first deployment of stack {plan.config.stack!r}")
     if plan.config.subscription_id == EXAMPLE["ARM_SUBSCRIPTION_ID"]:
         out.note("no subscription is set: names and prices are examples", style="dim")
     _show_costs(out, plan)
@@ -281,7 +283,7 @@ def up(
     doomed, versions = images.deleted_images(environment, changes, os.environ)
     _warn_of_images(out, versions)
     count = len(change_rows(changes))
-    if count and not (yes or out.confirm(f"Deploy these {count} changes?")):
+    if count and not (yes or out.confirm(f"Deploy {format_count(count, 'change')}?")):
         raise _declined("R-UP-DECLINED", "nothing was deployed")
     refuse_changed(plan, settings, env=os.environ, now=datetime.now(UTC))
     with out.stages() as view:
@@ -436,5 +438,7 @@ def _print_remaining(out: Output, left: Sequence[Deployed]) -> None:
     if out.as_text and not rows:
         out.note("no resources are left")
         return
-    out.note(f"{len(rows)} resources remain; `runner up` creates the others again")
+    out.note(
+        f"remaining: {format_count(len(rows), 'resource')}; `runner up` creates the others again"
+    )
     out.rows(rows, LEFT_COLUMNS)

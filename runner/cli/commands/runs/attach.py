@@ -13,6 +13,7 @@ from runner.cli import options
 from runner.cli.autocomplete import complete_pool
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageView
+from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def show_rehearsal(out: Output, record: RunSpec, found: RehearsalReport) -> None
     columns = ("eviction", "attempt", "after", "lost", "lost_steps", "resumed_from")
     steps = any(each.lost_steps is not None for each in found.evictions)
     out.rows(rows, tuple(name for name in columns if steps or name != "lost_steps"))
-    count = "1 eviction" if len(rows) == 1 else f"{len(rows)} evictions"
+    count = format_count(len(rows), "eviction")
     out.note(f"rehearsal {found.spec}: {count}, {format_duration(found.lost_s)} of work lost")
 
 
