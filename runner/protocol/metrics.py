@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -128,7 +129,7 @@ def parse_metric_line(line: str) -> MetricPoint | None:
 def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> list[MetricSummary]:
     """Return the last and best value of every metric, in order of first appearance.
 
-    A metric not named in `goals` is minimised when its name says loss or error, else maximised.
+    A metric not named in `goals` is minimised if its name says so (`default_goal`), else maximised.
     """
     by_name: dict[str, list[MetricPoint]] = {}
     for point in points:
@@ -136,11 +137,20 @@ def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> 
     return [_summary(name, seen, goals.get(name)) for name, seen in by_name.items()]
 
 
+_WORDS = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")  # of `val_loss`, `main/loss`, `valLoss`
+_SMALLER_IS_BETTER = frozenset(
+    {
+        *("losses", "error", "err", "mse", "mae", "rmse", "mape", "perplexity", "ppl", "nll"),
+        *("wer", "cer", "fid", "seconds"),
+    }
+)
+
+
 def default_goal(name: str) -> Goal:
     """Return whether a metric should be minimised or maximised, judged by its name."""
-    lowered = name.lower()
-    smaller_is_better = ("loss", "error", "err", "mse", "mae", "rmse", "perplexity", "seconds")
-    return "min" if any(word in lowered.split("_") for word in smaller_is_better) else "max"
+    words = [word.lower() for word in _WORDS.findall(name)]
+    smaller = any(word in _SMALLER_IS_BETTER or word.endswith("loss") for word in words)
+    return "min" if smaller else "max"
 
 
 def format_metric(value: float) -> str:

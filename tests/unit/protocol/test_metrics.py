@@ -49,7 +49,15 @@ def test_lines_without_a_metric_are_skipped(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "goal"), [("loss", "min"), ("val_loss", "min"), ("glossiness", "max"), ("auc", "max")]
+    ("name", "goal"),
+    [
+        *(
+            (name, "min")
+            for name in ("loss", "val_loss", "main/loss", "train/loss_step", "valLoss")
+        ),
+        *((name, "min") for name in ("mlogloss", "eval-RMSE", "test_wer", "perplexity", "ppl")),
+        *((name, "max") for name in ("glossiness", "auc", "main/accuracy", "elbo", "reward")),
+    ],
 )
 def test_goal_by_name_matches_whole_words(name: str, goal: str) -> None:
     assert default_goal(name) == goal
