@@ -101,6 +101,17 @@ _MEMORY = re.compile(
 _PORT = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 _DISK = re.compile(r"No space left on device|Disk quota exceeded")
 
+# `fit` of Keras 3 under MultiWorkerMirroredStrategy: its data is a PerReplica, not a tensor
+# (https://github.com/keras-team/keras/issues/20585; seen with Keras 3.15 and TensorFlow 2.21).
+_PER_REPLICA = re.compile(r"ValueError: Attempt to convert a value \(PerReplica:")
+_FIT_OF_KERAS_3 = re.compile(r"\.fit\((?s:.)*[/\\]keras[/\\]src[/\\]utils[/\\]traceback_utils\.py")
+_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'$")
+_TRACEBACK = "Traceback (most recent call last):"
+
+_FIX_KERAS = (
+    'use Keras 2: add `tf-keras` to the requirements and `env: {TF_USE_LEGACY_KERAS: "1"}` to '
+    "train.yaml"
+)
 _FIX_GPU = "use a smaller batch or model, mixed precision, or a VM size with more GPU memory"
 _FIX_MEMORY = "load less data at once, use fewer data loader processes, or choose a larger VM size"
 _FIX_DISK = advice_for_result("DiskFull")
@@ -141,6 +152,8 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
             (*source, lines[last]),
         )  # fmt: skip
     shown_error = f"{what}: {lines[last]}" if last is not None else what
+    if last is not None and (known := _explain_exception(lines[: last + 1], shown_error)):
+        return known
     for pattern, cause, message, fix in _CAUSES_IN_OUTPUT:
         if pattern.search(final):
             return Failure(cause, message, fix, shown)
@@ -150,6 +163,20 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
         )
         return Failure("Killed", message, _FIX_MEMORY, shown)
     return Failure("ScriptError", shown_error, "correct the script", shown)
+
+
+def _explain_exception(lines: Sequence[str], message: str) -> Failure | None:
+    """Return what the last line, an exception, means together with its traceback, if known."""
+    begun = [n for n, line in enumerate(lines) if line.strip() == _TRACEBACK]
+    trace = lines[begun[-1] :] if begun else lines[-1:]
+    shown = tuple(trace[-_SHOWN_LINES:])
+    if _PER_REPLICA.match(lines[-1]) and _FIT_OF_KERAS_3.search("\n".join(trace)):
+        what = "`fit` of Keras 3 does not work with MultiWorkerMirroredStrategy"
+        return Failure("KerasMultiWorker", what, _FIX_KERAS, shown)
+    if missing := _MODULE.match(lines[-1]):
+        fix = f"add the package of module {missing[1]} to the requirements, or the file to the code"
+        return Failure("ModuleMissing", message, fix, shown)
+    return None
 
 
 def _find_cell(lines: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:

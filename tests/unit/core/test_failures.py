@@ -26,6 +26,56 @@ def test_port_of_another_program_is_the_cause(line: str) -> None:
     assert "$MASTER_PORT" in found.fix
 
 
+_FIT = """\
+Traceback (most recent call last):
+  File "/wd/code/main.py", line 15, in <module>
+    model.fit(ds, epochs=3, steps_per_epoch=20)
+  File "/env/site-packages/keras/src/utils/traceback_utils.py", line 122, in error
+    raise e.with_traceback(filtered_tb) from None
+  File "/env/site-packages/tensorflow/python/framework/constant_op.py", line 111, in convert
+    return ops.EagerTensor(value, ctx.device_name, dtype)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+ValueError: Attempt to convert a value (PerReplica:{
+  0: <tf.Tensor: shape=(32, 8), dtype=float32, numpy=
+array([[0.65723413, 0.96876377, 0.9286871 , 0.29014465, 0.4431068 ,
+        0.1823991 , 0.14112596, 0.27036595]], dtype=float32)>
+}) with an unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>) to a Tensor.
+"""  # of Keras 3.15 and TensorFlow 2.21, shortened
+
+
+def test_fit_of_keras_3_on_several_workers_is_the_cause() -> None:
+    found = explain_output("python main.py exited with code 1", 1, _FIT)
+    assert found.cause == "KerasMultiWorker"
+    assert "TF_USE_LEGACY_KERAS" in found.fix
+    assert found.lines[-1].startswith("ValueError: Attempt to convert a value (PerReplica")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("model.fit(ds, epochs=3, steps_per_epoch=20)", "model(batch)"),  # a loop of its own
+        ("/keras/src/", "/tf_keras/src/"),
+        ("(PerReplica:{", "(<object object at 0x7f>)"),
+    ],
+)
+def test_other_errors_of_keras_and_of_strategies_are_those_of_the_script(
+    before: str, after: str
+) -> None:
+    assert before in _FIT
+    text = _FIT.replace(before, after)
+    assert explain_output("python main.py exited with code 1", 1, text).cause == "ScriptError"
+
+
+def test_missing_module_is_the_cause() -> None:
+    frame = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    import x.y\n'
+    )
+    found = explain_output("it failed", 1, f"{frame}ModuleNotFoundError: No module named 'x'")
+    assert (found.cause, "module x" in found.fix) == ("ModuleMissing", True)
+    caught = f"{frame}ModuleNotFoundError: No module named 'x'\n{frame}KeyError: 'y'"
+    assert explain_output("it failed", 1, caught).cause == "ScriptError"
+
+
 def test_hung_run_is_explained_with_its_stacks() -> None:
     message = "every node stopped: no log line, metric or checkpoint for 600 s"
     result = RunResult(
