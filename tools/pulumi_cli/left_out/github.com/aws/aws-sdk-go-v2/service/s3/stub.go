@@ -1,0 +1,3 @@
+package s3
+
+type CopyObjectInput struct{ CopySource *string }

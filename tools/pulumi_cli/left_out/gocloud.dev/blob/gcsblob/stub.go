@@ -1,0 +1,3 @@
+package gcsblob
+
+const Scheme = "gs"
