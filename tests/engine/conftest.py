@@ -53,14 +53,11 @@ def provider() -> Generator[Callable[[Path], int]]:
 
 
 @pytest.fixture
-def stage(built: Path, tmp_path: Path) -> Stage:
-    """Return an empty project with an empty stand-in of Azure."""
-    return Stage(built, tmp_path)
+def stage(built: Path, tmp_path: Path, provider: Callable[[Path], int]) -> Stage:
+    """Return an empty project with an empty stand-in of Azure.
 
-
-@pytest.fixture
-def attached_stage(built: Path, tmp_path: Path, provider: Callable[[Path], int]) -> Stage:
-    """Return an empty stage whose engines attach to a running provider, which takes less time."""
+    Its engines attach to a running provider, unless the test sets `port` to None.
+    """
     return Stage(built, tmp_path, provider(tmp_path / "azure"))
 
 

@@ -27,11 +27,6 @@ _IMAGE = "  runner:image: {}\n"
 
 
 @pytest.fixture
-def stage(attached_stage: Stage) -> Stage:
-    return attached_stage
-
-
-@pytest.fixture
 def project(stage: Stage) -> Path:
     return make_project(stage)
 
@@ -255,7 +250,7 @@ def test_up_without_the_image_announces_and_deletes_its_versions(
 
 def test_lock_of_a_killed_engine_is_released_for_the_next_up(stage: Stage, project: Path) -> None:
     stage.port = None  # the provider is a process that outlives the engine
-    stage.azure.slow_down(8)  # the first is not done before the second has looked
+    stage.azure.slow_down(8)
     home = stage.folder / "a home"
     own = {**stage.environment, "RUNNER_HOME": str(home)}
     for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"):
@@ -263,6 +258,7 @@ def test_lock_of_a_killed_engine_is_released_for_the_next_up(stage: Stage, proje
     command = [sys.executable, "-m", "runner", "up", "-y", "--no-check"]
     first = subprocess.Popen(command, cwd=project, env=own, stderr=subprocess.DEVNULL)
     _wait_for(stage.azure.ids)  # it deploys: the lock is no longer that of making the stack
+    stage.azure.slow_down(1200)  # the first is not done before the second has looked
     lock = _wait_for(lambda: _files(home / "pulumi/.pulumi/locks"))[0]
     locked = subprocess.run(
         command, cwd=project, env=own, capture_output=True, text=True, check=False
@@ -272,7 +268,8 @@ def test_lock_of_a_killed_engine_is_released_for_the_next_up(stage: Stage, proje
     first.wait()
     os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
     stage.azure.slow_down(0)
-    time.sleep(10)  # what Azure was at is made: its plugins outlive the engine
+    # What Azure was at is made: its plugins outlive the engine.
+    _wait_for(lambda: not stage.azure.under_way())
     again = subprocess.run(
         command, cwd=project, env=own, capture_output=True, text=True, check=False
     )

@@ -9,10 +9,10 @@ import pytest
 
 from tests.engine.deployed import DeployedOnce
 from tests.engine.stage import Stage
-from tests.engine.test_commands import Runner, printed, project, runner, stage
+from tests.engine.test_commands import Runner, printed, project, runner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
-__all__ = ["project", "runner", "stage"]  # fixtures
+__all__ = ["project", "runner"]  # fixtures
 
 
 def forget_the_end(stage: Stage, *names: str) -> None:

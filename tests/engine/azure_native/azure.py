@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import time
+import uuid
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,8 +52,12 @@ class Azure:
         self._write(self._folder / "plan.json", plan)
 
     def slow_down(self, seconds: float) -> None:
-        """Every operation takes this long from now on."""
+        """Every operation takes this long from now on, and so do those under way."""
         self._write(self._folder / "plan.json", {**self._plan(), "latency_s": seconds})
+
+    def under_way(self) -> int:
+        """Return the number of operations that have begun and not ended."""
+        return len(list(self._folder.glob("*.begun")))
 
     def ids(self) -> set[str]:
         """The ARM ids of all that exists."""
@@ -136,13 +141,25 @@ class Azure:
     @contextmanager
     def _operation(self, operation: str, resource_id: str) -> Generator[None]:
         """One operation at a time: latency first, then the planned failures, then the journal."""
-        time.sleep(self._plan()["latency_s"])
-        with (self._folder / "lock").open("w") as lock:
+        with self._begun(), (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._fail_if_planned(operation, resource_id)
             yield
             with (self._folder / "journal.jsonl").open("a", encoding="utf-8") as journal:
                 journal.write(json.dumps([operation, resource_id]) + "\n")
+
+    @contextmanager
+    def _begun(self) -> Generator[None]:
+        """Have the operation counted in `under_way`, and wait for the latency."""
+        began = time.monotonic()
+        mark = self._folder / f"{uuid.uuid4()}.begun"
+        mark.touch()
+        try:
+            while time.monotonic() - began < self._plan()["latency_s"]:
+                time.sleep(0.05)
+            yield
+        finally:
+            mark.unlink()
 
     def _fail_if_planned(self, operation: str, resource_id: str) -> None:
         plan = self._plan()
