@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.recipe import Recipe, load_recipe
 from runner.flows.local.azurite import find_uv
 from tests.e2e.conftest import ROOT, Cli, new_home, show_ended, until
 from tools.recipe_table import record_file, small_refs
@@ -92,28 +92,39 @@ def test_recipe_reaches_its_expected_range_even_after_an_eviction(trainer: Cli, 
     (expected,) = recipe.expect
     (epochs,) = (param.default for param in recipe.params if param.name == "epochs")
     _need_python(ref, recipe.python)
-    plain = _train(trainer, ref)
-    assert expected.problem(plain["metrics"]) == ""
-    assert {path.split("/")[-1] for path in recipe.outputs} <= {
-        file["path"].split("/")[-1] for file in plain["outputs"]
-    }
-    command_s = plain["stages_s"]["command"]
-    assert command_s < 240, "60 s of CPU, with a margin for a busy machine"
-    long = command_s > 20  # enough time for an eviction even without more epochs
+    # Convolutions on CIFAR-10 take a minute of CPU. The slow suite trains them once, in the two
+    # attempts of an evicted run, which has to reach the same range with the same outputs.
+    once = "cifar10" in ref and not TRAINS_ALL
+    plain = None if once else _train(trainer, ref)
+    long = once
+    if plain is not None:
+        assert expected.problem(plain["metrics"]) == ""
+        _assert_outputs(recipe, plain["outputs"])
+        command_s = plain["stages_s"]["command"]
+        assert command_s < 240, "60 s of CPU, with a margin for a busy machine"
+        long = command_s > 20  # enough time for an eviction even without more epochs
     shown = _train_evicted(trainer, ref, epochs=int(str(epochs)) * (1 if long else 2))
     assert [each["why"] == "succeeded" for each in shown["attempts"]] == [False, True]
     metrics = {each["name"]: each["last"] for each in shown["metrics"]}
     assert expected.problem(metrics) == ""
+    _assert_outputs(recipe, shown["result"]["outputs"])
+    if plain is None:
+        return
     resumed = shown["attempts"][1]["resumed"]
     _record(
         ref,
         {
             "plain": plain["metrics"][expected.metric],
-            "command_s": command_s,
+            "command_s": plain["stages_s"]["command"],
             "evicted": metrics[expected.metric],
             "resumed": resumed and resumed["checkpoint"],
         },
     )
+
+
+def _assert_outputs(recipe: Recipe, outputs: list[dict[str, Any]]) -> None:
+    names = {path.split("/")[-1] for path in recipe.outputs}
+    assert names <= {file["path"].split("/")[-1] for file in outputs}
 
 
 @pytest.mark.parametrize("ref", PLANNED)
