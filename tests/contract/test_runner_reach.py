@@ -52,9 +52,7 @@ def test_user_on_the_node_of_a_task_is_added_and_removed_repeatedly(
     client.terminate_task(job_id, task_id)
 
 
-def test_address_is_that_of_the_endpoint_for_ssh(
-    connection: Connection, things: Things
-) -> None:
+def test_address_is_that_of_the_endpoint_for_ssh(connection: Connection, things: Things) -> None:
     network = network_with({"board": 6006, "ssh": 22})
     pool_id = things.pool(target_dedicated_nodes=1, network_configuration=network)
     [node] = things.wait_nodes(pool_id, 1)

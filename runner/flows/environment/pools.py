@@ -31,6 +31,7 @@ from runner.flows.runs.groups import owner_of
 from runner.protocol.errors import ExitCode, RunnerError
 
 _MOST_NODES = 100_000
+_WOULD_WAIT = "without the pool, they would wait forever"
 _ACTIVE_SHOWN = 3
 _MOST_EXAMINED = 40  # tasks whose sweep or group is read
 
@@ -198,8 +199,12 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
     if active:
         raise _pool_in_use(connection, pool, active)
     if scheduled:
-        raise _in_use(
-            pool, f"schedules: {', '.join(scheduled)}", f"runner schedule rm {scheduled[0]}"
+        raise RunnerError(
+            "R-POOL-IN-USE",
+            f"pool {pool.id!r} is in use",
+            why=f"schedules: {', '.join(scheduled)}; {_WOULD_WAIT}",
+            fix=f"runner schedule rm {scheduled[0]}",
+            exit_code=ExitCode.PREFLIGHT,
         )
     made = settings.target == "local" and (declared or pool.id == CONTAINER_POOL_ID)
     again = "runner local up" if declared else "the next run with an image"
@@ -222,14 +227,10 @@ def _pool_in_use(
         fix = f"runner cancel {owners[0]}"
     else:
         fix = f"runner cancel --pool {pool.id}"
-    return _in_use(pool, f"active: {', '.join(shown[:_ACTIVE_SHOWN])}{more}", fix)
-
-
-def _in_use(pool: PoolView, why: str, fix: str) -> RunnerError:
     return RunnerError(
         "R-POOL-IN-USE",
         f"pool {pool.id!r} is in use",
-        why=f"{why}; without the pool, they would wait forever",
+        why=f"active: {', '.join(shown[:_ACTIVE_SHOWN])}{more}; {_WOULD_WAIT}",
         fix=fix,
         exit_code=ExitCode.PREFLIGHT,
     )
