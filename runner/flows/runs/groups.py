@@ -166,11 +166,37 @@ def owner_of(container: BlobContainer, run_id: str) -> str | None:
 def load_group_view(
     connection: Connection, group: RunGroup, known: GroupView | None = None
 ) -> GroupView:
-    """Return the present runs of a group; runs that have ended in `known` are not read again."""
-    rows = {name: row for name, row in known.rows.items() if row.result} if known else {}
+    """Return the present runs of a group; runs that have ended in `known` are not read again.
+
+    Runs that are unfinished in `known` are asked for by their tasks, which takes one request for
+    all that still wait, and not by their documents. Documents are read again if a task is gone or
+    has ended without a result, because the run may have moved to another job.
+    """
+    before: Mapping[str, RunRow] = known.rows if known else {}
+    rows = {name: row for name, row in before.items() if row.result}
     ids = {run_id: name for name, run_id in group.runs.items() if name not in rows}
-    found = list_runs(connection, limit=None, ids=list(ids)).rows
-    return GroupView(group, rows | {ids[row.run_id]: row for row in found})
+    records = {
+        row.run_id: row.record
+        for row in before.values()
+        if row.run_id in ids and row.record and row.status and not row.status.state.final
+    }
+    found: dict[str, RunRow] = {}
+    if records:
+        from runner.flows.runs.stuck import PoolReader  # noqa: PLC0415
+        from runner.flows.runs.watch import live_rows  # noqa: PLC0415
+
+        live = live_rows(connection, list(records.values()), PoolReader(connection))
+        found |= {run_id: row for run_id, row in live.items() if row and _is_certain(row)}
+    unknown = [run_id for run_id in ids if run_id not in found]
+    if unknown:
+        found |= {row.run_id: row for row in list_runs(connection, limit=None, ids=unknown).rows}
+    # In the order of the group, as the documents are listed.
+    present = {name: row for run_id, name in ids.items() if (row := found.get(run_id))}
+    return GroupView(group, rows | present)
+
+
+def _is_certain(row: RunRow) -> bool:
+    return row.status is not None and (row.result is not None or not row.status.state.final)
 
 
 def cancel_group(

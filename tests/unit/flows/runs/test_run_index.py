@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.core.job_moves import JobSnapshot
-from runner.core.states import RunState, TaskView
+from runner.core.states import RunState, RunStatus, TaskView
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history, stuck, watch
+from runner.flows.runs.groups import GroupView, load_group_view
 from runner.flows.runs.history import (
     RunFilter,
     RunRow,
@@ -302,6 +303,39 @@ def test_waiting_runs_are_listed_from_their_job(connection: Connection, store: S
     assert store.pools == ["local"], "one look at the pool serves all rows"
     reasons = {row.status.reason for run, row in rows.items() if row.status and run != ids[0]}
     assert reasons == {"pool local does not exist"}
+
+
+def test_followed_group_asks_for_waiting_runs_by_their_tasks(
+    connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BlobContainer, "names", lambda _, prefix: iter(()))
+    ids = [store.add(number, indexed=False, over=False) for number in range(9)]
+    store.tasks = {run_id: TaskView("active") for run_id in ids}
+    names = {run_id: run_id for run_id in ids}
+    group = RunGroup("g", "g", NOW, "job", "local", names, dict.fromkeys(ids, ()))
+    queued = RunStatus(RunState.QUEUED, "")
+    records = {name: parse_run(json.dumps(run_of(name)).encode(), name) for name in ids}
+    rows = {name: RunRow(name, records[name], queued, None) for name in ids}
+    view = load_group_view(connection, group, GroupView(group, rows))
+    assert not store.read, "their documents are known"
+    assert {row.status.state for row in view.rows.values() if row.status} == {RunState.QUEUED}
+
+    store.tasks[ids[0]] = TaskView("completed")
+    store.documents[f"{ids[0]}/result.json"] = json.dumps(result_of(ids[0])).encode()
+    del store.tasks[ids[1]]  # a deleted task
+    moved = run_of(ids[2])
+    moved["batch"] |= {"job_id": "other", "task_id": "moved"}
+    store.documents[f"{ids[2]}/run.json"] = json.dumps(moved).encode()
+    del store.tasks[ids[2]]
+    store.tasks["moved"] = TaskView("running")
+    view = load_group_view(connection, group, view)
+    states = {name: row.status.state for name, row in view.rows.items() if row.status}
+    assert (states[ids[0]], states[ids[1]]) == (RunState.SUCCEEDED, RunState.LOST)
+    assert states[ids[2]] not in (RunState.LOST, RunState.FAILED), "it moved to another job"
+    assert list(states) == ids
+    store.read.clear()
+    load_group_view(connection, group, view)
+    assert not [name for name in store.read if name.startswith(ids[0])], "it has ended"
 
 
 def test_result_missing_in_the_index_is_read_without_a_task(
