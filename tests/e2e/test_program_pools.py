@@ -73,6 +73,7 @@ _POOLS: list[Mapping[str, Any]] = [
 ]
 
 
+PASSED = ("PATH", "*_proxy", "*_PROXY", "SSL_CERT_*", "UV_*", "PIP_*")  # to the tasks
 _ENDS_ON_A_DEDICATED_NODE = """
 import os, time
 if os.environ["AZ_BATCH_NODE_IS_DEDICATED"] != "true":
@@ -147,7 +148,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
             key=keys["batch"],
             storage=StorageAccount(outputs.storage_account, keys["storage"]),
             blob_endpoint=url,
-            pass_env=("PATH", "*_proxy", "*_PROXY", "SSL_CERT_*", "UV_*", "PIP_*"),
+            pass_env=PASSED,
         )
         with server:
             local = replace(outputs, batch_endpoint=server.url, blob_endpoint=url)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shlex
 import shutil
@@ -24,11 +25,13 @@ from azure.storage.blob import BlobServiceClient
 
 from batch_emulator.domain.account import Limits
 from batch_emulator.files_share.shares import StorageAccount
+from batch_emulator.gateway.sign_in import CLIENT
+from batch_emulator.launches import NodeNames
 from batch_emulator.server import Server
 from infra.config.naming import Names
 from tests.arm_server import ArmServer, resource_id
-from tests.e2e.conftest import new_home
-from tests.e2e.test_program_pools import azurite_of, declared_pool
+from tests.e2e.conftest import new_home, until
+from tests.e2e.test_program_pools import PASSED, azurite_of, declared_pool, node_tools
 from tests.engine.stage import ROOT, Stage
 from tests.engine.test_selftest import keys_of
 from tests.unit.command_lines import commands_in
@@ -45,6 +48,7 @@ config:
   runner:pools:
     - {{id: t4, vm_size: Standard_NC4as_T4_v3, max_spot: 4}}
     - {{id: own, vm_size: Standard_NC4as_T4_v3, max_spot: 2}}
+    - {{id: work, vm_size: Standard_NC4as_T4_v3, max_spot: 3}}
     - {{id: old, vm_size: Standard_NC4as_T4_v3, max_spot: 1}}
 """
 
@@ -108,13 +112,24 @@ class Deployment:
 
     def serve(self) -> None:
         """Have in the emulator and in Azurite what was deployed."""
-        client = BatchClient(self.services["batch"], AzureNamedKeyCredential(ACCOUNT, KEY))
         for pool in self.pools():
-            client.create_pool(declared_pool(pool))
+            self.batch.create_pool(declared_pool(pool))
         account = {"account_name": ACCOUNT, "account_key": KEY}
         blobs = BlobServiceClient(self.services["blob"], account)
         for container in ("runs", "data", "models"):
             blobs.create_container(container)
+
+    @property
+    def batch(self) -> BatchClient:
+        return BatchClient(self.services["batch"], AzureNamedKeyCredential(ACCOUNT, KEY))
+
+    def replace_pool(self, pool_id: str) -> None:
+        """Have one node in a pool with the network that was deployed; its tasks start again."""
+        self.batch.begin_delete_pool(pool_id, polling_interval=0).result()
+        [declared] = [pool for pool in self.pools() if pool["poolName"] == pool_id]
+        usual = {name: value for name, value in declared.items() if name != "startTask"}
+        fixed = {"fixedScale": {"targetDedicatedNodes": 0, "targetLowPriorityNodes": 1}}
+        self.batch.create_pool(declared_pool({**usual, "scaleSettings": fixed}))
 
     def pools(self) -> list[dict[str, Any]]:
         """Return what Resource Manager was given for each pool."""
@@ -132,12 +147,17 @@ class Deployment:
 @pytest.fixture
 def azure(stage: Stage) -> Generator[Deployment]:
     home = new_home(stage.folder / "services")
+    names: dict[str, str] = {}
     with (
+        node_tools(stage.folder),
         azurite_of(home, ACCOUNT, KEY) as blob,
         Server(
             account=ACCOUNT,
             key=KEY,
             storage=StorageAccount(ACCOUNT, KEY),
+            blob_endpoint=blob,
+            pass_env=PASSED,
+            names=NodeNames(lambda _: names, b""),
             limits=Limits(boot_s=0.05, active_jobs=2),
         ) as server,
         subprocess.Popen(
@@ -153,8 +173,9 @@ def azure(stage: Stage) -> Generator[Deployment]:
         ) as gateway,
     ):
         assert gateway.stdout is not None
-        services = {"batch": server.url, "blob": blob}
-        yield Deployment(stage, json.loads(gateway.stdout.readline()), services)
+        shown: dict[str, str] = json.loads(gateway.stdout.readline())
+        names |= dict(shown.items() - {**os.environ, **stage.environment, **keys_of(KEY)}.items())
+        yield Deployment(stage, shown, {"batch": server.url, "blob": blob})
         gateway.communicate("")
 
 
@@ -169,7 +190,7 @@ sys.stdin.read()
     *("R-AZURE-CAPACITY", "R-COST-POOL", "R-STACK-IDENTITY", "R-SHARE-NONE", "R-STACK-NODES-ADD"),
     *("R-FORMULA-DECLARED", "R-POOL-AUTOSCALED", "R-POOL-DECLARED", "R-IMAGE-TEMPLATE"),
     *("R-AZURE-MISSING", "R-QUOTA", "R-IMAGE-VERSION", "R-DOWN-ACTIVE", "R-DOWN-SCHEDULES"),
-    "R-PULUMI-PROTECTED",
+    *("R-PULUMI-PROTECTED", "R-REACH-CLOSED"),
 )
 def test_printed_commands_work_on_a_deployed_stack(azure: Deployment, stage: Stage) -> None:
     with ArmServer() as arm:
@@ -178,6 +199,7 @@ def test_printed_commands_work_on_a_deployed_stack(azure: Deployment, stage: Sta
         again = _build_the_image(azure, arm)
     [template] = [one for one in stage.azure.ids() if "/imageTemplates/" in one]
     stage.azure.delete(template)  # by a user in the portal
+    work = _run_where_nobody_may_connect(azure)
     cured = _break(azure)
     for code, words in cured.items():
         assert azure.printed(code, words) == ["up"], code
@@ -187,23 +209,49 @@ def test_printed_commands_work_on_a_deployed_stack(azure: Deployment, stage: Sta
 
     [old] = [line for line in azure.file.read_text().splitlines(keepends=True) if "old" in line]
     azure.change((old, ""), ("max_spot: 2", f"max_spot: 2, {_OWN_FORMULA}"))
+    azure.change(("max_spot: 3", "max_spot: 3, ssh_from: [198.51.100.7]"))
     more = "  runner:storage: {file_share_gib: 100}\n  runner:nodes_add_tasks: true\n"
     azure.change(("  runner:image:", f"{more}  runner:image:"))
     azure.ok(f"{again} -y --no-check")
     assert template in stage.azure.ids()
     pools = {pool["poolName"]: json.dumps(pool) for pool in azure.pools()}
-    assert pools.keys() == {"t4", "own"}
+    assert pools.keys() == {"t4", "own", "work"}
     assert "$TargetLowPriorityNodes = 1;" in pools["own"]
     assert "198.51.100.7" in pools["own"]
+    _connect(azure, work)
     left = {code: azure.code(words) for code, words in cured.items()}
     assert not {code for code, found in left.items() if found == code}, left
 
     other = "train hi.py --pool t4 -e other --detach"
     [cancel] = azure.printed("R-QUOTA", other)
-    [run] = json.loads(azure.ok("ps -o json"))
+    [run] = [each for each in json.loads(azure.ok("ps -o json")) if each["recipe"] == "hi"]
     azure.ok(cancel.replace("RUN", run["run_id"]))
     azure.ok(other)
     _move_to_another_region(azure, other)
+
+
+def _run_where_nobody_may_connect(azure: Deployment) -> str:
+    """Return a command that works on the node of a run as soon as its pool is changed."""
+    (azure.folder / "wait.py").write_text("import time\ntime.sleep(600)\n")
+    stored = json.loads(azure.outputs.read_text())
+    azure.outputs.write_text(json.dumps({**stored, "identity_client_id": CLIENT}))
+    azure.replace_pool("work")
+    azure.ok("train wait.py --pool work --detach")
+    [run] = json.loads(azure.ok("ps -o json"))
+    command = f"exec {run['run_id']} -- printenv RUNNER_RUN_ID"
+    until(lambda: azure.code(command) == "R-REACH-CLOSED", timeout_s=120)
+    assert azure.printed("R-REACH-CLOSED", command) == ["up"]
+    return command
+
+
+def _connect(azure: Deployment, command: str) -> None:
+    """Run the command on the changed pool, where the run starts again; then end the run."""
+    azure.replace_pool("work")
+    run_id = command.split()[1]
+    until(lambda: azure.run(command).stdout == f"{run_id}\n", timeout_s=120)
+    azure.ok(f"cancel {run_id}")
+    for job in azure.batch.list_jobs():  # the quota of jobs is for the commands that follow
+        azure.batch.begin_delete_job(job.id, polling_interval=0).result()
 
 
 _OWN_FORMULA = (

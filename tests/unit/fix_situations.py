@@ -194,12 +194,6 @@ SERVED: Mapping[str, FixCase] = {
     "R-SWEEP-UNKNOWN": FixCase("sweep show nothing"),
     "R-SCHEDULE-UNKNOWN": FixCase("schedule show nothing"),
 }
-# Why the commands of an error are parsed and not run, by its code.
-NOT_TRIED: Mapping[str, str] = {
-    "R-REACH-CLOSED": "a node without an endpoint for SSH; "
-    "contract/test_runner_reach.py prints it, and engine/test_fixes.py runs `runner up` with "
-    "`ssh_from`",
-}
 
 
 _MARK = re.compile(r"@pytest\.mark\.fix\(((?:[^()]|\([^()]*\))*)\)")

@@ -12,7 +12,6 @@ from runner.cli.main import main
 from tests.unit.command_lines import commands_in
 from tests.unit.fix_situations import (
     ALONE,
-    NOT_TRIED,
     SERVED,
     FixCase,
     codes_of_tests,
@@ -53,12 +52,9 @@ def error_of(words: list[str], capsys: Capture) -> dict[str, str]:
     return {"code": found[1], "fix": found[2] or ""}
 
 
-def test_every_error_that_names_a_command_has_a_situation_or_a_reason() -> None:
-    excused = {*NOT_TRIED}
+def test_every_error_that_names_a_command_has_a_situation() -> None:
     tried = {*ALONE, *SERVED, *codes_of_tests()}
-    assert_none(codes_with_commands() - tried - excused, "add a situation that prints its command")
-    assert_none(tried & excused, "a situation and a reason why there is none")
-    assert_none(excused - codes_with_commands(), "reasons for errors that name no command")
+    assert_none(codes_with_commands() - tried, "add a situation that prints its command")
     unknown = codes_of_tests() - codes_with_commands()
     assert_none(unknown, "tests are marked with errors that name no command")
 
