@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings, stack_option
 from runner.core.units import format_count
 from runner.flows.environment.images import delete_versions_of, image_at, versions_of
+from runner.flows.runs.documents import runs_container
+from runner.flows.runs.groups import owners_of
 from runner.protocol.errors import ExitCode, RunnerError
 
 _VERBS = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
@@ -136,6 +139,7 @@ class StepReport:
 
 
 _ACTIVE_SHOWN = 5
+_MOST_EXAMINED = 40  # tasks whose sweep or group is read
 # Our estimates, for the order of magnitude: hot blobs, locally redundant, as commonly quoted for
 # East US. The price pages could not be read (2026-11-21).
 _BLOB_USD_PER_GB_MONTH = 0.018
@@ -152,8 +156,9 @@ _FIRING = frozenset({"active", "disabled"})
 class Remains:
     """The deployed parts of a stack.
 
-    `parts` stay after `down`: name, bytes, USD per month (None: unknown). `active` tasks wait or
-    run. `versions` are those of the VM image of the stack. `schedules` use its pools.
+    `parts` stay after `down`: name, bytes, USD per month (None: unknown). `active` are the sweeps,
+    groups and runs that have not ended. `versions` are those of the VM image of the stack.
+    `schedules` use its pools.
     """
 
     resources: Sequence[automation.Deployed]
@@ -182,7 +187,7 @@ def find_remains(
         pools = _doomed_pools(resources)
         if pools is None or pools:
             on_progress(Progress("look", "progress", "checking for active runs and schedules"))
-            active = [task for _, task in unfinished_tasks(connection, _ACTIVE_SHOWN + 1, pools)]
+            active = _active(connection, pools)
             schedules = _schedules(connection, pools)
         on_progress(Progress("look", "progress", "reading the size of stored data"))
         sizes = _sizes(connection, resources, env)
@@ -199,6 +204,16 @@ def _doomed_pools(resources: Sequence[automation.Deployed]) -> Collection[str] |
     if any(found.type == _ACCOUNT for found in resources):
         return None
     return [found.id.rpartition("/")[2] for found in resources if found.type == _POOL]
+
+
+def _active(connection: Connection, pools: Collection[str] | None) -> Sequence[str]:
+    """Return the sweeps, groups and runs that have not ended, or the tasks of other programs."""
+    per_job = _ACTIVE_SHOWN + 1
+    tasks = unfinished_tasks(connection, _MOST_EXAMINED, pools, per_job=per_job)
+    owners: list[str] = []
+    with suppress(RunnerError):  # the storage account may be gone
+        owners = owners_of(runs_container(connection), tasks)
+    return owners or [task for _, task in tasks]
 
 
 def _schedules(connection: Connection, pools: Collection[str] | None) -> Sequence[str]:
@@ -224,7 +239,7 @@ def refuse_active_runs(remains: Remains, *, stack: str | None, everything: bool)
         raise RunnerError(
             "R-DOWN-ACTIVE",
             "runs are still active",
-            why=f"tasks that wait or run: {shown}{more}",
+            why=f"waiting or running: {shown}{more}",
             fix=f"`runner cancel {remains.active[0]} --target azure{there}` for each, or "
             f"`{force}` to lose them",
             exit_code=ExitCode.PREFLIGHT,

@@ -22,12 +22,11 @@ from runner.azure.batch.pools import (
     start_task_log,
 )
 from runner.azure.batch.schedules import list_schedules
-from runner.azure.storage.blobs import in_parallel
 from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
 from runner.flows.local.state import CONTAINER_POOL_ID
 from runner.flows.runs.documents import runs_container
-from runner.flows.runs.groups import owner_of
+from runner.flows.runs.groups import owners_of
 from runner.protocol.errors import ExitCode, RunnerError
 
 _MOST_NODES = 100_000
@@ -215,9 +214,7 @@ def _pool_in_use(
     connection: Connection, pool: PoolView, active: Sequence[tuple[str, str]]
 ) -> RunnerError:
     """Return the error that names what runs on the pool, and the command that cancels all of it."""
-    container = runs_container(connection)
-    found = in_parallel(lambda each: owner_of(container, each[1]), active)
-    owners = [*dict.fromkeys(filter(None, found))]
+    owners = owners_of(runs_container(connection), active)
     shown = owners or [task for _, task in active]
     more = " ..." if len(shown) > _ACTIVE_SHOWN else ""
     if not owners:

@@ -6,7 +6,7 @@ Modules with the Batch SDK are imported when needed; a sweep that has ended need
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -161,6 +161,17 @@ def owner_of(container: BlobContainer, run_id: str) -> str | None:
         if group_id and container.size(group_blob(group_id)) is not None:
             return group_id
     return run_id
+
+
+def owners_of(container: BlobContainer, tasks: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the sweeps, groups and runs that tasks belong to, each once. Other tasks are ignored.
+
+    Args:
+        container: the container of runs.
+        tasks: IDs of job and task.
+    """
+    found = in_parallel(lambda each: owner_of(container, each[1]), tasks)
+    return [*dict.fromkeys(filter(None, found))]
 
 
 def load_group_view(

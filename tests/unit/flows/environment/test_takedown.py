@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from runner.azure.batch.schedules import ScheduleView
 from runner.core.progress import Progress
 from runner.core.settings import load_settings
 from runner.flows.environment import deploy
+from runner.protocol.errors import RunnerError
 from tests.unit.infra.stacks import plain_stack
 
 _ACCOUNT, _POOL = "azure-native:batch:BatchAccount", "azure-native:batch:Pool"
@@ -28,8 +29,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def unfinished(
-        connection: Connection, most: int, pools: Collection[str] | None
+        connection: Connection, most: int, pools: Collection[str] | None, *, per_job: int
     ) -> list[tuple[str, str]]:
+        assert 0 < per_job < most
         found.append(connection.outputs.batch_account)
         return [("job", task) for pool, task in _TASKS.items() if pools is None or pool in pools]
 
@@ -41,6 +43,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(automation, "deployed", lambda _: [there])
     monkeypatch.setattr(deploy, "unfinished_tasks", unfinished)
     monkeypatch.setattr(deploy, "list_schedules", schedules)
+    monkeypatch.setattr(deploy, "runs_container", lambda _: None)
+    monkeypatch.setattr(deploy, "owners_of", lambda *_: [])
     monkeypatch.setattr(deploy, "stored_bytes", lambda _: {})
     return found
 
@@ -65,6 +69,29 @@ def test_account_in_the_state_is_queried_first(
     assert asked == [exports["batch_account"]]
     assert remains.active == list(_TASKS.values())
     assert remains.schedules == list(_SCHEDULES.values())
+
+
+def test_trials_count_as_their_sweep(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def owners_of(_: object, tasks: Sequence[tuple[str, str]]) -> list[str]:
+        assert [task for _, task in tasks] == list(_TASKS.values())
+        return ["lr-sweep"]
+
+    monkeypatch.setattr(deploy, "owners_of", owners_of)
+    remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
+    assert (len(asked), remains.active) == (1, ["lr-sweep"])
+
+
+def test_tasks_are_named_if_the_runs_cannot_be_read(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def owners_of(*_: object) -> list[str]:
+        raise RunnerError("R-STORAGE", "no storage account", why="it is deleted", fix="")
+
+    monkeypatch.setattr(deploy, "owners_of", owners_of)
+    remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
+    assert (len(asked), remains.active) == (1, list(_TASKS.values()))
 
 
 def test_stored_outputs_are_used_if_the_state_has_none(
