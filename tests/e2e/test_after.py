@@ -133,7 +133,7 @@ def test_cancelling_an_experiment_keeps_runs_of_others(cli: Cli, gated: Make) ->
     others.open()
     assert ended(cli, other)["state"] == "succeeded"
     assert cli.json("cancel", "--experiment", "given-up") == []
-    assert "expected one run, one group or --experiment" in cli.run("cancel").stderr
+    assert "expected one run, one group, --experiment or --pool" in cli.run("cancel").stderr
 
 
 def test_after_with_runs_of_two_jobs_is_refused(cli: Cli, gated: Make) -> None:

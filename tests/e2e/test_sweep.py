@@ -225,17 +225,23 @@ def test_later_trials_are_chosen_by_the_results_without_a_controller(
 
 @pytest.mark.slow
 @pytest.mark.feature(51)
-def test_two_clients_that_resume_one_sweep_start_each_trial_once(cli: Cli, script: Write) -> None:
-    folder = script("import os, sys; sys.exit(os.path.exists('broken'))")
-    (folder / "broken").touch()
+def test_two_clients_that_resume_one_sweep_start_each_trial_once(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"  # closed, it keeps trials from failing again before both clients end
+    wait = f"while not os.path.exists({str(gate)!r}): time.sleep(0.05)"
+    folder = script(f"import os, sys, time\n{wait}\nsys.exit(1)")
+    gate.touch()
     assert cli.run("sweep", "start", folder, "-p", "seed=1,2,3,4").returncode == 1
     sweep = cli.json("sweep", "show", "@last")["sweep"]
     before = known_runs(cli)
+    gate.unlink()
     clients = [cli.start("sweep", "resume", sweep, "--detach", "-o", "json") for _ in range(2)]
     answers = [json.loads(client.communicate(timeout=300)[0]) for client in clients]
     resumed = [name for answer in answers for name in answer["resumed"]]
     assert sorted(set(resumed)) == ["1", "2", "3", "4"]
     assert len(known_runs(cli) - before) == 4
+    gate.touch()
     until(lambda: cli.json("sweep", "show", sweep)["states"] == {"failed": 4})
     assert {trial["attempts"] for trial in cli.json("sweep", "show", sweep)["trials"]} == {2}
 

@@ -11,9 +11,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
@@ -184,6 +184,23 @@ TOKENS_API_VERSION = "2024-02-01.19.0"  # 2025-06-01 has no authentication token
 _NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
 
 
+_MODELS_LOCK = Lock()
+
+
+@cache
+def _complete_models() -> None:
+    """Complete the model classes of the Batch SDK, which is not safe with several threads.
+
+    The SDK completes a class when its first instance is created. If two threads do that at the same
+    time, one may get a dict in place of a nested model (azure-batch 15.1, seen 2026-11-25).
+    """
+    from azure.batch import models
+
+    for each in vars(models).values():
+        if isinstance(each, type) and issubclass(each, MutableMapping):
+            each({})  # pyright: ignore[reportCallIssue] - all models accept a document
+
+
 class Connection:
     """Clients of one target, created on first use; `outputs` describes the target.
 
@@ -337,6 +354,8 @@ class Connection:
     def _batch_client(self, **options: Any) -> BatchClient:
         from azure.batch import BatchClient
 
+        with _MODELS_LOCK:
+            _complete_models()
         credential: Any = self._token
         if self._keys is not None:
             from azure.core.credentials import AzureNamedKeyCredential
