@@ -39,7 +39,7 @@ _ADVICE_FOR_RESULTS = {
     "CodeInvalid": _RETRY,
     "RunSpecInvalid": "submit the run again with the present version of runner",
     "EnvironmentFailed": "correct the requirements; `runner logs RUN` shows the output of uv",
-    "PythonMissing": "set `python` to a version that uv can download, or use an image with Python",
+    "PythonMissing": "set `python` to a version that the node has, or use an image with Python",
     "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` shows its output",
     "DataMissing": "submit the run again: missing files are uploaded",
     "InputMissing": "correct the input, or submit the run again: inputs are resolved again",

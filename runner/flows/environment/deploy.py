@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.engine import automation
 from runner.azure.auth.credentials import Connection, connect, outputs_path
 from runner.azure.auth.sign_in import provider_variables
-from runner.azure.batch.jobs import unfinished_tasks
 from runner.azure.batch.schedules import list_schedules
 from runner.azure.storage.blobs import stored_bytes
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
@@ -21,8 +19,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings, stack_option
 from runner.core.units import format_count
 from runner.flows.environment.images import delete_versions_of, image_at, versions_of
-from runner.flows.runs.documents import runs_container
-from runner.flows.runs.groups import owners_of
+from runner.flows.environment.pools import find_active
 from runner.protocol.errors import ExitCode, RunnerError
 
 _VERBS = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
@@ -139,7 +136,6 @@ class StepReport:
 
 
 _ACTIVE_SHOWN = 5
-_MOST_EXAMINED = 40  # tasks whose sweep or group is read
 # Our estimates, for the order of magnitude: hot blobs, locally redundant, as commonly quoted for
 # East US. The price pages could not be read (2026-11-21).
 _BLOB_USD_PER_GB_MONTH = 0.018
@@ -187,7 +183,7 @@ def find_remains(
         pools = _doomed_pools(resources)
         if pools is None or pools:
             on_progress(Progress("look", "progress", "checking for active runs and schedules"))
-            active = _active(connection, pools)
+            active = find_active(connection, pools).names
             schedules = _schedules(connection, pools)
         on_progress(Progress("look", "progress", "reading the size of stored data"))
         sizes = _sizes(connection, resources, env)
@@ -204,16 +200,6 @@ def _doomed_pools(resources: Sequence[automation.Deployed]) -> Collection[str] |
     if any(found.type == _ACCOUNT for found in resources):
         return None
     return [found.id.rpartition("/")[2] for found in resources if found.type == _POOL]
-
-
-def _active(connection: Connection, pools: Collection[str] | None) -> Sequence[str]:
-    """Return the sweeps, groups and runs that have not ended, or the tasks of other programs."""
-    per_job = _ACTIVE_SHOWN + 1
-    tasks = unfinished_tasks(connection, _MOST_EXAMINED, pools, per_job=per_job)
-    owners: list[str] = []
-    with suppress(RunnerError):  # the storage account may be gone
-        owners = owners_of(runs_container(connection), tasks)
-    return owners or [task for _, task in tasks]
 
 
 def _schedules(connection: Connection, pools: Collection[str] | None) -> Sequence[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from runner.azure.auth.credentials import Connection, connect
@@ -33,6 +34,7 @@ _MOST_NODES = 100_000
 _WOULD_WAIT = "without the pool, they would wait forever"
 _ACTIVE_SHOWN = 3
 _MOST_EXAMINED = 40  # tasks whose sweep or group is read
+_EXAMINED_OF_JOB = 6  # more than either error shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +191,13 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
             fix=f"remove it from `runner:pools` in {file} and run `runner up`, which deletes it",
             exit_code=ExitCode.PREFLIGHT,
         )
-    active = unfinished_tasks(connection, _MOST_EXAMINED, [pool.id], per_job=_ACTIVE_SHOWN + 1)
+    active = find_active(connection, [pool.id])
     scheduled = [
         view.schedule_id
         for view in list_schedules(connection)
         if view.pool.lower() == pool.id.lower()
     ]
-    if active:
+    if active.tasks:
         raise _pool_in_use(connection, pool, active)
     if scheduled:
         raise RunnerError(
@@ -210,15 +212,37 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
     return PoolRemoval(pool, again if made else "")
 
 
-def _pool_in_use(
-    connection: Connection, pool: PoolView, active: Sequence[tuple[str, str]]
-) -> RunnerError:
+@dataclass(frozen=True, slots=True)
+class ActiveWork:
+    """The sweeps, groups and runs that have not ended, and their tasks with those of others.
+
+    `tasks` are IDs of job and task. Only some tasks of each job are read.
+    """
+
+    owners: Sequence[str]
+    tasks: Sequence[tuple[str, str]]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The owners, or the IDs of the tasks if none belongs to runner."""
+        return self.owners or [task for _, task in self.tasks]
+
+
+def find_active(connection: Connection, pool_ids: Collection[str] | None) -> ActiveWork:
+    """Return the unfinished work on pools, or on all pools of the account if None."""
+    tasks = unfinished_tasks(connection, _MOST_EXAMINED, pool_ids, per_job=_EXAMINED_OF_JOB)
+    owners: Sequence[str] = ()
+    with suppress(RunnerError):  # the storage account may be gone
+        owners = owners_of(runs_container(connection), tasks)
+    return ActiveWork(owners, tasks)
+
+
+def _pool_in_use(connection: Connection, pool: PoolView, active: ActiveWork) -> RunnerError:
     """Return the error that names what runs on the pool, and the command that cancels all of it."""
-    owners = owners_of(runs_container(connection), active)
-    shown = owners or [task for _, task in active]
+    owners, shown = active.owners, active.names
     more = " ..." if len(shown) > _ACTIVE_SHOWN else ""
     if not owners:
-        job = active[0][0]
+        job = active.tasks[0][0]
         fix = connection.for_this_account(f"az batch job terminate --job-id {job}")
     elif len(owners) == 1:
         fix = f"runner cancel {owners[0]}"

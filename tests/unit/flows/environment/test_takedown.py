@@ -14,7 +14,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.schedules import ScheduleView
 from runner.core.progress import Progress
 from runner.core.settings import load_settings
-from runner.flows.environment import deploy
+from runner.flows.environment import deploy, pools
 from runner.protocol.errors import RunnerError
 from tests.unit.infra.stacks import plain_stack
 
@@ -41,10 +41,10 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     there = automation.Deployed(_ACCOUNT, "batch", "/subscriptions/s/x", protect=False)
     monkeypatch.setattr(automation, "deployed", lambda _: [there])
-    monkeypatch.setattr(deploy, "unfinished_tasks", unfinished)
+    monkeypatch.setattr(pools, "unfinished_tasks", unfinished)
     monkeypatch.setattr(deploy, "list_schedules", schedules)
-    monkeypatch.setattr(deploy, "runs_container", lambda _: None)
-    monkeypatch.setattr(deploy, "owners_of", lambda *_: [])
+    monkeypatch.setattr(pools, "runs_container", lambda _: None)
+    monkeypatch.setattr(pools, "owners_of", lambda *_: [])
     monkeypatch.setattr(deploy, "stored_bytes", lambda _: {})
     return found
 
@@ -78,7 +78,7 @@ def test_trials_count_as_their_sweep(
         assert [task for _, task in tasks] == list(_TASKS.values())
         return ["lr-sweep"]
 
-    monkeypatch.setattr(deploy, "owners_of", owners_of)
+    monkeypatch.setattr(pools, "owners_of", owners_of)
     remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
     assert (len(asked), remains.active) == (1, ["lr-sweep"])
 
@@ -89,7 +89,7 @@ def test_tasks_are_named_if_the_runs_cannot_be_read(
     def owners_of(*_: object) -> list[str]:
         raise RunnerError("R-STORAGE", "no storage account", why="it is deleted", fix="")
 
-    monkeypatch.setattr(deploy, "owners_of", owners_of)
+    monkeypatch.setattr(pools, "owners_of", owners_of)
     remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
     assert (len(asked), remains.active) == (1, list(_TASKS.values()))
 
