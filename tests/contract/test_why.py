@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -254,6 +253,8 @@ def test_quota_of_pools_is_the_cause_of_a_job_with_an_auto_pool(tmp_path: Path) 
 
 
 def leave_error(running: Running, pool_id: str) -> None:
+    """Add an error of an earlier resize; a resize that is still under way would remove it."""
+    eventually(lambda: running.client.get_pool(pool_id).allocation_state == "steady")
     plain_http.post(
         f"{running.url}/_emulator/pools/{pool_id}/resize-error",
         params={"code": "AccountLowPriorityCoreQuotaReached", "message": "of last week"},
@@ -275,8 +276,8 @@ def test_stale_resize_error_is_never_the_cause(state: str, tmp_path: Path) -> No
         pool_id = things.pool(**options)
         if "target_low_priority_nodes" in options:
             things.wait_nodes(pool_id, 2)
-        while state == "scaled to zero" and not running.client.get_pool(pool_id).auto_scale_run:
-            time.sleep(0.05)  # a resize by the first evaluation removes earlier errors
+        if state == "scaled to zero":  # the first evaluation begins a resize
+            eventually(lambda: running.client.get_pool(pool_id).auto_scale_run)
         leave_error(running, pool_id)
         job_id = things.job(pool_id)
         if state == "busy":
