@@ -72,6 +72,7 @@ def train(
     set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
     args: Sequence[str] = (),
     entry: str | None = None,
+    env: Mapping[str, str] | None = None,
     data: str | Path | None = None,
     inputs: Mapping[str, str] | None = None,
     experiment: str | None = None,
@@ -100,6 +101,7 @@ def train(
         set: parameters of the recipe.
         args: arguments of the script.
         entry: the script of a folder to run.
+        env: variables of the script, not for secrets; they override `env` of the recipe.
         data: file or folder with the data set.
         inputs: SPEC by NAME, as in train.yaml.
         experiment: experiment of the run; by default the recipe's name.
@@ -126,7 +128,7 @@ def train(
 
     where = where_flags(
         gpus=gpus, nodes=nodes, capacity=capacity, priority=priority, after=after,
-        timeout=timeout, retries=retries, max_cost=max_cost, launcher=launcher,
+        timeout=timeout, retries=retries, max_cost=max_cost, launcher=launcher, env=env,
     )  # fmt: skip
     options = TrainOptions(
         overrides=overrides_of(set),

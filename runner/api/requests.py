@@ -71,6 +71,7 @@ def where_flags(
     retries: int | None,
     max_cost: float | None = None,
     launcher: str | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> RecipeFlags:
     """Return the flags of `--gpu`, `--nodes` and so on."""
     from runner.core.recipe.overrides import RecipeFlags
@@ -79,7 +80,7 @@ def where_flags(
     limit = None if timeout is None else str(timeout)
     return RecipeFlags(
         whole(gpus), capacity, whole(priority), ids, limit, whole(retries), nodes=whole(nodes),
-        max_cost=None if max_cost is None else str(max_cost), launcher=launcher,
+        max_cost=None if max_cost is None else str(max_cost), launcher=launcher, env=env or {},
     )  # fmt: skip
 
 

@@ -38,6 +38,20 @@ _OTHERS_OPTIONS = {
     ),
     "exec": ("options of the command follow --", "runner exec RUN -- COMMAND -{name}"),
 }
+# Options of other programs, by our command, with why and fix.
+_OPTIONS_ELSEWHERE = {
+    **dict.fromkeys(
+        ("train env-file", "sweep start env-file", "dev env-file"),
+        (
+            "such files often contain secrets, which the record of a run would show",
+            "--env NAME=VALUE for each variable, and `secrets` in train.yaml for a secret",
+        ),
+    ),
+    "submit env": (
+        "the file sets the variables of each task",
+        "`env` below a task, or below `defaults` for all tasks",
+    ),
+}
 # Messages of pydantic about numbers, and their replacements.
 _NUMBERS = (
     (re.compile(r"Input should be a valid integer, .*"), "expected a whole number such as 3"),
@@ -112,13 +126,17 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
     command = context.command_path if context else " ".join(["runner", *words[:1]])
     verb = command.removeprefix("runner ")
     option = str(getattr(err, "option_name", "") or "")
+    name = option.lstrip("-")
+    if elsewhere := _OPTIONS_ELSEWHERE.get(f"{verb} {name}"):
+        why, fix = elsewhere
+        return RunnerError("R-USAGE", f"unknown option {option}", why=why, fix=fix)
     if type(err).__name__ == "NoSuchOption" and verb in _OTHERS_OPTIONS:
         import difflib
 
         # Typer's suggestions are too broad: it would take a parameter for an option.
         near = difflib.get_close_matches(option, err.possibilities or (), n=1, cutoff=0.8)
         why, fix = _OTHERS_OPTIONS[verb]
-        fix = f"did you mean {near[0]}?" if near else fix.format(name=option.lstrip("-"))
+        fix = f"did you mean {near[0]}?" if near else fix.format(name=name)
         return RunnerError("R-USAGE", f"unknown option {option}", why=why, fix=fix)
     return RunnerError("R-USAGE", message.rstrip("."), fix=f"{command} --help")
 

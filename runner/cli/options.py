@@ -218,6 +218,23 @@ InputOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _refuse_variable(experiment: str | None) -> str | None:
+    """Return the value of `-e`, which is a variable in other programs."""
+    from runner.protocol.errors import RunnerError
+
+    name, equals, _ = (experiment or "").partition("=")
+    if equals and name.isidentifier():
+        raise RunnerError(
+            "R-USAGE",
+            f"invalid --experiment {name}=...: an experiment has no '='",
+            why="-e is the short form of --experiment, not of --env",
+            fix=f"--env {name}=VALUE, or another name of the experiment",
+        )
+    return experiment
+
+
 ExperimentOption = Annotated[
     str | None,
     typer.Option(
@@ -225,6 +242,7 @@ ExperimentOption = Annotated[
         "-e",
         help="Experiment that the run belongs to.",
         show_default="the recipe's name",
+        callback=_refuse_variable,
     ),
 ]
 PoolOption = Annotated[
@@ -286,6 +304,16 @@ AfterOption = Annotated[
         metavar="RUN",
         help="Start after this run has succeeded; can be repeated.",
         autocompletion=complete_run,
+        show_default=False,
+    ),
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="Variable of the script; without VALUE, that of this machine; can be repeated. "
+        "Not for secrets.",
         show_default=False,
     ),
 ]
@@ -377,12 +405,13 @@ def to_flags(
     keep: list[str] | None,
     max_cost: str | None,
     launcher: str | None = None,
+    env: list[str] | None = None,
 ) -> RecipeFlags:
     """Return the options as the planner expects them."""
-    from runner.core.recipe.overrides import RecipeFlags
+    from runner.core.recipe.overrides import RecipeFlags, parse_env
 
     capacity = None if spot is None else "spot" if spot else "dedicated"
     return RecipeFlags(
         gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes, tuple(keep or ()),
-        max_cost, launcher,
+        max_cost, launcher, parse_env(env or (), os.environ),
     )  # fmt: skip

@@ -77,7 +77,8 @@ def failed(cli: Cli, folder: Path, *words: str) -> str:
 
 def test_model_is_reproduced_without_the_project_folder(cli: Cli, script: Write) -> None:
     folder = recipe(script)
-    first = cli.json("train", folder, "--no-download", "--set", "seed=11")
+    given = ("--set", "seed=11", "--env", "FLAVOR=sweet")
+    first = cli.json("train", folder, "--no-download", *given)
     shutil.rmtree(folder)
     done = cli.run("reproduce", first["run_id"], "-o", "json")
     assert done.returncode == 0, done.stderr
@@ -92,6 +93,7 @@ def test_model_is_reproduced_without_the_project_folder(cli: Cli, script: Write)
     document = run_document(cli, found["repeated"])
     assert document["origin"] == {"kind": "reproduce", "run_id": first["run_id"]}
     assert document["params"] == {"seed": 11, "vary": False}
+    assert document["env"] == {"FLAVOR": "sweet"}
     assert document["code"] == run_document(cli, first["run_id"])["code"]
 
 
@@ -119,7 +121,7 @@ def test_runs_are_compared_without_a_new_run(cli: Cli, script: Write) -> None:
 @pytest.mark.smoke
 @pytest.mark.feature(31)
 def test_failed_run_is_retried_from_any_folder(cli: Cli, script: Write) -> None:
-    run_id = failed(cli, recipe(script), "--set", "seed=5")
+    run_id = failed(cli, recipe(script), "--set", "seed=5", "--env", "FLAVOR=sweet")
     shutil.rmtree(cli.cwd / "project")
     done = cli.run("retry", run_id, "-o", "json")
     assert done.returncode == 1, "it fails as it did"
@@ -127,6 +129,7 @@ def test_failed_run_is_retried_from_any_folder(cli: Cli, script: Write) -> None:
     document, original = run_document(cli, again), run_document(cli, run_id)
     assert document["origin"] == {"kind": "retry", "run_id": run_id}
     assert document["command"] == original["command"]
+    assert document["env"] == {"FLAVOR": "sweet"}
     shown = cli.ok("show", again)
     assert f"retry of {run_id}" in shown
     (row,) = cli.json("show", again)["attempts"]
@@ -224,7 +227,7 @@ outputs: [model.txt]
 def test_resumed_run_continues_from_the_newest_checkpoint(cli: Cli, script: Write) -> None:
     folder = script(COUNT)
     (folder / "train.yaml").write_text(COUNT_RECIPE, encoding="utf-8")
-    done = cli.run("train", folder, "-o", "json")
+    done = cli.run("train", folder, "--env", "FLAVOR=sweet", "-o", "json")
     assert done.returncode == 1
     first = json.loads(done.stdout)["run_id"]
     shutil.rmtree(folder)
@@ -236,6 +239,7 @@ def test_resumed_run_continues_from_the_newest_checkpoint(cli: Cli, script: Writ
     assert document["origin"] == {"kind": "resume", "run_id": first}
     assert document["resume_from"] == {"run_id": first, "checkpoint": max(numbers)}
     assert document["params"] == {"steps": 7, "fail": "no"}
+    assert document["env"] == {"FLAVOR": "sweet"}
     shown = cli.ok("show", again["run_id"])
     assert f"resume of {first}" in shown
     unknown = cli.run("resume", first, "--set", "step=1")

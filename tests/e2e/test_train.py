@@ -73,6 +73,24 @@ def test_single_script_trains(cli: Cli, script: Write) -> None:
 
 
 @pytest.mark.smoke
+def test_variables_of_the_command_line_reach_a_single_script(
+    cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GREETING", "grüße")
+    file = script("import os\nprint(os.environ['LR_SCALE'], os.environ['GREETING'])") / "train.py"
+    words = ("train", file, "--env", "LR_SCALE=a=b c", "--env", "GREETING")
+    given = {"LR_SCALE": "a=b c", "GREETING": "grüße"}
+    assert cli.json(*words, "--dry-run")["env"] == given
+    assert "LR_SCALE=a=b c, GREETING=grüße" in cli.ok(*words, "--dry-run")
+    sweep = cli.json("sweep", "start", *words[1:], "-p", "x=1,2", "--dry-run")
+    assert [run["env"] for run in sweep["runs"].values()] == [given, given]
+    run_id = cli.json(*words, "--no-download")["run_id"]
+    assert "a=b c grüße" in cli.ok("logs", run_id)
+    assert cli.json("show", run_id)["run"]["env"] == given
+    assert "LR_SCALE=a=b c, GREETING=grüße" in cli.ok("show", run_id)
+
+
+@pytest.mark.smoke
 @pytest.mark.feature(40)
 def test_dry_run_prints_the_plan_and_starts_nothing(cli: Cli, script: Write) -> None:
     before = known_runs(cli)

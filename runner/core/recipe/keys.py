@@ -7,7 +7,14 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from runner.core.recipe.inputs import (
@@ -46,6 +53,16 @@ def _check_variable(name: str) -> str:
     return name
 
 
+def _check_variable_value(value: str) -> str:
+    if "\0" in value:
+        raise key_error("the value has a NUL character", "remove it")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes of a command line
+        raise key_error("the value is not UTF-8", "remove the bytes that are not UTF-8") from None
+    return value
+
+
 EnvFile = dict[
     Annotated[
         str,
@@ -57,8 +74,18 @@ EnvFile = dict[
         ),
         AfterValidator(_check_variable),
     ],
-    str,
+    Annotated[str, AfterValidator(_check_variable_value)],
 ]
+
+
+def refused_variable(name: str, value: str) -> tuple[str, str, str] | None:
+    """Return what, why and fix if `env` does not accept a variable, else None."""
+    try:
+        TypeAdapter(EnvFile).validate_python({name: value})
+    except ValidationError as err:
+        context = err.errors()[0].get("ctx", {})  # of `key_error` or TextField
+        return context["problem"], context.get("why", ""), context["fix"]
+    return None
 
 
 def _check_image(value: str) -> str:

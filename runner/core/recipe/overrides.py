@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe.notebook import parse_text, unknown_param
@@ -157,6 +157,7 @@ class RecipeFlags:
     keep: tuple[str, ...] = ()
     max_cost: str | None = None
     launcher: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def resources(self) -> Resources:
@@ -187,7 +188,45 @@ def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
         if flags.max_cost is None
         else to_micros(flags.max_cost),
         launcher=recipe.launcher if flags.launcher is None else _launcher(recipe, flags.launcher),
+        env={**recipe.env, **_variables(flags.env)},
     )
+
+
+def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `--env NAME=VALUE`; `NAME` alone has its value in `environment`.
+
+    Messages do not repeat the texts, which may contain secrets.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise RunnerError("R-ENV", "invalid --env: expected NAME=VALUE", fix="--env NAME=VALUE")
+        if not equals:
+            _variables({name: ""})
+            if name not in environment:
+                raise RunnerError(
+                    "R-ENV",
+                    f"--env {name}: no value, and this machine has no such variable",
+                    why=f"--env {name} passes ${name} of this machine",
+                    fix=f"--env {name}=VALUE",
+                )
+            value = environment[name]
+        found[name] = value
+    return found
+
+
+def _variables(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return variables that `env` of train.yaml accepts. Raise RunnerError for another one."""
+    if not given:
+        return given
+    from runner.core.recipe.keys import refused_variable  # noqa: PLC0415  loads pydantic
+
+    for name, value in given.items():
+        if refused := refused_variable(name, value):
+            what, why, fix = refused
+            raise RunnerError("R-ENV", f"--env {name}: {what}", why=why, fix=fix)
+    return given
 
 
 def _launcher(recipe: Recipe, name: str) -> Launcher:

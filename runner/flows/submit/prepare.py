@@ -168,7 +168,10 @@ def _variable_fix(name: str, of_input: str | None, known: Collection[str]) -> st
         return f"pass the input: --input {of_input}=PATH"
     from runner.core.yaml_files import near  # noqa: PLC0415  only a mistake needs it
 
-    return near(name, known) or f"set {name} under `env`, or write $${name} for the text itself"
+    return (
+        near(name, known)
+        or f"set {name} with --env or under `env`, or write $${name} for the text itself"
+    )
 
 
 @dataclass(frozen=True, slots=True)

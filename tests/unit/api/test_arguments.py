@@ -67,6 +67,12 @@ CALLS: list[tuple[Callable[[], Any], str, str, str]] = [
         "Iterable[Run | str], not str",
         "help(",
     ),
+    (
+        lambda: api.train("mnist", env={"A": 1}),
+        "invalid env {'A': 1}",
+        "expected Mapping[str, str] | None, not dict",
+        "help(",
+    ),
     (lambda: api.run(3), "runner.run: invalid ref 3", "expected str, not int", "help(runner.run)"),
     (lambda: api.runs(-1), "invalid limit -1", "expected greater than or equal to 0", "help("),
     (lambda: api.runs(True), "invalid limit True", "NonNegativeInt | None, not bool", "help("),
@@ -178,6 +184,12 @@ def test_wrong_argument_is_a_runner_error_and_a_type_error(
 
 def numpy_scalar(value: object) -> Any:
     return SimpleNamespace(shape=(), item=lambda: value)
+
+
+def test_reserved_variable_is_refused_before_anything_is_started() -> None:
+    with pytest.raises(RunnerError) as caught:
+        api.train("mnist", env={"RUNNER_RUN_ID": "x"})
+    assert (caught.value.code, "reserved for runner" in caught.value.what) == ("R-ENV", True)
 
 
 def test_numbers_of_numpy_become_numbers_of_python() -> None:

@@ -50,6 +50,12 @@ def test_parameter_typed_as_an_option_suggests_set(capsys: Capture) -> None:
     [
         (("train", "mnist", "--detatch"), "did you mean --detach?"),
         (("train", "mnist", "--sett", "a=1"), "did you mean --set?"),
+        (("train", "mnist", "--envs", "A=1"), "did you mean --env?"),
+        (("train", "mnist", "--env-file", ".env"), "--env NAME=VALUE for each variable"),
+        (("sweep", "start", "mnist", "--env-file", ".env"), "--env NAME=VALUE for each variable"),
+        (("submit", "tasks.yaml", "--env", "A=1"), "`env` below a task, or below `defaults`"),
+        (("train", "mnist", "-e", "LR_SCALE=0.1"), "--env LR_SCALE=VALUE"),
+        (("sweep", "start", "mnist", "-e", "LR_SCALE=0.1"), "--env LR_SCALE=VALUE"),
         (("exec", "@last", "ls", "-l"), "runner exec RUN -- COMMAND -l"),
         (("exec", "@last", "--nod", "1", "ls"), "did you mean --node?"),
     ],

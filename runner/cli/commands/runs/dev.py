@@ -31,6 +31,7 @@ def dev(
     jupyter: Annotated[
         bool, typer.Option("--jupyter", help="Serve JupyterLab, and open a tunnel to it.")
     ] = False,
+    env: options.EnvOption = None,
     data: options.DataOption = None,
     input_: options.InputOption = None,
     pool: options.PoolOption = None,
@@ -66,7 +67,7 @@ def dev(
     seconds = int(parse_duration_flag("for", for_, "10s", "6d").total_seconds())
     flags = options.to_flags(
         gpu=gpu, nodes=None, spot=spot, priority=None, after=None, max_time=None, retries=None,
-        keep=keep, max_cost=max_cost,
+        keep=keep, max_cost=max_cost, env=env,
     )  # fmt: skip
     command = jupyter_command(seconds) if jupyter else ("sleep", str(seconds))
     recipe = load_workspace(folder, cwd=Path.cwd(), command=command)

@@ -91,10 +91,13 @@ def origin(shown: RunDetails) -> dict[str, str]:
 
 
 def command(shown: RunDetails) -> dict[str, str]:
-    """Command and parameters."""
+    """Command, parameters and variables."""
     record = shown.view.record
-    params = ", ".join(f"{name}={value}" for name, value in record.params.items())
-    return {"command": shlex.join(record.command), "parameters": params}
+    params, env = (
+        ", ".join(f"{name}={value}" for name, value in pairs.items())
+        for pairs in (record.params, record.env)
+    )
+    return {"command": shlex.join(record.command), "parameters": params, "env": env}
 
 
 def code(shown: RunDetails) -> dict[str, str]:

@@ -111,6 +111,7 @@ def start(
     ] = None,
     entry: options.EntryOption = None,
     set_: options.SetOption = None,
+    env: options.EnvOption = None,
     data: options.DataOption = None,
     input_: options.InputOption = None,
     pool: options.PoolOption = None,
@@ -135,7 +136,7 @@ def start(
 
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, max_time=max_time, retries=retries,
-        keep=keep, after=None, max_cost=None,
+        keep=keep, after=None, max_cost=None, env=env,
     )  # fmt: skip
     recipe = with_flags(load_recipe(ref, cwd=Path.cwd(), entry=entry), flags)
     changes = {

@@ -27,6 +27,7 @@ def train(
     script_args: options.ArgsArgument = None,
     entry: options.EntryOption = None,
     set_: options.SetOption = None,
+    env: options.EnvOption = None,
     data: options.DataOption = None,
     input_: options.InputOption = None,
     pool: options.PoolOption = None,
@@ -60,7 +61,7 @@ def train(
     stuck_s = options.to_stuck_limit_s(fail_if_stuck, detach=detach)
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
-        retries=retries, keep=keep, max_cost=max_cost, launcher=launcher,
+        retries=retries, keep=keep, max_cost=max_cost, launcher=launcher, env=env,
     )  # fmt: skip
     recipe = with_flags(_load(out, ref, entry), flags)
     request = TrainOptions(
@@ -155,6 +156,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "packages": recipe.requirements_file or "none, the Python of the node",
         "data": f"{data['name']}, {data['source']}" if data else "none",
         "inputs": ", ".join(plan.inputs.named) or "none",
+        "env": ", ".join(f"{name}={value}" for name, value in recipe.env.items()) or "none",
         "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
         "outputs": ", ".join(recipe.outputs) or "none required",
         "limits": _limits(recipe),

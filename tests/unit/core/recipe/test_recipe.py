@@ -98,6 +98,7 @@ def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
         ),
         ("env:\n  az_batch_x: x\n", 2, "env.az_batch_x", "az_batch_x is reserved for Batch"),
         ("env: {A: 3}\n", 1, "env.A", "text"),
+        ('env: {A: "a\\0b"}\n', 1, "env.A", "the value has a NUL character"),
         ("command: python a.py | tee x\n", 1, "command", "shell"),
         ("command: []\n", 1, "command", "it is empty"),
         ("timeout: soon\n", 1, "timeout", "90m"),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.recipe.overrides import RecipeFlags, with_flags
+from runner.core.recipe.overrides import RecipeFlags, parse_env, with_flags
 from runner.core.recipe.recipe import Recipe
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import MAX_ID, job_id_for
 from runner.protocol.run_spec import Resources
 from tests.unit.core.recipe_maker import load_text, recipe
@@ -107,6 +107,49 @@ def test_flag_out_of_range_is_refused_with_a_valid_one(flags: RecipeFlags) -> No
         with_flags(recipe(), flags)
     assert caught.value.code == "R-FLAG-VALUE"
     assert caught.value.fix.startswith("--")
+
+
+def test_variables_extend_and_override_those_of_the_file() -> None:
+    written = recipe(env={"A": "file", "B": "file"})
+    given = parse_env(("A=1=2", "EMPTY=", "HERE", "C= x ", "C=last"), {"HERE": "of this machine"})
+    changed = with_flags(written, RecipeFlags(env=given))
+    assert changed.env == {
+        "A": "1=2", "B": "file", "EMPTY": "", "HERE": "of this machine", "C": "last"
+    }  # fmt: skip
+    assert with_flags(written, RecipeFlags()).env == written.env
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        ("=secret-1", "invalid --env: expected NAME=VALUE", "--env NAME=VALUE"),
+        ("", "invalid --env: expected NAME=VALUE", "--env NAME=VALUE"),
+        (
+            "HF_HOME",
+            "--env HF_HOME: no value, and this machine has no such variable",
+            "--env HF_HOME=VALUE",
+        ),
+        (
+            "MY-NAME=secret-1",
+            "--env MY-NAME: 'MY-NAME' is not the name of a variable",
+            "write it like OMP_NUM_THREADS",
+        ),
+        ("MY-NAME", "--env MY-NAME: 'MY-NAME' is not the name of a variable", "write it like"),
+        (" A=secret-1", "--env  A: ' A' is not the name of a variable", "write it like"),
+        ("RUNNER_RUN_ID=secret-1", "RUNNER_RUN_ID is reserved for runner", "use another name"),
+        ("az_batch_x=secret-1", "az_batch_x is reserved for Batch", "use another name"),
+        ("A=secret-1\0", "--env A: the value has a NUL character", "remove it"),
+        ("A=secret-1\udcff", "--env A: the value is not UTF-8", "remove the bytes"),
+    ],
+)
+def test_invalid_variable_is_refused_without_its_value(text: str, what: str, fix: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        with_flags(recipe(), RecipeFlags(env=parse_env((text,), {})))
+    error = caught.value
+    assert (error.code, error.exit_code) == ("R-ENV", ExitCode.USAGE)
+    assert what in error.what
+    assert error.fix.startswith(fix)
+    assert "secret-1" not in f"{error.what} {error.why} {error.fix}"
 
 
 def test_job_id_keeps_pool_and_priority_within_64_characters() -> None:
