@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from runner.core.recipe.inputs import advise_variable
 from runner.core.states import NO_ACCESS, TaskView, advice_for_result, describe_exit, explain_task
 from runner.core.units import format_duration
 from runner.protocol.results import RunResult
@@ -106,6 +107,8 @@ _DISK = re.compile(r"No space left on device|Disk quota exceeded")
 _PER_REPLICA = re.compile(r"ValueError: Attempt to convert a value \(PerReplica:")
 _FIT_OF_KERAS_3 = re.compile(r"\.fit\((?s:.)*[/\\]keras[/\\]src[/\\]utils[/\\]traceback_utils\.py")
 _MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'$")
+_VARIABLE = re.compile(r"KeyError: '(\w+)'$")
+_IN_ENVIRON = re.compile(r'File ".*\bos(?:\.py|>)", line \d+, in __getitem__')
 _TRACEBACK = "Traceback (most recent call last):"
 
 _FIX_KERAS = (
@@ -176,6 +179,11 @@ def _explain_exception(lines: Sequence[str], message: str) -> Failure | None:
     if missing := _MODULE.match(lines[-1]):
         fix = f"add the package of module {missing[1]} to the requirements, or the file to the code"
         return Failure("ModuleMissing", message, fix, shown)
+    if (missing := _VARIABLE.match(lines[-1])) and _IN_ENVIRON.search("\n".join(trace[-4:])):
+        fix = advise_variable(missing[1])
+        if not fix and not missing[1].startswith(("RUNNER_", "AZ_BATCH_")):
+            fix = f"set {missing[1]} with --env or under `env`"
+        return Failure("VariableMissing", message, fix or "correct the script", shown)
     return None
 
 

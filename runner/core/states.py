@@ -48,7 +48,8 @@ _ADVICE_FOR_RESULTS = {
     "NotebookCellFailed": "correct the cell; the outputs contain the notebook as executed so far",
     "VariableMissing": "set it with --env or under `env`, or write $$NAME for the text $NAME",
     "Timeout": "raise `timeout` in train.yaml, or reduce the work",
-    "OutputMissing": "write the missing files to $RUNNER_OUTPUT_DIR, or remove them from `outputs`",
+    "OutputMissing": "write the missing files to $RUNNER_OUTPUT_DIR, or remove them from `outputs` "
+    "or `named_outputs`",
     "MetricOutOfRange": "check `runner metrics RUN`, or change `expect` in train.yaml",
     "OutputUnreadable": "write outputs that the task may read",
     "DiskFull": "write less data, or use a VM size with a larger disk",

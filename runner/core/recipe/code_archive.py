@@ -96,9 +96,9 @@ def _rules_above(root: Path) -> list[_Rules]:
     return rules
 
 
-WARN_BYTES = 25 * 1024**2
-WARN_FILE_BYTES = 10 * 1024**2
-LIMIT_BYTES = 500 * 1024**2  # before compression; the archive is built in memory
+WARN_BYTES = 25_000_000
+WARN_FILE_BYTES = 10_000_000
+LIMIT_BYTES = 500_000_000  # before compression; the archive is built in memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,23 @@ def input_variable(name: str) -> str:
     return VARIABLE + name.upper().replace("-", "_")
 
 
+_OF_AN_INPUT = re.compile(
+    r"(?:RUNNER_INPUT_|AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)(\w+)"
+)
+_OF_AN_OUTPUT = re.compile(r"RUNNER_OUTPUT_(\w+)")
+
+
+def advise_variable(name: str) -> str:
+    """Return how a run gets a variable of data, an input or an output; "" for another variable."""
+    if name == "RUNNER_DATA_DIR":
+        return "pass the data with --data PATH, or set `dataset` in train.yaml"
+    if found := _OF_AN_INPUT.fullmatch(name):
+        return f"pass the input: --input {found[1]}=PATH"
+    if found := _OF_AN_OUTPUT.fullmatch(name):
+        return f"add {found[1].lower()} to `named_outputs` in train.yaml"
+    return ""
+
+
 def parse_input(name: str, text: str, base: Path | None = None) -> InputSpec:
     """Read the short form: a URL, `blob:…`, `share:…`, `dataset:…`, `run:RUN/path`, else a path.
 

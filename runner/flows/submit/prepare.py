@@ -19,7 +19,12 @@ from runner.contract import StackOutputs
 from runner.core.planning.plan import RunInputs, RunRequest, to_arguments
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
-from runner.core.recipe.inputs import InputSpec, input_variable, override_inputs
+from runner.core.recipe.inputs import (
+    InputSpec,
+    advise_variable,
+    input_variable,
+    override_inputs,
+)
 from runner.core.recipe.notebook import notebook_of, refuse_arguments
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe
@@ -157,19 +162,17 @@ def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_d
                 "R-COMMAND-VARIABLE",
                 f"the command refers to ${name}, which is not set on the node",
                 why="$NAME and ${NAME} are replaced by variables of the node",
-                fix=_variable_fix(name, of_input[1] if of_input else None, known),
+                fix=_variable_fix(name, known),
             )
 
 
-def _variable_fix(name: str, of_input: str | None, known: Collection[str]) -> str:
-    if name == _DATA_DIR:
-        return "pass the data with --data PATH, or set `dataset` in train.yaml"
-    if of_input is not None:
-        return f"pass the input: --input {of_input}=PATH"
+def _variable_fix(name: str, known: Collection[str]) -> str:
     from runner.core.yaml_files import near  # noqa: PLC0415  only a mistake needs it
 
     return (
-        near(name, known)
+        near(name, known, 0.85)
+        or advise_variable(name)
+        or near(name, known)
         or f"set {name} with --env or under `env`, or write $${name} for the text itself"
     )
 

@@ -45,8 +45,8 @@ def check_promised(
         and not _matches(output_dir, pattern)
     ]
     if missing:
-        entries = output_dir.iterdir() if output_dir.is_dir() else ()
-        names = {path.name for path in entries} | {n.partition("/")[0] for n in collected.files}
+        own = {path.relative_to(output_dir).parts[0] for path in _files(output_dir)}
+        names = own | {name.partition("/")[0] for name in collected.files}
         found = sorted(map(stored_path, names)) or ["nothing"]
         raise StageFailedError(
             STEP,

@@ -76,6 +76,32 @@ def test_missing_module_is_the_cause() -> None:
     assert explain_output("it failed", 1, caught).cause == "ScriptError"
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("RUNNER_DATA_DIR", "--data PATH"),
+        ("RUNNER_INPUT_WORDS", "--input WORDS=PATH"),
+        ("AZ_BATCHAI_INPUT_DATASET", "--input DATASET=PATH"),
+        ("RUNNER_OUTPUT_PLOTS", "add plots to `named_outputs`"),
+        ("RUNNER_OTHER", "correct the script"),
+        ("HF_HOME", "set HF_HOME with --env"),
+    ],
+)
+@pytest.mark.parametrize("module", ["/usr/lib/python3.8/os.py", "<frozen os>"])
+def test_variable_that_a_script_lacks_is_the_cause(name: str, fix: str, module: str) -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "train.py", line 4, in <module>\n    src = os.environ["{name}"]\n'
+        f'  File "{module}", line 679, in __getitem__\n    raise KeyError(key) from None\n'
+        f"KeyError: '{name}'\n"
+    )
+    found = explain_output("python train.py exited with code 1", 1, text)
+    assert (found.cause, fix in found.fix) == ("VariableMissing", True)
+    assert found.message == f"python train.py exited with code 1: KeyError: '{name}'"
+    other = text.replace(module, "/lib/mos.py")
+    assert explain_output("it failed", 1, other).cause == "ScriptError"
+
+
 def test_hung_run_is_explained_with_its_stacks() -> None:
     message = "every node stopped: no log line, metric or checkpoint for 600 s"
     result = RunResult(

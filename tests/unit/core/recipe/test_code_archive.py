@@ -197,4 +197,5 @@ def test_folder_above_the_limit_is_refused_before_it_is_read(
     with pytest.raises(RunnerError) as caught:
         pack_code(recipe(folder=folder))
     assert caught.value.code == "R-CODE-TOO-LARGE"
+    assert "the limit is 500 MB" in caught.value.what
     assert "huge" in caught.value.why

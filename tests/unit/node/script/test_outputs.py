@@ -86,7 +86,7 @@ def test_missing_promised_output_is_named(output: Path, promised: str) -> None:
         check_promised(output, ["model.keras", promised])
     assert (caught.value.step, caught.value.code) == ("export", "OutputMissing")
     assert promised in caught.value.message
-    assert "it wrote empty, model.keras, plots" in caught.value.message
+    assert "it wrote model.keras, plots" in caught.value.message
 
 
 def test_refused_upload_is_an_error(
