@@ -143,7 +143,7 @@ class Pool(_BoundPool):
     @checked
     def resize(
         self,
-        spot: NonNegativeInt,
+        spot: NonNegativeInt | None = None,
         dedicated: NonNegativeInt | None = None,
         *,
         disable_autoscale: bool = False,
@@ -151,7 +151,7 @@ class Pool(_BoundPool):
         """Set the number of nodes; removed nodes finish their tasks.
 
         Args:
-            spot: number of spot nodes.
+            spot: number of spot nodes; by default unchanged.
             dedicated: number of dedicated nodes; by default unchanged.
             disable_autoscale: remove the formula; the pool then no longer scales to zero.
 

@@ -113,15 +113,28 @@ class Resized:
 
 
 def resize(
-    settings: Settings, pool_id: str, *, spot: int, dedicated: int | None, without_formula: bool
+    settings: Settings,
+    pool_id: str,
+    *,
+    spot: int | None,
+    dedicated: int | None,
+    without_formula: bool,
 ) -> Resized:
-    """Set the targets of a pool; `dedicated` None keeps that target.
+    """Set the targets of a pool; None keeps a target.
 
     Raises:
-        RunnerError: R-POOL-AUTOSCALED, a formula sets the size and `without_formula` is False.
+        RunnerError: R-POOL-SIZE, both are None or one is out of range; R-POOL-AUTOSCALED, a formula
+            sets the size and `without_formula` is False.
     """
+    if spot is None and dedicated is None:
+        raise RunnerError(
+            "R-POOL-SIZE",
+            "no number of nodes is given",
+            fix="add the number of spot nodes, --dedicated N or both",
+        )
     connection = connect(settings)
     pool = found_pool(connection, pool_id)
+    spot = pool.spot_target if spot is None else spot
     wanted = pool.dedicated_target if dedicated is None else dedicated
     if not 0 <= spot <= _MOST_NODES or not 0 <= wanted <= _MOST_NODES:
         what = f"a pool cannot have {spot} spot and {wanted} dedicated nodes"

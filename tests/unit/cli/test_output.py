@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from runner.cli.main import main
 from runner.cli.ui.output import Output, OutputFormat, show_error
 from runner.cli.ui.terminal import mark, shown_log, styled
 from runner.core.progress import Progress
@@ -204,6 +205,19 @@ def _table_lines(monkeypatch: pytest.MonkeyPatch, width: int, **run: str) -> lis
     rows = [{**RUN, **run}]
     Output().rows(rows, tuple(rows[0]), spare=("recipe", "error"))
     return screen.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("words", [["skus"], ["skus", "--gpu", "T4"]])
+def test_vm_sizes_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(words) == 0
+    head, *rows = screen.getvalue().splitlines()
+    assert re.findall(r"\w+(?: \w+)*", head)[-2:] == ["SPOT USD", "USEFUL USD"]
+    assert "QUOTA" not in head, "only --live knows it"
+    assert all(row.startswith("Standard_") and len(row) <= 80 for row in rows)
 
 
 def test_narrow_table_drops_spare_columns_in_order_and_names_them(

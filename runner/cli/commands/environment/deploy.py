@@ -31,7 +31,7 @@ RESOURCE_COLUMNS = ("change", "type", "name", "part_of", "kept_by_down")
 CHANGE_COLUMNS = ("change", "type", "name", "because_of")
 LEFT_COLUMNS = ("type", "name")
 REMAINING_COLUMNS = ("what", "size", "usd_per_month")
-COST_COLUMNS = ("pool", "vm_size", "gpu", "nodes", "usd_per_hour", "idle_usd_per_hour", "prices_of")
+COST_COLUMNS = ("pool", "vm_size", "gpu", "nodes", "usd_per_hour", "idle_usd", "prices_of")
 _SYMBOLS = {"create": "+", "update": "~", "replace": "±", "delete": "-"}
 
 
@@ -133,7 +133,7 @@ def _show_declared(out: Output, plan: Plan) -> None:
     if out.format is OutputFormat.JSON:
         out.record({"resources": rows, "pools": cost_rows(plan.costs)})
         return
-    out.rows(rows, RESOURCE_COLUMNS)
+    out.rows(_short_types(out, rows), RESOURCE_COLUMNS, spare=("part_of",))
     count = format_count(len(rows), "resource")
     out.note(f"{count} of a first deployment of stack {plan.config.stack!r}")
     if plan.config.subscription_id == EXAMPLE["ARM_SUBSCRIPTION_ID"]:
@@ -185,15 +185,23 @@ def _show_changes(out: Output, plan: Plan, changes: Sequence[Change]) -> None:
     if out.format is OutputFormat.JSON:
         out.record({"changes": rows, "pools": cost_rows(plan.costs)})
         return
-    out.rows(rows, CHANGE_COLUMNS, empty="no changes")
+    out.rows(_short_types(out, rows), CHANGE_COLUMNS, empty="no changes")
     _show_costs(out, plan)
+
+
+def _short_types(out: Output, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with types that fit a terminal, such as `BlobContainer`."""
+    if not out.as_text:
+        return list(rows)
+    return [{**row, "type": row["type"].rpartition(":")[2]} for row in rows]
 
 
 def _show_costs(out: Output, plan: Plan) -> None:
     if not out.as_text:
         return
     out.text()
-    out.rows(cost_rows(plan.costs), COST_COLUMNS)
+    rows = [{**row, "idle_usd": row["idle_usd_per_hour"]} for row in cost_rows(plan.costs)]
+    out.rows(rows, COST_COLUMNS, spare=("prices_of", "gpu"))
     unknown = [cost.pool for cost in plan.costs if cost.usd_per_hour_max is None]
     if unknown:
         load = f"runner skus --refresh --region {plan.config.location}"

@@ -8,14 +8,7 @@ import typer
 
 from runner.cli.autocomplete import complete_pool
 from runner.cli.commands.environment.autoscale import app as autoscale_app
-from runner.cli.options import (
-    Invocation,
-    StackOption,
-    TargetOption,
-    YesOption,
-    on_target,
-    open_settings,
-)
+from runner.cli.options import Invocation, YesOption, on_target
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode
@@ -240,26 +233,27 @@ def _schedule(call: Invocation, pool: str, node: str, *, enabled: bool) -> None:
 
 
 @app.command()
+@on_target
 def resize(
+    call: Invocation,
     pool: PoolArgument,
     spot: Annotated[
-        int, typer.Argument(metavar="SPOT", help="Number of spot nodes.", show_default=False)
-    ],
+        int | None,
+        typer.Argument(metavar="SPOT", help="Number of spot nodes.", show_default="unchanged"),
+    ] = None,
     dedicated: Annotated[
         int | None, typer.Option(help="Number of dedicated nodes.", show_default="unchanged")
     ] = None,
     disable_autoscale: Annotated[
         bool, typer.Option("--disable-autoscale", help="Remove the pool's autoscale formula.")
     ] = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
 ) -> None:
     """Set the number of nodes of a pool without a formula. Removed nodes finish their tasks."""
     from runner.flows.environment.pools import resize as resize_flow
 
-    out = Output()
+    out = call.out
     done = resize_flow(
-        open_settings(target, stack),
+        call.settings(),
         pool,
         spot=spot,
         dedicated=dedicated,
@@ -267,6 +261,19 @@ def resize(
     )
     before = done.before
     cost = "unknown" if done.usd_per_hour is None else f"{done.usd_per_hour:.3f}"
+    if not out.as_text:
+        out.record(
+            {
+                "pool": before.id,
+                "spot_target": done.spot,
+                "dedicated_target": done.dedicated,
+                "spot_target_before": before.spot_target,
+                "dedicated_target_before": before.dedicated_target,
+                "usd_per_hour": done.usd_per_hour,
+                "formula_removed": before.autoscale is not None,
+            }
+        )
+        return
     out.note(
         f"pool {before.id}: {before.spot_target} to {done.spot} spot, "
         f"{before.dedicated_target} to {done.dedicated} dedicated nodes; USD per hour then: {cost}"
@@ -439,6 +446,8 @@ _SKU_TEXT_COLUMNS = (
     *("vm_size", "gpu", "vcpus", "memory_gib", "region", "spot_usd", "usd", "useful_usd"),
     *("quota", "restricted", "score", "evictions", "retired"),
 )
+_LIVE_COLUMNS = ("quota", "restricted", "score", "evictions")
+_SKU_SPARE = ("retired", "memory_gib", "vcpus", "usd", "gpu", *_LIVE_COLUMNS)
 _SKU_COLUMNS = (
     *("vm_size", "gpu", "gpus", "gpu_memory_gib", "vcpus", "memory_gib", "driver", "family"),
     *("region", "spot_usd_per_hour", "spot_as_of", "usd_per_hour", "as_of"),
@@ -496,9 +505,17 @@ def skus(
             out.warning(f"unknown {problem}")
     as_text = output is OutputFormat.TABLE
     shown = [_sku_text_row(row) if as_text else _sku_row(row) for row in rows]
-    out.rows(shown, _SKU_TEXT_COLUMNS if as_text else _SKU_COLUMNS)
-    if as_text:
-        out.note("USD per node and hour, Linux; * older than 90 days, see -o json", style="dim")
+    if not as_text:
+        out.rows(shown, _SKU_COLUMNS)
+        return
+    names = [name for name in _SKU_TEXT_COLUMNS if live or name not in _LIVE_COLUMNS]
+    columns = tuple(name for name in names if any(row[name] for row in shown))
+    out.rows(shown, columns, spare=_SKU_SPARE, empty="no VM size matches")
+    out.note("USD per node and hour, Linux; * older than 90 days, see -o json", style="dim")
+    out.note(
+        "USEFUL USD: the cheaper of a dedicated node and a spot node with its evictions",
+        style="dim",
+    )
 
 
 def _sku_row(row: SkuRow) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,19 @@ def test_preview_lists_the_declared_resources(capsys: pytest.CaptureFixture[str]
     kept = {row["type"] for row in shown["resources"] if row["kept_by_down"]}
     assert "storage:StorageAccount" in kept
     assert "batch:Pool" not in kept
+
+
+def test_preview_fits_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("runner.cli.ui.output.is_terminal", lambda _: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["preview", "--offline"]) == 0
+    shown = capsys.readouterr().out
+    assert "\n+ create  BlobServiceProperties  default " in shown
+    assert re.search(r"^t4 +Standard_NC4as_T4_v3 .* 0 to 4 spot ", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_preview_needs_no_event_loop_of_its_caller() -> None:
