@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -239,7 +240,22 @@ def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> t
             app.command(verb, rich_help_panel=heading)(found)
         else:
             app.add_typer(nested, name=verb, rich_help_panel=heading, no_args_is_help=True)
+    if not listed:
+        _join_lines(app)
     return app
+
+
+def _join_lines(app: typer.Typer) -> None:
+    """Make each paragraph of a docstring one line: Typer joins only those of the first one."""
+    for command in app.registered_commands:
+        text = inspect.cleandoc(
+            command.help or (command.callback and command.callback.__doc__) or ""
+        )
+        paragraphs = text.split("\n\n")
+        command.help = "\n\n".join(each.replace("\n", " ") for each in paragraphs)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _join_lines(group.typer_instance)
 
 
 def _no_options() -> None:

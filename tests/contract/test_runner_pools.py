@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
@@ -188,10 +189,10 @@ def test_a_candidate_formula_is_evaluated_and_changes_nothing(
     pool = autoscaled(command.things, now)
     (tmp_path / "grow.txt").write_text(GROW)
     found = command.json("autoscale", "evaluate", "grow.txt")
-    assert (found["pool"], found["spot"], found["dedicated"]) == (pool, "3", "0")
+    assert (found["pool"], found["spot"], found["dedicated"]) == (pool, 3, 0)
     assert (found["spot_target"], found["error"]) == (0, None)
     assert found["results"]["wanted"] == "2"
-    assert command.json("autoscale", "evaluate", GROW, "--pool", pool)["spot"] == "3"
+    assert command.json("autoscale", "evaluate", GROW, "--pool", pool)["spot"] == 3
     out, _ = command.text("autoscale", "evaluate", GROW)
     assert "3 nodes, now 0" in out
     assert command.json("show", pool)["formula"] == now
@@ -217,15 +218,24 @@ def test_error_of_a_candidate_formula_has_its_position(
     assert mark.strip() == "^"
     column = int(err.partition(", Col ")[2].partition(":")[0])
     assert mark.index("^") == len("  ") + column - 1
+    assert main(["pool", "autoscale", "evaluate", formula, "-o", "json"]) == 1
+    document = json.loads(command.capsys.readouterr().out)
+    assert (document["spot"], document["error"]["code"]) == (None, code)
 
 
+@pytest.mark.fix("R-POOL-NOT-AUTOSCALED")
 def test_formula_is_evaluated_only_where_autoscale_is_enabled(command: Command) -> None:
-    code, err = command.error("autoscale", "evaluate", GROW)
-    assert (code, "no pool has a formula" in err, "fix:" in err) == (3, True, True)
     fixed = command.things.pool()
-    first = autoscaled(command.things, "$TargetLowPriorityNodes = 0;")
-    code, err = command.error("autoscale", "evaluate", GROW, "--pool", fixed)
-    assert (code, "R-POOL-NOT-AUTOSCALED" in err, f"--pool {first}" in err) == (3, True, True)
+    code, err = command.error("autoscale", "evaluate", GROW)
+    assert (code, "no pool has a formula" in err) == (3, True)
+    words = shlex.split(err.partition("fix: ")[2])
+    assert words[-2:] == ["--pool", fixed]
+    eventually(lambda: command.row(fixed)["allocation"] == "steady")
+    command.text(*words[2:], "--yes")
+    assert command.json("autoscale", "evaluate", GROW)["pool"] == fixed
+    other = command.things.pool()
+    code, err = command.error("autoscale", "evaluate", GROW, "--pool", other)
+    assert (code, "R-POOL-NOT-AUTOSCALED" in err, f"--pool {fixed}" in err) == (3, True, True)
     autoscaled(command.things, "$TargetLowPriorityNodes = 0;")
     code, err = command.error("autoscale", "evaluate", GROW)
     assert (code, "R-POOL-UNNAMED" in err) == (2, True)
@@ -357,7 +367,7 @@ def test_failed_start_task_is_shown_with_the_end_of_its_log(command: Command) ->
     command.things.wait_nodes(pool, 1, "starttaskfailed")
     (node,) = command.json("nodes", pool)
     assert node["state"] == "starttaskfailed"
-    assert "start task exited with 3" in node["problem"]
+    assert node["problem"] == "start task exited with 3"
     assert node["log"] == ["no driver on this node"]
     _, err = command.text("nodes", pool)
     assert "no driver on this node" in err
@@ -375,6 +385,13 @@ def test_resize_of_a_fixed_pool_keeps_the_omitted_target(
     assert "1 to 2 spot" in err
     assert "USD per hour then: unknown" in err
     command.things.wait_nodes(pool, 3)
+    eventually(lambda: command.row(pool)["allocation"] == "steady")
+    resized = command.json("resize", pool, "--dedicated", "0")
+    assert (resized["spot_target"], resized["dedicated_target"]) == (2, 0)
+    assert (resized["dedicated_target_before"], resized["usd_per_hour"]) == (1, None)
+    command.things.wait_nodes(pool, 2)
+    code, err = command.error("resize", pool)
+    assert (code, "R-POOL-SIZE" in err) == (2, True)
     eventually(lambda: command.row(pool)["allocation"] == "steady")
     command.text("resize", pool, "0", "--dedicated", "0")
     eventually(lambda: command.row(pool)["dedicated_target"] == 0)

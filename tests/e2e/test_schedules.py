@@ -55,7 +55,9 @@ def test_two_firings_create_two_runs_in_the_list(own_cli: Cli, script: Write) ->
     }
     assert states[first] == (False, "succeeded")
     assert states[triggered] == (True, "succeeded")
-    assert f"\n{triggered}" in own_cli.ok("schedule", "show", "often")
+    text = own_cli.ok("schedule", "show", "often")
+    assert "\nRUN  " in text
+    assert f"\n{triggered}  trigger  " in text
     own_cli.ok("schedule", "resume", "often")
     assert own_cli.json("schedule", "ls")[0]["state"] == "active"
     assert own_cli.json("schedule", "rm", "often")["state"] == "gone"

@@ -378,7 +378,9 @@ class NodeView:
         found = self.trouble
         text = ": ".join(part for part in (found.code, found.message) if part) if found else ""
         if self.state == "starttaskfailed" and self.exit_code is not None:
-            return f"start task exited with {self.exit_code}" + (f"; {text}" if text else "")
+            repeats = found is not None and found.code == "FailureExitCode"
+            more = f"; {text}" if text and not repeats else ""
+            return f"start task exited with {self.exit_code}{more}"
         return text
 
 

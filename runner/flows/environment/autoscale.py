@@ -165,6 +165,13 @@ def apply_formula(settings: Settings, change: FormulaChange) -> None:
 
 def read_formula(text: str) -> str:
     """Return a formula, or the formula in a file. Raise R-FORMULA-READ if it is neither."""
+    if not text.strip() or text.lstrip().startswith("="):
+        raise RunnerError(
+            "R-FORMULA-READ",
+            f"{text!r} is not a formula",
+            why="nothing precedes its `=`: a shell replaces $NAME between double quotes",
+            fix="put the formula in single quotes: '$TargetLowPriorityNodes = 1;'",
+        )
     if "=" in text or "\n" in text:  # every formula assigns a target
         return text
     try:
@@ -196,19 +203,20 @@ def _only_scaled(connection: Connection, settings: Settings) -> PoolView:
 def _not_autoscaled(
     pool: PoolView | None, connection: Connection, settings: Settings
 ) -> RunnerError:
-    scaled = sorted(each.id for each in list_pools(connection) if each.autoscale is not None)
-    stack = f"set its `scenario` in Pulumi.{settings.stack}.yaml and run `runner up`"
-    if settings.target == "local":
-        name, nodes = (pool.id, pool.spot_target) if pool else ("POOL", 0)
-        formula = f"--auto-scale-formula '$TargetLowPriorityNodes = {nodes};'"
-        stack = connection.for_this_account(
-            f"az batch pool autoscale enable --pool-id {name} {formula}"
-        )
+    pools = list_pools(connection)
+    scaled = sorted(each.id for each in pools if each.autoscale is not None)
+    some = pool or next(iter(pools), None)
+    name, nodes = (some.id, some.spot_target) if some else ("POOL", 0)
+    other = f"set its `scenario` in Pulumi.{settings.stack}.yaml and run `runner up`"
+    if scaled:
+        other = f"--pool {scaled[0]}"
     return RunnerError(
         "R-POOL-NOT-AUTOSCALED",
         f"pool {pool.id!r} has no formula" if pool else "no pool has a formula",
         why="Batch collects samples and evaluates formulas only for pools with autoscale",
-        fix=f"--pool {scaled[0]}" if scaled else stack,
+        fix=other
+        if scaled or settings.target != "local"
+        else f"runner pool autoscale apply '$TargetLowPriorityNodes = {nodes};' --pool {name}",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -501,7 +501,7 @@ def _start_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[st
 
 def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
     """Return why the tasks of a job do not start."""
-    blank = Diagnosis(job.id, "job", job.state, message=f"pool {job.pool_id}")
+    blank = Diagnosis(job.id, "job", job.state, message=f"on pool {job.pool_id}")
     source = f"job {job.id}"
     if job.problem is not None:
         code, said = job.problem

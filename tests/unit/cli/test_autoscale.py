@@ -103,6 +103,8 @@ def test_tasks_and_evictions_come_from_files(
         (("simulate", GOOD, "--mtbf", "0s"), "R-FLAG-VALUE"),
         (("simulate", GOOD, "--plot", "pool.png"), "R-PLOT-FORMAT"),
         (("lint",), "R-FORMULA-MISSING"),
+        (("lint", " = 1;"), "R-FORMULA-READ"),
+        (("lint", " "), "R-FORMULA-READ"),
     ],
 )
 def test_invalid_input_is_refused(

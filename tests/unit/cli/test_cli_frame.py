@@ -42,6 +42,11 @@ def _runner(
     return warm.run(program, words, given, cwd or Path.cwd(), timeout_s=200)
 
 
+def test_paragraphs_of_a_help_text_are_filled() -> None:
+    shown = CliRunner().invoke(build_app(["skus"]), ["skus", "--help"], env={"COLUMNS": "80"})
+    assert " loads \n unknown and old prices from the Azure Retail Prices API" in shown.output
+
+
 @pytest.mark.parametrize(
     ("words", "allowed"),
     [

@@ -57,8 +57,8 @@ def evaluate(
     document: dict[str, Any] = {
         "pool": found.id,
         "evaluated": run.evaluated.isoformat() if run.evaluated else None,
-        "spot": run.results.get("$TargetLowPriorityNodes"),
-        "dedicated": run.results.get("$TargetDedicatedNodes"),
+        "spot": _nodes(run, "$TargetLowPriorityNodes"),
+        "dedicated": _nodes(run, "$TargetDedicatedNodes"),
         "spot_target": found.spot_target,
         "dedicated_target": found.dedicated_target,
         "results": dict(run.results),
@@ -72,6 +72,12 @@ def evaluate(
         raise typer.Exit(ExitCode.RUN_FAILED)
 
 
+def _nodes(run: PoolAutoscale, name: str) -> int | None:
+    """Return the target that a formula sets; None if it failed or leaves the target."""
+    value = run.results.get(name)
+    return None if run.error is not None or value is None else int(float(value))
+
+
 def _error_document(run: PoolAutoscale) -> dict[str, str] | None:
     return {"code": run.error.code, "message": run.error.message} if run.error else None
 
@@ -83,14 +89,16 @@ def _show_evaluation(out: Output, pool: PoolView, run: PoolAutoscale) -> None:
     }
     if run.error is None:
         shown = {
-            kind: f"{run.results[name]} nodes, now {current}"
-            if name in run.results
-            else f"stays {current}"
+            kind: f"stays {current}"
+            if (nodes := _nodes(run, name)) is None
+            else f"{format_count(nodes, 'node')}, now {current}"
             for kind, (name, current) in targets.items()
         }
         out.record({"pool": pool.id, **shown})
-    if run.results:
         out.text()
+    elif run.results:
+        out.text("values when the formula failed; the targets of the pool stay:")
+    if run.results:
         rows = [{"variable": name, "value": value} for name, value in run.results.items()]
         out.rows(rows, ("variable", "value"))
     if run.error is not None:

@@ -27,7 +27,7 @@ def ls(call: Invocation) -> None:
     documents = [_document(one, one.main_metric) for one in found]
     rows = [_texts(each) for each in documents] if out.as_text else documents
     columns = ("experiment", "runs", "states", "best", "metric", "value", "newest")
-    spare = ("metric", "newest") if out.as_text else ()
+    spare = ("newest", "metric") if out.as_text else ()
     out.rows(rows, columns, empty="no runs; to start one: runner train mnist", spare=spare)
 
 

@@ -205,7 +205,7 @@ def _unknown_param(name: str, known: Sequence[str]) -> RunnerError:
         "R-PARAM-UNKNOWN",
         f"no listed run has a parameter {name!r}",
         why=f"parameters: {', '.join(known)}" if known else "the listed runs have no parameters",
-        fix=near(name, known) or "remove --param",
+        fix=near(name, known) or "use one of these, or remove --param",
     )
 
 

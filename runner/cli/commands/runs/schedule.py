@@ -241,7 +241,7 @@ def _show_firings(out: Output, connection: Connection, made: Sequence[Firing]) -
         single = len(runs) == 1
         table.append(
             {
-                "started": one.group_id or one.runs[0],
+                "run": one.group_id or one.runs[0],
                 "by": "trigger" if one.triggered else "schedule",
                 "age": format_age(datetime.now(UTC) - datetime.fromisoformat(one.created)),
                 "status": ", ".join(
@@ -253,7 +253,7 @@ def _show_firings(out: Output, connection: Connection, made: Sequence[Firing]) -
             }
         )
     out.text()
-    columns = ("started", "by", "age", "status", "reason")
+    columns = ("run", "by", "age", "status", "reason")
     out.rows(
         table, columns, empty="the schedule has started no runs yet", spare=("by", "age", "reason")
     )
