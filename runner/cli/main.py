@@ -124,7 +124,9 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
         fix = f"runner {_ELSEWHERE[words[0]]}"
         return RunnerError("R-USAGE", f"No such command '{words[0]}'", fix=fix)
     context = getattr(err, "ctx", None)
-    command = context.command_path if context else " ".join(["runner", *words[:1]])
+    is_noun = bool(words) and words[0] in VERBS and VERBS[words[0]].name.endswith("app")
+    named = ["runner", *words[: 1 + is_noun]]  # a missing value of an option has no context
+    command = context.command_path if context else " ".join(named)
     verb = command.removeprefix("runner ")
     option = str(getattr(err, "option_name", "") or "")
     name = option.lstrip("-")

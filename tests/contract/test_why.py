@@ -111,6 +111,10 @@ CAUSES = (
         "ApplicationPackageFailed", TWO, "ApplicationPackageError",
         after=fail_nodes("ApplicationPackageError"),
     ),
+    Broken(
+        "ContainersNotSupported", TWO, "ContainerPoolNotSupported",
+        after=fail_nodes("ContainerPoolNotSupported"),
+    ),
     Broken("NodeDiskFull", TWO, "DiskFull", after=fail_nodes("DiskFull")),
     Broken("NodesUnusable", TWO, "NodeHardware", after=fail_nodes("NodeHardware")),
     Broken("NodesOffline", TWO, "offline", after=disable_nodes),

@@ -351,7 +351,7 @@ _LOST_NODES = frozenset({"AllocationFailed", "ResizeFailed", "NodesUnusable"})
 _OF_NODES = frozenset(
     {
         *("StartTaskFailed", "MountFailed", "ApplicationPackageFailed", "NodeDiskFull"),
-        *("NodesUnusable", "ImageEndOfLife"),
+        *("ContainersNotSupported", "NodesUnusable", "ImageEndOfLife"),
     }
 )
 

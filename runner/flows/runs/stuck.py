@@ -281,7 +281,9 @@ def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
     elif kind := _same_trouble(nodes):
         code, said = _NODE_TROUBLES[kind]
         message = f"{said} on {every} of pool {pool.id}"
-        fix = f"correct the pool, then replace the nodes: {fix}"
+        is_engine = code == "ContainersNotSupported" and not facts.charged
+        first = "start Docker or Podman on this machine" if is_engine else "correct the pool"
+        fix = f"{first}, then replace the nodes: {fix}"
     elif set(counts) <= _CLOSED:
         code, message = "NodesOffline", f"{every} of pool {pool.id} takes no tasks: {shown.state}"
         enable = f"`runner pool enable {pool.id} {shown.id}`"
@@ -310,6 +312,7 @@ _NODE_TROUBLES = {
         "ApplicationPackageFailed",
         "an application package could not be installed",
     ),
+    "ContainerPoolNotSupported": ("ContainersNotSupported", "no container can run"),
     "DiskFull": ("NodeDiskFull", "the disk is full"),
 }
 

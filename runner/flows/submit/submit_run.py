@@ -171,10 +171,7 @@ def _same_run(record: RunSpec, plan: RunPlan) -> RunSpec:
 
 
 def upload_runs(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> None:
-    """Upload the code and data of a plan that are not stored yet, each once.
-
-    The local pool for containers is created first, because it fails without a container engine.
-    """
+    """Upload the code and data of a plan that are not stored yet, each once."""
     if plan.preview:
         raise ValueError("the plan of a dry run cannot be submitted")
     if plan.home is not None:

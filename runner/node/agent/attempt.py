@@ -659,8 +659,9 @@ class Attempt:
             places[TEMP] = self._temp
         ours = [node.work_dir / name for name in OUR_FILES]
         ours += [node.work_dir.parent / name for name in (_STDOUT.name, "stderr.txt")]
-        mounts = inherited.get("AZ_BATCH_NODE_MOUNTS_DIR")
-        ours += [dirs.checkpoints, dirs.logs, node.shared_dir, *([Path(mounts)] if mounts else ())]
+        ours += [dirs.checkpoints, dirs.logs, node.shared_dir]
+        if given := inherited.get("AZ_BATCH_NODE_MOUNTS_DIR"):
+            ours += [mounts := Path(given), *mounts.glob("*")]  # a mount may be a link
         ours.append(compiled_folder(node.shared_dir))  # the cache may be a link
         root = inherited.get("AZ_BATCH_NODE_ROOT_DIR")
         shared = [Path(root)] if root else []

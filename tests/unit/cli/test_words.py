@@ -56,6 +56,7 @@ def test_parameter_typed_as_an_option_suggests_set(capsys: Capture) -> None:
         (("submit", "tasks.yaml", "--env", "A=1"), "`env` below a task, or below `defaults`"),
         (("train", "mnist", "-e", "LR_SCALE=0.1"), "--env LR_SCALE=VALUE"),
         (("sweep", "start", "mnist", "-e", "LR_SCALE=0.1"), "--env LR_SCALE=VALUE"),
+        (("files", "ls", "@last", "--sas"), "runner files ls --help"),
         (("exec", "@last", "ls", "-l"), "runner exec RUN -- COMMAND -l"),
         (("exec", "@last", "--nod", "1", "ls"), "did you mean --node?"),
     ],

@@ -45,6 +45,21 @@ def test_model_beside_the_script_is_an_output_with_its_source(task: Task) -> Non
     assert task.text("output/home/home.txt") == "home"
 
 
+def test_file_in_a_mount_is_no_output_even_if_the_mount_is_a_link(
+    task: Task, tmp_path: Path
+) -> None:
+    (share := tmp_path / "share").mkdir()
+    (mounts := task.folder / "mounts").mkdir()
+    (mounts / "shared").symlink_to(share)
+    task.submit(
+        "import os\nd = os.environ['AZ_BATCH_NODE_MOUNTS_DIR']\n"
+        "open(d + '/shared/a.txt', 'w').write('1')\nopen('model.h5', 'w').write('weights')"
+    )
+    assert task.run() == 0, task.output
+    assert (share / "a.txt").exists()
+    assert set(outputs(task)) == {"model.h5"}
+
+
 @pytest.mark.parametrize("promised", slow_after(1, ["*.h5", "model.h5", "./model.h5"]))
 def test_promised_output_is_found_beside_the_script(task: Task, promised: str) -> None:
     task.submit(BESIDE, outputs=[promised])
