@@ -50,6 +50,7 @@ from runner.core.pricing.cost import CostCap, SubmissionCost, Work, plan_cost
 from runner.core.pricing.prices import load_price_table
 from runner.core.progress import OnProgress
 from runner.core.recipe.entry import unread_packages
+from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import (
     SecretValues,
     read_secrets,
@@ -77,7 +78,7 @@ from runner.flows.submit.prepare import (
     read_files,
     run_id_suffix,
 )
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import MAX_ID, job_id_for, make_run_id
 from runner.protocol.run_spec import RunSpec
@@ -350,6 +351,7 @@ def _limited(draft: _Draft, cap: CostCap, in_group: bool) -> _Draft:
 def _read_run(run: CheckedRun, target: Target, memo: Memo, on_progress: OnProgress) -> _Draft:
     recipe, settings = run.recipe, target.settings
     outputs = with_container_pool(recipe.image, settings, target.outputs)
+    _refuse_vaults(recipe, outputs)
     choice = _choose_pool(run, settings.pool, outputs)
     created = datetime.now(UTC)
     identity = RunIdentity(make_run_id(recipe.name, created, run_id_suffix()), created)
@@ -357,6 +359,19 @@ def _read_run(run: CheckedRun, target: Target, memo: Memo, on_progress: OnProgre
     job_id = job_id_for(experiment, choice.pool.id, recipe.priority)
     files, inputs = read_files(run, settings, outputs, memo, on_progress)
     return _Draft(run, identity, choice, files, inputs, Placement(choice.pool, job_id))
+
+
+def _refuse_vaults(recipe: Recipe, outputs: StackOutputs) -> None:
+    """Raise RunnerError for a secret in a key vault if nodes have no identity that reads it."""
+    named = [ref.variable for ref in recipe.secrets if ref.keyvault is not None]
+    if named and outputs.identity_client_id is None:
+        raise RunnerError(
+            "R-SECRET-VAULT",
+            f"secret {named[0]} is in a key vault, which the nodes cannot read",
+            why="they have no managed identity; local nodes never have one",
+            fix=f"use a variable of this machine: {named[0]}: {{env: {named[0]}}}",
+            exit_code=ExitCode.PREFLIGHT,
+        )
 
 
 def _choose_pool(run: CheckedRun, wanted: str | None, outputs: StackOutputs) -> PoolChoice:

@@ -20,7 +20,7 @@ from runner.flows.submit.lookups import refuse_waiting
 from runner.flows.submit.pipeline import Target, plan_submission
 from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.flows.submit.submit_run import upload_runs
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
 
 
@@ -73,6 +73,21 @@ def test_template_of_one_task_has_neither_job_nor_group(tmp_path: Path) -> None:
     assert (template.job_id, template.group) == ("", None)
     run = plan_submission(checked, target, ignore_progress)
     assert (run.run.plan.job_id, run.run.plan.group) == (run.job.job_id, run.members.group_id)
+
+
+def test_vault_is_refused_where_nodes_have_no_identity(tmp_path: Path) -> None:
+    url = "https://team.vault.azure.net/secrets/wandb"
+    recipe = load_text(tmp_path / "a", f"secrets: {{TOKEN: {{keyvault: {url}}}}}")
+    checked = check_run(recipe, TrainOptions())
+    target = Target(settings(), outputs(), None, preview=True)
+    azure = replace(target, outputs=replace(outputs(), identity_client_id="the-identity"))
+    plan = plan_submission(checked, azure, ignore_progress)
+    assert "secret TOKEN: the node asks the vault" in plan.unanswered_text()
+    with pytest.raises(RunnerError) as caught:
+        plan_submission(checked, target, ignore_progress)
+    error = caught.value
+    assert (error.code, error.exit_code) == ("R-SECRET-VAULT", ExitCode.PREFLIGHT)
+    assert error.fix.endswith("TOKEN: {env: TOKEN}")
 
 
 def test_missing_pool_is_named_before_code_is_packed(
