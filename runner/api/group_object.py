@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from runner.api import html
 from runner.api.arguments import checked
@@ -255,10 +255,11 @@ def submit(
 @checked
 def sweep(
     recipe: str | Path,
-    params: Mapping[str, object] | None = None,
+    params: Mapping[str, object] | Iterable[Mapping[str, object]] | None = None,
     *,
     method: Literal["grid", "random", "tpe"] | None = None,
     metric: str | None = None,
+    goal: Literal["min", "max"] | None = None,
     early_stop: str | Mapping[str, object] | None = None,
     trials: int | None = None,
     repeat: int | None = None,
@@ -281,9 +282,11 @@ def sweep(
 
     Args:
         recipe: name of a built-in recipe, or path of a folder or script.
-        params: as in `sweep` of train.yaml, which they extend: `{"lr": [0.1, 0.01]}`.
+        params: as in `sweep` of train.yaml, which they extend: `{"lr": [0.1, 0.01]}`; or a list or
+            generator of trials, each a dict of its parameters.
         method: "grid", "random" or "tpe".
         metric: what compares the trials; by default the primary metric of the recipe.
+        goal: whether a lower or a higher metric is better; by default, its name decides.
         early_stop: a rule such as "median", "none", or a mapping as in train.yaml.
         trials: number of draws.
         repeat: how often each trial runs.
@@ -303,15 +306,15 @@ def sweep(
         on_progress: called with updates.
     """
     from runner.core.recipe.recipe import load_recipe
-    from runner.core.recipe.sweep import change_sweep
+    from runner.core.recipe.sweep import change_sweep, list_given
     from runner.flows.submit.prepare import TrainOptions
     from runner.flows.submit.sweep import check_sweep, find_blobs
 
     loaded = load_recipe(str(recipe), cwd=Path.cwd())
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
-        "max_parallel": max_parallel, "metric": metric, "early_stop": early_stop,
-        "merge": merge,
+        "max_parallel": max_parallel, "metric": metric, "goal": goal,
+        "early_stop": early_stop, "merge": merge,
     }  # fmt: skip
     options = TrainOptions(
         overrides=overrides_of(set),
@@ -321,7 +324,11 @@ def sweep(
     )
     cap = None if max_cost is None else str(max_cost)
     settings = settings_of(target, stack, pool)
-    swept = change_sweep(loaded.sweep, params or {}, changes)
+    if params is None or isinstance(params, Mapping):
+        varied = cast("Mapping[str, object]", params or {})
+        swept = change_sweep(loaded.sweep, varied, changes)
+    else:
+        swept = list_given(loaded.sweep, params, changes)
     with live(on_progress) as view:
         swept, blobs = find_blobs(swept, settings, view.on_progress)
     checked = check_sweep(loaded, swept, options, cap, blobs)

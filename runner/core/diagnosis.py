@@ -17,6 +17,7 @@ from runner.core.recipe.inputs import advise_variable
 from runner.core.states import NO_ACCESS, TaskView, advice_for_result, describe_exit, explain_task
 from runner.core.units import format_duration
 from runner.protocol.results import RunResult
+from runner.protocol.sweeps import SWEEP_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,9 @@ def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Fai
     if result.status == "succeeded":
         return None
     if result.status == "cancelled":
+        if result.code == SWEEP_FAILED:
+            fix = "find the cause of the first failures, correct it, and start another sweep"
+            return Failure(SWEEP_FAILED, message, fix)
         if result.code != "Blocked":
             return None
         return Failure(

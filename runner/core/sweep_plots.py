@@ -169,8 +169,13 @@ class _Axis:
 
     def labels(self) -> list[tuple[float, str]]:
         if self.numbers:
-            return [(self.at(each), format_metric(each)) for each in {self.low, self.high}]
+            return [(self.at(each), _number(each)) for each in {self.low, self.high}]
         return [(self.at(each), each[:12]) for each in self.choices[:12]]
+
+
+def _number(value: float) -> str:
+    whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e6)
+    return str(int(value)) if whole else format_metric(value)
 
 
 def _coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> _Part:

@@ -11,6 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from runner.azure.auth.credentials import connect
+from runner.azure.storage.blobs import BlobContainer
+from runner.core.settings import load_settings
+from runner.flows.runs import waiting
+from runner.flows.runs.documents import runs_container
+from runner.flows.runs.groups import cancel_group, find_group
+from runner.protocol.paths import RunPaths
 from tests.e2e.conftest import Cli, known_runs, until
 
 Write = Callable[..., Path]
@@ -105,6 +112,36 @@ def test_stopped_sweep_cancels_the_trials_that_have_not_ended(cli: Cli, script: 
     cli.ok("rm", sweep, "--yes")
     listed = {row["run_id"] for row in cli.json("ps", "--all")}
     assert never not in listed
+
+
+@pytest.mark.feature(42)
+def test_trial_that_starts_while_its_sweep_is_stopped_is_cancelled(
+    cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = script("import time; time.sleep(600)")
+    words = ("-p", "seed=1,2", "--parallel", "1", "--detach")
+    sweep = cli.json("sweep", "start", folder, *words)["sweep"]
+    until(lambda: cli.json("sweep", "show", sweep)["states"].get("running"))
+    env = {"RUNNER_HOME": str(cli.home), "HOME": "/"}
+    connection = connect(load_settings({}, cwd=folder, env=env))
+    container = runs_container(connection)
+    group = find_group(connection, sweep)
+    listed = waiting.list_started
+
+    def list_then_start(runs: BlobContainer, group_id: str) -> frozenset[str]:
+        """List the trials, of which the second starts immediately afterwards."""
+        found = listed(runs, group_id)
+        document = waiting.WaitingRuns(runs).read(group.runs["2"])
+        assert document is not None
+        runs.create(RunPaths(group.runs["2"]).run, json.loads(document))
+        return found
+
+    monkeypatch.setattr(waiting, "list_started", list_then_start)
+    assert cancel_group(connection, group)["2"].changed
+    result = container.read(RunPaths(group.runs["2"]).result)
+    assert result is not None
+    assert json.loads(result)["status"] == "cancelled"
+    assert cli.json("sweep", "show", sweep)["states"] == {"cancelled": 2}
 
 
 @pytest.mark.feature(42)

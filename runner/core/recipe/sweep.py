@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from runner.core.recipe.keys import Command, key_error
@@ -80,20 +80,20 @@ DISTRIBUTIONS: Mapping[str, _Distribution] = {
     "integers": _Distribution(
         ("low", "high"),
         random.Random.randint,
-        "both are whole numbers and low < high",
+        "low < high, both whole",
         lambda n: n[0] < n[1] and n[0].is_integer() and n[1].is_integer(),
         whole=True,
     ),
     "normal": _Distribution(
         ("mean", "deviation"),
         random.Random.gauss,
-        "the deviation is above 0",
+        "deviation > 0",
         lambda n: n[1] > 0,
     ),
     "lognormal": _Distribution(
         ("mean", "deviation"),
         random.Random.lognormvariate,
-        "the deviation is above 0",
+        "deviation > 0",
         lambda n: n[1] > 0,
     ),
     "triangular": _Distribution(
@@ -103,19 +103,15 @@ DISTRIBUTIONS: Mapping[str, _Distribution] = {
         lambda n: n[0] < n[1] and n[0] <= n[2] <= n[1],
     ),
     "beta": _Distribution(
-        ("alpha", "beta"), random.Random.betavariate, "both are above 0", _positive
+        ("alpha", "beta"), random.Random.betavariate, "alpha > 0 and beta > 0", _positive
     ),
     "gamma": _Distribution(
-        ("shape", "scale"), random.Random.gammavariate, "both are above 0", _positive
+        ("shape", "scale"), random.Random.gammavariate, "shape > 0 and scale > 0", _positive
     ),
-    "exponential": _Distribution(
-        ("rate",), random.Random.expovariate, "the rate is above 0", _positive
-    ),
-    "pareto": _Distribution(
-        ("shape",), random.Random.paretovariate, "the shape is above 0", _positive
-    ),
+    "exponential": _Distribution(("rate",), random.Random.expovariate, "rate > 0", _positive),
+    "pareto": _Distribution(("shape",), random.Random.paretovariate, "shape > 0", _positive),
     "weibull": _Distribution(
-        ("scale", "shape"), random.Random.weibullvariate, "both are above 0", _positive
+        ("scale", "shape"), random.Random.weibullvariate, "scale > 0 and shape > 0", _positive
     ),
 }
 _LISTS = ("choice", "range", "files")
@@ -181,11 +177,27 @@ class Dimension:
         )
 
 
+def _plain(value: object) -> object:
+    """Return the values of Python as YAML has them: tuples, ranges and arrays of NumPy as lists."""
+    if hasattr(value, "tolist"):
+        value = cast("Any", value).tolist()
+    if isinstance(value, list | tuple | range):
+        values = itertools.islice(cast("Iterable[object]", value), MOST_TRIALS + 1)
+        return [_plain(each) for each in values]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in cast("dict[str, object]", value).items()}
+    return value
+
+
 def _param(value: object) -> object:
     """Check one parsed entry of `params`. Return it as a mapping."""
+    value = _plain(value)
     if isinstance(value, list):
         return {"choice": cast("list[object]", value)}
     if not isinstance(value, dict):
+        if not is_value(value):
+            fix = "use a list of values, or a distribution, like {uniform: [0, 1]}"
+            raise key_error(f"{value!r} is not a list of values", fix)
         raise key_error(
             f"{value!r} is a single value",
             f"write a list, like [{value}, …], or pass the value with --set",
@@ -321,6 +333,8 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         description="A task after all trials, with their outputs in $RUNNER_INPUT_TRIALS.",
     )
 
+    _given: tuple[Trial, ...] = PrivateAttr(())
+
     @model_validator(mode="after")
     def _consistent(self) -> SweepFile:
         if bool(self.params) == (self.generator is not None):
@@ -354,18 +368,29 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     def _is_grid(self, drawn: Sequence[str]) -> bool:
         return self.method == "grid" or (self.method is None and not drawn)
 
+    def with_trials(self, trials: Sequence[Trial]) -> SweepFile:
+        """Return a sweep with exactly these trials."""
+        copy = self.model_copy()
+        copy._given = tuple(trials)
+        return copy
+
     def method_with(self, metric: str | None) -> Literal["grid", "random", "tpe"]:
         """Return the method of the sweep; `metric` compares its trials, if any.
 
         Raises:
-            RunnerError: R-SWEEP-METRIC, the method or the early stopping requires a metric.
+            RunnerError: R-SWEEP-METRIC, the method, early stopping or goal requires a metric.
         """
         drawn = [key for key, value in self.params.items() if set(value) & set(DISTRIBUTIONS)]
-        needs = "method: tpe" if self.method == "tpe" else "early_stop"
-        if metric is None and (self.method == "tpe" or self.stops_early):
+        needs = {
+            "method: tpe": self.method == "tpe",
+            "early_stop": self.stops_early,
+            "goal": self.goal is not None,
+        }
+        if metric is None and any(needs.values()):
             raise RunnerError(
                 "R-SWEEP-METRIC",
-                f"sweep: `{needs}` requires a metric",
+                f"sweep: `{next(name for name, wanted in needs.items() if wanted)}` requires a "
+                "metric",
                 why="neither the recipe nor the sweep names a metric",
                 fix="use --metric NAME, or write `metric: NAME` in `sweep`",
             )
@@ -427,6 +452,8 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
             RunnerError: R-SWEEP-SIZE, there are more than `MOST_TRIALS`; R-SWEEP-FILES,
                 R-SWEEP-BOUNDS.
         """
+        if self._given:
+            return self.repeated(self._given)
         dimensions = self.dimensions(folder)
         if self._is_grid([each.names[0] for each in dimensions if each.distribution]):
             return self.repeated(_grid(dimensions, {}), _count(dimensions))
@@ -449,8 +476,8 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
                 "R-SWEEP-SIZE",
                 f"sweep: {number} trials{times}",
                 why=f"a sweep has at most {MOST_TRIALS:,} trials",
-                fix=f"let {self.generator} yield fewer trials"
-                if self.generator
+                fix=f"let {self.generator or 'the generator'} yield fewer trials"
+                if self.generator or self._given
                 else "use fewer values, or try 100 combinations: --method random --trials 100",
             )
         return tuple(trial for trial in found for _ in range(self.repeat))
@@ -547,7 +574,7 @@ def _arguments(kind: str, raw: object) -> tuple[float, ...]:
         raise key_error(f"invalid arguments {raw!r} for {kind}", f"write `{example}`")
     if not all(map(math.isfinite, given)) or not known.holds(given):
         problem = f"invalid arguments {list(given)} for `{example}`"
-        rule = f"with {known.rule}" if all(map(math.isfinite, given)) else "that are finite"
+        rule = f"where {known.rule}" if all(map(math.isfinite, given)) else "that are finite"
         raise key_error(problem, f"use numbers {rule}")
     return given
 
@@ -588,6 +615,11 @@ def _rows(
         return rows
     if len(names) == 1:
         return tuple((value,) for value in _scalars(values))
+    if not all(isinstance(row, list) for row in values):
+        raise key_error(
+            f"each entry needs {len(names)} values, one for each parameter",
+            "write [[1, 2], [3, 4]]; for all combinations, write one entry per parameter",
+        )
     rows = tuple(tuple(_scalars(row)) for row in values)
     if any(len(row) != len(names) for row in rows):
         problem = f"each entry needs {len(names)} values, one for each parameter"
@@ -713,6 +745,42 @@ def change_sweep(
         ) from err
 
 
+def list_given(
+    sweep: SweepFile | None, trials: Iterable[object], changes: Mapping[str, object]
+) -> SweepFile:
+    """Return a sweep with the given trials instead of the parameters of another one.
+
+    Args:
+        sweep: that of train.yaml, or None.
+        trials: the parameters of each trial, as mappings; of more than `MOST_TRIALS`, the first.
+        changes: as for `change_sweep`.
+
+    Raises:
+        RunnerError: R-SWEEP, a trial is invalid.
+    """
+    if changes.get("method") or changes.get("trials"):
+        raise RunnerError(
+            "R-SWEEP",
+            "sweep: the given trials decide the parameters and the number of trials",
+            fix="remove `method` and `trials`",
+        )
+    found = [_plain(each) for each in itertools.islice(trials, MOST_TRIALS + 1)]
+    given = [cast("Trial", each) for each in found if isinstance(each, dict) and each]
+    if len(given) < len(found) or not found:
+        wrong: list[object] = [each for each in found if not isinstance(each, dict) or not each]
+        raise RunnerError(
+            "R-SWEEP",
+            f"sweep: invalid trial {wrong[0]!r}" if wrong else "sweep: no trials",
+            why="a trial is a dict of its parameters" if wrong else "the generator yielded nothing",
+            fix='yield one dict per trial, like {"learning_rate": 0.1}',
+        )
+    values: dict[str, object] = {}
+    for name in dict.fromkeys(name for trial in given for name in trial):
+        values[name] = [trial[name] for trial in given if name in trial]
+    own: dict[str, object] = {"params": {}, "method": None, "trials": None}
+    return change_sweep(sweep and sweep.model_copy(update=own), values, changes).with_trials(given)
+
+
 def parse_params(texts: Iterable[str]) -> dict[str, object]:
     """Return the values of `--param` options by name. Raise RunnerError: R-SWEEP-PARAM."""
     found: dict[str, object] = {}
@@ -734,6 +802,8 @@ def parse_param(text: str) -> tuple[str, object]:
     Raises:
         RunnerError: R-SWEEP-PARAM, the text is invalid.
     """
+    import difflib  # noqa: PLC0415  only a mistake needs it
+
     from ruamel.yaml import YAML  # noqa: PLC0415  most commands read no YAML
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415
 
@@ -744,6 +814,14 @@ def parse_param(text: str) -> tuple[str, object]:
             "R-SWEEP-PARAM",
             f"invalid --param {text!r}: expected NAME=VALUES",
             fix=f"--param {name.strip() or 'learning_rate'}=0.1,0.01",
+        )
+    if call := re.fullmatch(r"[\w.]*?(\w+)\(([^()]*)\)", raw):
+        kind = next(iter(difflib.get_close_matches(call[1], _KINDS, 1)), "uniform")
+        raise RunnerError(
+            "R-SWEEP-PARAM",
+            f"invalid --param {text!r}",
+            why=f"{call[1]}(...) is not a value",
+            fix=f"--param '{name.strip()}={{{kind}: [{call[2].strip()}]}}'",
         )
     parser: Any = YAML(typ="safe", pure=True)
     try:

@@ -59,6 +59,7 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, is_run_id
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
+from runner.protocol.sweeps import SWEEP_FAILED
 
 _TAIL_BYTES = 32_768
 _OUTPUT_CAUSES = (
@@ -118,7 +119,9 @@ def diagnose_run(connection: Connection, record: RunSpec, now: datetime | None =
     blank = Diagnosis(record.run_id, "run", status.state.value, message=status.reason)
     if status.state is RunState.QUEUED:
         return _queued(connection, view, blank)
-    if status.state is RunState.FAILED or (view.result and view.result.code == "Blocked"):
+    if status.state is RunState.FAILED or (
+        view.result and view.result.code in ("Blocked", SWEEP_FAILED)
+    ):
         return _failed(connection, view, blank)
     if status.state is RunState.LOST:
         found = Evidence("job", f"{record.job_id} has no task {record.task_id}")
@@ -256,8 +259,9 @@ def _after_failure(connection: Connection, failure: Failure, record: RunSpec) ->
     run_id, cause = record.run_id, failure.cause
     if cause == "BlockedDependency" and record.after:
         return f"runner why {record.after[0]}"
-    if cause == "IdentityWithoutRole":
-        return "runner check"
+    if cause in ("IdentityWithoutRole", SWEEP_FAILED):
+        own = f"runner sweep show {record.group}"
+        return own if cause == SWEEP_FAILED else "runner check"
     if cause in ("ImageNotPulled", "RegistryDenied"):
         return f"runner pool show {record.pool}"
     if cause in _SHOWN:

@@ -176,7 +176,7 @@ class Leaderboard(Experiment):
             )
             lines.append(f"to complete an interrupted submission: {again}")
         elif found:
-            lines.append(f"to start them again: {again}")
+            lines.append(f"to start them again with the same code: {again}")
         return lines
 
     @property

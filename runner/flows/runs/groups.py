@@ -247,7 +247,7 @@ def _cancel_sweep(
 
     A trial that a node starts at the same time ends with the job and is then cancelled separately.
     """
-    from runner.azure.batch.jobs import terminate_job  # noqa: PLC0415
+    from runner.azure.batch.jobs import find_job_view, terminate_job  # noqa: PLC0415
     from runner.flows.runs.cancel import Cancelled, cancel_queued, cancel_run  # noqa: PLC0415
 
     container = runs_container(connection)
@@ -269,7 +269,8 @@ def _cancel_sweep(
     unstarted = (run_id for run_id in (trials.trials if trials else ()) if run_id not in started)
     job_ids = {trials.job_of(run_id) for run_id in unstarted} if trials else set[str]()
     job_ids |= {record.job_id for record in queued.values()}
-    for job_id in sorted(job_ids | {sweep.job_id}):  # including those of resumed trials
+    jobs = sorted(job_ids | {sweep.job_id})  # including those of resumed trials
+    for job_id in jobs:
         terminate_job(connection, job_id)
     done = {
         run_id: Cancelled(RunState.CANCELLED, changed=run_id in changed)
@@ -291,6 +292,14 @@ def _cancel_sweep(
         on_progress(Progress("cancel", "progress", "", len(done), len(names), "trials"))
 
     in_parallel(cancel, [run_id for run_id in names if run_id not in done])
+    # A task that was starting may have written run.json after the trials were listed.
+    ending = time.monotonic() + _LAST_START_S
+    views = [find_job_view(connection, job_id) for job_id in jobs]
+    while any(each and each.state != "completed" for each in views) and time.monotonic() < ending:
+        time.sleep(_POLL_S)
+        views = [find_job_view(connection, job_id) for job_id in jobs]
+    late = list_started(container, sweep.group_id) - started
+    in_parallel(cancel, [run_id for run_id in late if run_id in changed])
     on_progress(Progress("cancel", "end", "", len(done), len(names), "trials"))
     return {name: done[run_id] for run_id, name in names.items() if run_id in done}
 
@@ -316,6 +325,7 @@ def _cancel_waiting(
 
 
 _POLL_S = 1.0
+_LAST_START_S = 15.0  # maximum time until a terminated job has no tasks
 
 
 def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView | None]:

@@ -53,7 +53,11 @@ sys.path.insert(0, os.getcwd())
 spec = importlib.util.spec_from_file_location("trials", path)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-json.dump(list(itertools.islice(getattr(module, name)(), most)), answer)
+def plain(value):
+    if hasattr(value, "item"):
+        return value.item()  # a number of NumPy
+    raise TypeError(f"{value!r} is not text, a bool or a number")
+json.dump(list(itertools.islice(getattr(module, name)(), most)), answer, default=plain)
 answer.close()
 """
 
@@ -141,6 +145,7 @@ def check_sweep(
     else:
         trials = sweep.repeated(_generated(recipe, sweep.generator))
     _refuse_fixed(trials, options.overrides)
+    recipe = _with_files(recipe, sweep, trials)
     of_trial = _trial_specs(recipe, sweep, options)
     if blobs and of_trial("", 0, {}).sampler is not None:
         raise RunnerError(
@@ -180,6 +185,15 @@ def check_sweep(
         tasks=tasks, job=JobFile.model_validate({"max_parallel": sweep.max_parallel})
     )
     return CheckedFile(file, slug(recipe.name), recipe.priority, runs, swept)
+
+
+def _with_files(recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial]) -> Recipe:
+    """Return the recipe with the files of `files`, if its script is sent without its folder."""
+    if recipe.files is None:
+        return recipe
+    names = [name for name, value in sweep.params.items() if "files" in value]
+    found = (str(trial[name]) for trial in trials for name in names if name in trial)
+    return replace(recipe, files=tuple(dict.fromkeys((*recipe.files, *found))))
 
 
 def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> CheckedRun:

@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -182,7 +182,8 @@ class FinishedScript:
         # What had not been read yet when the script ended.
         patterns, named = self._spec.metric_patterns, _last_values(work_dir / _METRICS)
         usual = raw["printed"] and not named
-        self._values |= _last_printed(work_dir / _STDOUT, patterns, usual=usual)
+        wanted = _wanted_metrics(self._spec)
+        self._values |= _last_printed(work_dir / _STDOUT, patterns, wanted, usual=usual)
         self._values |= named
         self.attempt = int(raw["attempt"])
 
@@ -226,8 +227,14 @@ class FinishedScript:
             logger.warning("%s cannot be removed: %s", self._path, err)
 
 
+def _wanted_metrics(spec: RunSpec) -> set[str]:
+    """Return the metrics that the recipe or the sweep of a run names."""
+    named = (spec.primary_metric, (spec.trial or {}).get("metric"))
+    return {name for name in named if name}
+
+
 def _last_printed(
-    path: Path, patterns: Mapping[str, str], *, usual: bool
+    path: Path, patterns: Mapping[str, str], wanted: Iterable[str], *, usual: bool
 ) -> dict[str, MetricValue]:
     """Return the last metrics at the end of stdout, by the recipe's patterns or in usual ways."""
     if not (patterns or usual) or not path.is_file():
@@ -237,6 +244,8 @@ def _last_printed(
     log = MetricLog(0, queue)
     try:
         search = PrintedMetrics(log, is_on=True) if usual else MetricPatterns(patterns, log)
+        if isinstance(search, PrintedMetrics):
+            search.want(wanted)
         with path.open("rb") as text:
             text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
             search.feed(text.read(TAIL_BYTES))
@@ -456,6 +465,7 @@ class Attempt:
             launch = self._plan_launch(words, place, environment)
             environment |= launch.environment
             if self.printed is not None and not self._spec.metric_patterns:
+                self.printed.want(_wanted_metrics(self._spec))
                 self.printed.is_on = not written.mentions("RUNNER_METRICS_FILE")
             written.begin(words)
             watch = None if rank else self.hang_watch()  # the primary watches all ranks

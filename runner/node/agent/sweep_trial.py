@@ -52,6 +52,7 @@ ASK_S = 120.0
 POLL_S = 0.5
 REPORT_EVERY_S = 2.0
 LIST_EVERY_S = 2.0
+SHOWN_METRICS = 5  # of a script without the metric of its sweep
 CLAIMS = 5  # tries to replace a run.json that changes at the same time
 
 
@@ -132,6 +133,7 @@ class SweepTrial:
         self._curve: tuple[Point, ...] = ()
         self._undecided: list[tuple[Point, ...]] = []  # the curve after each new value
         self._metric = trial.metric
+        self._measured: dict[str, None] = {}  # names of other metrics
         self._goal: Goal = trial.goal
         self._sampler = ""
         self._others: list[TrialReport] = []
@@ -233,6 +235,8 @@ class SweepTrial:
             if name == self._metric:
                 self._curve = with_point(self._curve, step, value)
                 self._undecided.append(self._curve)
+            elif len(self._measured) < SHOWN_METRICS:
+                self._measured[name] = None
 
     def start(self) -> None:
         """Start to report the values, and to apply the rule of early stopping to them."""
@@ -276,8 +280,9 @@ class SweepTrial:
         return StageFailedError(
             "command",
             METRIC_MISSING,
-            f"the script reported no {self._metric}, which the {needs} of the sweep needs: print "
-            "it, write it to $RUNNER_METRICS_FILE, or choose another one with --metric",
+            f"the script reported no {self._metric}, which the {needs} of the sweep needs, but "
+            f"{', '.join(self._measured) or 'no metric at all'}: print it, write it to "
+            "$RUNNER_METRICS_FILE, or choose another one with --metric",
         )
 
     def finish(self, state: TrialState, message: str = "") -> None:

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from runner.node.script.metrics import LINE_END, MetricLog
@@ -91,6 +91,7 @@ class PrintedMetrics:
         is_needless: Callable[[], bool] = lambda: False,
     ) -> None:
         self.is_on = is_on
+        self._wanted: Mapping[str, str] = {}
         self._is_needless = is_needless
         self._log = log
         self._spent_s = 0.0
@@ -102,6 +103,10 @@ class PrintedMetrics:
         self._columns: list[tuple[str, int]] = []  # of the current table, with their positions
         self._other_lines = 0  # since its title or its last row
         self._named = ""  # by azureml; the next line has the value
+
+    def want(self, names: Iterable[str]) -> None:
+        """Also read these metrics, whose names the recipe or the sweep of the run gives."""
+        self._wanted = {name.lower(): name for name in names}
 
     def feed(self, data: bytes) -> None:
         """Add the next bytes of stdout."""
@@ -131,7 +136,7 @@ class PrintedMetrics:
 
     def _read(self, text: str) -> None:
         text = self._rest + text
-        if not (self._columns or self._named or _may_matter(text)):
+        if not (self._columns or self._named or _may_matter(text, self._wanted)):
             text = text[max(text.rfind("\n"), text.rfind("\r")) + 1 :]
         *lines, rest = LINE_END.split(text)
         self._rest = rest[-MAX_LINE_CHARS:]
@@ -147,7 +152,7 @@ class PrintedMetrics:
         self._spent_s = time.thread_time() - began_s
 
     def _take(self, line: str) -> None:
-        if not (self._columns or self._named or _may_matter(line)):
+        if not (self._columns or self._named or _may_matter(line, self._wanted)):
             return
         line = _CONTROL.sub(" " if "\b" in line else "", line)[:SEARCHED_CHARS]
         if not line.strip():
@@ -158,14 +163,14 @@ class PrintedMetrics:
             return
         if _BAR.search(line):
             epoch = self._said(line)
-            self._bar.update({name: (value, epoch) for name, value in _pairs(line)})
+            self._bar.update({name: (value, epoch) for name, value in self._pairs(line)})
             if "val_" in line and _COMPLETE.search(line):  # Keras adds no more to it
                 self._flush_bar()
             return
         self._flush_bar()
         if self._take_azure_ml(line) or self._take_table(line):
             return
-        if pairs := list(_pairs(line)):
+        if pairs := list(self._pairs(line)):
             said = self._said(line)
             for name, value in pairs:
                 self._add(name, value, said)
@@ -184,7 +189,7 @@ class PrintedMetrics:
         """Read a line of a table. Return False if the line is not part of one."""
         cells = line.split()
         is_title = cells[0].lower() in _STEP_COLUMNS and not re.search("[:=0-9]", line)
-        if is_title and any(map(_is_metric, cells)):
+        if is_title and any(map(self._is_metric, cells)):
             self._columns = [(m[0], m.start()) for m in re.finditer(r"\S+", line)]
             self._other_lines = 0
             return True
@@ -210,7 +215,7 @@ class PrintedMetrics:
             cells = dict(zip(starts, cells.values(), strict=True))
         elif not cells.keys() <= set(starts):  # Chainer leaves cells empty
             return None
-        row = {name: cells.get(start, "") for name, start in self._columns if _is_metric(name)}
+        row = {name: cells.get(start, "") for name, start in self._columns if self._is_metric(name)}
         is_row = all(each in _EMPTY_CELLS or _value(each) is not None for each in row.values())
         return row if is_row else None
 
@@ -226,46 +231,48 @@ class PrintedMetrics:
         self._add(name, value, None)
         return True
 
+    def _pairs(self, line: str) -> Iterator[tuple[str, float]]:
+        """Return the metrics of a line by name: `Test accuracy: 0.98` is `test_accuracy`."""
+        return islice(self._all_pairs(line), MAX_PAIRS)
+
+    def _all_pairs(self, line: str) -> Iterator[tuple[str, float]]:
+        phases = deque(_IN_PHASE.finditer(line))
+        phase = ""  # the last one before the present pair
+        for found in _PAIR.finditer(line):
+            token, number, total = found.groups()
+            token = token.rstrip(".-")
+            if not self._is_metric(token):
+                continue
+            start = found.start()
+            qualified = _QUALIFIERS.search(line, max(start - _QUALIFIER_CHARS, 0), start)
+            if qualified is None and token.lower() in _NEEDS_QUALIFIER - self._wanted.keys():
+                continue
+            name = "_".join(((qualified[0] if qualified else "") + token).lower().split())
+            while phases and phases[0].end() <= start:
+                phase = phases.popleft()[1].lower()
+            if phase and not _HAS_PHASE.search(name):
+                name = f"{phase}_{name}"
+            value = float(number)
+            if total:  # `Accuracy: 9850/10000`
+                if not int(total) >= value >= 0 < int(total):
+                    continue
+                value /= int(total)
+            yield name, value
+
+    def _is_metric(self, token: str) -> bool:
+        return token.lower() in self._wanted or _is_metric(token)
+
     def _add(self, name: str, value: float, said: int | None) -> None:
+        name = self._wanted.get(name.lower(), name)
         last = self._steps.get(name)
         step = said if said is not None and (last is None or said > last) else (last or 0) + 1
         self._steps[name] = step
         self._log.add(name, value, step, wait=True)
 
 
-def _may_matter(text: str) -> bool:
+def _may_matter(text: str, wanted: Iterable[str] = ()) -> bool:
     lower = text.lower()
-    return any(hint in lower for hint in _HINTS)
-
-
-def _pairs(line: str) -> Iterator[tuple[str, float]]:
-    """Return the metrics of a line by name: `Test accuracy: 0.98` is `test_accuracy`."""
-    return islice(_all_pairs(line), MAX_PAIRS)
-
-
-def _all_pairs(line: str) -> Iterator[tuple[str, float]]:
-    phases = deque(_IN_PHASE.finditer(line))
-    phase = ""  # the last one before the present pair
-    for found in _PAIR.finditer(line):
-        token, number, total = found.groups()
-        token = token.rstrip(".-")
-        if not _is_metric(token):
-            continue
-        start = found.start()
-        qualified = _QUALIFIERS.search(line, max(start - _QUALIFIER_CHARS, 0), start)
-        if token.lower() in _NEEDS_QUALIFIER and qualified is None:
-            continue
-        name = "_".join(((qualified[0] if qualified else "") + token).lower().split())
-        while phases and phases[0].end() <= start:
-            phase = phases.popleft()[1].lower()
-        if phase and not _HAS_PHASE.search(name):
-            name = f"{phase}_{name}"
-        value = float(number)
-        if total:  # `Accuracy: 9850/10000`
-            if not int(total) >= value >= 0 < int(total):
-                continue
-            value /= int(total)
-        yield name, value
+    return any(hint in lower for hint in _HINTS) or any(name in lower for name in wanted)
 
 
 def _is_metric(token: str) -> bool:

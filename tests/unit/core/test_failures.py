@@ -114,3 +114,14 @@ def test_hung_run_is_explained_with_its_stacks() -> None:
     assert (found.cause, found.message) == ("Hung", message)
     assert found.lines[-1] == '  File "train.py", line 9 in barrier'
     assert "hang_timeout" in found.fix
+
+
+def test_trial_that_did_not_start_after_failures_of_others_is_explained() -> None:
+    message = "the first 5 trials failed; trial 1: python train.py exited with code 2"
+    result = RunResult(
+        status="cancelled", attempt=0, evicted=0, exit_code=None, step=None, code="SweepFailed",
+        message=message, started=None, ended=STARTED, stages_s={}, metrics={}, outputs=(),
+    )  # fmt: skip
+    found = explain_result(result)
+    assert found is not None
+    assert (found.cause, found.message, bool(found.fix)) == ("SweepFailed", message, True)

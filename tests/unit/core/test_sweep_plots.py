@@ -57,3 +57,9 @@ def test_picture_of_a_thousand_trials_is_one_document_drawn_quickly() -> None:
 )
 def test_unusual_sweeps_are_drawn(trials: list[PlottedTrial]) -> None:
     assert ElementTree.fromstring(draw_sweep("net", "loss", "max", trials)) is not None
+
+
+def test_ends_of_an_axis_of_whole_numbers_are_whole() -> None:
+    trials = [PlottedTrial(str(n), {"width": n, "lr": n / 10}, n / 7) for n in (16, 64)]
+    svg = draw_sweep("net", "loss", "min", trials)
+    assert (">16<" in svg, ">64<" in svg, ">1.6000<" in svg) == (True, True, True)

@@ -92,6 +92,14 @@ def start(
         ),
     ] = None,
     metric: MetricOption = None,
+    goal: Annotated[
+        str | None,
+        typer.Option(
+            "--goal",
+            help="Whether a lower or a higher metric is better: min or max.",
+            show_default="the goal of the recipe, else judged by the metric's name",
+        ),
+    ] = None,
     early_stop: Annotated[
         str | None,
         typer.Option(
@@ -141,7 +149,8 @@ def start(
     recipe = with_flags(load_recipe(ref, cwd=Path.cwd(), entry=entry), flags)
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
-        "max_parallel": parallel, "metric": metric, "early_stop": early_stop, "merge": merge,
+        "max_parallel": parallel, "metric": metric, "goal": goal, "early_stop": early_stop,
+        "merge": merge,
     }  # fmt: skip
     sweep = change_sweep(recipe.sweep, parse_params(param or ()), changes)
     request = TrainOptions(
@@ -387,6 +396,7 @@ def resume(
     """Start the failed, cancelled and lost trials again, each from its newest checkpoint."""
     from runner.flows.runs.groups import find_group
     from runner.flows.submit.repeat import resume_trials
+    from runner.protocol.groups import MERGE_TASK
 
     out = call.out
     connection = call.connect()
@@ -401,7 +411,11 @@ def resume(
         for name, run in done.items()
         if run is not None and not isinstance(run, RunnerError)
     }
-    out.note(f"{format_count(len(resumed), 'trial')} resumed, {len(errors)} not resumed")
+    count = format_count(len(resumed.keys() - {MERGE_TASK}), "trial")
+    merges = " and the merge task" if MERGE_TASK in resumed else ""
+    elsewhere = len(done) - len(resumed) - len(errors)
+    others = f"; another client resumed {elsewhere}" if elsewhere else ""
+    out.note(f"{count}{merges} resumed, {len(errors)} not resumed{others}")
     if not done:
         out.note(
             f"no trial failed, was cancelled or lost; see `runner sweep show {group.group_id}`"

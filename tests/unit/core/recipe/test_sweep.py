@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from runner.core.recipe.sweep import (
     MOST_TRIALS,
     SweepFile,
     change_sweep,
+    list_given,
     parse_param,
     parse_params,
 )
@@ -301,3 +303,76 @@ def test_space_of_the_sampler_keeps_bounds_and_conditions() -> None:
         },
         {"names": ["decay"], "when": [], "kind": "gamma"},
     )
+
+
+def test_goal_without_a_metric_is_refused() -> None:
+    with pytest.raises(RunnerError, match="`goal` requires a metric"):
+        sweep({"lr": [0.1, 0.2]}, goal="min").method_with(None)
+    assert sweep({"lr": [0.1, 0.2]}, goal="min").method_with("regret") == "grid"
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("lr=loguniform(1e-5, 1e-1)", "--param 'lr={loguniform: [1e-5, 1e-1]}'"),
+        ("lr=tune.log_uniform(1e-5,1e-1)", "--param 'lr={loguniform: [1e-5,1e-1]}'"),
+        ("opt=choice(sgd, adam)", "--param 'opt={choice: [sgd, adam]}'"),
+    ],
+)
+def test_distribution_written_as_a_call_is_refused(text: str, fix: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        parse_param(text)
+    assert (caught.value.code, caught.value.fix) == ("R-SWEEP-PARAM", fix)
+    assert parse_param("act=relu(),gelu()")[1] == ["relu()", "gelu()"]
+
+
+def test_refused_arguments_name_the_condition() -> None:
+    document = {"params": {"lr": {"integers": [1.5, 3]}}}
+    with pytest.raises(ValidationError) as caught:
+        SweepFile.model_validate(document)
+    [problem] = explain_errors(document, SweepFile, caught.value.errors())
+    assert problem.fix == "use numbers where low < high, both whole"
+
+
+def test_single_values_for_several_parameters_are_explained() -> None:
+    assert "each entry needs 2 values" in refusal({"params": {"a, b": [1, 2]}})
+
+
+class Array:
+    """As arrays and numbers of NumPy convert themselves."""
+
+    def __init__(self, values: object) -> None:
+        self.values = values
+
+    def tolist(self) -> object:
+        return self.values
+
+
+def test_values_of_python_are_lists_of_values() -> None:
+    found = sweep(
+        {"a": (1, 2), "b": range(2), "c": Array([0.5]), "d": [Array(3)], "e, f": [(1, 2)]}
+    )
+    assert found.list_trials(HERE)[0] == {"a": 1, "b": 0, "c": 0.5, "d": 3, "e": 1, "f": 2}
+    assert "is not a list of values" in refusal({"params": {"a": iter([1])}})
+
+
+@pytest.mark.feature(44)
+def test_given_trials_are_the_trials_of_the_sweep() -> None:
+    own = sweep({"lr": {"uniform": [0, 1]}}, trials=5, metric="loss")
+    wanted: list[object] = [{"lr": 0.1}, {"lr": Array(0.2), "momentum": 0.9}, {"width": 3}]
+    found = list_given(own, iter(wanted), {"repeat": 1})
+    expected = ({"lr": 0.1}, {"lr": 0.2, "momentum": 0.9}, {"width": 3})
+    assert found.list_trials(HERE) == expected
+    assert (found.metric, found.method_with("loss")) == ("loss", "grid")
+    for wrong, what in (
+        ([], "no trials"),
+        ([{}], "invalid trial"),
+        ([None], "invalid trial None"),
+        ([{"lr": float("nan")}], "nan"),
+    ):
+        with pytest.raises(RunnerError, match=what):
+            list_given(None, wrong, {})
+    with pytest.raises(RunnerError, match="the number of trials"):
+        list_given(None, wanted, {"method": "random"})
+    with pytest.raises(RunnerError, match="more than 10,000 trials"):
+        list_given(None, ({"n": n} for n in itertools.count()), {}).list_trials(HERE)

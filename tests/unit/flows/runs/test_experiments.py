@@ -91,7 +91,7 @@ def test_leaderboard_says_why_trials_ended_and_how_to_continue() -> None:
         f"2 failed: out of memory   details: runner why {ROWS[1].run_id}",
         "1 lost: the node was lost",
         f"1 cancelled: {first_failed}",
-        "to start them again: runner sweep resume cats-sweep",
+        "to start them again with the same code: runner sweep resume cats-sweep",
     ]
     assert board(row(1, "succeeded", acc=0.5), row(2, "running")).problems == []
 

@@ -127,6 +127,24 @@ def test_merge_script_is_sent_with_a_script_that_is_sent_alone(tmp_path: Path) -
     assert checked.runs["merge"].recipe.files == ("count.py", "merge.py")
 
 
+def test_files_of_trials_are_sent_with_a_script_that_is_sent_alone(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("count.py", "other.py", "data/1.csv", "data/2.csv", "data/no.txt"):
+        (tmp_path / name).write_text("1\n")
+    sweep = SweepFile.model_validate({"params": {"csv": {"files": "data/*.csv"}, "n": [1, 2]}})
+    checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, TrainOptions())
+    assert checked.runs["4"].recipe.files == ("count.py", "data/1.csv", "data/2.csv")
+
+
+def test_generator_may_yield_numbers_of_numpy(tmp_path: Path) -> None:
+    number = "class N:\n    def item(self):\n        return 0.5\n"
+    (tmp_path / "trials.py").write_text(f"{number}def make():\n    yield {{'lr': N()}}\n")
+    (tmp_path / "train.py").write_text("print('loss: 1')\n")
+    sweep = SweepFile.model_validate({"generator": "trials.py:make"})
+    checked = check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, TrainOptions())
+    assert checked.trials == {"1": {"lr": 0.5}}
+
+
 def test_trial_reads_its_blob_by_the_path_on_the_node(tmp_path: Path) -> None:
     (tmp_path / "count.py").write_text("print(1)\n")
     sweep = SweepFile.model_validate({"params": {"csv": {"files": "blob:data/x/*.csv"}}})

@@ -190,6 +190,7 @@ def test_script_without_the_metric_of_its_sweep_fails(
     missing = trial.missing_metric()
     assert missing is not None
     assert (missing.code, "no loss" in missing.message) == ("MetricMissing", True)
+    assert "but accuracy:" in missing.message
     trial.observe("loss", 0.5, 1)
     assert trial.missing_metric() is None
 

@@ -19,9 +19,10 @@ from tests.unit.node.agent_task import Task
 Found = list[tuple[str, Any, int | None]]
 
 
-def read(*pieces: str) -> Found:
+def read(*pieces: str, wanted: tuple[str, ...] = ()) -> Found:
     queue = LineQueue()
     printed = PrintedMetrics(MetricLog(1, queue), is_on=True)
+    printed.want(wanted)
     for piece in pieces:
         printed.feed(piece.encode())
     printed.finish()
@@ -264,3 +265,12 @@ def test_repeated_export_has_the_printed_metrics(task: Task) -> None:
     assert mark["printed"] is True
     assert task.run(again_in=0) == 0, task.output
     assert task.json("result.json")["metrics"] == {"loss": 0.5}
+
+
+@pytest.mark.parametrize("text", ["regret: 0.5", "epoch 1 Regret=0.5", "step 1 regret 0.5 lr: 2"])
+def test_metric_that_the_sweep_names_is_read(text: str) -> None:
+    assert read(text) == []
+    assert read(text, wanted=("regret",)) == [("regret", 0.5, 1)]
+    assert read(text, wanted=("Regret", "loss")) == [("Regret", 0.5, 1)]
+    assert read("regrets: 0.5", wanted=("regret",)) == []
+    assert read("error: 0.5", wanted=("error",)) == [("error", 0.5, 1)]
