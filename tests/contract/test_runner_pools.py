@@ -131,7 +131,8 @@ def test_pool_shows_nodes_tasks_price_and_current_cost(command: Command) -> None
     assert row["usd_per_hour"] == pytest.approx(2 * SPOT_USD)
     assert row["nodes"]["spot"] == {"idle": 1, "running": 1}
     assert (row["formula"], row["autoscale"]) == (None, "off")
-    assert "2 of 2" in command.text("ls")[0]
+    assert "2 of 2  " in command.text("ls")[0]
+    assert "2 of 2, 1 idle, 1 running\n" in command.text("show", pool)[0]
 
 
 def test_cost_is_unknown_with_an_unknown_price_and_zero_without_nodes(
@@ -374,6 +375,14 @@ def test_failed_start_task_is_shown_with_the_end_of_its_log(command: Command) ->
     assert "1 starttaskfailed" in command.text("ls")[0]
 
 
+def test_disabled_nodes_are_counted(command: Command) -> None:
+    pool = command.things.pool(target_low_priority_nodes=2)
+    first, _ = command.things.wait_nodes(pool, 2)
+    command.text("disable", pool, first.id)
+    eventually(lambda: command.row(pool)["nodes"]["spot"].get("offline") == 1)
+    assert "2 of 2, 1 offline  " in command.text("ls")[0]
+
+
 @pytest.mark.feature(6)
 def test_resize_of_a_fixed_pool_keeps_the_omitted_target(
     command: Command,
@@ -404,10 +413,14 @@ def test_resize_of_a_pool_with_a_formula_needs_its_removal(command: Command) -> 
     assert code == 3
     assert "R-POOL-AUTOSCALED" in err
     assert "--disable-autoscale" in err
-    assert command.row(pool)["formula"]
     eventually(lambda: command.row(pool)["allocation"] == "steady")
+    [printed] = commands_in(err)
+    other = "$TargetLowPriorityNodes = 0;"
+    command.text(*[other if word == "FORMULA" else word for word in printed.split()[2:]], "--yes")
+    assert command.row(pool)["formula"] == other
     _, err = command.text("resize", pool, "1", "--disable-autoscale")
     assert "no longer scales to zero" in err
+    assert "runner up" not in err, "no stack declares local pools"
     assert command.row(pool)["formula"] is None
     command.things.wait_nodes(pool, 1)
 

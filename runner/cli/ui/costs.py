@@ -39,7 +39,8 @@ def _kind_text(cost: KindCost, *, spot: bool) -> str:
     from runner.core.pricing.cost import usd_text
 
     if cost.price is None:
-        return "unknown, because the price table lacks the VM size"
+        kind = "spot" if spot else "dedicated"
+        return f"unknown: the price table has no {kind} price of the VM size"
     known = cost.expected_micros is not None
     expected = f"{usd_text(cost.expected_micros)} expected" if known else "no `estimate`"
     most = (

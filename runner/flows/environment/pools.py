@@ -332,7 +332,11 @@ def _autoscaled(pool: PoolView, settings: Settings) -> RunnerError:
         "R-POOL-AUTOSCALED",
         f"a formula sets the size of pool {pool.id!r}",
         why="its next evaluation would undo the resize",
-        fix=f"change max_spot in Pulumi.{settings.stack}.yaml and run `runner up`, "
-        "or remove the formula with --disable-autoscale",
+        fix=(
+            f"run `runner pool autoscale apply FORMULA --pool {pool.id}`"
+            if settings.target == "local"
+            else f"change max_spot in Pulumi.{settings.stack}.yaml and run `runner up`"
+        )
+        + ", or remove the formula with --disable-autoscale",
         exit_code=ExitCode.PREFLIGHT,
     )

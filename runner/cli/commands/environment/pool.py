@@ -14,6 +14,8 @@ from runner.core.units import format_count
 from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from runner.azure.batch.pools import PoolAutoscale
     from runner.core.pricing.prices import Price
     from runner.core.settings import Settings
@@ -29,6 +31,7 @@ _COLUMNS = (
     *("price", "usd_per_hour", "autoscale"),
 )
 _SPARE = ("slots", "state", "price", "dedicated", "vm_size")  # omitted first in a narrow terminal
+_NO_TASKS = ("preempted", "unusable", "starttaskfailed", "offline", "unknown")  # states of nodes
 _NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since", "problem")
 
 
@@ -86,7 +89,14 @@ def show(call: Invocation, pool: PoolArgument) -> None:
         out.record(_row(found))
         return
     view = found.pool
-    record = {**_text_row(found), "allocation": view.allocation, "image": view.image}
+    spot, dedicated = (found.states.get(kind, {}) for kind in (True, False))
+    record = {
+        **_text_row(found),
+        "spot": _nodes(view.spot, view.spot_target, spot, healthy=True),
+        "dedicated": _nodes(view.dedicated, view.dedicated_target, dedicated, healthy=True),
+        "allocation": view.allocation,
+        "image": view.image,
+    }
     record |= {"node_agent": view.node_agent, "mounts": ", ".join(view.mounts) or "none"}
     for trouble in view.resize_errors:
         record["resize_error"] = f"{trouble.code}: {trouble.message}"
@@ -279,9 +289,8 @@ def resize(
         f"{before.dedicated_target} to {done.dedicated} dedicated nodes; USD per hour then: {cost}"
     )
     if before.autoscale is not None:
-        out.warning(
-            "removed the formula: the pool no longer scales to zero; `runner up` restores it"
-        )
+        restore = "" if call.settings().target == "local" else "; `runner up` restores it"
+        out.warning(f"removed the formula: the pool no longer scales to zero{restore}")
     out.note(f"runner pool show {before.id}", style="cyan")
 
 
@@ -376,15 +385,10 @@ def _text_row(found: PoolStatus) -> dict[str, Any]:
     }
 
 
-def _nodes(current: int, target: int, states: Any) -> str:
-    """Return `2 of 4` with the counts of unusable nodes."""
-    bad = {
-        name: states[name]
-        for name in ("preempted", "unusable", "starttaskfailed")
-        if name in states
-    }
-    noted = "".join(f", {count} {name}" for name, count in bad.items())
-    return f"{current} of {target}{noted}"
+def _nodes(current: int, target: int, states: Mapping[str, int], *, healthy: bool = False) -> str:
+    """Return `2 of 4` with the counts of nodes that take no tasks, or of all with `healthy`."""
+    noted = [f", {count} {name}" for name, count in states.items() if healthy or name in _NO_TASKS]
+    return f"{current} of {target}{''.join(noted)}"
 
 
 def _price(found: PoolStatus) -> str:
