@@ -106,7 +106,11 @@ def write_chart(plot: Path, kind: str, title: str, panels: Mapping[str, Sequence
     """Write the panels to a file whose suffix `chart_kind` returned. Raise R-PLOT-WRITE."""
     from runner.core.curves import draw_html, draw_svg
 
-    text = draw_svg(panels) if kind == ".svg" else draw_html(title, panels)
+    write_plot(plot, draw_svg(panels) if kind == ".svg" else draw_html(title, panels))
+
+
+def write_plot(plot: Path, text: str) -> None:
+    """Write the text of a chart. Raise R-PLOT-WRITE."""
     try:
         plot.write_text(text, encoding="utf-8")
     except OSError as err:

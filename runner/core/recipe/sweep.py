@@ -302,7 +302,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     method: Literal["grid", "random", "tpe"] | None = Field(
         None,
         description="Defaults to grid if all parameters are lists, else to tpe if there is a "
-        "metric, else to random.",
+        "metric and no `repeat`, else to random.",
     )
     metric: str | None = Field(
         None,
@@ -378,7 +378,8 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         """Return the method of the sweep; `metric` compares its trials, if any.
 
         Raises:
-            RunnerError: R-SWEEP-METRIC, the method, early stopping or goal requires a metric.
+            RunnerError: R-SWEEP-METRIC, the method, early stopping or goal requires a metric;
+                R-SWEEP, a sampler cannot repeat trials.
         """
         drawn = [key for key, value in self.params.items() if set(value) & set(DISTRIBUTIONS)]
         needs = {
@@ -396,7 +397,14 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
             )
         if self.generator is not None or self._is_grid(drawn):
             return "grid"
-        return self.method or ("random" if metric is None else "tpe")
+        if self.method == "tpe" and self.repeat > 1:
+            raise RunnerError(
+                "R-SWEEP",
+                "sweep: `repeat` does not apply to `method: tpe`",
+                why="the sampler chooses the parameters of each trial separately",
+                fix="use more `trials` instead, or `method: random`",
+            )
+        return self.method or ("random" if metric is None or self.repeat > 1 else "tpe")
 
     @property
     def stops_early(self) -> bool:

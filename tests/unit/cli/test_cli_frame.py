@@ -452,7 +452,8 @@ def test_invalid_plot_file_is_rejected_before_any_request(
     path: str, code: str, fix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("folder.svg").mkdir()
-    assert main(["metrics", "--plot", path]) in (2, 3)
-    said = capsys.readouterr().err
-    assert f"error[{code}]" in said
-    assert f"fix: {fix}\n" in said
+    for words in (["metrics"], ["sweep", "show", "@last"]):
+        assert main([*words, "--plot", path]) in (2, 3)
+        said = capsys.readouterr().err
+        assert f"error[{code}]" in said
+        assert f"fix: {fix}\n" in said

@@ -298,21 +298,16 @@ def show(
     ] = False,
 ) -> None:
     """Compare the trials of a sweep, the best first."""
+    from runner.cli.ui.charts import chart_kind, write_plot
     from runner.flows.runs.experiments import load_leaderboard, plot_sweep, trial_costs
 
     out = call.out
-    if plot is not None and plot.suffix not in (".html", ".svg"):
-        raise RunnerError(
-            "R-SWEEP-PLOT",
-            f"--plot {plot}: unknown kind of file",
-            why="the formats are .html and .svg",
-            fix=f"--plot {plot.with_suffix('.html').name}",
-        )
+    kind = chart_kind(plot)
     connection = call.connect()
     board = load_leaderboard(connection, _find(connection, sweep), metric)
     _show(out, board, trial_costs(connection, board, call.settings().home) if cost else None)
     if plot is not None:
-        plot.write_text(plot_sweep(connection, board, page=plot.suffix == ".html"), "utf-8")
+        write_plot(plot, plot_sweep(connection, board, page=kind == ".html"))
         out.note(f"wrote {plot}")
 
 

@@ -305,6 +305,12 @@ def test_space_of_the_sampler_keeps_bounds_and_conditions() -> None:
     )
 
 
+def test_repeated_draws_are_not_changed_by_a_sampler() -> None:
+    assert sweep(DRAWN, repeat=2).method_with("loss") == "random"
+    with pytest.raises(RunnerError, match="`repeat` does not apply to `method: tpe`"):
+        sweep(DRAWN, repeat=2, method="tpe").method_with("loss")
+
+
 def test_goal_without_a_metric_is_refused() -> None:
     with pytest.raises(RunnerError, match="`goal` requires a metric"):
         sweep({"lr": [0.1, 0.2]}, goal="min").method_with(None)
