@@ -47,7 +47,7 @@ _ADVICE_FOR_RESULTS = {
     "CommandNotFound": "correct `command`, which does not run in a shell",
     "NotebookCellFailed": "correct the cell; the outputs contain the notebook as executed so far",
     "VariableMissing": "set it with --env or under `env`, or write $$NAME for the text $NAME",
-    "Timeout": "raise `timeout` in train.yaml, or reduce the work",
+    "Timeout": "raise --max-time or `timeout` in train.yaml, or reduce the work",
     "OutputMissing": "write the missing files to $RUNNER_OUTPUT_DIR, or remove them from `outputs` "
     "or `named_outputs`",
     "MetricOutOfRange": "check `runner metrics RUN`, or change `expect` in train.yaml",

@@ -133,7 +133,8 @@ def test_pool_is_drained_and_used_again_and_nothing_is_lost(cli: Cli, script: Wr
 
     assert cli.json("sweep", "pause", sweep)["jobs"][0]["paused"] is True
     assert row()["reason"].endswith(f"is paused: runner sweep unpause {sweep}")
-    assert cli.json("why", row()["run_id"])["command"] == f"runner sweep unpause {sweep}"
+    for subject in (row()["run_id"], sweep):
+        assert cli.json("why", subject)["command"] == f"runner sweep unpause {sweep}"
     for pool, code in (("othr", "R-POOL-UNKNOWN"), ("local", "R-POOL-SAME")):
         refused = cli.run("pool", "drain", "local", "--to", pool)
         assert code in refused.stderr

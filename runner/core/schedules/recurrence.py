@@ -226,7 +226,7 @@ def _check_clock(
                 f"the UTC offset of {zone} changes on {local:%Y-%m-%d}",
                 why="Batch uses a fixed interval, so the schedule would then fire "
                 f"{format_duration(abs(moved))} {'late' if moved > timedelta() else 'early'}",
-                fix=f"use --timezone {fixed}, or --until with an earlier date",
+                fix=f"use the time zone {fixed}, or an earlier end (`until`)",
             )
         moment += timedelta(days=1)
 

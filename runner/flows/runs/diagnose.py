@@ -76,13 +76,20 @@ def diagnose(connection: Connection, reference: str) -> Diagnosis:
 
     Args:
         connection: The services.
-        reference: A reference to a run, or the ID of a pool, a node or a job.
+        reference: A reference to a run, or the ID of a sweep or group, a pool, a node or a job.
 
     Raises:
         RunnerError: nothing has this ID.
     """
     if reference.startswith("@") or is_run_id(reference):
-        return diagnose_run(connection, find_run(connection, reference))
+        try:
+            return diagnose_run(connection, find_run(connection, reference))
+        except RunnerError:
+            # The job of a sweep or another group has its ID.
+            job = find_job_view(connection, reference) if is_run_id(reference) else None
+            if job is None:
+                raise
+            return diagnose_job(connection, job)
     if (facts := _pool_facts(connection, reference)) is not None:
         return diagnose_pool(connection, facts)
     if reference.startswith("tvm"):

@@ -17,7 +17,7 @@ _WhyArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN|POOL|NODE",
-        help="Run ID, unique prefix, @last, or the ID of a pool, node or job.",
+        help="Run ID, unique prefix, @last, or the ID of a sweep, pool, node or job.",
         autocompletion=complete_run,
     ),
 ]
@@ -25,7 +25,7 @@ _WhyArgument = Annotated[
 
 @on_target
 def why(call: Invocation, subject: _WhyArgument = "@last") -> None:
-    """Explain the problem of a run, pool, node or job: cause, evidence and the next command."""
+    """Explain the problem of a run, sweep, pool, node or job: cause, evidence, next command."""
     from runner.flows.runs.diagnose import diagnose
 
     found = diagnose(call.connect(), subject)

@@ -129,7 +129,7 @@ def test_zone_with_a_clock_change_before_the_end_is_refused() -> None:
         plan_recurrence(daily, NOW)
     assert caught.value.code == "R-SCHEDULE-CLOCK"
     assert "1 h late" in caught.value.why
-    assert "--timezone UTC+01:00" in caught.value.fix
+    assert "the time zone UTC+01:00" in caught.value.fix
     until = datetime(2027, 3, 1, tzinfo=UTC)
     ends = ScheduleSpec(cron="0 3 * * *", timezone="Europe/Berlin", until=until)
     assert plan_recurrence(ends, NOW).first == datetime(2026, 11, 22, 2, tzinfo=UTC)
