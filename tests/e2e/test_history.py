@@ -92,7 +92,7 @@ def test_metrics_are_plotted_to_a_file(cli: Cli, script: Write) -> None:
 @pytest.mark.feature(51)
 @pytest.mark.feature(58)
 def test_runs_are_filtered_by_state_experiment_and_time(own_cli: Cli, script: Write) -> None:
-    folder = script("import sys\nsys.exit('no luck' if '--fail' in sys.argv else 0)")
+    folder = script("import sys\nprint(1)\nsys.exit('no luck' if '--fail' in sys.argv else 0)")
     good = own_cli.json("train", folder, "--no-download", "-e", "good")["run_id"]
     bad = own_cli.run("train", folder, "-e", "bad", "-o", "json", "--", "--fail")
     bad_id = json.loads(bad.stdout)["run_id"]
@@ -109,6 +109,8 @@ def test_runs_are_filtered_by_state_experiment_and_time(own_cli: Cli, script: Wr
         {"failed": 1},
         {"succeeded": 1},
     ]
+    assert own_cli.ok("logs", "-e", "bad") == f"[{bad_id}] 1\n"
+    assert "R-LOGS-OPTIONS" in own_cli.run("logs", bad_id, "-e", "bad").stderr
     text = own_cli.ok("ps").splitlines()
     assert text[0].split() == [
         "RUN",

@@ -11,6 +11,8 @@ from runner.cli.ui.output import Output
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from runner.azure.auth.credentials import Connection
     from runner.flows.runs.events import LogStream
     from runner.protocol.groups import RunGroup
@@ -42,11 +44,28 @@ def logs(
             show_default="all nodes",
         ),
     ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            "--experiment",
+            "-e",
+            help="The logs of all runs of this experiment, the oldest first.",
+            show_default=False,
+        ),
+    ] = None,
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
     """Print the standard output or standard error of a run, or of all runs of a sweep or group."""
     from runner.flows.runs.documents import find_run
+
+    if experiment is not None and (run != "@last" or follow or (attempt, node) != (None, None)):
+        raise RunnerError(
+            "R-LOGS-OPTIONS",
+            "--experiment can be combined with --tail and --stderr only",
+            why="it prints the logs of all runs of an experiment",
+            fix="remove one of them",
+        )
 
     if follow and attempt is not None:
         raise RunnerError(
@@ -58,6 +77,13 @@ def logs(
     out = Output()
     connection = open_connection(target, stack)
     stream: LogStream = "stderr" if stderr else "stdout"
+    if experiment is not None:
+        from runner.flows.runs.experiments import find_experiment
+
+        rows = find_experiment(connection, experiment).rows
+        named = {row.run_id: row.record for row in reversed(rows) if row.record is not None}
+        _print_named(out, connection, experiment, named, stream, tail)
+        return
     try:
         record = find_run(connection, run)
     except RunnerError as err:
@@ -92,17 +118,29 @@ def _print_group(
     out: Output, connection: Connection, group: RunGroup, stream: LogStream, tail: int | None
 ) -> None:
     from runner.flows.runs.history import list_runs
-    from runner.flows.runs.logs import read_group_log
 
     rows = list_runs(connection, limit=None, ids=list(group.runs.values())).rows
     records = {row.run_id: row.record for row in rows if row.record is not None}
     named = {name: records[run] for name, run in group.runs.items() if run in records}
+    _print_named(out, connection, group.group_id, named, stream, tail)
+
+
+def _print_named(
+    out: Output,
+    connection: Connection,
+    title: str,
+    named: Mapping[str, RunSpec],
+    stream: LogStream,
+    tail: int | None,
+) -> None:
+    from runner.flows.runs.logs import read_group_log
+
     empty = True
     for line in read_group_log(connection, named, stream, tail=tail):
         empty = False
         out.log(line)
     if empty and tail != 0:
-        out.note(f"no run of {group.group_id} has written output yet")
+        out.note(f"no run of {title} has written output yet")
 
 
 def _print_all(
