@@ -11,6 +11,8 @@ from runner.cli.main import main
 from runner.cli.ui.output import Output, OutputFormat, show_error
 from runner.cli.ui.terminal import mark, shown_log, styled
 from runner.core.progress import Progress
+from runner.flows.local import lifecycle
+from runner.flows.local.lifecycle import LocalStatus, ServiceStatus
 from runner.protocol.errors import RunnerError
 
 ROWS = [
@@ -205,6 +207,18 @@ def _table_lines(monkeypatch: pytest.MonkeyPatch, width: int, **run: str) -> lis
     rows = [{**RUN, **run}]
     Output().rows(rows, tuple(rows[0]), spare=("recipe", "error"))
     return screen.getvalue().splitlines()
+
+
+def test_endpoints_of_local_services_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, log = "http://127.0.0.1:30178/runnerlocal", "/home/someone/.local/share/runner/azurite.log"
+    found = LocalStatus(True, (ServiceStatus("blob", "running", 10832, url, log),), 2, 1, "/home")
+    monkeypatch.setattr(lifecycle, "status", lambda _: found)
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["local", "status"]) == 0
+    assert screen.getvalue().splitlines()[1:] == [f"blob     running  10832  {url}"]
 
 
 @pytest.mark.parametrize("words", [["skus"], ["skus", "--gpu", "T4"]])

@@ -271,7 +271,8 @@ def _show(out: Output, found: LocalStatus) -> None:
         return
     rows = [{"service": name, **service} for name, service in services.items()]
     columns = ("service", "state", "pid", "endpoint", "log")
-    out.rows(rows, columns, empty="the local services are not set up: runner local up")
+    empty = "the local services are not set up: runner local up"
+    out.rows(rows, columns, empty=empty, spare=("log",))
     if rows and out.as_text:
         nodes = "1 spot node" if found.nodes == 1 else f"{found.nodes} spot nodes"
         slots = "1 task slot" if found.slots == 1 else f"{found.slots} task slots"
