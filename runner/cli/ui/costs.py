@@ -40,7 +40,7 @@ def _kind_text(cost: KindCost, *, spot: bool) -> str:
 
     if cost.price is None:
         kind = "spot" if spot else "dedicated"
-        return f"unknown: the price table has no {kind} price of the VM size"
+        return f"unknown, because the price table has no {kind} price of the VM size"
     known = cost.expected_micros is not None
     expected = f"{usd_text(cost.expected_micros)} expected" if known else "no `estimate`"
     most = (
