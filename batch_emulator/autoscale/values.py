@@ -211,7 +211,7 @@ def _shown(value: float | str | Timestamp | Interval | Word | MetricSamples) -> 
         case Timestamp():
             return value.time().isoformat(timespec="milliseconds")[:23] + "Z"
         case Interval():
-            return f"PT{value.ticks / TICKS_PER_SECOND:.10g}S"
+            return f"PT{f'{value.ticks / TICKS_PER_SECOND:.7f}'.rstrip('0').rstrip('.')}S"
         case Word() | MetricSamples():
             return value.name
         case _:

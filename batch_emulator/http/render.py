@@ -314,7 +314,7 @@ class _Sum:
 
 def duration(seconds: float) -> str:
     """Return an ISO 8601 duration."""
-    return f"PT{round(max(0.0, seconds), 6):.10g}S"
+    return f"PT{f'{max(0.0, seconds):.6f}'.rstrip('0').rstrip('.')}S"
 
 
 def _used(used: ResourceUsage) -> Json:

@@ -111,6 +111,7 @@ def test_published_formulas_give_the_documented_results(name: str, results: str)
         ("10 * TimeInterval_100ns == TimeInterval_Microsecond", "1"),
         ("TimeInterval_Millisecond * 1000 - TimeInterval_Second == TimeInterval_Zero", "1"),
         ("TimeInterval_Minute * 15", "PT900S"),
+        ("TimeInterval_100ns * 3", "PT0.0000003S"),
         ("time().year * 10000 + time().month * 100 + time().day", "2.02601e+07"),
         ("time().hour * 60 + time().minute + time().second", "570"),
         ("time().weekday", "1"),

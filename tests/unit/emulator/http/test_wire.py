@@ -14,7 +14,7 @@ from batch_emulator.domain.clock import SystemClock
 from batch_emulator.domain.faults import FAULTS, Fault
 from batch_emulator.domain.values import etag_text, parse_duration, parse_time, time_of, time_text
 from batch_emulator.emulator import inherited_environment
-from batch_emulator.http import bodies, odata
+from batch_emulator.http import bodies, odata, render
 from batch_emulator.http.routes.table import ROUTES, Matcher
 from tests.manual_clock import ManualClock
 
@@ -45,6 +45,21 @@ def test_body_other_than_a_json_object_is_refused(text: str) -> None:
 )
 def test_durations_are_read(text: str, expected: timedelta | None) -> None:
     assert parse_duration(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "PT0S"),
+        (-1e-9, "PT0S"),
+        (6.1e-05, "PT0.000061S"),
+        (0.25, "PT0.25S"),
+        (1e6, "PT1000000S"),
+    ],
+)
+def test_seconds_are_written_without_an_exponent(seconds: float, text: str) -> None:
+    assert render.duration(seconds) == text
+    assert parse_duration(text) is not None
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "15M", "-PT1M", 5, None])
