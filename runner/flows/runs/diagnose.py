@@ -257,8 +257,17 @@ def _with_failure(
     )  # fmt: skip
 
 
-_RETRIED = frozenset({"SasExpired", "CodeMissing", "StorageFailed", "NodeLost"})
-_SHOWN = frozenset({"DataMissing", "InputMissing"})  # the run itself names its data and inputs
+# By cause; the fields are those of the run's record.
+_COMMANDS_AFTER = {
+    **dict.fromkeys(
+        ("SasExpired", "CodeMissing", "StorageFailed", "NodeLost"), "runner retry {0.run_id}"
+    ),
+    # The run itself names its data and inputs.
+    **dict.fromkeys(("DataMissing", "InputMissing"), "runner show {0.run_id}"),
+    **dict.fromkeys(("ImageNotPulled", "RegistryDenied"), "runner pool show {0.pool}"),
+    "IdentityWithoutRole": "runner check",
+    SWEEP_FAILED: "runner sweep show {0.group}",
+}
 
 
 def _after_failure(connection: Connection, failure: Failure, record: RunSpec) -> str:
@@ -266,18 +275,10 @@ def _after_failure(connection: Connection, failure: Failure, record: RunSpec) ->
     run_id, cause = record.run_id, failure.cause
     if cause == "BlockedDependency" and record.after:
         return f"runner why {record.after[0]}"
-    if cause in ("IdentityWithoutRole", SWEEP_FAILED):
-        own = f"runner sweep show {record.group}"
-        return own if cause == SWEEP_FAILED else "runner check"
-    if cause in ("ImageNotPulled", "RegistryDenied"):
-        return f"runner pool show {record.pool}"
-    if cause in _SHOWN:
-        return f"runner show {run_id}"
     if cause == "TimeLimit" and list_checkpoints(runs_container(connection), run_id):
         return f"runner resume {run_id}"
-    return f"runner {'retry' if cause in _RETRIED else 'logs'} {run_id}" + (
-        "" if cause in _RETRIED else " --stderr --tail 50"
-    )
+    command = _COMMANDS_AFTER.get(cause, "runner logs {0.run_id} --stderr --tail 50")
+    return command.format(record)
 
 
 def _tails(
