@@ -268,8 +268,10 @@ class Written:
         self.while_open: set[str] = set()
 
     def script(self, text: str) -> set[str]:
-        """Run a script to its end. Return the incomplete files."""
-        self.run.python(WRITER + text, terminated=self._look, writers=self.writers)
+        """Run a script until it ends after its file was seen open. Return the incomplete files."""
+        ended = self.run.python(WRITER + text, terminated=self._look, writers=self.writers)
+        seen = (self.run.folder / "open").exists()
+        assert seen, f"the script ended before: {ended}\n{self.run.stderr.read_text()}"
         return self.incomplete()
 
     def incomplete(self) -> set[str]:
