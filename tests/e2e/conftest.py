@@ -85,17 +85,19 @@ class Cli:
 def until(condition: Callable[[], T], *, timeout_s: float = 300, every_s: float = 0.1) -> T:
     """Poll until the condition is truthy, or fail.
 
-    Most conditions run a command. The pause is twice as long as the poll took, so that polling
-    leaves the processors to the services that it waits for.
+    Most conditions run a command, and polling leaves the processors to the services that it waits
+    for: the pause is twice as long as the poll took, and later a tenth of the time waited so far,
+    up to 20 times the poll.
     """
-    deadline = time.monotonic() + timeout_s
+    start = time.monotonic()
     while True:
         began = time.monotonic()
         if value := condition():
             return value
         now = time.monotonic()
-        assert now < deadline, "did not happen in time"
-        time.sleep(max(every_s, 2 * (now - began)))
+        assert now < start + timeout_s, "did not happen in time"
+        took = now - began
+        time.sleep(max(every_s, 2 * took, min(20 * took, (now - start) / 10)))
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -117,6 +119,12 @@ def show_ended(cli: Cli, run_id: str) -> dict[str, Any]:
     shown = cli.json("show", run_id)
     assert shown["state"] in ("succeeded", "failed", "cancelled", "lost"), shown["state"]
     return shown
+
+
+def evict_node_of(cli: Cli, run_id: str, *options: object) -> list[dict[str, Any]]:
+    """Evict the node of a running run, and return what `local evict` prints."""
+    node = until(lambda: cli.json("show", run_id)["node"])
+    return cli.json("local", "evict", node, *options)
 
 
 def known_runs(cli: Cli) -> set[str]:

@@ -22,9 +22,9 @@ def test_damaged_outputs_are_replaced_by_the_next_run(
     assert len(own_cli.json("ps")) == 1
 
 
-def test_logs_of_the_services_hold_no_secret(own_cli: Cli, script: Callable[[str], Path]) -> None:
-    own_cli.ok("train", script("print(1)"), "--no-download")
-    local = own_cli.home / "local"
+def test_logs_of_the_services_hold_no_secret(cli: Cli, script: Callable[[str], Path]) -> None:
+    cli.ok("train", script("print(1)"), "--no-download")
+    local = cli.home / "local"
     keys = json.loads((local / "keys.json").read_text(encoding="utf-8")).values()
     logs = sorted((local / "logs").iterdir())
     assert len(logs) >= 2

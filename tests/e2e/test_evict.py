@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, until
+from tests.e2e.conftest import Cli, evict_node_of, until
 
 _SCRIPT = """
 import os, time
@@ -20,28 +21,24 @@ while os.environ["RUNNER_ATTEMPT"] == "1":
 
 @pytest.mark.feature(31)
 @pytest.mark.slow
-def test_evicted_run_continues_in_another_attempt(
-    own_cli: Cli, script: Callable[[str], Path]
-) -> None:
+def test_evicted_run_continues_in_another_attempt(cli: Cli, script: Callable[[str], Path]) -> None:
     folder = script(_SCRIPT)
-    training = own_cli.start("train", folder)
+    training = cli.start("train", folder)
 
-    def begun() -> bool:
-        runs = own_cli.run("ps", "-o", "json")
-        return '"running"' in runs.stdout and "attempt 1" in own_cli.run("logs", "@last").stdout
-
-    until(begun, timeout_s=180, every_s=0.5)
-    [evicted] = own_cli.json("local", "evict", "--notice", "0")
+    assert training.stdout is not None
+    assert until(training.stdout.readline).startswith("attempt 1")
+    run_id = cli.json("show", "@last")["run_id"]
+    [evicted] = evict_node_of(cli, run_id, "--notice", "0")
     assert evicted["pool"] == "local"
     out, err = training.communicate(timeout=180)
     assert (training.returncode, "attempt 2" in out) == (0, True), f"{out}\n{err}"
-    (row,) = own_cli.json("ps")
+    [row] = [row for row in cli.json("ps") if row["run_id"] == run_id]
     assert (row["attempts"], row["evicted"]) == (2, 1)
-    assert "2 (1 evicted)" in own_cli.ok("ps")
-    attempts = own_cli.json("show", "@last")["attempts"]
+    assert re.search(rf"{run_id} .* 2 \(1 evicted\)", cli.ok("ps"))
+    attempts = cli.json("show", run_id)["attempts"]
     assert [(each["attempt"], each["spot"]) for each in attempts] == [(1, True), (2, True)]
     assert [each["why"] for each in attempts] == ["lost", "succeeded"]
-    last_s = own_cli.json("show", "@last")["attempts"][-1]["took_s"]
+    last_s = attempts[-1]["took_s"]
     assert row["took_s"] > last_s, "the first attempt counts, too"
 
 
@@ -87,14 +84,14 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
 
 @pytest.mark.slow
 def test_rehearsal_evicts_at_the_given_times_and_reports_the_loss(
-    own_cli: Cli, script: Callable[[str], Path], tmp_path: Path
+    cli: Cli, script: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder, trace = script(_STEPS), tmp_path / "trace.csv"
     trace.write_text("time,evict,notice\n6,1,0\n6.1,1,0\n")
-    report = own_cli.json("train", folder, "--evict", trace)["rehearsal"]
+    report = cli.json("train", folder, "--evict", trace)["rehearsal"]
     assert [(each["after_s"], each["notice_s"]) for each in report["log"]] == [(6, 0), (0.1, 0)]
     first, second = report["lost"]
     assert (first["attempt"], second["attempt"]) == (1, None)  # no agent starts within 0.1 s
     assert 0 < first["lost_s"] <= 6
     assert 0 < first["lost_steps"] <= 60
-    assert [each["why"] for each in own_cli.json("show")["attempts"]] == ["lost", "succeeded"]
+    assert [each["why"] for each in cli.json("show")["attempts"]] == ["lost", "succeeded"]

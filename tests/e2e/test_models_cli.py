@@ -1,4 +1,4 @@
-"""`runner train` to `runner models`, with the installed command against its own services.
+"""`runner train` to `runner models`, with the installed command against local services.
 
 Feature rows 47 and 48 of the reference: registry with versions, models exported on success.
 """
@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,8 +40,9 @@ def recipe(folder: Path, text: str) -> Path:
     return folder
 
 
-def only_run(cli: Cli) -> str:
-    return json.loads(cli.ok("ps", "-o", "json"))[0]["run_id"]
+def model_rows(cli: Cli, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a model in the list, which also has models of other tests."""
+    return [row for row in cli.json("models", "ls") if row["model"] == name]
 
 
 def killed_half_way(cli: Cli) -> list[int]:
@@ -63,8 +65,7 @@ def killed_half_way(cli: Cli) -> list[int]:
 
 @pytest.mark.smoke
 @pytest.mark.feature(47)
-def test_version_of_a_run_is_downloaded_unchanged(own_cli: Cli, script: Write) -> None:
-    cli = own_cli
+def test_version_of_a_run_is_downloaded_unchanged(cli: Cli, script: Write) -> None:
     folder = recipe(
         script(SCRIPT),
         "model: {name: digits, aliases: [staging], path: sub}\nmetrics: {primary: acc}\n",
@@ -74,7 +75,7 @@ def test_version_of_a_run_is_downloaded_unchanged(own_cli: Cli, script: Write) -
     assert "registered digits@1" in first.stderr
     done = cli.run("train", folder, "--no-download", "-o", "json", "--", "nan")
     assert json.loads(done.stdout)["model"] == {"name": "digits", "version": 2, "problem": ""}
-    [row] = cli.json("models", "ls")
+    [row] = model_rows(cli, "digits")
     assert {key: row[key] for key in ("model", "versions", "latest", "best", "value")} == {
         "model": "digits", "versions": 2, "latest": 2, "best": 1, "value": 0.9,
     }  # fmt: skip
@@ -94,11 +95,9 @@ def test_version_of_a_run_is_downloaded_unchanged(own_cli: Cli, script: Write) -
 
 
 def test_register_command_creates_a_version_and_refuses_invalid_runs(
-    own_cli: Cli, script: Write
+    cli: Cli, script: Write
 ) -> None:
-    cli = own_cli
-    cli.ok("train", script(SCRIPT), "--no-download")
-    run_id = only_run(cli)
+    run_id = cli.json("train", script(SCRIPT), "--no-download")["run_id"]
     made = cli.run("models", "register", run_id, "hand", "--path", "*.txt", "--alias", "prod")
     assert (made.returncode, made.stdout) == (0, "hand@1\n")
     again = cli.run("models", "register", run_id, "hand", "--path", "*.txt")
@@ -130,14 +129,13 @@ def test_register_command_creates_a_version_and_refuses_invalid_runs(
     cli.ok("models", "rm", "hand", "--yes", "--force")
     gone = cli.run("models", "get", "hand@1")
     assert "R-MODEL-DELETED" in gone.stderr
-    assert json.loads(cli.ok("models", "ls", "-o", "json")) == []
+    assert model_rows(cli, "hand") == []
     assert cli.json("models", "ls", "hand", "--all")[0]["deleted"]
     anew = cli.run("models", "register", run_id, "hand")
     assert anew.stdout == "hand@2\n"
 
 
-def test_running_or_failed_run_is_refused(own_cli: Cli, script: Write) -> None:
-    cli = own_cli
+def test_running_or_failed_run_is_refused(cli: Cli, script: Write) -> None:
     cli.run("train", script("raise SystemExit(3)"), "--no-download")
     failed = cli.run("models", "register", "@last", "x")
     assert (failed.returncode, "R-MODEL-RUN]" in failed.stderr) == (1, True)
@@ -147,7 +145,7 @@ def test_running_or_failed_run_is_refused(own_cli: Cli, script: Write) -> None:
     cli.ok("cancel", "@last")
     cancelled = cli.run("models", "register", "@last", "x")
     assert "was cancelled" in cancelled.stderr
-    assert json.loads(cli.ok("models", "ls", "-o", "json")) == []
+    assert model_rows(cli, "x") == []
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Cli, show_ended, until
+from tests.e2e.conftest import ROOT, Cli, evict_node_of, show_ended, until
 from tests.e2e.extras import Extras
 
 pytestmark = pytest.mark.slow
@@ -99,24 +99,24 @@ def executed(cli: Cli, run_id: str) -> list[str]:
 
 @pytest.mark.feature(50)
 def test_notebook_is_stored_while_it_runs_and_resumes_after_an_eviction(
-    own_cli: Cli, tmp_path: Path
+    cli: Cli, tmp_path: Path
 ) -> None:
     write_notebook(tmp_path / "train.ipynb", "EPOCHS = 1\nLR = 0.1\nPAUSE_S = 0.0", TRAIN)
     options = ("--set", "EPOCHS=80", "--set", "PAUSE_S=0.5", "--detach")
-    run_id = own_cli.json("train", tmp_path / "train.ipynb", *options)["run_id"]
+    run_id = cli.json("train", tmp_path / "train.ipynb", *options)["run_id"]
 
     def shows_an_epoch() -> bool:
-        listed = own_cli.run("files", "ls", run_id).stdout
-        return "train.ipynb" in listed and "epoch=3" in executed(own_cli, run_id)[-1]
+        listed = cli.run("files", "ls", run_id).stdout
+        return "train.ipynb" in listed and "epoch=3" in executed(cli, run_id)[-1]
 
     until(shows_an_epoch)
-    own_cli.ok("local", "evict", "--notice", "12")
-    shown = show_ended(own_cli, run_id)
+    evict_node_of(cli, run_id, "--notice", "12")
+    shown = show_ended(cli, run_id)
     assert (shown["state"], len(shown["attempts"])) == ("succeeded", 2)
-    first = re.findall(r"starting at epoch (\d+)", own_cli.ok("logs", run_id))
+    first = re.findall(r"starting at epoch (\d+)", cli.ok("logs", run_id))
     assert first[0] == "0"
     assert int(first[1]) > 3
-    assert "epoch=79" in executed(own_cli, run_id)[-1]
+    assert "epoch=79" in executed(cli, run_id)[-1]
 
 
 @pytest.mark.feature(50)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, until
+from tests.e2e.conftest import Cli, evict_node_of, until
 
 _SCRIPT = """
 import os, time
@@ -32,50 +31,45 @@ print("to", number)
 """
 
 
-def evicted_run(own_cli: Cli, folder: Path, notice: int) -> dict[str, object]:
+def evicted_run(cli: Cli, folder: Path, notice: int) -> dict[str, object]:
     """Train, evict the node once there is a checkpoint, train to the end; `show` of the run."""
     (folder / "train.yaml").write_text("checkpoints: {interval: 1s}\n")
-    training = own_cli.start("train", folder)
+    training = cli.start("train", folder)
+    assert training.stdout is not None
+    assert any("past ten" in line for line in training.stdout), training.communicate()
+    run_id = cli.json("show", "@last")["run_id"]
 
     def newest() -> int:
-        shown = own_cli.run("show", "@last", "-o", "json")
-        found = json.loads(shown.stdout)["checkpoints"] if shown.returncode == 0 else []
+        found = cli.json("show", run_id)["checkpoints"]
         return max((one["checkpoint"] for one in found), default=0)
 
-    def passed_ten() -> bool:
-        assert training.poll() is None, "\n".join(training.communicate())
-        return "past ten" in own_cli.run("logs", "@last").stdout
-
-    until(passed_ten, timeout_s=180, every_s=0.5)
     before = newest()
     # the next one may have been started before
     until(lambda: newest() >= before + 2, timeout_s=180, every_s=0.5)
-    own_cli.ok("local", "evict", "--notice", notice, "--away", "1")
+    evict_node_of(cli, run_id, "--notice", notice, "--away", "1")
     out, err = training.communicate(timeout=240)
     assert training.returncode == 0, f"{out}\n{err}"
-    return own_cli.json("show", "@last")
+    return cli.json("show", run_id)
 
 
 def test_evicted_script_continues_from_its_newest_checkpoint(
-    own_cli: Cli, script: Callable[[str], Path]
+    cli: Cli, script: Callable[[str], Path]
 ) -> None:
-    shown = evicted_run(own_cli, script(_SCRIPT), notice=0)
-    log = own_cli.ok("logs", "@last")
+    shown = evicted_run(cli, script(_SCRIPT), notice=0)
+    log = cli.ok("logs", "@last")
     [first, second] = [line.split() for line in log.splitlines() if line.startswith("from ")]
     assert (first[1], first[3]) == ("0", "0")
     assert (int(second[1]) > 10, second[3]) == (True, "1")
     assert [a["why"] for a in shown["attempts"]] == ["lost", "succeeded"]  # type: ignore[index]
     resumed = shown["attempts"][1]["resumed"]  # type: ignore[index]
     assert resumed["attempt"] == 1
-    assert f"checkpoint {resumed['checkpoint']} of attempt 1" in own_cli.ok("show", "@last")
-    listed = own_cli.json("files", "ls", "@last", "--checkpoints")
+    assert f"checkpoint {resumed['checkpoint']} of attempt 1" in cli.ok("show", "@last")
+    listed = cli.json("files", "ls", "@last", "--checkpoints")
     assert {row["path"] for row in listed} == {"counter"}
 
 
 @pytest.mark.slow
-def test_eviction_with_notice_loses_almost_no_work(
-    own_cli: Cli, script: Callable[[str], Path]
-) -> None:
+def test_eviction_with_notice_loses_almost_no_work(cli: Cli, script: Callable[[str], Path]) -> None:
     text = _SCRIPT.replace("import os, time\n", "import os, signal, sys, time\n")
     text = text.replace(
         "while number",
@@ -86,9 +80,9 @@ def test_eviction_with_notice_loses_almost_no_work(
         "signal.signal(signal.SIGTERM, stop)\n"
         "while number",
     )
-    shown = evicted_run(own_cli, script(text), notice=12)
+    shown = evicted_run(cli, script(text), notice=12)
     assert [a["why"] for a in shown["attempts"]] == ["terminated", "succeeded"]  # type: ignore[index]
-    log = own_cli.ok("logs", "@last").splitlines()
+    log = cli.ok("logs", "@last").splitlines()
     [stopped] = [int(line.split()[2]) for line in log if line.startswith("stopped at ")]
     [_, again] = [int(line.split()[1]) for line in log if line.startswith("from ")]
     assert again in (stopped - 1, stopped)

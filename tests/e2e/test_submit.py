@@ -18,7 +18,7 @@ from runner.core.settings import load_settings
 from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.repeat import list_to_retry
 from runner.flows.submit.submit_group import finish_interrupted, submit_group
-from tests.e2e.conftest import Cli, until
+from tests.e2e.conftest import Cli, evict_node_of, until
 from tests.e2e.plans import plan_file
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
@@ -210,21 +210,20 @@ def test_cancelling_a_group_ends_every_task_and_its_job(
 
 @pytest.mark.slow
 def test_evicted_task_runs_again_before_its_successors(
-    own_cli: Cli, write: Write, tmp_path: Path
+    cli: Cli, write: Write, tmp_path: Path
 ) -> None:
-    own_cli.ok("local", "up", "--nodes", "1")
     gate = tmp_path / "go"
     text = "tasks:\n" + task("first", gate=gate) + task("second", inputs="{a: {run: first}}")
-    group = own_cli.json("submit", write(text), "-d")["group"]
-    until(lambda: tasks(own_cli, group)["first"]["state"] == "running")
-    own_cli.ok("local", "evict")
-    first = tasks(own_cli, group)["first"]["run_id"]
-    until(lambda: len(own_cli.json("show", first)["attempts"]) == 2)
-    assert tasks(own_cli, group)["second"]["state"] == "queued"
+    group = cli.json("submit", write(text), "-d")["group"]
+    until(lambda: tasks(cli, group)["first"]["state"] == "running")
+    first = tasks(cli, group)["first"]["run_id"]
+    evict_node_of(cli, first, "--notice", "0")
+    until(lambda: len(cli.json("show", first)["attempts"]) == 2)
+    assert tasks(cli, group)["second"]["state"] == "queued"
     gate.touch()
-    found = ended(own_cli, group)
+    found = ended(cli, group)
     assert {one["state"] for one in found.values()} == {"succeeded"}
-    assert len(own_cli.json("show", first)["attempts"]) == 2
+    assert len(cli.json("show", first)["attempts"]) == 2
 
 
 def notes(connection: Connection) -> list[str]:
