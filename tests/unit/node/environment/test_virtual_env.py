@@ -62,7 +62,7 @@ def test_environment_is_built_once(
     assert first.parent == shared / "runner/envs"
     assert (first / "installed.txt").read_text() == "keras==3.0\n"
     assert [call.split()[0] for call in calls(shared)] == ["venv", "pip"]
-    assert "--compile-bytecode" in calls(shared)[1]
+    assert "--compile-bytecode" not in calls(shared)[1], "scripts import few of the modules"
     assert ("downloaded keras", 1, 2, "packages") in reports
     assert builder.ensure(code, "requirements.txt", None, "0ther") == first
     assert len(calls(shared)) == 2
@@ -237,6 +237,25 @@ def test_next_node_copies_environment_from_cache(tmp_path: Path, code: Path) -> 
     assert not (tmp_path / "node-2/runner/bin/uv.log").exists()
     assert (built[1] / "installed.txt").read_text() == "keras==3.0\n"
     assert (built[1] / "bin/python").is_symlink()
+
+
+def test_next_node_copies_byte_code_that_a_script_has_written(tmp_path: Path, code: Path) -> None:
+    (tmp_path / "lasting").mkdir()
+
+    def environment_on(name: str) -> Path:
+        shared = tmp_path / name
+        if not shared.exists():
+            install_fake_uv(shared)
+            (shared / "runner/cache").symlink_to(tmp_path / "lasting")
+        builder = EnvironmentBuilder(shared, lambda *_: None, lambda: None)
+        return builder.ensure(code, "requirements.txt", None, "c0de")
+
+    written = environment_on("node-1") / "keras/__pycache__/layers.pyc"
+    written.parent.mkdir(parents=True)
+    written.write_text("code")
+    assert not (environment_on("node-2") / "keras").exists(), "stored before the script ran"
+    environment_on("node-1")
+    assert (environment_on("node-3") / "keras/__pycache__/layers.pyc").read_text() == "code"
 
 
 def test_store_deletes_least_recently_used_environments(tmp_path: Path) -> None:
