@@ -42,8 +42,9 @@ test-all: $(INFRA_READY) ## everything, the slow suites too; `tools/framework_en
 
 proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two hours
 	PROOF_PARTS=4 PROOF_ROUNDS=43 PROOF_EVICTIONS=50 PROOF_STORAGE_KILLS=100 PROOF_MNIST_KILLS=5 \
-	  PROOF_KILLS=100 PROOF_SWEEPS=20 PROOF_EMULATOR_KILLS=200 PROOF_EXAMPLES=2000 \
+	  PROOF_KILLS=100 PROOF_SWEEPS=20 PROOF_EMULATOR_KILLS=200 PROOF_EXAMPLES=2000 PROOF_LINES=4 \
 	  $(PYTEST) tests/proof tests/e2e/test_resume_proof.py tests/contract/test_kills.py \
+	  tests/e2e/test_trouble.py::test_runs_on_a_node_with_connection_resets_are_correct \
 	  tests/unit/infra/planning/test_autoscale_properties.py $(ARGS)
 
 lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files

@@ -243,11 +243,11 @@ def test_service_evaluates_every_declared_formula_without_an_error(lab: Lab) -> 
 
 
 @pytest.mark.slow
-def test_mnist_trains_on_a_declared_pool_and_leaves_a_model_and_no_node(
+def test_recipe_trains_on_a_declared_pool_and_leaves_a_model_and_no_node(
     lab: Lab, mnist: Path
 ) -> None:
-    lab.deploy(declared(id="cpu", vm_size="Standard_D4s_v5", max_spot=1, preload=["mnist"]))
-    run = lab.train("cpu", "mnist", "--data", mnist, "--set", "subset=2000", "--set", "epochs=1")
+    lab.deploy(declared(id="cpu", vm_size="Standard_D4s_v5", max_spot=1, preload=["mnist-sklearn"]))
+    run = lab.train("cpu", "mnist-sklearn:small", "--data", mnist, "--set", "epochs=1")
     assert run["status"] == "succeeded"
-    assert any(found["path"] == "model.keras" for found in run["outputs"])
+    assert any(found["path"] == "model.joblib" for found in run["outputs"])
     assert lab.is_empty_within("cpu", 12)

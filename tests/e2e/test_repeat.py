@@ -137,19 +137,19 @@ def test_failed_run_is_retried_from_any_folder(cli: Cli, script: Write) -> None:
 
 
 @pytest.mark.feature(51)
-def test_every_failed_run_is_retried_once(own_cli: Cli, script: Write) -> None:
+def test_every_failed_run_is_retried_once(cli: Cli, script: Write) -> None:
     folder = recipe(script)
-    first = {failed(own_cli, folder, "-e", "unlucky") for _ in range(2)}
-    own_cli.json("train", folder, "--no-download", "-e", "unlucky")
-    failed(own_cli, folder, "-e", "other")
-    rows = own_cli.json("retry", "--failed", "-e", "unlucky")
+    first = {failed(cli, folder, "-e", "unlucky") for _ in range(2)}
+    cli.json("train", folder, "--no-download", "-e", "unlucky")
+    failed(cli, folder, "-e", "other")
+    rows = cli.json("retry", "--failed", "-e", "unlucky")
     assert {row["retry_of"] for row in rows} == first
     for row in rows:
-        own_cli.run("attach", row["run_id"])
-    again = own_cli.json("retry", "--failed", "-e", "unlucky")
+        cli.run("attach", row["run_id"])
+    again = cli.json("retry", "--failed", "-e", "unlucky")
     assert {row["retry_of"] for row in again} == {row["run_id"] for row in rows}
     for row in again:
-        own_cli.run("cancel", row["run_id"])
+        cli.run("cancel", row["run_id"])
 
 
 def test_unrepeatable_runs_are_refused(cli: Cli, script: Write) -> None:
@@ -261,16 +261,3 @@ def test_secret_is_read_again_for_a_repeated_run(cli: Cli, script: Write) -> Non
     again = cli.run("retry", run_id, "-o", "json", env={"MY_TOKEN": "0123456789"})
     assert json.loads(again.stdout)["exit_code"] == 10
     assert "0123456789" not in again.stdout + again.stderr
-
-
-@pytest.mark.slow
-def test_mnist_is_reproducible_on_a_cpu(cli: Cli, mnist: Path) -> None:
-    words = ["--data", str(mnist), "--set", "subset=2000", "--set", "epochs=2", "--no-download"]
-    first = cli.json("train", "mnist", *words)["run_id"]
-    done = cli.run("reproduce", first, "-o", "json")
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    found = json.loads(done.stdout)
-    verdicts = {file["path"]: file["verdict"] for file in found["files"]}
-    assert verdicts["model.weights.h5"] == "same"
-    assert verdicts["model.keras"] == "same content"
-    assert found["drift"] == []

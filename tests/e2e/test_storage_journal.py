@@ -224,9 +224,10 @@ def test_journals_contained_in_the_database_are_not_applied_again(storage: Stora
 def change_until_saved(storage: Storage, container: ContainerClient) -> None:
     journal = storage.journal()
     deadline = time.monotonic() + 60
+    large = container.upload_blob("large", b"")
     while journal.exists():
         assert time.monotonic() < deadline, "the database was not saved"
-        container.upload_blob("large", b"", overwrite=True, metadata={"by": 7000 * "x"})
+        large.set_blob_metadata({"by": 7000 * "x"})
 
 
 @pytest.mark.slow  # 4 MiB of changes while other tests use the processors

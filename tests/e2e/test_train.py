@@ -209,7 +209,7 @@ def test_local_env_lets_the_plain_sdk_list_the_pools(cli: Cli) -> None:
 
 @pytest.mark.feature(48)
 @pytest.mark.feature(59)
-def test_mnist_learns_real_digits(cli: Cli, mnist: Path) -> None:
+def test_mnist_learns_real_digits_and_is_reproducible(cli: Cli, mnist: Path) -> None:
     document = cli.json("train", "mnist", "--data", mnist, "--set", "subset=8000")
     assert document["status"] == "succeeded"
     assert document["metrics"]["test_accuracy"] >= 0.97
@@ -221,6 +221,13 @@ def test_mnist_learns_real_digits(cli: Cli, mnist: Path) -> None:
         "Functional",
         "Sequential",
     }
+    done = cli.run("reproduce", document["run_id"], "-o", "json")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    found = json.loads(done.stdout)
+    verdicts = {file["path"]: file["verdict"] for file in found["files"]}
+    assert verdicts["model.weights.h5"] == "same"
+    assert verdicts["model.keras"] == "same content"
+    assert found["drift"] == []
 
 
 @pytest.mark.smoke
