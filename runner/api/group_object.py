@@ -269,6 +269,7 @@ def sweep(
     set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
     args: Sequence[str] = (),
     data: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
     experiment: str | None = None,
     max_cost: float | str | None = None,
     pool: str | None = None,
@@ -296,6 +297,7 @@ def sweep(
         set: parameters of all trials.
         args: arguments of the script.
         data: file or folder with the data set.
+        env: variables of the script, not for secrets; they override `env` of the recipe.
         experiment: experiment of the runs; by default the recipe's name.
         max_cost: cap in USD of all trials together.
         pool: pool to run on.
@@ -305,12 +307,13 @@ def sweep(
         check: wait, and raise RunnerError (R-RUN-FAILED) unless all succeed.
         on_progress: called with updates.
     """
+    from runner.core.recipe.overrides import RecipeFlags, with_flags
     from runner.core.recipe.recipe import load_recipe
     from runner.core.recipe.sweep import change_sweep, list_given
     from runner.flows.submit.prepare import TrainOptions
     from runner.flows.submit.sweep import check_sweep, find_blobs
 
-    loaded = load_recipe(str(recipe), cwd=Path.cwd())
+    loaded = with_flags(load_recipe(str(recipe), cwd=Path.cwd()), RecipeFlags(env=env or {}))
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
         "max_parallel": max_parallel, "metric": metric, "goal": goal,

@@ -251,13 +251,14 @@ def test_sweep_is_paused_moved_and_merged_from_python(
     home: Path, script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = script(SCRIPT)
-    (folder / "merge.py").write_text("print('merged')")
+    (folder / "merge.py").write_text("import os; print('merged', os.environ['COLOR'])")
     monkeypatch.setenv("RUNNER_HOME", str(home))
     monkeypatch.setenv("RUNNER_CONFIG", "")
     monkeypatch.chdir(tmp_path)
-    sweep = runner.sweep(folder, {"lr": [0.9]}, merge="python merge.py")
+    sweep = runner.sweep(folder, {"lr": [0.9]}, merge="python merge.py", env={"COLOR": "red"})
     until(lambda: sweep.states["1"] == "running")
     assert sweep.pause().states == {"1": "queued", "merge": "queued"}
     sweep.move(OTHER).unpause().wait(timeout_s=120, check=True)
-    assert "merged" in sweep["merge"].logs()
+    assert "merged red" in sweep["merge"].logs()
+    assert sweep["1"].record.env["COLOR"] == "red"
     assert sweep["1"].record.pool == OTHER

@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -96,6 +97,12 @@ def _rules_above(root: Path) -> list[_Rules]:
     return rules
 
 
+# Names of files that tools keep credentials in. Templates of them have none.
+_CREDENTIALS = re.compile(
+    r"(.*/)?(\.env(\.(?!example|sample|template|dist|defaults?)[^/]+)?|[._]netrc|\.pypirc|kaggle\.json"
+    r"|\.git-credentials|\.aws/credentials|credentials\.json|client_secret[^/]*\.json"
+    r"|[^/]*service[_-]?account[^/]*\.json|id_(rsa|dsa|ecdsa|ed25519)|[^/]+\.(p12|pfx))"
+)
 WARN_BYTES = 25_000_000
 WARN_FILE_BYTES = 10_000_000
 LIMIT_BYTES = 500_000_000  # before compression; the archive is built in memory
@@ -103,17 +110,33 @@ LIMIT_BYTES = 500_000_000  # before compression; the archive is built in memory
 
 @dataclass(frozen=True, slots=True)
 class CodeArchive:
-    """A tar.gz of the recipe's files. Sizes are before compression."""
+    """A tar.gz of the recipe's files. Sizes are before compression.
+
+    `credentials` are files whose names suggest that they hold some, and that the recipe does not
+    name.
+    """
 
     data: bytes
     sha256: str
     files: int
     raw_bytes: int
     largest: tuple[tuple[str, int], ...]
+    credentials: tuple[str, ...] = ()
 
     @property
-    def warning(self) -> str | None:
-        """Return a warning if the code is unusually large, else None."""
+    def warnings(self) -> tuple[str, ...]:
+        """Return a warning for code that is unusually large, and one for credentials."""
+        return tuple(text for text in (self._size_warning(), self._credentials_warning()) if text)
+
+    def _credentials_warning(self) -> str | None:
+        if not self.credentials:
+            return None
+        return (
+            f"{', '.join(self.credentials)} may hold credentials and is uploaded with the code; "
+            "exclude it with .runnerignore, and pass values as `secrets` of train.yaml"
+        )
+
+    def _size_warning(self) -> str | None:
         largest = self.largest[0][1] if self.largest else 0
         if self.raw_bytes <= WARN_BYTES and largest <= WARN_FILE_BYTES:
             return None
@@ -143,6 +166,7 @@ def pack_code(recipe: Recipe, excluded: tuple[Path, ...] = ()) -> CodeArchive:
         files=len(paths),
         raw_bytes=sum(sizes.values()),
         largest=tuple(sorted(sizes.items(), key=lambda item: -item[1])[:5]),
+        credentials=tuple(filter(_CREDENTIALS.fullmatch, sizes)) if recipe.files is None else (),
     )
 
 

@@ -145,7 +145,7 @@ class PlannedRun:
         secrets = f"secret values too short to be hidden in logs: {short}" if short else None
         notice = dataset.notice if dataset else None
         packages = unread_packages(self.plan.recipe)
-        found = (code.warning if code else None, packages, notice, secrets, *self.plan.warnings)
+        found = (*(code.warnings if code else ()), packages, notice, secrets, *self.plan.warnings)
         return tuple(text for text in found if text)
 
 

@@ -167,10 +167,9 @@ def test_large_folder_causes_a_warning_with_its_largest_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(tmp_path, **{"train.py": "x", "weights.bin": "w" * 3000})
-    assert pack_code(recipe(folder=folder)).warning is None
+    assert pack_code(recipe(folder=folder)).warnings == ()
     monkeypatch.setattr(code_archive, "WARN_BYTES", 1000)
-    warning = pack_code(recipe(folder=folder)).warning
-    assert warning is not None
+    (warning,) = pack_code(recipe(folder=folder)).warnings
     assert "weights.bin" in warning
     assert ".runnerignore" in warning
 
@@ -181,9 +180,9 @@ def test_single_large_file_causes_a_warning(
     (tmp_path / "small.bin").write_bytes(b"x" * 900)
     (tmp_path / "large.bin").write_bytes(b"x" * 1100)
     monkeypatch.setattr(code_archive, "WARN_FILE_BYTES", 2000)
-    assert pack_code(recipe(folder=tmp_path)).warning is None
+    assert pack_code(recipe(folder=tmp_path)).warnings == ()
     monkeypatch.setattr(code_archive, "WARN_FILE_BYTES", 1000)
-    warning = pack_code(recipe(folder=tmp_path)).warning or ""
+    (warning,) = pack_code(recipe(folder=tmp_path)).warnings
     assert warning.index("large.bin") < warning.index("small.bin")
     assert "--input" in warning
 
@@ -199,3 +198,26 @@ def test_folder_above_the_limit_is_refused_before_it_is_read(
     assert caught.value.code == "R-CODE-TOO-LARGE"
     assert "the limit is 500 MB" in caught.value.what
     assert "huge" in caught.value.why
+
+
+def test_files_that_may_hold_credentials_cause_a_warning(tmp_path: Path) -> None:
+    found = (".env", "sub/.env.local", "sub/id_ed25519", ".aws/credentials", "kaggle.json")
+    harmless = (
+        ".env.example",
+        "environment.py",
+        "my.env",
+        "credentials.py",
+        "id_rsa.pub",
+        "train.py",
+    )
+    folder = write(tmp_path, **dict.fromkeys((*found, *harmless), "x"))
+    (warning,) = pack_code(recipe(folder=folder)).warnings
+    assert warning.split(" may hold credentials")[0].split(", ") == sorted(found)
+    assert ".runnerignore" in warning
+    assert "`secrets` of train.yaml" in warning
+
+
+def test_excluded_and_named_credentials_cause_no_warning(tmp_path: Path) -> None:
+    folder = write(tmp_path, **{"train.py": "x", ".env": "x", ".gitignore": ".env\n"})
+    assert pack_code(recipe(folder=folder)).warnings == ()
+    assert pack_code(recipe(folder=folder, files=("train.py", ".env"))).warnings == ()
