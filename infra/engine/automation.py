@@ -6,6 +6,7 @@ The first Ctrl-C reaches the engine through the terminal, which then gets time t
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -14,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pulumi
 from pulumi import automation as auto
@@ -79,8 +80,9 @@ def wait_out(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
     raise KeyboardInterrupt if interrupted else errors[0]
 
 
-PROJECT = "runner"
 _STACK_TYPE = "pulumi:pulumi:Stack"
+# Marks of an encrypted value: sdk/go/common/resource/sig/sig.go (2026-11-28).
+_KIND, _SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
 # Types that are not resources in Azure: the stack, its providers and our components.
 _NOT_IN_AZURE = ("pulumi:", "runner:")
 # The engine reports three steps for a replacement; we show one.
@@ -223,7 +225,10 @@ def refresh(environment: Environment, on_progress: OnProgress) -> None:
     with _engine_errors("refreshing", environment, steps):
         stack = _select(environment, steps)
         look_for_unfinished(stack)
-        wait_out(lambda: stack.refresh(on_event=steps.see, suppress_outputs=True), steps.stopping)
+        wait_out(
+            lambda: stack.refresh(on_event=steps.see, suppress_outputs=True, show_secrets=False),
+            steps.stopping,
+        )
 
 
 def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
@@ -251,7 +256,9 @@ def down(environment: Environment, on_progress: OnProgress, *, everything: bool)
         if everything:
             _unprotect(stack)
         wait_out(
-            lambda: stack.destroy(on_event=steps.see, exclude_protected=not everything),
+            lambda: stack.destroy(
+                on_event=steps.see, exclude_protected=not everything, show_secrets=False
+            ),
             steps.stopping,
         )
 
@@ -261,18 +268,26 @@ def deployed(environment: Environment) -> list[Deployed]:
     steps = _Steps(lambda _: None)
     try:
         with _engine_errors("reading the state of", environment, steps):
-            state = read_whole(_select(environment, steps, create=False).export_stack)
+            state = read_whole(lambda: _workspace(environment).export_stack(environment.stack))
     except auto.errors.StackNotFoundError:
         return []
     found = [_deployed(each) for each in _resources(state) if _is_in_azure(each["type"])]
     return [each for each in found if each.id]
 
 
+def check_passphrase(environment: Environment) -> None:
+    """Raise RunnerError if the secrets of the state cannot be decrypted."""
+    steps = _Steps(lambda _: None)
+    with _engine_errors("decrypting the state of", environment, steps):
+        workspace = _workspace(environment)
+        read_whole(lambda: auto.LocalWorkspace.export_stack(workspace, environment.stack))
+
+
 def outputs(environment: Environment) -> dict[str, Any]:
     """Return the outputs of the last deployment, from any machine, without secrets."""
     steps = _Steps(lambda _: None)
     with _engine_errors("reading the outputs of", environment, steps):
-        found = read_whole(_select(environment, steps, create=False).outputs)
+        found = read_whole(lambda: _workspace(environment).stack_outputs(environment.stack))
     return {key: each.value for key, each in found.items() if not each.secret}
 
 
@@ -318,19 +333,52 @@ def _is_in_azure(kind: str) -> bool:
 
 def _select(environment: Environment, steps: _Steps, *, create: bool = True) -> auto.Stack:
     """Return the stack. Without `create`, an unknown name creates no state."""
-    select = auto.create_or_select_stack if create else auto.select_stack
-    return read_whole(
-        lambda: select(
-            stack_name=environment.stack,
-            project_name=PROJECT,
-            program=_program(environment.folder, steps),
-            opts=auto.LocalWorkspaceOptions(
-                work_dir=str(environment.folder),
-                pulumi_command=environment.cli,
-                env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true", **environment.state},
-            ),
-        )
+    workspace = _workspace(environment, _program(environment.folder, steps))
+    select = auto.Stack.create_or_select if create else auto.Stack.select
+    return read_whole(lambda: select(environment.stack, workspace))
+
+
+def _workspace(
+    environment: Environment, program: Callable[[], None] | None = None
+) -> auto.LocalWorkspace:
+    return _Workspace(
+        work_dir=str(environment.folder),
+        program=program,
+        pulumi_command=environment.cli,
+        env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true", **environment.state},
     )
+
+
+class _Workspace(auto.LocalWorkspace):
+    """Reads the state with its secrets encrypted.
+
+    Each command of Pulumi that decrypts them derives the key from the passphrase again, which takes
+    0.2 s of processor time. The SDK would run two of them to read the outputs.
+    """
+
+    def export_stack(self, stack_name: str) -> auto.Deployment:
+        """Return the state of the stack."""
+        words = ["stack", "export", "--stack", stack_name]
+        shown = self.pulumi_command.run(words, self.work_dir, self.env_vars)
+        state = json.loads(shown.stdout)
+        return auto.Deployment(version=state.get("version"), deployment=state.get("deployment"))
+
+    def stack_outputs(self, stack_name: str) -> auto.OutputMap:
+        """Return the outputs of the last deployment; a secret has no value."""
+        state = self.export_stack(stack_name).deployment or {}
+        stacks = [each for each in state.get("resources", []) if each["type"] == _STACK_TYPE]
+        outputs: dict[str, Any] = stacks[0].get("outputs", {}) if stacks else {}
+        return {
+            name: auto.OutputValue(None if _is_secret(value) else value, _is_secret(value))
+            for name, value in outputs.items()
+        }
+
+
+def _is_secret(value: Any) -> bool:
+    """Return True for an encrypted value in the state."""
+    if not isinstance(value, dict):
+        return False
+    return cast("dict[str, Any]", value).get(_KIND) == _SECRET
 
 
 class _Steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -101,8 +102,9 @@ def _preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
         yield from _requirements(name, gpus)
 
 
-def _requirements(recipe: str, gpus: int) -> Iterator[str]:
-    """Yield the requirements of a recipe, without those of its variants.
+@functools.cache  # pools preload the same recipes
+def _requirements(recipe: str, gpus: int) -> Sequence[str]:
+    """Return the requirements of a recipe, without those of its variants.
 
     Requirements for GPUs (2 GB) are only for nodes with a GPU.
     """
@@ -110,9 +112,11 @@ def _requirements(recipe: str, gpus: int) -> Iterator[str]:
     keys = read_document(folder / RECIPE_FILE, code="R-RECIPE").data
     python = _base64((keys.get("python") or "").encode())
     own = folder / keys.get("requirements", "requirements.txt")
-    for file in (own.with_stem(f"{own.stem}-gpu"), own):
-        if file.is_file() and (gpus or file == own):
-            yield f"{recipe}:{file.name}:{python}:{_base64(file.read_bytes())}"
+    return [
+        f"{recipe}:{file.name}:{python}:{_base64(file.read_bytes())}"
+        for file in (own.with_stem(f"{own.stem}-gpu"), own)
+        if file.is_file() and (gpus or file == own)
+    ]
 
 
 def _unknown(pool: PoolConfig, name: str, known: Sequence[str]) -> RunnerError:

@@ -18,7 +18,12 @@ from runner.core.home import make_private
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings, stack_option
 from runner.core.units import format_count
-from runner.flows.environment.images import delete_versions_of, image_at, versions_of
+from runner.flows.environment.images import (
+    delete_versions_of,
+    has_image,
+    image_at,
+    versions_of,
+)
 from runner.flows.environment.pools import find_active
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -252,6 +257,8 @@ def destroy(
 ) -> list[automation.Deployed]:
     """Delete the stack and its cached outputs. Return the remaining resources."""
     before = automation.deployed(environment)
+    if has_image(before):
+        automation.check_passphrase(environment)  # the engine, which does, deletes after this
     delete_versions_of(before, env, on_progress)
     going = [found for found in before if everything or not found.protect]
     report = StepReport("down", on_progress, len(going))

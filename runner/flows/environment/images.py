@@ -374,5 +374,10 @@ def image_at(resource_id: str, env: Mapping[str, str]) -> tuple[ArmClient, str]:
     return ArmClient(subscription, endpoint=arm_endpoint(env)), resource_id
 
 
+def has_image(resources: Sequence[Deployed]) -> bool:
+    """Return True if an image definition is deployed."""
+    return bool(_images(resources))
+
+
 def _images(resources: Sequence[Deployed]) -> list[str]:
     return [found.id for found in resources if found.type == _IMAGE]

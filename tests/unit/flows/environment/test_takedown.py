@@ -120,3 +120,25 @@ def test_state_without_pools_queries_no_account(
     monkeypatch.setattr(automation, "deployed", lambda _: [kept])
     remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
     assert (asked, [*remains.active, *remains.schedules]) == ([], [])
+
+
+def test_versions_of_an_image_are_kept_if_the_passphrase_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = RunnerError("R-PULUMI-PASSPHRASE", "wrong passphrase", why="", fix="")
+
+    def refuse(_: object) -> None:
+        raise wrong
+
+    def delete(*_: object) -> None:
+        pytest.fail("the versions were deleted")
+
+    image = automation.Deployed("azure-native:compute:GalleryImage", "i", "/i", protect=False)
+    monkeypatch.setattr(automation, "deployed", lambda _: [image])
+    monkeypatch.setattr(automation, "check_passphrase", refuse)
+    monkeypatch.setattr(deploy, "delete_versions_of", delete)
+    settings = load_settings({"target": "azure"}, cwd=tmp_path, env={"RUNNER_HOME": str(tmp_path)})
+    environment: Any = None
+    with pytest.raises(RunnerError) as caught:
+        deploy.destroy(settings, environment, {}, lambda _: None, everything=True)
+    assert caught.value is wrong
