@@ -46,6 +46,12 @@ _LATE = (
     "typer._click.decorators",
     "typer.rich_utils",
 )
+# What `pulumi_azure_native` loads when the program of most stacks uses it, in these commands.
+_DEPLOYING = ("up", "preview", "selftest")
+_SERVICES = (
+    *("authorization", "batch", "consumption", "managedidentity", "monitor"),
+    *("operationalinsights", "resources", "storage"),
+)
 _MESSAGE_BYTES = 200_000
 
 
@@ -141,9 +147,12 @@ def _serve(program: str, requests: socket.socket) -> None:
         text, fds, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 3)
         if not text:
             raise SystemExit
+        arguments, env, cwd = json.loads(text)
+        if arguments[:1] and arguments[0] in _DEPLOYING:
+            _load_services()
         if os.fork() == 0:
             requests.close()
-            return _become(program, fds, *json.loads(text))
+            return _become(program, fds, arguments, env, cwd)
         for fd in fds:
             os.close(fd)
 
@@ -188,6 +197,16 @@ def _import_all() -> None:
                 importlib.import_module(module.name)
     for name in _LATE:
         importlib.import_module(name)
+
+
+@functools.cache
+def _load_services() -> None:
+    """Load what a deployment uses, before the first fork that deploys."""
+    azure_native = importlib.import_module("pulumi_azure_native")
+    for name in _SERVICES:
+        hasattr(getattr(azure_native, name), "any")  # whatever the name is, this loads it
+    gc.collect()
+    gc.freeze()
 
 
 def _compile_agent() -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e import warm
+from tests.e2e.conftest import RUNNER
 from tests.engine.stage import ROOT, Stage
 from tests.unit.infra.cloud import SUBSCRIPTION
 
 # What a deployment leaves: Azure, Pulumi's state, RUNNER_HOME, and the settings of the stack, which
 # have the salt of its secrets then.
+_TIMEOUT_S = 600
 _LEFT = ("azure", "state", "runner", "project")
 
 
@@ -34,14 +36,8 @@ def make_project(stage: Stage, more: str = "") -> Path:
 
 def run_in(stage: Stage, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `runner` in the project of the stage."""
-    return subprocess.run(
-        [sys.executable, "-m", "runner", *words],
-        cwd=stage.folder / "project",
-        env={**stage.environment, "RUNNER_HOME": str(stage.folder / "runner"), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    given = {**stage.environment, "RUNNER_HOME": str(stage.folder / "runner"), **env}
+    return warm.run(RUNNER, words, given, stage.folder / "project", timeout_s=_TIMEOUT_S)
 
 
 class DeployedOnce:

@@ -151,21 +151,10 @@ def test_nothing_is_deployed_without_consent(stage: Stage, runner: Runner) -> No
 
 
 def test_up_runs_the_checks_before_it_deploys(
-    stage: Stage, project: Path, azure: ArmServer
+    stage: Stage, runner: Runner, azure: ArmServer
 ) -> None:
     def up() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "runner", "up", "-y", "-o", "json"],
-            cwd=project,
-            env={
-                **stage.environment,
-                **azure.environment(),
-                "RUNNER_HOME": str(stage.folder / "runner"),
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return runner("up", "-y", "-o", "json", **azure.environment())
 
     azure.refuse("/providers", 403, "AuthorizationFailed")
     refused = up()

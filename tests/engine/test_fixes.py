@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +31,9 @@ from infra.config.naming import Names
 from tests.arm_server import ArmServer, resource_id
 from tests.e2e.conftest import new_home, until
 from tests.e2e.test_program_pools import PASSED, azurite_of, declared_pool, node_tools
+from tests.engine.deployed import run_in
 from tests.engine.stage import ROOT, Stage
-from tests.engine.test_selftest import keys_of
+from tests.engine.test_selftest import gateway_names, keys_of
 from tests.unit.command_lines import commands_in
 from tests.unit.infra.cloud import SUBSCRIPTION
 
@@ -78,16 +78,8 @@ class Deployment:
 
     def run(self, words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run `runner`; `env` with a Resource Manager goes there and not by the names."""
-        home = {"RUNNER_HOME": str(self.stage.folder / "runner"), "RUNNER_TARGET": "azure"}
-        return subprocess.run(
-            [sys.executable, "-m", "runner", *shlex.split(words)],
-            cwd=self.folder,
-            env={**self.stage.environment, **(env or self.names), **home},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        given = {**(env or self.names), "RUNNER_TARGET": "azure"}
+        return run_in(self.stage, *shlex.split(words), **given)
 
     def ok(self, words: str, **env: str) -> str:
         done = self.run(words, **env)
@@ -160,30 +152,10 @@ def azure(stage: Stage) -> Generator[Deployment]:
             names=NodeNames(lambda _: names, b""),
             limits=Limits(boot_s=0.05, active_jobs=2),
         ) as server,
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "batch_emulator.gateway", "--account", ACCOUNT),
-                *("--batch", server.url, "--blob", blob, "--file", server.url, "--"),
-                *(sys.executable, "-c", _SHOWS_ITS_ENVIRONMENT),
-            ],
-            env={**stage.environment, **keys_of(KEY)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as gateway,
+        gateway_names(stage, KEY, ACCOUNT, server.url, blob, server.url) as shown,
     ):
-        assert gateway.stdout is not None
-        shown: dict[str, str] = json.loads(gateway.stdout.readline())
         names |= dict(shown.items() - {**os.environ, **stage.environment, **keys_of(KEY)}.items())
         yield Deployment(stage, shown, {"batch": server.url, "blob": blob})
-        gateway.communicate("")
-
-
-_SHOWS_ITS_ENVIRONMENT = """
-import json, os, sys
-print(json.dumps(dict(os.environ)), flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.mark.fix(

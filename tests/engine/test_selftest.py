@@ -14,7 +14,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,50 +30,64 @@ from batch_emulator.server import Server
 from infra.config.naming import Names
 from tests import plain_http
 from tests.contract.server import eventually
-from tests.e2e.conftest import SHARED_MNIST, new_home
+from tests.e2e.conftest import RUNNER, SHARED_MNIST, new_home
 from tests.e2e.test_program_pools import azurite_of, declared_pool, node_tools
+from tests.engine.deployed import run_in
 from tests.engine.stage import ROOT, Stage
 from tests.unit.infra.cloud import SUBSCRIPTION
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
-Selftest = Callable[..., subprocess.Popen[str]]
 ACCOUNT = Names("selftest", SUBSCRIPTION).batch_account
+ALWAYS = ("selftest", "--target", "azure", "--yes", "--no-check")
+NO_TRAINING = ("--no-training",)
+NO_BLOBS, NO_FILES = f"http://127.0.0.1:1/{ACCOUNT}", "http://127.0.0.1:1"
 
 
 @pytest.fixture
-def selftest(stage: Stage) -> Selftest:
-    """The command in a project whose stack `dev` says where; without training."""
-    project = stage.folder / "project"
-    project.mkdir()
-    shutil.copy(ROOT / "Pulumi.yaml", project)
+def project(stage: Stage) -> Path:
+    """A project whose stack `dev` says where."""
+    folder = stage.folder / "project"
+    folder.mkdir()
+    shutil.copy(ROOT / "Pulumi.yaml", folder)
     text = (ROOT / "Pulumi.dev.yaml").read_text()
     text += f"  azure-native:location: eastus\n  azure-native:subscriptionId: {SUBSCRIPTION}\n"
-    (project / "Pulumi.dev.yaml").write_text(text)
-
-    def run(
-        *before: str, words: Sequence[str] = ("--no-training",), **env: str
-    ) -> subprocess.Popen[str]:
-        always = ("selftest", "--target", "azure", "--yes", "--no-check")
-        return subprocess.Popen(
-            [*before, sys.executable, "-m", "runner", *always, *words],
-            cwd=project,
-            env={**stage.environment, "RUNNER_HOME": str(stage.folder / "runner"), **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # together with the engine, like the processes of a terminal
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-        )
-
-    return run
+    (folder / "Pulumi.dev.yaml").write_text(text)
+    return folder
 
 
-def through_gateway(
-    batch: str, blob: str = f"http://127.0.0.1:1/{ACCOUNT}", file: str = "http://127.0.0.1:1"
-) -> list[str]:
-    """The start of a command for which the names of the stack's accounts lead to these services."""
-    gateway = [sys.executable, "-m", "batch_emulator.gateway", "--account", ACCOUNT]
-    return [*gateway, "--batch", batch, "--blob", blob, "--file", file, "--"]
+def selftest(
+    stage: Stage, *words: str, names: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command; `names` is the environment of a gateway."""
+    return run_in(stage, *ALWAYS, *(words or NO_TRAINING), **(names or {}))
+
+
+@contextmanager
+def gateway_names(
+    stage: Stage, key: str, account: str, batch: str, blob: str, file: str
+) -> Generator[dict[str, str]]:
+    """The environment of a command for which the account's names lead to these services."""
+    gateway = [sys.executable, "-m", "batch_emulator.gateway", "--account", account]
+    with subprocess.Popen(
+        [
+            *(*gateway, "--batch", batch, "--blob", blob, "--file", file, "--"),
+            *(sys.executable, "-c", _SHOWS_ITS_ENVIRONMENT),
+        ],
+        env={**stage.environment, **keys_of(key)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.communicate("")
+
+
+_SHOWS_ITS_ENVIRONMENT = """
+import json, os, sys
+print(json.dumps(dict(os.environ)), flush=True)
+sys.stdin.read()
+"""
 
 
 def keys_of(key: str) -> dict[str, str]:
@@ -89,12 +104,14 @@ def assert_gone(stage: Stage) -> None:
     assert not (stage.folder / "runner/stacks/selftest.json").exists()
 
 
-def test_stack_is_deployed_compared_and_removed(stage: Stage, selftest: Selftest) -> None:
-    with Server(account=ACCOUNT) as server:
-        process = selftest(*through_gateway(server.url), **keys_of(server.key))
-        said = process.communicate()[1]
-    assert process.returncode == 0, said
-    assert "The self-test passed" in said
+def test_stack_is_deployed_compared_and_removed(stage: Stage, project: Path) -> None:
+    with (
+        Server(account=ACCOUNT) as server,
+        gateway_names(stage, server.key, ACCOUNT, server.url, NO_BLOBS, NO_FILES) as names,
+    ):
+        done = selftest(stage, names=names)
+    assert done.returncode == 0, done.stderr
+    assert "The self-test passed" in done.stderr
     document = report(stage)
     assert (document["passed"], document["different"], document["left"]) == (True, 0, [])
     assert document["equal"] > 60
@@ -104,11 +121,10 @@ def test_stack_is_deployed_compared_and_removed(stage: Stage, selftest: Selftest
     assert_gone(stage)
 
 
-def test_stack_is_removed_after_a_failed_deployment(stage: Stage, selftest: Selftest) -> None:
+def test_stack_is_removed_after_a_failed_deployment(stage: Stage, project: Path) -> None:
     stage.azure.fail("create", "t4", "QuotaExceeded", times=100)
-    process = selftest()
-    said = process.communicate()[1]
-    assert process.returncode not in (0, 70), said
+    done = selftest(stage)
+    assert done.returncode not in (0, 70), done.stderr
     document = report(stage)
     assert (document["passed"], document["left"]) == (False, [])
     assert document["problem"]
@@ -116,15 +132,12 @@ def test_stack_is_removed_after_a_failed_deployment(stage: Stage, selftest: Self
     assert_gone(stage)
 
 
-def test_remaining_resources_are_named_with_the_delete_command(
-    stage: Stage, selftest: Selftest
-) -> None:
+def test_remaining_resources_are_named_with_the_delete_command(stage: Stage, project: Path) -> None:
     stage.azure.fail("create", "t4", "QuotaExceeded", times=100)
     stage.azure.fail("delete", ACCOUNT, "AnotherOperationInProgress", times=100)
-    process = selftest()
-    said = process.communicate()[1]
-    assert process.returncode not in (0, 70), said
-    assert "stack selftest was not removed" in said
+    done = selftest(stage)
+    assert done.returncode not in (0, 70), done.stderr
+    assert "stack selftest was not removed" in done.stderr
     [left] = report(stage)["left"]
     folder = Path(stage.folder / "runner/selftest")
     assert left["what"] == "stack selftest"
@@ -132,9 +145,20 @@ def test_remaining_resources_are_named_with_the_delete_command(
     assert (folder / "Pulumi.selftest.yaml").is_file()
 
 
-def test_stack_is_removed_after_ctrl_c(stage: Stage, selftest: Selftest) -> None:
-    with Server(account=ACCOUNT, limits=Limits(boot_s=3600)) as server:
-        process = selftest(*through_gateway(server.url), **keys_of(server.key))
+def test_stack_is_removed_after_ctrl_c(stage: Stage, project: Path) -> None:
+    with (
+        Server(account=ACCOUNT, limits=Limits(boot_s=3600)) as server,
+        gateway_names(stage, server.key, ACCOUNT, server.url, NO_BLOBS, NO_FILES) as names,
+    ):
+        process = subprocess.Popen(
+            [RUNNER, *ALWAYS, *NO_TRAINING],
+            cwd=project,
+            env={**names, "RUNNER_HOME": str(stage.folder / "runner")},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # together with the engine, like the processes of a terminal
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        )
         assert server.emulator is not None
         pools = server.emulator.account.pools
         # from this point on, it waits for the node of this pool
@@ -200,32 +224,29 @@ def deployed_containers(stage: Stage) -> list[str]:
 
 @pytest.mark.skipif(not SHARED_MNIST.is_dir(), reason="no MNIST beside the checkout")
 def test_training_survives_an_eviction_and_leaves_a_model(
-    stage: Stage, selftest: Selftest, tmp_path: Path
+    stage: Stage, project: Path, tmp_path: Path
 ) -> None:
     key = base64.b64encode(secrets.token_bytes(32)).decode()
     data = few_digits(tmp_path / "digits", 2000)
-    with services(tmp_path / "local", key) as (batch, blob, file):
+    with (
+        services(tmp_path / "local", key) as (batch, blob, file),
+        gateway_names(stage, key, ACCOUNT, batch, blob, file) as names,
+        ThreadPoolExecutor(1) as thread,
+    ):
         client = BatchClient(batch, AzureNamedKeyCredential(ACCOUNT, key))
-        process = selftest(
-            *through_gateway(batch, blob, file),
-            words=("--data", str(data), "-o", "json"),
-            **keys_of(key),
-        )
-        said = ""
-        try:
-            client.create_pool(declared_pool(eventually(lambda: deployed_pool(stage), 600)))
-            blobs = BlobServiceClient(blob, {"account_name": ACCOUNT, "account_key": key})
-            for container in deployed_containers(stage):
-                blobs.create_container(container)
-            eventually(lambda: waits_on(client, "t4") or process.poll() is not None, 900)
-            plain_http.post(
-                f"{batch}/_emulator/clock",
-                json={"push": "PT6M"},
-                headers={"Authorization": f"Bearer {key}"},
-            ).raise_for_status()
-        finally:
-            said = "".join(process.communicate(timeout=900))
-    assert process.returncode == 0, said
+        run = thread.submit(selftest, stage, "--data", str(data), "-o", "json", names=names)
+        client.create_pool(declared_pool(eventually(lambda: deployed_pool(stage), 600)))
+        blobs = BlobServiceClient(blob, {"account_name": ACCOUNT, "account_key": key})
+        for container in deployed_containers(stage):
+            blobs.create_container(container)
+        eventually(lambda: waits_on(client, "t4") or run.done(), 900)
+        plain_http.post(
+            f"{batch}/_emulator/clock",
+            json={"push": "PT6M"},
+            headers={"Authorization": f"Bearer {key}"},
+        ).raise_for_status()
+        done = run.result()
+    assert done.returncode == 0, done.stdout + done.stderr
     training = report(stage)["training"]
     assert (training["state"], training["attempts"], training["problem"]) == ("succeeded", 2, "")
     assert Path(training["model_file"]).stat().st_size > 10_000
