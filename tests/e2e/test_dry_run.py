@@ -260,13 +260,12 @@ def test_dry_run_without_services_names_skipped_checks(tmp_path: Path, script: W
     folder = script("print(1)")
     (folder / "train.yaml").write_text(
         "after: [some-run]\ninputs: {cat: 'blob:data/no-such', s: 'share:x', p: train.py}\n"
+        "launcher: torchrun\n"
     )
     cli = Cli(home, tmp_path)
-    done = cli.run("train", folder, "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "pool local, job project_local: the local services are not running" in " ".join(
-        done.stdout.split()
-    )
+    printed = " ".join(cli.ok("train", folder, "--dry-run").split())
+    assert "pool local, job project_local: the local services are not running" in printed
+    assert "command python train.py launcher torchrun code" in printed
     plan = json.loads(cli.ok("train", folder, "--dry-run", "-o", "json"))
     why = "the local services are not running"
     names = ("input cat", "input s", "after some-run", "pool local, job project_local")

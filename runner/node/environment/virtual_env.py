@@ -168,9 +168,11 @@ class EnvironmentStore:
 
     def add_byte_code(self, name: str, source: Path) -> None:
         """Store the byte code that the first script has written, once, if possible."""
-        if self._folder is None or (self._folder / name / _WITH_BYTE_CODE).exists():
+        if self._folder is None:
             return
         stored = self._folder / name
+        if not is_usable(stored) or (stored / _WITH_BYTE_CODE).exists():
+            return
         with suppress(OSError):
             for folder in source.rglob("__pycache__"):
                 target = stored / folder.relative_to(source)

@@ -148,6 +148,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "job": plan.job_id,
         "task": plan.task_id,
         "command": shlex.join(plan.command),
+        **({"launcher": recipe.launcher} if recipe.launcher != "python" or nodes > 1 else {}),
         "code": f"{format_count(code.files, 'file')}, {format_size(code.size_bytes)}, "
         f"sha256 {code.sha256[:12]}",
         "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
