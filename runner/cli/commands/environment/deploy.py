@@ -63,8 +63,32 @@ def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
     ]
 
 
+def cost_documents(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
+    """Return one JSON object per pool, with prices as numbers, or null if a price is unknown.
+
+    `usd_per_hour_max` is the cost of all nodes that the caps allow, `idle_usd_per_hour` that of
+    the nodes that the pool keeps without tasks: always, in the office hours of its scenario, or
+    when its formula says so. With `upper_bound`, spot nodes have the dedicated price in both.
+    """
+    return [
+        {
+            "pool": cost.pool,
+            "vm_size": cost.vm_size,
+            "gpu": cost.gpu,
+            "scenario": cost.scenario,
+            "max_spot": cost.max_spot,
+            "max_dedicated": cost.max_dedicated,
+            "usd_per_hour_max": cost.usd_per_hour_max,
+            "idle_usd_per_hour": cost.idle_usd_per_hour,
+            "upper_bound": cost.bounded,
+            "prices_of": cost.as_of.isoformat() if cost.as_of else None,
+        }
+        for cost in costs
+    ]
+
+
 def cost_rows(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
-    """Return one row per pool: its highest cost per hour, and its cost while idle."""
+    """Return one row of text per pool: its highest cost per hour, and its cost while idle."""
     return [
         {
             "pool": cost.pool,
@@ -72,7 +96,7 @@ def cost_rows(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
             "gpu": cost.gpu or "none",
             "nodes": _node_range(cost),
             "usd_per_hour": _money(cost.usd_per_hour_max, "below " if cost.bounded else "up to "),
-            "idle_usd_per_hour": _idle(cost),
+            "idle_usd": _idle(cost),
             "prices_of": cost.as_of.isoformat() if cost.as_of else "unknown",
         }
         for cost in costs
@@ -131,7 +155,7 @@ def _show_declared(out: Output, plan: Plan) -> None:
 
     rows = resource_rows(offline_preview(plan, datetime.now(UTC)))
     if out.format is OutputFormat.JSON:
-        out.record({"resources": rows, "pools": cost_rows(plan.costs)})
+        out.record({"resources": rows, "pools": cost_documents(plan.costs)})
         return
     out.rows(_short_types(out, rows), RESOURCE_COLUMNS, spare=("part_of",))
     count = format_count(len(rows), "resource")
@@ -183,7 +207,7 @@ def _show_changes(out: Output, plan: Plan, changes: Sequence[Change]) -> None:
     """Print the changes and the costs of the pools."""
     rows = change_rows(changes)
     if out.format is OutputFormat.JSON:
-        out.record({"changes": rows, "pools": cost_rows(plan.costs)})
+        out.record({"changes": rows, "pools": cost_documents(plan.costs)})
         return
     out.rows(_short_types(out, rows), CHANGE_COLUMNS, empty="no changes")
     _show_costs(out, plan)
@@ -200,8 +224,7 @@ def _show_costs(out: Output, plan: Plan) -> None:
     if not out.as_text:
         return
     out.text()
-    rows = [{**row, "idle_usd": row["idle_usd_per_hour"]} for row in cost_rows(plan.costs)]
-    out.rows(rows, COST_COLUMNS, spare=("prices_of", "gpu"))
+    out.rows(cost_rows(plan.costs), COST_COLUMNS, spare=("prices_of", "gpu"))
     unknown = [cost.pool for cost in plan.costs if cost.usd_per_hour_max is None]
     if unknown:
         load = f"runner skus --refresh --region {plan.config.location}"

@@ -15,7 +15,7 @@ import typer
 
 from runner.cli.commands.environment.deploy import (
     check_rows,
-    cost_rows,
+    cost_documents,
     run_checks_of,
     show_checks,
 )
@@ -108,7 +108,7 @@ def init(
     if not out.as_text:
         found = run_checks_of(out, used, written[0].parent) if check else ()
         made = {"files": [str(path) for path in written], **asdict(answers)}
-        out.record({**made, "pools": cost_rows(plan.costs), "checks": check_rows(found)})
+        out.record({**made, "pools": cost_documents(plan.costs), "checks": check_rows(found)})
         return
     for path in written:
         out.note(f"wrote {path}")

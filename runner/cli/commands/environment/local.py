@@ -172,7 +172,7 @@ def evict(
     ]
     out.rows(rows, ("node", "pool", "state", "evicted"))
     if as_text:
-        out.note("their tasks run again on the next idle node", style="dim")
+        out.note("tasks of these nodes run again on the next idle node", style="dim")
 
 
 def _when(not_before: str | None) -> str:

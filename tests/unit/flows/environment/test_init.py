@@ -117,7 +117,7 @@ def test_default_answers_create_a_valid_project(
     assert written["runner:budget"] == {"usd_per_month": 100, "emails": ["ada@example.com"]}
     assert main(["preview", "--offline", "-o", "json"]) == 0
     (pool,) = json.loads(capsys.readouterr().out)["pools"]
-    assert pool["nodes"] == "0 to 4 spot"
+    assert (pool["max_spot"], pool["max_dedicated"], pool["upper_bound"]) == (4, 0, True)
 
 
 def test_invalid_answer_repeats_the_question_with_the_reason(

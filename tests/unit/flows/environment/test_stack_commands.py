@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from infra.engine.unfinished import has_stack
-from runner.cli.commands.environment.deploy import cost_rows
+from runner.cli.commands.environment.deploy import cost_documents, cost_rows
 from runner.cli.main import main
 from runner.core.home import HomePaths
 from runner.core.pricing.prices import Price, PriceKey, render_prices
@@ -175,7 +175,7 @@ def test_costs_include_idle_nodes_of_pools(home: Path) -> None:
 
     plan = plan_environment(settings, cwd=Path.cwd(), env=where, now=NOW)
 
-    idle = {row["pool"]: row["idle_usd_per_hour"] for row in cost_rows(plan.costs)}
+    idle = {row["pool"]: row["idle_usd"] for row in cost_rows(plan.costs)}
     assert idle == {
         "idle": "0",
         "office": "0.20 in office hours",
@@ -183,3 +183,7 @@ def test_costs_include_idle_nodes_of_pools(home: Path) -> None:
         "own": "up to 0.40",
         "nobody-knows": "unknown in office hours",
     }
+    numbers = {found["pool"]: found["idle_usd_per_hour"] for found in cost_documents(plan.costs)}
+    assert numbers == pytest.approx(
+        {"idle": 0, "office": 0.2, "fixed": 1, "own": 0.4, "nobody-knows": None}
+    )
