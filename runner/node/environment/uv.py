@@ -159,13 +159,16 @@ _ERROR_MARKS = ("error:", "\N{MULTIPLICATION SIGN}")
 
 
 def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> StageFailedError:
-    output = "\n".join(line for line in tail if line.strip()) or "it printed nothing"
-    code = "DiskFull" if DISK_FULL_TEXT in output else "EnvironmentFailed"
+    lines = [line for line in tail if line.strip()]
+    code = "DiskFull" if DISK_FULL_TEXT in "\n".join(lines) else "EnvironmentFailed"
     # Lists of runs show the first line; uv begins with what it is about to do.
-    said = next((line.strip() for line in tail if line.lstrip().startswith(_ERROR_MARKS)), "")
-    message = f"`{_shown(command)}` exited with code {returncode}: {said}".rstrip()
-    message = f"{message}\n{output}"
-    return StageFailedError(STEP, code, message)
+    said = next((line for line in lines if line.lstrip().startswith(_ERROR_MARKS)), None)
+    if said is None:
+        lines = lines or ["it printed nothing"]
+    else:
+        lines.remove(said)
+    first = f"`{_shown(command)}` exited with code {returncode}: {(said or '').strip()}".rstrip()
+    return StageFailedError(STEP, code, "\n".join((first, *lines)))
 
 
 def _shown(command: Sequence[str]) -> str:

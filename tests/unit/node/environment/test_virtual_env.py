@@ -155,6 +155,17 @@ def test_failed_build_shows_the_output_of_uv(
     assert list((shared / "runner/envs").iterdir()) == []
 
 
+def test_failed_build_shows_the_first_error_of_uv_once(
+    builder: EnvironmentBuilder, shared: Path, code: Path
+) -> None:
+    (shared / "runner/bin/uv.fail").write_text("Resolving\n  \u00d7 No solution\n  why it is so\n")
+    with pytest.raises(StageFailedError) as caught:
+        builder.ensure(code, "requirements.txt", None, "c0de")
+    first, *rest = caught.value.message.splitlines()
+    assert first == "`uv pip install` exited with code 2: \u00d7 No solution"
+    assert rest == ["Resolving", "  why it is so"]
+
+
 def test_full_disk_has_its_own_error_code(
     builder: EnvironmentBuilder, shared: Path, code: Path
 ) -> None:
