@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +18,10 @@ settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
 
 TESTS = Path(__file__).parent
+_ALL_SLOW = re.compile(
+    r"^pytestmark = (pytest\.mark\.slow$|\[[^]]*pytest\.mark\.slow\b)", re.MULTILINE
+)
+_PREFIX = len(f"{TESTS}/")
 # The files and folders that take longest. They start first, so that no worker ends up
 # with one alone.
 LONGEST_FIRST = (
@@ -24,6 +31,7 @@ LONGEST_FIRST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # see pytest_collection_finish
     # Test scripts wait for files that only the current user can read.
     os.environ.setdefault("BATCH_EMULATOR_ISOLATION", "environment")
     config.addinivalue_line(
@@ -45,7 +53,8 @@ def pytest_collection(session: pytest.Session) -> None:
     if not worker or session.config.args_source != pytest.Config.ArgsSource.TESTPATHS:
         return
     number, count = int(str(worker["workerid"]).removeprefix("gw")), int(worker["workercount"])
-    for path in sorted(TESTS.rglob("test_*.py"))[number::count]:
+    paths = [path for path in TESTS.rglob("test_*.py") if not is_slow(path, session.config)]
+    for path in sorted(paths)[number::count]:
         module = path.relative_to(TESTS.parent).with_suffix("")
         with suppress(
             Exception, pytest.skip.Exception
@@ -53,11 +62,37 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(".".join(module.parts))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if is_slow(collection_path, config) else None
+
+
+def is_slow(path: Path, config: pytest.Config) -> bool:
+    """Return True for a module that `-m "not slow"` would import for nothing."""
+    if config.option.markexpr != "not slow" or not path.match("test_*.py"):
+        return False
+    text = path.read_text(encoding="utf-8")
+    if path.parent == TESTS / "e2e":
+        return "pytest.mark.smoke" not in text
+    return _ALL_SLOW.search(text) is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files that take longest first; the order within a file stays."""
-    items.sort(key=lambda item: _place(item.path.relative_to(TESTS).as_posix()))
+    items.sort(key=lambda item: _place(item.path.as_posix()[_PREFIX:]))
 
 
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but not among the modules and tests, which stay.
+
+    They are a million objects. Visiting them again and again takes a third of the time of the
+    collection of tests.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@functools.cache
 def _place(path: str) -> int:
     names = enumerate(LONGEST_FIRST)
     return next((n for n, name in names if f"{path}/".startswith(f"{name}/")), len(LONGEST_FIRST))

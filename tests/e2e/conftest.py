@@ -28,8 +28,9 @@ KEPT = ROOT / ".cache" / "services"  # only downloads: Azurite, the cache of uv,
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave tests without the mark `smoke` to the slow suite: each takes seconds of processes."""
+    here = f"{HERE}/"
     for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("smoke") is None:
+        if str(item.path).startswith(here) and item.get_closest_marker("smoke") is None:
             item.add_marker(pytest.mark.slow)
 
 
