@@ -122,7 +122,8 @@ def node_members(*folders: Path) -> set[int]:
 def _writes_below(pid: int, below: tuple[str, ...]) -> bool:
     for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
         with suppress(OSError):
-            target = str(Path(f"{_PROC}/{pid}/fd/{number}").readlink()).removesuffix(" (deleted)")
+            # without a Path each, because nodes are looked for among all processes of the machine
+            target = os.readlink(f"{_PROC}/{pid}/fd/{number}").removesuffix(" (deleted)")  # noqa: PTH115
             if target.startswith(below) and target.endswith(f"/{name}"):
                 return True
     return False

@@ -44,7 +44,9 @@ class Files:
             f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};"
             f"FileEndpoint={self.url};"
         )
-        return sdk.ShareServiceClient.from_connection_string(connection, retry_total=0)
+        return sdk.ShareServiceClient.from_connection_string(
+            connection, retry_total=0, use_env_settings=False
+        )
 
     def share(self, **options: Any) -> Any:
         """Create a share."""

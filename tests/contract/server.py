@@ -99,7 +99,9 @@ class _Recorded(Server):
 
 
 def client_for(url: str, key: str = KEY, account: str = ACCOUNT, **options: Any) -> BatchClient:
-    return BatchClient(url, AzureNamedKeyCredential(account, key), retry_total=0, **options)
+    """Return a client that does not read the variables for proxies with each request."""
+    given = {"retry_total": 0, "use_env_settings": False, **options}
+    return BatchClient(url, AzureNamedKeyCredential(account, key), **given)
 
 
 def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
