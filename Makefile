@@ -43,9 +43,12 @@ test-all: $(INFRA_READY) ## everything, the slow suites too; `tools/framework_en
 proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two hours
 	PROOF_PARTS=4 PROOF_ROUNDS=43 PROOF_EVICTIONS=50 PROOF_STORAGE_KILLS=100 PROOF_MNIST_KILLS=5 \
 	  PROOF_KILLS=100 PROOF_SWEEPS=20 PROOF_EMULATOR_KILLS=200 PROOF_EXAMPLES=2000 PROOF_LINES=4 \
+	  PROOF_FUZZ_SHARE=1 PROOF_FUZZ_EXAMPLES=20 PROOF_COST_CASES=100000 PROOF_RACES=1000 PROOF_HEALTHY_RUNS=200 \
 	  $(PYTEST) tests/proof tests/e2e/test_resume_proof.py tests/contract/test_kills.py \
 	  tests/e2e/test_trouble.py::test_runs_on_a_node_with_connection_resets_are_correct \
-	  tests/unit/infra/planning/test_autoscale_properties.py $(ARGS)
+	  tests/unit/infra/planning/test_autoscale_properties.py tests/clients/test_fuzz.py \
+	  tests/unit/core/pricing/test_cost.py tests/contract/test_why_healthy.py \
+	  tests/unit/node/script/test_output_races.py tests/unit/node/agent/test_model_registry_races.py $(ARGS)
 
 lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -27,6 +28,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 TODAY = date(2026, 11, 23)
 T4 = "Standard_NC4as_T4_v3"
 POOL = PoolOutput("t4", T4, 1, 4, True, 4, "spot", False, 1, release_minutes=20)
+MANY_CASES = int(os.environ.get("PROOF_COST_CASES", "20000"))
 HOUR = Work(limit_s=3600, expected_s=1800)
 
 
@@ -405,7 +407,8 @@ def test_spending_never_exceeds_the_cap() -> None:
 
 
 @pytest.mark.slow
-def test_spending_never_exceeds_the_cap_in_100000_cases() -> None:
-    cases = _simulate(range(100_000))
+def test_spending_never_exceeds_the_cap_in_many_cases() -> None:
+    """20,000 cases, or `PROOF_COST_CASES=N`: 100,000 in `make proof`."""
+    cases = _simulate(range(MANY_CASES))
     assert cases.exceeded == []
-    assert cases.capped > 50_000
+    assert cases.capped > MANY_CASES / 2

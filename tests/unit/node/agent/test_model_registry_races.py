@@ -1,8 +1,12 @@
-"""A thousand seeded races for versions of one model, over the agent's own client."""
+"""Hundreds of seeded races for versions of one model, over the agent's own client.
+
+The slow suite tries 300 seeds, or `PROOF_RACES=N`: 1,000 in `make proof`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from random import Random
 from typing import Any
 
@@ -16,6 +20,7 @@ from runner.protocol.models import ModelBlobs, ModelDocument, ModelRequest, draf
 from tests.unit.node.races import Process, Race, output, sha256
 
 NAME = "mnist"
+RACES = int(os.environ.get("PROOF_RACES", "300"))
 BLOBS = ModelBlobs(NAME)
 
 
@@ -157,7 +162,7 @@ def check(story: Story) -> None:
 
 
 @pytest.mark.feature(47)
-@pytest.mark.parametrize("seeds", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [100, pytest.param(RACES, marks=pytest.mark.slow)])
 def test_races_create_one_version_per_run_with_its_files(seeds: int) -> None:
     requests = kills = 0
     for seed in range(seeds):

@@ -1,8 +1,12 @@
-"""A thousand seeded races of attempts for the outcome of one run: export, then result.json."""
+"""Hundreds of seeded races of attempts for the outcome of one run: export, then result.json.
+
+The slow suite tries 300 seeds, or `PROOF_RACES=N`: 1,000 in `make proof`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -19,6 +23,7 @@ from runner.protocol.paths import RunPaths
 from tests.unit.node.races import Process, Race, sha256
 
 RUN = "mnist-1"
+RACES = int(os.environ.get("PROOF_RACES", "300"))
 NODE = NodeSettings(RUN, Path("unused"), Path("unused"), "tvm-1", "local", False, "host")
 Body = Callable[[Process], None]
 
@@ -124,7 +129,7 @@ def check(story: Story) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seeds", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [100, pytest.param(RACES, marks=pytest.mark.slow)])
 def test_races_of_attempts_have_one_outcome_with_its_own_files(
     folders: list[Path], seeds: int
 ) -> None:
