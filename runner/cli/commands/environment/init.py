@@ -44,6 +44,7 @@ class _Known(NamedTuple):
     accounts: Mapping[str, Sequence[ListedAccount]]  # by field of `Answers`
 
 
+_INSTALL_AZ = "https://learn.microsoft.com/cli/azure/install-azure-cli"
 _OPTIONS = {"batch_account": "--adopt"}
 _FIXES = {"budget": "use 0 for no budget, or a positive number"}
 
@@ -153,7 +154,8 @@ def _ask_and_write(
             "R-INIT-SUBSCRIPTION",
             "the subscription is missing",
             why=f"no --subscription was given, and {why}",
-            fix="add --subscription ID, or run `az login` first",
+            fix="add --subscription ID, or "
+            + ("run `az login` first" if shutil.which("az") else f"install az: {_INSTALL_AZ}"),
             exit_code=ExitCode.USAGE,
         )
     if answers.budget in ("", "0"):

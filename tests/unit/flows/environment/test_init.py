@@ -255,7 +255,9 @@ def test_missing_subscription_is_refused_with_the_reason(
     assert main(["init", "--no-check"]) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert why in said
-    assert "fix: add --subscription ID" in said
+    assert "fix: add --subscription ID, or " in said
+    assert ("install az: https://" in said) == (accounts == "no az")
+    assert ("`az login`" in said) == (accounts != "no az")
     assert list(folder.iterdir()) == []
 
 
