@@ -20,6 +20,7 @@ import importlib
 import json
 import os
 import pkgutil
+import select
 import signal
 import socket
 import subprocess
@@ -142,37 +143,57 @@ def _read(fd: int, texts: list[str], number: int) -> None:
 
 
 def _serve(program: str, requests: socket.socket) -> None:
-    """Fork for each request; returns in the fork that is to run the command, and at the end."""
+    """Fork for each request; returns in the fork that is to run the command, and at the end.
+
+    It also tells how commands ended. A process for each command that waits for it would cost as
+    much as the fork of the command itself.
+    """
+    running: dict[int, int] = {}  # ID of a process -> where to tell its end
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
     while True:
+        ready, _, _ = select.select([requests, woken], [], [])
+        if woken in ready:
+            os.read(woken, 1000)
+            _tell_ended(running)
+        if requests not in ready:
+            continue
         text, fds, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 3)
         if not text:
             raise SystemExit
         arguments, env, cwd = json.loads(text)
         if arguments[:1] and arguments[0] in _DEPLOYING:
             _load_services()
-        if os.fork() == 0:
+        out, err, answers = fds
+        if (pid := os.fork()) == 0:
             requests.close()
-            return _become(program, fds, arguments, env, cwd)
-        for fd in fds:
-            os.close(fd)
-
-
-def _become(
-    program: str, fds: Sequence[int], arguments: list[str], env: dict[str, str], cwd: str
-) -> None:
-    """Be the process of a command; another waits for it and tells how it ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    out, err, answers = fds
-    pid = os.fork()
-    if pid:
+            signal.set_wakeup_fd(-1)
+            for fd in (woken, wake, answers, *running.values()):
+                os.close(fd)
+            return _become(program, (out, err), arguments, env, cwd)
         os.close(out)
         os.close(err)
         os.write(answers, f"{pid}\n".encode())
-        _, status = os.waitpid(pid, 0)
-        os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-        os._exit(0)
-    os.close(answers)
-    for fd, standard in ((out, 1), (err, 2)):
+        running[pid] = answers
+
+
+def _tell_ended(running: dict[int, int]) -> None:
+    for pid, answers in [*running.items()]:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            with contextlib.suppress(OSError):  # nobody waits for it any more
+                os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            os.close(running.pop(pid))
+
+
+def _become(
+    program: str, streams: Sequence[int], arguments: list[str], env: dict[str, str], cwd: str
+) -> None:
+    """Be the process of a command."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for fd, standard in zip(streams, (1, 2), strict=True):
         os.dup2(fd, standard)
         os.close(fd)
     os.chdir(cwd)
@@ -226,9 +247,6 @@ if __name__ == "__main__":
     _compile_agent()
     gc.collect()
     gc.freeze()
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_IGN
-    )  # the exit codes of waiting processes are not needed
     with contextlib.closing(socket.socket(fileno=int(_fd))) as _socket:
         _serve(_program, _socket)
     from runner.__main__ import main
