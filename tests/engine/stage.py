@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pulumi import automation
+from pulumi.automation._stack import StackInitMode
 
 from tests.engine.azure_native.__main__ import FOLDER
 from tests.engine.azure_native.azure import Azure
@@ -79,16 +81,15 @@ class Stage:
         self, program: Callable[[], None], config: Mapping[str, str] = CONFIG, name: str = "dev"
     ) -> automation.Stack:
         """Return a stack of the Automation API with an inline program."""
-        stack = automation.create_or_select_stack(
-            stack_name=name,
-            project_name="runner",
+        settings = automation.ProjectSettings("runner", "python", main=str(self.folder))
+        workspace = automation.LocalWorkspace(
             program=program,
-            opts=automation.LocalWorkspaceOptions(
-                pulumi_command=automation.PulumiCommand(root=str(self.built)),
-                pulumi_home=str(self.folder / "home"),
-                env_vars=self.environment,
-            ),
+            project_settings=settings,
+            pulumi_command=_cli(self.built),
+            pulumi_home=str(self.folder / "home"),
+            env_vars=self.environment,
         )
+        stack = _Stack(name, workspace, StackInitMode.CREATE_OR_SELECT)
         stack.set_all_config({k: automation.ConfigValue(v) for k, v in config.items()})
         return stack
 
@@ -123,6 +124,24 @@ class Stage:
             for found in resources
             if found["type"].startswith("azure-native:") and not found.get("pendingReplacement")
         }
+
+
+class _Stack(automation.Stack):
+    """Reads only what takes Pulumi no decryption after an operation: 0.7 s of processor time less.
+
+    `Stack.outputs(stack)` of the SDK returns the outputs.
+    """
+
+    def outputs(self) -> automation.OutputMap:
+        return {}
+
+    def info(self, show_secrets: bool = False) -> automation.UpdateSummary | None:
+        return super().info(show_secrets=False)
+
+
+@functools.cache
+def _cli(built: Path) -> automation.PulumiCommand:
+    return automation.PulumiCommand(root=str(built))
 
 
 def _executable(path: Path, module: str, *arguments: str) -> None:

@@ -125,8 +125,9 @@ def test_keys_are_encrypted_in_the_state_and_hidden_in_outputs(stage: Stage) -> 
 
     shown = stack.up()
 
-    assert shown.outputs["key"].secret
-    assert shown.outputs["key"].value == cloud.ACCOUNT_KEY
+    key = automation.Stack.outputs(stack)["key"]
+    assert key.secret
+    assert key.value == cloud.ACCOUNT_KEY
     assert cloud.ACCOUNT_KEY not in shown.stdout
     assert cloud.ACCOUNT_KEY not in stage.state()
     assert "ciphertext" in stage.state()
