@@ -72,7 +72,6 @@ class Stage:
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             "PYTHONPATH": str(ROOT),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "NO_COLOR": "1",
             FOLDER: str(self.folder / "azure"),
         }

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -16,6 +15,8 @@ import pytest
 
 from runner.contract import parse_stack_outputs
 from tests.arm_server import ArmServer
+from tests.e2e import warm
+from tests.e2e.conftest import RUNNER
 from tests.engine.deployed import DeployedOnce, make_project, run_in
 from tests.engine.stage import Stage
 from tests.unit.infra.stacks import ADOPTED
@@ -23,6 +24,7 @@ from tests.unit.infra.stacks import ADOPTED
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 Runner = Callable[..., subprocess.CompletedProcess[str]]
 _T = TypeVar("_T")
+_TIMEOUT_S = 600
 _IMAGE = "  runner:image: {}\n"
 
 
@@ -238,20 +240,22 @@ def test_up_without_the_image_announces_and_deletes_its_versions(
 
 
 def test_lock_of_a_killed_engine_is_released_for_the_next_up(stage: Stage, project: Path) -> None:
-    stage.port = None  # the provider is a process that outlives the engine
     stage.azure.slow_down(8)
     home = stage.folder / "a home"
-    own = {**stage.environment, "RUNNER_HOME": str(home)}
-    for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"):
-        del own[name]
-    command = [sys.executable, "-m", "runner", "up", "-y", "--no-check"]
-    first = subprocess.Popen(command, cwd=project, env=own, stderr=subprocess.DEVNULL)
+    words = ("up", "-y", "--no-check")
+    attached = _with_own_state(stage, home)
+    stage.port = None  # the provider of the first is a process that outlives the engine
+    first = subprocess.Popen(
+        [RUNNER, *words],
+        cwd=project,
+        env=_with_own_state(stage, home),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     _wait_for(stage.azure.ids)  # it deploys: the lock is no longer that of making the stack
     stage.azure.slow_down(1200)  # the first is not done before the second has looked
     lock = _wait_for(lambda: _files(home / "pulumi/.pulumi/locks"))[0]
-    locked = subprocess.run(
-        command, cwd=project, env=own, capture_output=True, text=True, check=False
-    )
+    locked = warm.run(RUNNER, words, attached, project, timeout_s=_TIMEOUT_S)
     assert "R-PULUMI-LOCKED" in locked.stderr
     first.kill()
     first.wait()
@@ -259,11 +263,17 @@ def test_lock_of_a_killed_engine_is_released_for_the_next_up(stage: Stage, proje
     stage.azure.slow_down(0)
     # What Azure was at is made: its plugins outlive the engine.
     _wait_for(lambda: not stage.azure.under_way())
-    again = subprocess.run(
-        command, cwd=project, env=own, capture_output=True, text=True, check=False
-    )
+    again = warm.run(RUNNER, words, attached, project, timeout_s=_TIMEOUT_S)
     assert again.returncode == 0, again.stderr
     assert stage.azure.ids()
+
+
+def _with_own_state(stage: Stage, home: Path) -> dict[str, str]:
+    """The environment of commands that keep Pulumi's state and passphrase in their home."""
+    own = {**stage.environment, "RUNNER_HOME": str(home)}
+    for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"):
+        del own[name]
+    return own
 
 
 def _files(folder: Path) -> list[Path]:

@@ -29,9 +29,10 @@ def project(stage: Stage) -> Path:
 
 
 def test_plain_pulumi_previews_creates_and_destroys(stage: Stage, project: Path) -> None:
-    stage.port = None  # the engine starts the provider, as any plugin
     assert "+ 6 to create" in stage.run("preview", cwd=project).stdout
+    running, stage.port = stage.port, None  # the engine starts the provider, as any plugin
     assert "+ 6 created" in stage.run("up", "--yes", cwd=project).stdout
+    stage.port = running
     assert stage.azure.ids() == stage.ids_in_state()
     assert "6 unchanged" in stage.run("up", "--yes", cwd=project).stdout
     shown = stage.run("stack", "output", "endpoint", cwd=project).stdout
