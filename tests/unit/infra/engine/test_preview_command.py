@@ -69,8 +69,8 @@ def test_preview_needs_no_event_loop_of_its_caller() -> None:
 def test_preview_shows_the_cost_of_each_pool(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preview", "--offline", "-o", "json"]) == 0
     (pool,) = json.loads(capsys.readouterr().out)["pools"]
-    assert pool["idle_usd_per_hour"] == "0"
-    assert pool["nodes"] == "0 to 4 spot"
+    assert pool["idle_usd_per_hour"] == 0
+    assert (pool["max_spot"], pool["max_dedicated"]) == (4, 0)
 
 
 @pytest.mark.slow
@@ -93,7 +93,12 @@ def test_unknown_spot_price_is_bounded_by_the_dedicated_one(
     file.write_text(file.read_text() + "  azure-native:location: eastus\n")
     assert main(["preview", "--offline", "-o", "json"]) == 0
     (pool,) = json.loads(capsys.readouterr().out)["pools"]
-    assert pool["usd_per_hour"] == "below 2.10"  # four T4 at 0.526
+    assert pool["usd_per_hour_max"] == pytest.approx(4 * 0.526)  # four T4
+    assert pool["upper_bound"]
+    assert main(["preview", "--offline"]) == 0
+    said = capsys.readouterr().out
+    assert "below 2.10" in said
+    assert "0 to 4 spot" in said
 
 
 @pytest.mark.slow
@@ -106,8 +111,11 @@ def test_known_price_is_multiplied_and_dated(
     file.write_text(text + "  azure-native:location: eastus\n")
     assert main(["preview", "--offline", "-o", "json"]) == 0
     (pool,) = json.loads(capsys.readouterr().out)["pools"]
-    assert pool["usd_per_hour"] == "up to 7.35"
+    assert pool["usd_per_hour_max"] == pytest.approx(2 * 3.673)
+    assert not pool["upper_bound"]
     assert pool["prices_of"].startswith("2026-")
+    assert main(["preview", "--offline"]) == 0
+    assert "up to 7.35" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -136,7 +144,7 @@ def test_spend_cap_uses_refreshed_prices(
     )
     assert main(["preview", "--offline", "-o", "json"]) == 0
     (pool,) = json.loads(capsys.readouterr().out)["pools"]
-    assert pool["nodes"] == "0 to 2 spot"
+    assert pool["max_spot"] == 2
 
 
 @pytest.mark.parametrize(
