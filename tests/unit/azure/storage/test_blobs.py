@@ -217,6 +217,28 @@ def test_sas_is_sent_and_names_are_quoted(tmp_path: Path) -> None:
     assert paths == ["/acc/data/why%3F/50%25/a%26b%3Dc.txt?sv=1&sig=a%2Bb%3D"]
 
 
+def test_connection_is_kept_after_an_empty_range() -> None:
+    connections: list[object] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            connections.append(self)
+            super().setup()
+
+        def do_GET(self) -> None:
+            self.send_response(206)  # as Azurite answers
+            self.send_header("Content-Range", "bytes 7-6/7")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with listening(Handler) as url:
+        runs = BlobContainer(client_of(f"{url}/acc"), "runs")
+        assert [runs.read_range("log", 7, None) for _ in range(3)] == [b"", b"", b""]
+    assert len(connections) == 1
+
+
 class _Storage(BaseHTTPRequestHandler):
     """Storage that accepts tokens of one tenant only, and names it."""
 
