@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -377,7 +378,7 @@ def read_document(path: Path, *, code: str) -> Document:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
 
     text = _text(path, code)
-    parser = _parser()
+    parser = _parser_class()()
     try:
         # Count values first: aliases can repeat too many of them, or nest them too deeply.
         marks = sum(map(text.count, "*,:[{-?"))
@@ -407,12 +408,14 @@ def read_document(path: Path, *, code: str) -> Document:
     return Document(path, _plain(tree), lambda: tree)
 
 
-def _parser() -> Any:
-    """Return a parser that records lines and drops comments."""
+@functools.cache
+def _parser_class() -> Any:
+    """Return the class of parsers that record lines and drop comments."""
     from ruamel.yaml import YAML  # noqa: PLC0415  see above
     from ruamel.yaml.scanner import RoundTripScanner  # noqa: PLC0415
 
-    scanner: Any = RoundTripScanner  # ruamel has no types
+    yaml: Any = YAML  # ruamel has no types
+    scanner: Any = RoundTripScanner
 
     class Scanner(scanner):
         """Skips comments fast: the original takes 20 s for half a million lines."""
@@ -433,9 +436,16 @@ def _parser() -> Any:
                 if not self.flow_level:
                     self.allow_simple_key = True
 
-    parser: Any = YAML(typ="rt", pure=True)
-    parser.Scanner = Scanner
-    return parser
+    class Parser(yaml):
+        def __init__(self) -> None:
+            super().__init__(typ="rt", pure=True)  # pyright: ignore[reportUnknownMemberType]
+            self.Scanner = Scanner
+
+        def official_plug_ins(self) -> list[str]:
+            """Return none: the search in the file system takes as long as a short file."""
+            return []
+
+    return Parser
 
 
 def check_document(document: Document, model: type[Model], *, code: str) -> Model:
@@ -543,7 +553,7 @@ def _check_values(code: str, path: Path, text: str) -> None:
     anchors: dict[str, int] = {}  # the values of each; 0 while it is being read
     opened: list[tuple[str | None, int]] = []
     total = 0
-    for event in cast("Iterable[Any]", _parser().parse(text)):
+    for event in cast("Iterable[Any]", _parser_class()().parse(text)):
         line: int = event.start_mark.line + 1
         anchor: str | None = getattr(event, "anchor", None)
         if isinstance(event, events.CollectionEndEvent):
@@ -572,7 +582,7 @@ def _check_values(code: str, path: Path, text: str) -> None:
 
 def _no_mapping(code: str, path: Path, text: str, tree: object) -> RunnerError:
     """Return the error for a file that is a list or a text."""
-    node = _parser().compose(text)
+    node = _parser_class()().compose(text)
     kind, fix = "text", "write `key: value`, with a space after the colon"
     if isinstance(tree, list):
         kind, fix = "a list", "begin the file with `key:`, not with `- `"
