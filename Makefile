@@ -12,10 +12,10 @@ INFRA_READY := $(VENV)/.ready-infra
 # Real MNIST beside the checkout is used when it is there; otherwise the runner finds the data itself.
 DATA ?= $(wildcard ../shared/data/mnist)
 ARGS ?=
-# Four workers keep two cores busy: tests wait for services and processes. tests/conftest.py orders
+# Six workers keep two cores busy: tests wait for services and processes. tests/conftest.py orders
 # the files. Workers share the bytecode that they write. pytest-xdist never ends where a new worker
 # replaces one that died, so the run fails instead.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder \
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder \
   --max-worker-restart 0
 
 .PHONY: help setup train test test-all proof lint preview format bench schema recipes lock clean
