@@ -244,7 +244,8 @@ class _Journal:
                     self.evictions += 1
                     due += self.chance.expovariate(1 / EPOCHS_PER_EVICTION)
             time.sleep(self.epoch_s / 5)
-        return sum(epoch == EPOCHS for _, epoch, _ in lines)
+        # A trial may write its last epoch again, if it was evicted before it had saved it.
+        return len({number for number, epoch, _ in lines if epoch == EPOCHS})
 
 
 def _evictions() -> Ratio:
