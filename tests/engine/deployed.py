@@ -16,9 +16,9 @@ from tests.e2e.conftest import RUNNER
 from tests.engine.stage import ROOT, Stage
 from tests.unit.infra.cloud import SUBSCRIPTION
 
+_TIMEOUT_S = 600
 # What a deployment leaves: Azure, Pulumi's state, RUNNER_HOME, and the settings of the stack, which
 # have the salt of its secrets then.
-_TIMEOUT_S = 600
 _LEFT = ("azure", "state", "runner", "project")
 
 

@@ -132,8 +132,8 @@ class CodeArchive:
         if not self.credentials:
             return None
         return (
-            f"{', '.join(self.credentials)} may hold credentials and is uploaded with the code; "
-            "exclude it with .runnerignore, and pass values as `secrets` of train.yaml"
+            f"the code contains files that may hold credentials: {', '.join(self.credentials)}; "
+            "exclude them with .runnerignore, and declare `secrets` in train.yaml"
         )
 
     def _size_warning(self) -> str | None:

@@ -212,9 +212,9 @@ def test_files_that_may_hold_credentials_cause_a_warning(tmp_path: Path) -> None
     )
     folder = write(tmp_path, **dict.fromkeys((*found, *harmless), "x"))
     (warning,) = pack_code(recipe(folder=folder)).warnings
-    assert warning.split(" may hold credentials")[0].split(", ") == sorted(found)
-    assert ".runnerignore" in warning
-    assert "`secrets` of train.yaml" in warning
+    listed = warning.partition(": ")[2].partition("; ")[0]
+    assert listed.split(", ") == sorted(found)
+    assert "exclude them with .runnerignore, and declare `secrets` in train.yaml" in warning
 
 
 def test_excluded_and_named_credentials_cause_no_warning(tmp_path: Path) -> None:
