@@ -133,7 +133,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        length = int(self.headers.get("Content-Length", "0"))
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client was killed as it sent the request
+            self._cut()
+            return
         self.service.requests.append((self.command, self.path, dict(self.headers)))
         if self.service.delays is not None:
             time.sleep(self.service.delays.random() * 0.02)
