@@ -18,7 +18,7 @@ import secrets
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -165,6 +165,23 @@ class Gateway(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that clients cut."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request for Storage; header names are lower-case, and the target is as sent."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        return self.target.partition("?")[2]
 
 
 class _RefusedError(Exception):
@@ -361,13 +378,19 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in (*_HOP_HEADERS, "host", "expect")
         }
         chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
+        body: Iterable[bytes] = self._body()
         if not base.path:
             self._sign_for_batch(headers)
         elif self._wants_user_key() and self._has_token(headers):
             self._answer_user_key(headers)
             return
         else:
-            self._sign_for_storage(headers, base.path)
+            request = _Request(self.command, self.path, headers)
+            is_signed_anew = self._is_signed_anew(request)
+            if self.command == "POST" and query_of(request.query).get("comp") == "batch":
+                body = [self._lead_batch(headers, base.path)]
+            self._lead(request, base.path, is_signed_anew=is_signed_anew)
+            self.path = request.target
         # A connection for each request: the service may close one that is idle at any time.
         connection = http.client.HTTPConnection(base.netloc, timeout=_TIMEOUT_S)
         with contextlib.closing(connection) as upstream:
@@ -380,7 +403,7 @@ class _Handler(BaseHTTPRequestHandler):
             if chunked:
                 upstream.putheader("Transfer-Encoding", "chunked")
             upstream.endheaders()
-            for part in self._body():
+            for part in body:
                 upstream.send(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
             if chunked:
                 upstream.send(b"0\r\n\r\n")
@@ -466,36 +489,71 @@ class _Handler(BaseHTTPRequestHandler):
         signed = signature_of(method, (path, query), headers, account.name, account.batch_key)
         headers["authorization"] = f"SharedKey {account.name}:{signed}"
 
-    def _sign_for_storage(self, headers: dict[str, str], prefix: str) -> None:
-        """Sign what a key or a token signed; a SAS does not name the host and stays."""
+    def _is_signed_anew(self, request: _Request) -> bool:
+        """Return True if a valid key or token signed a request; a SAS does not name the host."""
         account = self.server.services.account
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "sharedkey":
-            name, _, signature = given.strip().partition(":")
-            texts = strings_to_sign(self._signed(headers, ""), account.name)
-            known = [_sign(text, account.storage_key) for text in texts]
-            if name != account.name or not any(
-                hmac.compare_digest(one.encode(), signature.encode()) for one in known
-            ):
-                message = "The MAC signature found in the HTTP request is not the same."
-                raise _RefusedError(403, "AuthenticationFailed", message)
-        elif not self._has_token(headers):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "sharedkey":
+            return self._has_token(request.headers)
+        name, _, signature = given.strip().partition(":")
+        known = [_sign(text, account.storage_key) for text in self._texts(request, "")]
+        if name != account.name or not any(
+            hmac.compare_digest(one.encode(), signature.encode()) for one in known
+        ):
+            message = "The MAC signature found in the HTTP request is not the same."
+            raise _RefusedError(403, "AuthenticationFailed", message)
+        return True
+
+    def _lead(self, request: _Request, prefix: str, *, is_signed_anew: bool) -> None:
+        """Change what the local service expects otherwise, except the prefix of its paths."""
+        account, headers = self.server.services.account, request.headers
+        if not is_signed_anew:
             self._lead_copy_source(headers)
             headers["x-forwarded-proto"] = "https"  # our Azure Files admits a SAS for HTTPS then
-            path, _, query = self.path.partition("?")
-            known = without_protocol(path, query, account.name, account.storage_key)
-            self.path = f"{path}?{known}" if known else path
+            known = without_protocol(request.path, request.query, account.name, account.storage_key)
+            request.target = f"{request.path}?{known}" if known else request.path
             return
-        else:
+        if not headers.get("authorization", "").lower().startswith("sharedkey"):
             headers["x-ms-date"] = format_datetime(datetime.now(UTC), usegmt=True)
         self._lead_copy_source(headers)
-        text = strings_to_sign(self._signed(headers, prefix), account.name)[0]
+        text = self._texts(request, prefix)[0]
         headers["authorization"] = f"SharedKey {account.name}:{_sign(text, account.storage_key)}"
 
-    def _signed(self, headers: dict[str, str], prefix: str) -> SignedRequest:
-        path, _, query = self.path.partition("?")
+    def _texts(self, request: _Request, prefix: str) -> list[str]:
         client = str(self.client_address[0])
-        return SignedRequest(self.command, prefix + path, query, headers, client)
+        signed = SignedRequest(
+            request.method, prefix + request.path, request.query, request.headers, client
+        )
+        return strings_to_sign(signed, self.server.services.account.name)
+
+    def _lead_batch(self, headers: dict[str, str], prefix: str) -> bytes:
+        """Return the body of Blob Batch, whose requests are signed each, for the local service.
+
+        Source: https://learn.microsoft.com/rest/api/storageservices/blob-batch, read 2026-11-28.
+        """
+        _, _, boundary = headers.get("content-type", "").partition("boundary=")
+        mark = b"--" + boundary.strip().encode()
+        first, *parts = b"".join(self._body()).split(mark)
+        body = mark.join([first, *(self._lead_part(part, prefix) for part in parts)])
+        if "content-length" in headers:
+            headers["content-length"] = str(len(body))
+        return body
+
+    def _lead_part(self, part: bytes, prefix: str) -> bytes:
+        """Return a part of a batch for the local service, which refuses it if it is invalid."""
+        try:
+            about, content, rest = part.split(b"\r\n\r\n", 2)
+            line, *lines = content.decode("latin-1").split("\r\n")
+            method, target, version = line.split(" ")
+            pairs = [each.partition(":") for each in lines]
+            request = _Request(method, target, {n.lower(): v.strip() for n, _, v in pairs})
+            with contextlib.suppress(_RefusedError):
+                self._lead(request, prefix, is_signed_anew=self._is_signed_anew(request))
+        except ValueError:
+            return part
+        lines = [f"{name}: {value}" for name, value in request.headers.items()]
+        written = "\r\n".join([f"{method} {prefix}{request.target} {version}", *lines])
+        return b"\r\n\r\n".join([about, written.encode("latin-1"), rest])
 
     def _lead_copy_source(self, headers: dict[str, str]) -> None:
         """Name the source of a copy by its local URL, and sign it if it comes with a token."""

@@ -85,6 +85,35 @@ url = f"https://{account}.file.core.windows.net/https-only/f"
 print(*found, requests.get(f"{url}?{sas}", timeout=60).text, *set(changed), sep="")
 """
 
+_DELETED_TOGETHER = """
+import base64, os
+from datetime import UTC, datetime, timedelta
+from azure.core.pipeline.policies import SansIOHTTPPolicy
+from azure.identity import ManagedIdentityCredential
+from azure.storage import blob
+account, key = os.environ["AZURE_STORAGE_ACCOUNT"], os.environ["AZURE_STORAGE_KEY"]
+endpoint = os.environ["AZURE_STORAGE_BLOB_ENDPOINT"]
+of_key = blob.ContainerClient(endpoint, "together", key)
+of_key.create_container()
+until = {"expiry": datetime.now(UTC) + timedelta(hours=1), "protocol": "https"}
+rights = blob.ContainerSasPermissions(delete=True)
+sas = blob.generate_container_sas(account, "together", key, permission=rights, **until)
+wrong = base64.b64encode(b"another").decode()
+class Signing(SansIOHTTPPolicy):  # requests with the wrong key, in a batch with the right one
+    def on_request(self, request):
+        request.http_request.headers["Authorization"] = f"SharedKey {account}:{wrong}"
+for credential in (key, ManagedIdentityCredential(), sas, None):
+    for name in ("a", "b c/ü", "d"):
+        of_key.upload_blob(name, b"", overwrite=True)
+    client = blob.ContainerClient(endpoint, "together", credential or key)
+    kept = client._credential_policy
+    if credential is None:
+        client._credential_policy = Signing()
+    names = ("a", "b c/ü", "missing")
+    answers = client.delete_blobs(*names, raise_on_any_failure=False)
+    print(*(answer.status_code for answer in answers), *of_key.list_blob_names())
+"""
+
 
 def _exec(cli: Cli, *command: object, azure: bool = True) -> str:
     return cli.ok("local", "exec", *(["--azure"] if azure else []), "--", *command)
@@ -151,6 +180,15 @@ def test_operator_of_airflow_runs_a_task_unchanged(cli: Cli, tmp_path: Path) -> 
 def test_https_only_and_user_delegation_sas_are_accepted(cli: Cli) -> None:
     cli.ok("local", "up")
     assert _exec(cli, sys.executable, "-c", _HTTPS_ONLY) == "blob blob blob blob blob file403\n"
+
+
+@pytest.mark.slow
+def test_blobs_are_deleted_in_one_request_if_each_is_signed(cli: Cli) -> None:
+    """With the key, a token and a SAS; requests with another key are refused one by one."""
+    cli.ok("local", "up")
+    deleted, refused = "202 202 404 d\n", "403 403 403 a b c/ü d\n"
+    printed = _exec(cli, sys.executable, "-c", _DELETED_TOGETHER)
+    assert printed == 3 * deleted + refused
 
 
 def test_token_needs_the_client_secret_of_the_command(cli: Cli) -> None:

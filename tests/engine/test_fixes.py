@@ -222,6 +222,7 @@ def _connect(azure: Deployment, command: str) -> None:
     run_id = command.split()[1]
     until(lambda: azure.run(command).stdout == f"{run_id}\n", timeout_s=120)
     azure.ok(f"cancel {run_id}")
+    azure.ok(f"rm {run_id} -y")
     for job in azure.batch.list_jobs():  # the quota of jobs is for the commands that follow
         azure.batch.begin_delete_job(job.id, polling_interval=0).result()
 

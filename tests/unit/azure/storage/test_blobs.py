@@ -239,6 +239,36 @@ def test_connection_is_kept_after_an_empty_range() -> None:
     assert len(connections) == 1
 
 
+def test_blobs_of_a_batch_rejected_as_a_whole_are_deleted_one_by_one() -> None:
+    rejected = (
+        b"--x\r\nContent-Type: application/http\r\n\r\n"
+        b"HTTP/1.1 400 InvalidInput\r\nContent-Length: 0\r\n\r\n--x--"
+    )
+    deleted: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(202)  # as Azurite answers
+            self.send_header("Content-Type", "multipart/mixed; boundary=x")
+            self.send_header("Content-Length", str(len(rejected)))
+            self.end_headers()
+            self.wfile.write(rejected)
+
+        def do_DELETE(self) -> None:
+            deleted.append(self.path.partition("?")[0].rpartition("/")[2])
+            self.send_response(202)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with listening(Handler) as url:
+        counts: list[int] = []
+        BlobContainer(client_of(f"{url}/acc"), "runs").delete_all(["a", "b", "c"], counts.append)
+    assert (deleted, counts) == (["a", "b", "c"], [3])
+
+
 class _Storage(BaseHTTPRequestHandler):
     """Storage that accepts tokens of one tenant only, and names it."""
 
