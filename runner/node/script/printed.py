@@ -7,6 +7,7 @@ azureml prints outside of Azure ML.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import time
@@ -47,6 +48,8 @@ _QUALIFIERS = re.compile(
 )
 _QUALIFIER_CHARS = 80  # three of them are shorter
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,4})?|nan|-?inf"
+_VALUE = re.compile(_NUMBER)
+_MAY_HAVE_NUMBER = re.compile(r"\d|nan|inf")
 # Between name and value stands `:` or `=`; `loss 0.25` counts because of the decimal point.
 _PAIR = re.compile(
     r"(?<![\w./@-])([A-Za-z][\w./@-]{0,80})"
@@ -65,9 +68,12 @@ _BAR = re.compile(
     r"\d/\d{1,9}\s?\[|\d%\||[━█]|\d/(?:step|s|it|epoch)\b|\b(?:it|s)/(?:s|it)\b|"
     r"\[#{0,99}\.{0,99}\]\s{1,4}\d|\d iter, \d|\d iters/sec\b"
 )
+# Every bar without a digit has one of these.
+_SIGNS_OF_BARS = ("it/s", "s/it", "s/s", "it/it", "━", "█")
 _COMPLETE = re.compile(r"\b(\d{1,9})/\1\b")
 _STEP_CELL = re.compile("[0-9]{1,9}")
 _EMPTY_CELLS = frozenset({"", "-", "None", "#na#"})
+_NOT_IN_TITLES = re.compile("[:=0-9]")
 _STEP_COLUMNS = frozenset({"epoch", "iteration", "iter", "step"})
 _AZURE_ML = re.compile(r"Attempted to log scalar metric (.{1,200}):\s*")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x08{1,1000}|['\"]")
@@ -100,7 +106,8 @@ class PrintedMetrics:
         self._epoch: int | None = None
         self._steps: dict[str, int] = {}
         self._bar: dict[str, tuple[float, int | None]] = {}  # of the newest progress bar
-        self._columns: list[tuple[str, int]] = []  # of the current table, with their positions
+        self._title = ""  # of the current table
+        self._columns: list[tuple[str, int]] = []  # of its rows, with their positions
         self._other_lines = 0  # since its title or its last row
         self._named = ""  # by azureml; the next line has the value
 
@@ -136,7 +143,7 @@ class PrintedMetrics:
 
     def _read(self, text: str) -> None:
         text = self._rest + text
-        if not (self._columns or self._named or _may_matter(text, self._wanted)):
+        if not (self._title or self._named or _may_matter(text, self._wanted)):
             text = text[max(text.rfind("\n"), text.rfind("\r")) + 1 :]
         *lines, rest = LINE_END.split(text)
         self._rest = rest[-MAX_LINE_CHARS:]
@@ -152,16 +159,18 @@ class PrintedMetrics:
         self._spent_s = time.thread_time() - began_s
 
     def _take(self, line: str) -> None:
-        if not (self._columns or self._named or _may_matter(line, self._wanted)):
+        if not (self._title or self._named or _may_matter(line, self._wanted)):
             return
         line = _CONTROL.sub(" " if "\b" in line else "", line)[:SEARCHED_CHARS]
         if not line.strip():
             return
-        if alone := _EPOCH_ALONE.fullmatch(line):
+        may_have_number = _MAY_HAVE_NUMBER.search(line) is not None
+        if may_have_number and (alone := _EPOCH_ALONE.fullmatch(line)):
             self._flush_bar()
             self._epoch = int(alone[1])
             return
-        if _BAR.search(line):
+        may_be_bar = may_have_number or any(sign in line for sign in _SIGNS_OF_BARS)
+        if may_be_bar and _BAR.search(line):
             epoch = self._said(line)
             self._bar.update({name: (value, epoch) for name, value in self._pairs(line)})
             if "val_" in line and _COMPLETE.search(line):  # Keras adds no more to it
@@ -170,7 +179,7 @@ class PrintedMetrics:
         self._flush_bar()
         if self._take_azure_ml(line) or self._take_table(line):
             return
-        if pairs := list(self._pairs(line)):
+        if may_have_number and (pairs := list(self._pairs(line))):
             said = self._said(line)
             for name, value in pairs:
                 self._add(name, value, said)
@@ -188,18 +197,22 @@ class PrintedMetrics:
     def _take_table(self, line: str) -> bool:
         """Read a line of a table. Return False if the line is not part of one."""
         cells = line.split()
-        is_title = cells[0].lower() in _STEP_COLUMNS and not re.search("[:=0-9]", line)
-        if is_title and any(map(self._is_metric, cells)):
-            self._columns = [(m[0], m.start()) for m in re.finditer(r"\S+", line)]
+        is_title = line == self._title or (
+            cells[0].lower() in _STEP_COLUMNS
+            and not _NOT_IN_TITLES.search(line)
+            and any(map(self._is_metric, cells))
+        )
+        if is_title:
+            self._title, self._columns = line, []  # most have no rows
             self._other_lines = 0
             return True
-        row = self._row(line) if self._columns and _STEP_CELL.fullmatch(cells[0]) else None
+        row = self._row(line) if self._title and _STEP_CELL.fullmatch(cells[0]) else None
         if row is None:
             self._other_lines += 1
             if self._other_lines > MAX_OTHER_LINES or all(
                 _value(each) is not None for each in cells
             ):
-                self._columns = []
+                self._title = ""
             return False
         self._other_lines = 0
         for name, cell in row.items():
@@ -209,6 +222,8 @@ class PrintedMetrics:
 
     def _row(self, line: str) -> dict[str, str] | None:
         """Return the cells of the metrics of a row, or None if the line is no row of the table."""
+        if not self._columns:
+            self._columns = [(m[0], m.start()) for m in re.finditer(r"\S+", self._title)]
         cells = {m.start(): m[0] for m in re.finditer(r"\S+", line)}
         starts = [start for _, start in self._columns]
         if len(cells) == len(starts):  # fastai aligns them in another way than the titles
@@ -275,6 +290,7 @@ def _may_matter(text: str, wanted: Iterable[str] = ()) -> bool:
     return any(hint in lower for hint in _HINTS) or any(name in lower for name in wanted)
 
 
+@functools.lru_cache(maxsize=1000)  # scripts print the same words again and again
 def _is_metric(token: str) -> bool:
     """Return True for `loss`, `val_loss`, `validation/main/accuracy`, `acc@1`; not `loss_scale`."""
     parts = re.split(r"[/_.@-]|(?<=[a-z])(?=[A-Z])", token)
@@ -284,4 +300,4 @@ def _is_metric(token: str) -> bool:
 
 
 def _value(text: str) -> float | None:
-    return float(text) if re.fullmatch(_NUMBER, text) else None
+    return float(text) if _VALUE.fullmatch(text) else None

@@ -162,6 +162,25 @@ def test_many_long_lines_are_searched_in_linear_time(
     assert read("loss: 0.1\n" + line * 500 + "\nnll: 0.5\n")[-1] == ("nll", 0.5, 1)
 
 
+def test_line_without_a_number_is_not_searched_for_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = LineQueue()
+    printed = PrintedMetrics(MetricLog(1, queue), is_on=True)
+    with monkeypatch.context() as searches:
+        for name in ("_BAR", "_EPOCH_ALONE", "_PAIR", "_IN_PHASE"):
+            searches.setattr(printed_module, name, None)
+        printed.feed(b"epoch loss\nepoch of little loss\nthe loss falls\nstep loss\n" * 3)
+    printed.feed(b"1 0.5\n")
+    [found] = [json.loads(line) for line in queue.peek().splitlines()]
+    assert (found["name"], found["value"], found["step"]) == ("loss", 0.5, 1)
+
+
+@pytest.mark.parametrize("line", ["━━━━", "█", "fast it/s", "slow s/it"])
+def test_line_of_a_bar_without_a_number_does_not_complete_it(line: str) -> None:
+    bar = "1/4 [=>..] loss: 0.9\n", "4/4 [====] loss: 0.5\n"
+    assert read(f"{bar[0]}loss {line}\n{bar[1]}") == [("loss", 0.5, 1)]
+    assert read(f"{bar[0]}loss falls\n{bar[1]}") == [("loss", 0.9, 1), ("loss", 0.5, 2)]
+
+
 def warned(printed: PrintedMetrics, log: MetricLog) -> list[str]:
     warnings: list[str] = []
     log.warn = warnings.append
