@@ -662,6 +662,8 @@ _CODE_OPTION = re.compile(r"-[A-Za-z]*c")  # `sh -c CODE`, `bash -lc CODE`, `pyt
 
 def referenced_variables(command: Sequence[str]) -> list[str]:
     """Return the variables that `expand_variables` looks up, in their order."""
+    if not any("$" in word for word in command):
+        return []
     code = _code_words(command)
     return [
         found[2] or found[3]

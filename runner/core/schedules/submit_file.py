@@ -194,6 +194,8 @@ def edges(file: SubmitFile) -> dict[str, tuple[str, ...]]:
 
 
 def _before(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
+    if not task.after and not task.inputs:
+        return ()
     return tuple(dict.fromkeys([*task.after, *reads(task, file)]))
 
 
@@ -206,11 +208,10 @@ def reads(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
 def must_succeed(name: str, file: SubmitFile) -> tuple[str, ...]:
     """Return the predecessors that must succeed; others may also fail."""
     task = file.tasks[name]
-    needed = reads(task, file)
+    before = _before(task, file)
+    needed = reads(task, file) if before else ()
     return tuple(
-        before
-        for before in _before(task, file)
-        if before in needed or file.tasks[before].on_failure == "block"
+        each for each in before if each in needed or file.tasks[each].on_failure == "block"
     )
 
 

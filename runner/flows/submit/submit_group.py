@@ -131,9 +131,14 @@ def place_group(
     if waiting is not None:
         shared[waiting_blob(group_id)] = waiting.to_bytes()
         shared[template_blob(group_id)] = json.dumps(waiting.common).encode()
+
+    def write(blob: str) -> None:
+        container.create_bytes(blob, shared[blob], "application/json")
+
     try:
-        for blob, content in shared.items():
-            container.create_bytes(blob, content, "application/json")
+        first, *others = shared
+        write(first)  # `finish_interrupted` reads it to cancel the trials that wait
+        in_parallel(write, others)
         in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)
         add()
         # Not earlier, because an empty job would complete at once.
