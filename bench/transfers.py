@@ -26,7 +26,7 @@ from runner.flows.data.stores import open_store
 from runner.flows.data.transfer import get_files, plan_get, plan_put, put_files
 
 ROUNDS = 3
-CONCURRENCY = (1, 4, 8, 16)
+CONCURRENCY = (1, 4, 16)
 FINALISTS = 2  # are measured again, so that noise does not hide the best concurrency of the SDK
 MIB = 1024 * 1024
 WORKLOADS = {"one file of 96 MiB": (1, 96 * MIB), "300 files of 64 KiB": (300, 64 * 1024)}
