@@ -6,10 +6,28 @@ import re
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from infra.config.pool import (
+    BlobMount,
+    FilesMount,
+    ImageChoice,
+    NfsMount,
+    OfficeHours,
+    PoolConfig,
+    Scenario,
+)
+from infra.config.stack import (
+    BudgetConfig,
+    ImageConfig,
+    NetworkConfig,
+    ObservabilityConfig,
+    OperatorConfig,
+    StackConfig,
+    StorageConfig,
+)
 from infra.config.stack_file import load_stack_config
 from infra.planning.pool_plan import BATCH_API, plan_pools
 from runner.core.pricing.prices import load_price_table
@@ -90,6 +108,22 @@ def test_pools_of_the_guide_can_be_declared_with_known_prices(tmp_path: Path) ->
     assert [each.pool.id for each in found] == ["t4", "sure"]
     for each in found:
         assert prices.find(each.machine.vm_size, config.location, spot=False)
+
+
+def test_guide_lists_every_key_of_the_configuration() -> None:
+    """Keys of the stack, of a pool, and of their sections; mounts say `kind` in an example."""
+    _, _, keys = _GUIDE.read_text(encoding="utf-8").partition("\n## Keys of Pulumi.STACK.yaml\n")
+    page = keys.partition("\n## ")[0]
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", page))))
+    given = {"stack", "location", "subscription_id"}  # the file's name, and keys of the provider
+    sections = (
+        *(StackConfig, PoolConfig, StorageConfig, NetworkConfig, ImageConfig, BudgetConfig),
+        *(ObservabilityConfig, OperatorConfig, OfficeHours, ImageChoice),
+        *(BlobMount, FilesMount, NfsMount),
+    )
+    keys_of = {key for section in sections for key in section.model_fields}
+    assert keys_of - given - named == set()
+    assert set(get_args(Scenario)) <= named
 
 
 def test_dev_stack_can_be_declared_with_known_prices_at_its_example_location() -> None:
