@@ -57,7 +57,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
         "--log-format",
         choices=("text", "json"),
         default="text",
-        help="format of the log; json is one object a line",
+        help="format of the log; json writes one object per line",
     )
     group.add_argument(
         "--log-level",
@@ -69,18 +69,25 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
         "--time-scale", type=_positive, default=1.0, metavar="N",
         help="seconds of the emulator's clock per second",
     )  # fmt: skip
-    group.add_argument("--seed", type=int, help="seed of ids and evictions")
+    group.add_argument("--seed", type=int, help="seed of IDs and evictions")
 
 
 def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     group.add_argument("--account", required=True, help="name of the Batch account")
     group.add_argument("--key", help="account key, base64; prefer BATCH_EMULATOR_KEY")
-    group.add_argument("--dedicated-core-quota", type=int, help="most cores of all dedicated nodes")
-    group.add_argument("--spot-core-quota", type=int, help="most cores of all spot nodes")
-    group.add_argument("--pool-quota", type=_quota, metavar="N", help="most pools")
     group.add_argument(
-        "--active-job-quota", type=_quota, metavar="N", help="most active jobs and job schedules"
-    )
+        "--dedicated-core-quota", type=int, metavar="N",
+        help="maximum number of cores of all dedicated nodes",
+    )  # fmt: skip
+    group.add_argument(
+        "--spot-core-quota", type=int, metavar="N",
+        help="maximum number of cores of all spot nodes",
+    )  # fmt: skip
+    group.add_argument("--pool-quota", type=_quota, metavar="N", help="maximum number of pools")
+    group.add_argument(
+        "--active-job-quota", type=_quota, metavar="N",
+        help="maximum number of active jobs and job schedules",
+    )  # fmt: skip
     group.add_argument(
         "--vm-size", action="append", default=[], metavar="NAME",
         help="accept this VM size in addition to those of Azure (repeatable)",
@@ -98,7 +105,8 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
         "--autoscale-dialect",
         choices=sorted(DIALECTS),
         default="default",
-        help="reading of formulas where the sources on them disagree",
+        help="formulas to accept where the sources on the language disagree: strict accepts the "
+        "fewest, lenient the most",
     )
     group.add_argument(
         "--blob-endpoint",
@@ -125,17 +133,17 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
         action="append",
         default=[],
         metavar="PATTERN",
-        help="variables of this process that tasks inherit besides LANG (repeatable)",
+        help="environment variables that tasks inherit in addition to LANG (repeatable)",
     )
     group.add_argument(
         "--isolation", choices=MODES,
-        help="user runs tasks as another user, which needs root; environment only gives them "
-        "variables and a Python of their own; auto is user where it works; "
+        help="user: run tasks as another user, which needs root; environment: only give them "
+        "their own variables and Python; auto: user where it works; "
         "default: BATCH_EMULATOR_ISOLATION, else auto",
     )  # fmt: skip
     group.add_argument(
         "--azure-names", action="store_true",
-        help="lead Azure's own host names to the local services for tasks; "
+        help="redirect Azure's host names to the local services in tasks; "
         "needs --storage-account with the name of --account, and --blob-endpoint",
     )  # fmt: skip
     group.add_argument(

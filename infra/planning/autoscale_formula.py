@@ -152,7 +152,7 @@ def _one_kind(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequenc
     kind = "spot" if caps.spot else "dedicated"
     hours = pool.office_hours
     return [
-        f"// runner, {pool.scenario}: {kind} nodes for the tasks there are, none without tasks",
+        f"// runner, {pool.scenario}: {kind} nodes for its tasks, none without tasks",
         *_cap("cap", caps.spot or caps.dedicated, end),
         *_demand(pool, target),
         *(_kept(hours) if hours is not None else ()),
@@ -170,8 +170,8 @@ def _fallback(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequenc
     """
     wait = FALLBACK_WAIT_MINUTES
     return [
-        f"// runner, {pool.scenario}: spot nodes for the tasks there are,",
-        f"// dedicated ones for what spot has not brought in {wait} minutes",
+        f"// runner, {pool.scenario}: spot nodes for its tasks, and",
+        f"// dedicated nodes for tasks that have waited for spot nodes for {wait} minutes",
         *_cap("cap", caps.spot, end),
         *_cap("dedicatedCap", caps.dedicated, end),
         *_demand(pool, _SPOT),
