@@ -134,6 +134,24 @@ def test_finish_ships_the_rest_at_once(
     assert service.text(NAME) == "first\nsecond, no newline"
 
 
+def test_backlog_is_shipped_at_once_and_its_last_block_waits_for_more_output(
+    container: ContainerClient,
+    service: FakeBlobs,
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Until,
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(sync_module, "MAX_APPEND_BYTES", 10)
+    monkeypatch.setattr(sync_module, "append_interval_s", lambda n: waits.append(n) or 600.0)
+    append(log, b"123456789\n" * 3 + b"rest\n")
+    shipper = Shipper(FileSource(log), AppendBlob(container, NAME))
+    shipper.start()
+    until(lambda: service.blobs.get(NAME) and service.data(NAME) == log.read_bytes())
+    shipper.finish(timeout_s=120)
+    assert waits == [4]
+
+
 def test_outage_delays_lines_and_loses_none(
     shipper: Shipper,
     service: FakeBlobs,
