@@ -306,6 +306,16 @@ def test_script_failing_by_a_lost_node_counts_as_loss(party: Party, exit_code: i
         assert party.node_group.failed
 
 
+def test_loss_detected_after_the_script_failed_counts_as_its_cause(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    party.assemble()
+    # `check` is called while the primary waits.
+    monkeypatch.setattr(party.node_group, "check", party.connections[2].close)
+    with pytest.raises(NodeLostError):
+        party.node_group.check_results(ScriptResult(1, timed_out=False))
+
+
 def test_script_killed_with_its_node_counts_as_loss(party: Party, until: Until) -> None:
     party.assemble()
     killed = {"step": "command", "code": "CommandFailed", "message": "signal 9", "exit_code": 137}
