@@ -53,11 +53,17 @@ _OPTIONS_ELSEWHERE = {
         "`env` below a task, or below `defaults` for all tasks",
     ),
 }
-# Messages of pydantic about numbers, and their replacements.
-_NUMBERS = (
+# Messages of pydantic about numbers and of Typer about words, and their replacements.
+_MESSAGES_OF_OTHERS = (
     (re.compile(r"Input should be a valid integer, .*"), "expected a whole number such as 3"),
     (re.compile(r"Input should be greater than or equal to (\S+)"), r"the minimum is \1"),
     (re.compile(r"Input should be less than or equal to (\S+)"), r"the maximum is \1"),
+    (re.compile(r"^No such option: "), "unknown option "),
+    (re.compile(r"^No such command "), "unknown command "),
+    (
+        re.compile(r"^Got unexpected extra argument(?:s|\(s\))? \((.+)\)$"),
+        r"unexpected argument: \1",
+    ),
 )
 # Verbs of other programs, and the commands of ours.
 _ELSEWHERE = {
@@ -116,13 +122,14 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
     if not hasattr(err, "format_message"):
         return None
     message = " ".join(str(err.format_message()).replace("Value error, ", "").split())
-    for raw, ours in _NUMBERS:
+    for raw, ours in _MESSAGES_OF_OTHERS:
         message = raw.sub(ours, message)
+    message = message[:1].lower() + message[1:]
     if type(err).__name__ == "NoArgsIsHelpError":  # the help text has been printed
         return RunnerError("R-USAGE", message, fix="add one of the commands above")
-    if words and message.startswith(f"No such command '{words[0]}'") and words[0] in _ELSEWHERE:
+    if words and message.startswith(f"unknown command '{words[0]}'") and words[0] in _ELSEWHERE:
         fix = f"runner {_ELSEWHERE[words[0]]}"
-        return RunnerError("R-USAGE", f"No such command '{words[0]}'", fix=fix)
+        return RunnerError("R-USAGE", f"unknown command '{words[0]}'", fix=fix)
     context = getattr(err, "ctx", None)
     is_noun = bool(words) and words[0] in VERBS and VERBS[words[0]].name.endswith("app")
     named = ["runner", *words[: 1 + is_noun]]  # a missing value of an option has no context

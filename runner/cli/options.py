@@ -312,8 +312,8 @@ EnvOption = Annotated[
     typer.Option(
         "--env",
         metavar="NAME[=VALUE]",
-        help="Variable of the script; without VALUE, that of this machine; can be repeated. "
-        "Not for secrets.",
+        help="Environment variable of the script; without VALUE, its value on this machine; "
+        "can be repeated. Not for secrets.",
         show_default=False,
     ),
 ]

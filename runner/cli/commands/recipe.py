@@ -149,8 +149,8 @@ def _param(param: Param) -> dict[str, Any]:
     if param.choices:
         allowed = ", ".join(str(choice) for choice in param.choices)
     elif param.min is not None or param.max is not None:
-        low = "" if param.min is None else f"{param.min:g}"
-        high = "" if param.max is None else f"{param.max:g}"
+        low = "" if param.min is None else f"{param.min:.15g}"
+        high = "" if param.max is None else f"{param.max:.15g}"
         allowed = f"{low}..{high}"
     return {
         "param": param.name,

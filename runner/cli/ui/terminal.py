@@ -263,7 +263,9 @@ def _text(progress: Progress) -> str:
         count = format_size(progress.total) if progress.state == "end" else count
     else:
         at_end = progress.state == "end"
-        count = f"{progress.total:g}" if at_end else f"{progress.done:g} of {progress.total:g}"
+        count = (
+            f"{progress.total:.15g}" if at_end else f"{progress.done:.15g} of {progress.total:.15g}"
+        )
         unit = progress.unit or ""
         count = f"{count} {unit.removesuffix('s') if progress.total == 1 else unit}".rstrip()
     if progress.unit and progress.unit in message:

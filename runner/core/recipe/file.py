@@ -172,7 +172,7 @@ class ParamFile(StrictModel):
                 f"min and max do not apply to a {self.type}", "remove them, or use choices"
             )
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise keys.key_error(f"min {self.min:g} is above max {self.max:g}", "swap them")
+            raise keys.key_error(f"min {self.min:.15g} is above max {self.max:.15g}", "swap them")
         for value in [*(self.choices or []), *([] if self.default is None else [self.default])]:
             _check_value(self, value)
         return self
@@ -196,11 +196,11 @@ def _check_value(param: ParamFile, value: Scalar) -> None:
         return
     if param.min is not None and value < param.min:
         raise keys.key_error(
-            f"{value!r} is below min {param.min:g}", "use a larger value, or lower `min`"
+            f"{value!r} is below min {param.min:.15g}", "use a larger value, or lower `min`"
         )
     if param.max is not None and value > param.max:
         raise keys.key_error(
-            f"{value!r} is above max {param.max:g}", "use a smaller value, or raise `max`"
+            f"{value!r} is above max {param.max:.15g}", "use a smaller value, or raise `max`"
         )
 
 

@@ -212,7 +212,7 @@ class ExpectedFile(StrictModel):
                 "min and max must be finite numbers", "leave out min or max for an open range"
             )
         if low is not None and high is not None and low > high:
-            raise key_error(f"min {low:g} is above max {high:g}", "swap them")
+            raise key_error(f"min {low:.15g} is above max {high:.15g}", "swap them")
         return self
 
 

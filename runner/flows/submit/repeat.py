@@ -207,7 +207,7 @@ def _not_to_retry(record: RunSpec, state: RunState) -> RunnerError:
         return _goes_on(record, state)
     return RunnerError(
         "R-RETRY-STATE",
-        f"cannot retry {record.run_id}: it is {state.value}",
+        f"cannot retry {record.run_id}: its state is {state.value}",
         why="only failed, cancelled and lost runs can be retried",
         fix=f"run `runner reproduce {record.run_id}` to repeat it and compare the results",
     )

@@ -548,7 +548,7 @@ class Attempt:
         if stalled_s < watch.limit_s:
             return False
         what = "the script" if others is None else "every node"
-        text = f"{what} stopped: no log line, metric or checkpoint for {watch.limit_s:g} s"
+        text = f"{what} stopped: no log line, metric or checkpoint for {watch.limit_s:.15g} s"
         if first and stalled_s < float("inf"):
             text += f"; {first} was the first worker to stop"
         self.events.aside("notice", "failed", text)
@@ -624,7 +624,7 @@ class Attempt:
                 if self._left_s() == LEAST_S:
                     raise _unprepared(
                         "waited for that of another task until the time limit of "
-                        f"{self._spec.timeout_s:g} s"
+                        f"{self._spec.timeout_s:.15g} s"
                     )
 
             with node_lock(preparation.lock, while_waiting):
@@ -650,7 +650,7 @@ class Attempt:
                 others.check_results(ended)
             raise EvictedError
         if ended.timed_out:
-            raise _unprepared(f"was stopped after the time limit of {self._spec.timeout_s:g} s")
+            raise _unprepared(f"was stopped after the time limit of {self._spec.timeout_s:.15g} s")
         if ended.exit_code:
             raise _unprepared(f"exited with code {ended.exit_code}")
 
@@ -858,7 +858,7 @@ class Attempt:
             raise StageFailedError(
                 command.COMMAND_STAGE,
                 "Timeout",
-                f"{shown} was stopped after its time limit of {self._spec.timeout_s:g} s"
+                f"{shown} was stopped after its time limit of {self._spec.timeout_s:.15g} s"
                 + (f", of which `prepare` took {used_s} s" if used_s else ""),
                 command.TIMEOUT_EXIT_CODE,
             )

@@ -167,8 +167,26 @@ def test_command_of_another_program_suggests_ours(
 ) -> None:
     assert main(words) == ExitCode.USAGE
     said = capsys.readouterr().err
-    assert f"No such command '{words[0]}'" in said
+    assert f"error[R-USAGE]: unknown command '{words[0]}'" in said
     assert f"fix: {fix}" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ps", "--nothing"], "unknown option --nothing"),
+        (["models", "foo"], "unknown command 'foo'"),
+        (["show", "a", "b"], "unexpected argument: b"),
+        (["models", "show"], "missing argument 'NAME[@VERSION]'"),
+        (["ps", "--limit"], "option '--limit' requires an argument"),
+        (["ps", "--limit", "0"], "invalid value for '--limit' / '-n': the minimum is 1"),
+    ],
+)
+def test_messages_of_typer_have_the_form_of_errors(
+    words: list[str], message: str, capsys: Capture
+) -> None:
+    assert main(words) == ExitCode.USAGE
+    assert f"error[R-USAGE]: {message}\n" in capsys.readouterr().err
 
 
 def test_training_a_file_of_tasks_suggests_submit(tmp_path: Path, capsys: Capture) -> None:

@@ -32,7 +32,7 @@ ScaledPoolOption = Annotated[
     str | None,
     typer.Option(
         "--pool",
-        help="Pool to evaluate the formula on.",
+        help="Pool of the formula and its samples.",
         show_default="the only pool with a formula",
         autocompletion=complete_pool,
     ),

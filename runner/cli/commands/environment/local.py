@@ -22,27 +22,30 @@ app = typer.Typer(help="Start, stop and inspect the local Azure Batch and Azure 
 @app.command()
 def up(
     nodes: Annotated[
-        int | None, typer.Option(help="Number of nodes.", show_default="as before, at first 1")
+        int | None, typer.Option(help="Number of nodes.", show_default="as before; initially 1")
     ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
-            help="Task slots per node.", show_default="as before, at first half of the cores"
+            help="Task slots per node.", show_default="as before; initially half of the cores"
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Port of the Batch emulator.", show_default="as before, at first free"),
+        typer.Option(
+            help="Port of the Batch emulator.", show_default="as before; initially a free one"
+        ),
     ] = None,
     blob_port: Annotated[
-        int | None, typer.Option(help="Port of Azurite.", show_default="as before, at first free")
+        int | None,
+        typer.Option(help="Port of Azurite.", show_default="as before; initially a free one"),
     ] = None,
     azure_names: Annotated[
         bool | None,
         typer.Option(
             "--azure-names/--no-azure-names",
             help="Redirect Azure's host names to the local services in tasks.",
-            show_default="as before, at first no",
+            show_default="as before; initially no",
         ),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,

@@ -49,7 +49,7 @@ def logs(
         typer.Option(
             "--experiment",
             "-e",
-            help="The logs of all runs of this experiment, the oldest first.",
+            help="Print the logs of all runs of this experiment, oldest first.",
             show_default=False,
         ),
     ] = None,

@@ -38,7 +38,8 @@ CompareOption = Annotated[
     ),
 ]
 LastOption = Annotated[
-    int | None, typer.Option("--last", min=1, help="Print the values of this many last steps.")
+    int | None,
+    typer.Option("--last", min=1, metavar="N", help="Print the values of the last N steps."),
 ]
 PlotOption = Annotated[
     Path | None,

@@ -85,6 +85,10 @@ def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
         ("params:\n  e: {help: no type}\n", 2, "params.e.type", "missing"),
         ("params:\n  e: {type: int, default: 2.5}\n", 2, "params.e", "not of type int"),
         ("params:\n  e: {type: int, default: 3, max: 2}\n", 2, "params.e", "above max 2"),
+        (
+            "params:\n  e: {type: int, default: 4294967296, max: 4294967295}\n",
+            *(2, "params.e", "4294967296 is above max 4294967295"),
+        ),
         ("params:\n  e: {type: int, min: 3, max: 2}\n", 2, "params.e", "min 3 is above max 2"),
         ("params:\n  e: {type: str, default: c, choices: [a, b]}\n", 2, "params.e", "choices"),
         ("params:\n  e: .inf\n", 2, "params.e", "finite"),
