@@ -326,6 +326,17 @@ def test_script_killed_with_its_node_counts_as_loss(party: Party, until: Until) 
         party.node_group.check_results(ScriptResult(143, timed_out=False, stopped=True))
 
 
+def test_command_of_mpirun_starts_on_the_node_that_it_names(party: Party, until: Until) -> None:
+    party.assemble()
+    assert party.node_group.launch("127.0.0.3", "orted-1", "orted --hnp")
+    order = party.connections[2].receive() or {}
+    assert (order["order"], order["name"], order["command"]) == ("launch", "orted-1", "orted --hnp")
+    assert not party.node_group.launch("127.0.0.9", "orted-2", "orted --hnp")
+    party.connections[2].close()
+    until(lambda: party.node_group.failed)
+    assert not party.node_group.launch("127.0.0.3", "orted-3", "orted --hnp")
+
+
 def test_earliest_failure_is_named(hasty: Party, until: Until) -> None:
     hasty.assemble()
     before = ScriptResult(1, timed_out=False)
