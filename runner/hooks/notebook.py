@@ -285,7 +285,7 @@ def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noq
     try:
         papermill.execute_notebook(
             str(notebook), f"{_SCHEME}{output}", parameters=params, engine_name="runner",
-            kernel_name=KERNEL, progress_bar=False, autosave_cell_every=0,
+            kernel_name=KERNEL, language="python", progress_bar=False, autosave_cell_every=0,
             cwd=str(notebook.parent),
         )  # fmt: skip
     except papermill.PapermillExecutionError as err:

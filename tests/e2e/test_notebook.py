@@ -138,6 +138,15 @@ def test_failing_cell_is_named_and_the_partial_notebook_is_stored(cli: Cli, tmp_
     assert f"runner logs {run_id}" in cut
 
 
+def test_notebook_that_names_no_language_runs_with_its_parameters(cli: Cli, tmp_path: Path) -> None:
+    """Programs write such notebooks, and editors before a kernel is chosen."""
+    path = write_notebook(tmp_path / "train.ipynb", "N = 1", "print(N * 'x')")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "metadata": {}}))
+    run_id = cli.json("train", path, "--set", "N=3", "-d")["run_id"]
+    assert show_ended(cli, run_id)["state"] == "succeeded"
+    assert executed(cli, run_id)[-1] == "xxx\n"
+
+
 @pytest.mark.feature(50)
 def test_notebook_can_be_swept_over_its_parameters(cli: Cli, tmp_path: Path) -> None:
     write_notebook(tmp_path / "train.ipynb", "EPOCHS = 1\nLR = 0.1\nPAUSE_S = 0.0", TRAIN)

@@ -852,7 +852,7 @@ class Attempt:
         )  # fmt: skip
 
     def _check_end(self, ended: command.ScriptResult) -> None:
-        shown = shlex.join(self._spec.command[:2])
+        shown = shlex.join(self._spec.command[: 3 if self._spec.command[1:2] == ("-m",) else 2])
         used_s = round(self.events.stages_s.get(PREPARE_STAGE, 0.0))
         if ended.timed_out:
             raise StageFailedError(

@@ -170,6 +170,12 @@ def test_failed_script_fails_the_run_with_its_exit_code(task: Task) -> None:
     assert "the reason" in task.output
 
 
+def test_failed_module_is_named(task: Task) -> None:
+    task.submit("raise SystemExit(3)", command=["python", "-m", "train", "--epochs", "3"])
+    assert task.run() == 3
+    assert task.json("result.json")["message"] == "python -m train exited with code 3"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "hint"),
