@@ -19,11 +19,11 @@ from tools.emulator_coverage_notes import AREAS, Area, AreaKind
 _FILES_HEAD = """\
 ## Azure Files
 
-Served on a port of its own where `--storage-account` names an account: {done} of {all} operations
-of the Files service's OpenAPI description, path-style (`http://127.0.0.1:PORT/ACCOUNT/SHARE/...`),
-any `x-ms-version`. Authorized are the shared key, account SAS and service SAS of shares and files.
-A share is a folder of the data dir (`shares/SHARE`), a file is a file: mounts and REST show the
-same. The others answer `501 NotImplemented` with their name.
+With `--storage-account`, a port of its own serves {done} of {all} operations of the Files service's
+OpenAPI description, path-style (`http://127.0.0.1:PORT/ACCOUNT/SHARE/...`), with any
+`x-ms-version`. The others answer `501 NotImplemented` with their name. Clients sign in with the
+shared key, an account SAS, or a service SAS of a share or file. A share is a folder of the data dir
+(`shares/SHARE`) and a file is a file of it, so mounts and REST show the same.
 
 | operation | request | |
 |---|---|---|"""
@@ -36,13 +36,13 @@ _FILES_REFUSED = (
 )
 _FILES_WITHOUT_EFFECT = (
     "metrics, CORS and protocol settings of the service; access tiers",
-    "security descriptors: kept and given back by key, checked by nobody",
-    "attributes but ReadOnly, which holds against REST and not against mounts",
+    "security descriptors: stored and returned by key, never checked",
+    "attributes except ReadOnly, which applies to REST and not to mounts",
 )
 _FILES_NOTES = (
     (
-        "Metadata and attributes lie in `files.sqlite` and belong to the inode: a file that is "
-        "replaced through a mount has none, one that is renamed there loses them."
+        "Metadata and attributes are stored in `files.sqlite` by inode: a file that is replaced or "
+        "renamed through a mount loses them."
     ),
     "Symbolic links, pipes and sockets that a task makes are not seen and never followed.",
     "Names of metadata come back in lower case.",
@@ -51,12 +51,12 @@ _FILES_NOTES = (
         "The quota counts sizes of files, holes included, and binds REST only; the figure may be "
         "seconds old."
     ),
-    "A copy is done when it is answered; its file is a new one with another id.",
-    "A share that is deleted is gone at once and its name free.",
-    "A folder that is put beside the shares by hand is a share after the next start.",
+    "A copy is complete when its request is answered; its file is a new one with another ID.",
+    "A deleted share is gone at once, and its name can be used again.",
+    "A folder that somebody creates beside the shares is a share after the next start.",
     (
-        "A directory where a file is asked for, and the reverse, is `ResourceNotFound` to who "
-        "reads and `ResourceTypeMismatch` to who creates."
+        "A request for a file that is a directory, or the reverse, gets `ResourceNotFound` if it "
+        "reads and `ResourceTypeMismatch` if it creates."
     ),
     "Conditional headers, which the service does not document, are `ConditionHeadersNotSupported`.",
     "Names that take more than 255 bytes are refused, whatever their characters.",
@@ -72,7 +72,7 @@ def _files_section() -> Iterator[str]:
         yield f"| {route.operation} | `{route.request}` | {state} |"
     for title, lines in (
         ("Refused with 501", _FILES_REFUSED),
-        ("Kept without effect", _FILES_WITHOUT_EFFECT),
+        ("Stored without effect", _FILES_WITHOUT_EFFECT),
         ("Our choices", _FILES_NOTES),
     ):
         yield f"\n{title}:\n"
@@ -86,11 +86,12 @@ _HEAD = """\
 # What the emulator covers
 
 Names are those of the service's OpenAPI description; {done} of {all} operations are implemented.
-What is not emulated answers `501 NotImplemented` with its name, never a silent success.
-Any `api-version` from 2018-03-01 on is accepted. What an operation does is what the service
-documents, except where the last column names an area below: there the documentation says two
-things, the service was seen to do it, or all sources are silent and the choice is ours; each row
-says which.
+All others answer `501 NotImplemented` with their name, never a silent success. Any `api-version`
+from 2018-03-01 on is accepted.
+
+Operations do what the service documents. The last column links to areas in which the documentation
+does not decide. Each row there says what the emulator does, and why: the documentation says two
+things, the service was observed to do it, or no source mentions it and the choice is ours.
 """
 
 _REFUSED = (
@@ -103,9 +104,9 @@ _REFUSED = (
 )
 
 _WITHOUT_EFFECT = (
-    ("userIdentity, userAccounts", "everything runs as the user who started the emulator"),
+    ("userIdentity, userAccounts", "`--isolation` decides; only `elevationLevel` has an effect"),
     ("imageReference and disks", "a node is a folder of this machine, whatever its image"),
-    ("networkConfiguration, identity, resourceTags", "kept and given back"),
+    ("networkConfiguration, identity, resourceTags", "stored and returned"),
     (
         "mountOptions, blobfuseOptions",
         "a mount is a folder; only read-only containers stay so; blobfuse2 has its options",
@@ -153,7 +154,7 @@ def _properties() -> Iterator[str]:
     yield "## Properties that are refused with 501\n\n| in | properties |\n|---|---|"
     for where, names in _REFUSED:
         yield f"| {where} | {', '.join(names)} |"
-    yield "\n## Properties that are kept and have no effect\n\n| properties | because |\n|---|---|"
+    yield "\n## Properties that are stored without effect\n\n| properties | because |\n|---|---|"
     for names, why in _WITHOUT_EFFECT:
         yield f"| {names} | {why} |"
     yield ""

@@ -19,6 +19,9 @@ _WHOLE = "*"
 
 # type -> the properties that have an effect, or all
 ACTING: Mapping[str, str] = {
+    "AutoUserSpecification": "elevationLevel",
+    "UserAccount": "name elevationLevel",
+    "UserIdentity": "username autoUser",
     **dict.fromkeys(
         (
             "AffinityInformation",
@@ -150,7 +153,7 @@ ACTING: Mapping[str, str] = {
 }
 
 _DISKS = "a node is a folder of this machine, with the disk and the image of this machine"
-_USERS = "the emulator decides as which user of this machine a task runs"
+_USERS = "the emulator chooses the user of a task; only `elevationLevel` has an effect"
 _NETWORK = "nodes have loopback addresses; there is no virtual network"
 _UPGRADES = "nodes are never upgraded"
 _EXTENSIONS = "shown as provisioned, never run"
@@ -236,7 +239,7 @@ STORED: Mapping[str, tuple[str, str]] = {
     ),
     "JobReleaseTask": (
         "userIdentity retentionTime",
-        f"of the user: {_USERS}; of the time: the directory stays as long as its job and node",
+        f"userIdentity: {_USERS}; retentionTime: the directory stays as long as its job and node",
     ),
     "TaskSchedulingPolicy": ("jobDefaultOrder", "tasks start in the order in which they came"),
 }
@@ -287,8 +290,8 @@ _HEAD = """\
 
 Every property that any api-version since 2018-03-01 knows, by type. A body with any other one is
 refused: 400 `InvalidRequestBody`. *acts*: the emulator does what the service documents. *stored*:
-checked, kept and shown again (secrets never are), without effect. *refused*: answered with the
-code. A property is known from the api-version in *since* on and until before the one in *until*.
+checked, and returned by later requests (except secrets), without effect. *refused*: answered with
+the code. *since* is the first api-version that knows a property, *until* the first that does not.
 
 | operation | body |
 |---|---|"""
