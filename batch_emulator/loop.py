@@ -265,7 +265,7 @@ class Loop:
         try:
             await self._load_body_when_possible(execution)
             _require_wanted(execution)
-            eviction.rehearse(self.account, execution, self.clock.now())
+            eviction.schedule_planned_eviction(self.account, execution, self.clock.now())
             self.wake()
             launch = self.node_setup.around(self.launches.of(execution, self.clock.now()))
             outcome = await self.executor.run(

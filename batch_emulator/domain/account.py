@@ -83,7 +83,7 @@ class Events:
         return (event for event in self._kept if event.number > number)
 
 
-LOG_FIELDS = "fields"  # log.debug(..., extra={FIELDS: {...}}): fields of the JSON log
+LOG_FIELDS = "fields"  # the key of `extra` whose values become fields of the JSON log
 
 
 _ADDRESSES = 256 * 254  # 127.N.0.1 to 127.N.253.255, the second number being the emulator's
@@ -289,7 +289,7 @@ class Account:
         self.addresses = LoopbackAddresses(network)
         self.random = random.Random(self.limits.seed)  # noqa: S311 - ids and evictions, no secrets
         self._root = self.random.getrandbits(64)
-        # set by who stores packages and certificates; raises Fault for a pool with unknown ones
+        # set by the store of packages and certificates; raises Fault if a pool names unknown ones
         self.check_references: Callable[[Json], None] = lambda _pool: None
         self.dirty_pools: dict[str, Pool] = {}
         self.dirty_jobs: dict[str, Job] = {}
@@ -300,7 +300,7 @@ class Account:
         self._etag = 0
 
     def next_order(self) -> int:
-        """Return a number larger than all before, also across restarts once the store was read."""
+        """Return a number larger than all earlier ones, including those before a restart."""
         self._order += 1
         return self._order
 
@@ -314,7 +314,7 @@ class Account:
             self.random = random.Random(self.chance("restart", now.isoformat()))  # noqa: S311
 
     def chance(self, *words: str) -> int:
-        """Return the key of the draws for one purpose: with a seed they are always the same."""
+        """Return the key of the random draws for one purpose; with a seed it is always the same."""
         return chance_key(self._root, *words)
 
     def restore_counters(self, order: int, etag: int) -> None:
@@ -387,13 +387,14 @@ class Account:
         self.dirty_pools.clear()
         self.dirty_schedules.clear()
 
-    def at(self, due: datetime, entity: Timed) -> None:
+    def set_timer(self, due: datetime, entity: Timed) -> None:
         """Let the scheduler read the entity at `due`."""
         heapq.heappush(self.timers, (due, self.next_order(), entity))
 
     def due(self, now: datetime) -> Iterator[Timed]:
-        """Yield the entities whose time has come, in no order. Changes nothing, costs only what is
-        due.
+        """Yield the entities that are due, in no order, without a change.
+
+        The cost is proportional to their number, not to the number of timers.
         """
         waiting = [0]
         while waiting:

@@ -4,9 +4,8 @@ In Azure the resource manager creates applications; here the admin API does, and
 plane lists them. A package is a zip file; nothing reads it before a node unpacks it, as in
 the service.
 
-Clients up to 2024-02-01 have certificates. A PKCS#12 reader alone could check that a PFX has
-the thumbprint that the client sends, or read its public part, so the first is not checked and
-the second not shown [S].
+API versions up to 2024-02-01 have certificates. The emulator has no PKCS#12 reader, so it does not
+check that a PFX has the thumbprint that the client sends, and does not show its public part [S].
 """
 
 from __future__ import annotations
@@ -73,8 +72,9 @@ class Application:
 
 
 class Applications:
-    """Find, store and delete packages below one folder. Each change is on disk when its method
-    returns.
+    """The applications of the account and their packages, in one folder.
+
+    A change is on disk when its method returns.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -82,7 +82,7 @@ class Applications:
         self._by_key: dict[str, Application] = {}
         shutil.rmtree(folder / _INCOMING, ignore_errors=True)
         for record in sorted(folder.glob(f"*/{_RECORD}")):
-            application = _application(json.loads(record.read_text()), record.parent)
+            application = _to_application(json.loads(record.read_text()), record.parent)
             self._by_key[key_of(application.id)] = application
 
     def sorted(self) -> Iterator[tuple[str, Application]]:
@@ -125,7 +125,9 @@ class Applications:
 
     def change(self, application_id: str, body: Json) -> Application:
         """Create an application, or change its name, default version and `allowUpdates`."""
-        application = self._by_key.get(key_of(application_id)) or Application(_id(application_id))
+        application = self._by_key.get(key_of(application_id)) or Application(
+            _checked_id(application_id)
+        )
         default: Any = body.get("defaultVersion", application.default_version)
         if default and key_of(str(default)) not in application.versions:
             raise bad_property("defaultVersion", default, "the application has no such version")
@@ -139,18 +141,20 @@ class Applications:
         self, application_id: str, version: str, chunks: AsyncIterator[bytes], now: datetime
     ) -> Package:
         """Store or replace a package, and create its application if needed. Raises Fault."""
-        application = self._by_key.get(key_of(application_id)) or Application(_id(application_id))
+        application = self._by_key.get(key_of(application_id)) or Application(
+            _checked_id(application_id)
+        )
         if not _VERSION.fullmatch(version):
             raise bad_property("version", version, "1 to 64 letters, digits, '-', '_' and '.'")
-        _refuse_fixed(application, version)
+        _require_updatable(application, version)
         incoming = self._folder / _INCOMING / uuid4().hex
         incoming.parent.mkdir(parents=True, exist_ok=True)
         try:
             await _write(incoming, chunks)
             # meanwhile somebody may have deleted it, or stored the same version
             known = self._by_key.get(key_of(application_id))
-            application = known or Application(_id(application_id))
-            _refuse_fixed(application, version)
+            application = known or Application(_checked_id(application_id))
+            _require_updatable(application, version)
             return self._put(application, version, incoming, now)
         finally:
             incoming.unlink(missing_ok=True)
@@ -161,7 +165,7 @@ class Applications:
         key = key_of(version)
         old = application.versions.get(key)
         revision = 0 if old is None else old.revision + 1
-        target = self._home(application) / _zip_name(key, revision)
+        target = self._folder_of(application) / _zip_name(key, revision)
         target.parent.mkdir(parents=True, exist_ok=True)
         zip_file.rename(target)
         package = Package(application.id, version, now, revision, target)
@@ -175,22 +179,22 @@ class Applications:
         """Delete a version, or (None) the application. Raises Fault."""
         application = self.require(application_id)
         if version is None:
-            _refuse_fixed(application, *application.versions)
+            _require_updatable(application, *application.versions)
             del self._by_key[key_of(application.id)]
-            (self._home(application) / _RECORD).unlink()
-            shutil.rmtree(self._home(application), ignore_errors=True)
+            (self._folder_of(application) / _RECORD).unlink()
+            shutil.rmtree(self._folder_of(application), ignore_errors=True)
             return
         package = application.versions.get(key_of(version))
         if package is None:
             raise Fault("ResourceNotFound")
-        _refuse_fixed(application, version)
+        _require_updatable(application, version)
         del application.versions[key_of(version)]
         if key_of(application.default_version or "") == key_of(version):
             application.default_version = None  # docs
         self._save(application)
         package.zip.unlink(missing_ok=True)
 
-    def _home(self, application: Application) -> Path:
+    def _folder_of(self, application: Application) -> Path:
         return self._folder / key_of(application.id)
 
     def _save(self, application: Application) -> None:
@@ -204,7 +208,7 @@ class Applications:
                 for one in application.versions.values()
             ],
         }
-        home = self._home(application)
+        home = self._folder_of(application)
         home.mkdir(parents=True, exist_ok=True)
         new = home / f"{_RECORD}.new"
         with new.open("w") as file:
@@ -226,13 +230,13 @@ def reference_text(reference: Mapping[str, Any]) -> str:
     return f"{short_id(reference)}:{version}" if version else short_id(reference)
 
 
-def _id(application_id: str) -> str:
+def _checked_id(application_id: str) -> str:
     if not _ID.fullmatch(application_id):
         raise bad_property("id", application_id, "1 to 64 letters, digits, '-' and '_'")
     return application_id
 
 
-def _refuse_fixed(application: Application, *versions: str) -> None:
+def _require_updatable(application: Application, *versions: str) -> None:
     known = any(key_of(version) in application.versions for version in versions)
     if known and not application.allow_updates:
         raise Fault("OperationInvalidForCurrentState", {"Reason": "allowUpdates is false"})
@@ -242,7 +246,7 @@ def _zip_name(key: str, revision: int) -> str:
     return f"v-{key}-{revision}.zip"
 
 
-def _application(record: Json, home: Path) -> Application:
+def _to_application(record: Json, home: Path) -> Application:
     application = Application(
         record["id"], record["displayName"], record["defaultVersion"], record["allowUpdates"]
     )
@@ -269,7 +273,7 @@ async def _write(target: Path, chunks: AsyncIterator[bytes]) -> None:
 _MAX_BYTES = 10 * 1024  # docs
 _THUMBPRINT = re.compile(r"[0-9A-Fa-f]{1,40}")
 _PATH = re.compile(r"thumbprintalgorithm=([^,]*),thumbprint=([^,]*)", re.IGNORECASE)
-_IN_USE = 100  # docs: about the first hundred are named
+_MAX_NAMED_POOLS = 100  # docs: about the first hundred pools that use a certificate
 
 
 class Certificates:
@@ -316,20 +320,20 @@ class Certificates:
         return found
 
     def delete(self, record: Json, pools: Iterable[Pool], now: datetime) -> None:
-        """Delete it at once, or move it to `deletefailed` if pools use it (docs)."""
+        """Delete a certificate, or set it to `deletefailed` if pools use it (docs)."""
         users = [pool.id for pool in pools if record["thumbprint"] in _used_by(pool.spec)]
         if users:
-            _move(record, "deletefailed", now)
-            record["pools"] = users[:_IN_USE]
+            _set_state(record, "deletefailed", now)
+            record["pools"] = users[:_MAX_NAMED_POOLS]
         else:
             del self._by_thumbprint[record["thumbprint"]]
         self._save()
 
     def cancel_deletion(self, record: Json, now: datetime) -> None:
-        """Make it active again after a deletion that failed. Raises Fault."""
+        """Make a certificate active again whose deletion failed. Raises Fault."""
         if record["state"] != "deletefailed":
             raise Fault("CertificateStateActive")
-        _move(record, "active", now)
+        _set_state(record, "active", now)
         record.pop("pools", None)
         self._save()
 
@@ -348,7 +352,7 @@ class Certificates:
         """
         for reference in references:
             record = self._by_thumbprint.get(thumbprint_of(reference))
-            visible = reference.get("visibility") or [who]  # [S]: to all when nothing is said
+            visible = reference.get("visibility") or [who]  # [S]: to both if absent
             if record is None or who not in [str(one).lower() for one in visible]:
                 continue
             folder.mkdir(parents=True, exist_ok=True)
@@ -414,16 +418,16 @@ def _check_data(body: Json, thumbprint: str) -> None:
     try:
         data = base64.b64decode(body["data"], validate=True)
     except (binascii.Error, ValueError, TypeError) as err:
-        reason = "The specified data is an invalid format for a certificate"  # seen so
+        reason = "The specified data is an invalid format for a certificate"  # the service's text
         raise bad_property("data", "", reason) from err
     if len(data) > _MAX_BYTES:
         raise bad_property("data", "", f"at most {_MAX_BYTES} bytes")
     digest = hashlib.sha1(data, usedforsecurity=False).hexdigest()
     if body["certificateFormat"] == "cer" and digest != thumbprint:
-        raise bad_property("thumbprint", thumbprint, "it is not that of the data")
+        raise bad_property("thumbprint", thumbprint, "it is not the thumbprint of the data")
 
 
-def _move(record: Json, state: str, now: datetime) -> None:
+def _set_state(record: Json, state: str, now: datetime) -> None:
     record["previous"], record["previous_time"] = record["state"], record["time"]
     record["state"], record["time"] = state, time_text(now)
 

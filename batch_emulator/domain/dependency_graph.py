@@ -74,30 +74,30 @@ class IntegerRanges:
 
 
 @dataclass(slots=True, eq=False)
-class _RangeGroup:
+class _TaskGroup:
     """Tasks with exactly the same dependencies."""
 
     needs: TaskDependencies
     tasks: dict[str, None] = field(default_factory=dict[str, None])
-    watched: str | int | None = None  # None while it is to be looked at again
+    watched: str | int | None = None  # the parent that it waits for; None: to be checked
 
 
 class DependencyGraph:
-    """The waiting tasks of a job, and the tasks that satisfy dependencies."""
+    """The tasks of a job that wait for others, and the tasks that satisfy dependencies."""
 
     def __init__(self) -> None:
         self._satisfied: set[str] = set()
         self._numbers = IntegerRanges()
-        self._groups: dict[TaskDependencies, _RangeGroup] = {}
-        self._group_of: dict[str, _RangeGroup] = {}
-        self._watching: dict[str | int, dict[_RangeGroup, None]] = {}
-        self._stirred: dict[_RangeGroup, None] = {}  # what they watched has come
-        self._random = random.Random(0)  # noqa: S311 - what is picked first decides nothing
+        self._groups: dict[TaskDependencies, _TaskGroup] = {}
+        self._group_of: dict[str, _TaskGroup] = {}
+        self._watching: dict[str | int, dict[_TaskGroup, None]] = {}
+        self._unchecked: dict[_TaskGroup, None] = {}  # their parent is satisfied
+        self._random = random.Random(0)  # noqa: S311 - the choice does not change results
 
     @property
-    def stirred(self) -> bool:
+    def has_unchecked(self) -> bool:
         """Return True if `free` has something to check."""
-        return bool(self._stirred)
+        return bool(self._unchecked)
 
     @property
     def waiting(self) -> int:
@@ -111,7 +111,7 @@ class DependencyGraph:
             unmet = self._unmet(needs)
             if unmet is None:
                 return False
-            group = self._groups[needs] = _RangeGroup(needs)
+            group = self._groups[needs] = _TaskGroup(needs)
             self._watch(group, unmet)
         group.tasks[task] = None
         self._group_of[task] = group
@@ -135,16 +135,16 @@ class DependencyGraph:
             groups |= self._watching.pop(number, {})
         for group in groups:
             group.watched = None
-        self._stirred |= groups
+        self._unchecked |= groups
 
     def free(self, limit: int) -> list[str]:
-        """Return tasks that no longer wait, after checking at most so many tasks or groups."""
+        """Return tasks that no longer wait, after checking at most `limit` tasks or groups."""
         freed: list[str] = []
-        while self._stirred and limit > 0:
-            group = next(iter(self._stirred))
+        while self._unchecked and limit > 0:
+            group = next(iter(self._unchecked))
             unmet = self._unmet(group.needs)
             if unmet is not None:
-                del self._stirred[group]
+                del self._unchecked[group]
                 self._watch(group, unmet)
                 limit -= 1
                 continue
@@ -154,14 +154,14 @@ class DependencyGraph:
                 limit -= 1
         return freed
 
-    def _watch(self, group: _RangeGroup, parent: str | int) -> None:
+    def _watch(self, group: _TaskGroup, parent: str | int) -> None:
         group.watched = parent
         self._watching.setdefault(parent, {})[group] = None
 
-    def _drop(self, group: _RangeGroup) -> None:
+    def _drop(self, group: _TaskGroup) -> None:
         del self._groups[group.needs]
         if group.watched is None:
-            del self._stirred[group]
+            del self._unchecked[group]
             return
         watchers = self._watching[group.watched]
         del watchers[group]
@@ -169,7 +169,7 @@ class DependencyGraph:
             del self._watching[group.watched]
 
     def revoke(self, task: str) -> None:
-        """Forget a completed parent that runs again or was deleted: waiting tasks need it anew."""
+        """Forget a completed parent that runs again or was deleted: tasks wait for it again."""
         if task not in self._satisfied:
             return
         self._satisfied.discard(task)
@@ -198,8 +198,9 @@ class DependencyGraph:
 
 
 def _number(task: str) -> int | None:
-    """Return the integer of an id: `4`, `04` and `004` are the same member of a range (docs: task
-    id ranges).
+    """Return the integer of an id, None if it is not one.
+
+    `4`, `04` and `004` are the same member of a range (docs: task id ranges).
     """
     return int(task) if _NUMBER.fullmatch(task) else None
 

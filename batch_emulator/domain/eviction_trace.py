@@ -7,7 +7,7 @@ gives, for a pool, the number of spot nodes to evict or the capacity from then o
     {"time": 300, "pool": "gpus", "capacity": 0, "notice": 0}
 
 `time` counts seconds from the creation of the pool, also across restarts. `pool` is an id; without
-it (or with `*`) the entry holds for every pool. `notice` overrides the notice in seconds. In CSV
+it (or with `*`) the entry applies to every pool. `notice` overrides the notice in seconds. In CSV
 the columns are `time,pool,evict,capacity,notice`; a field may be empty.
 """
 
@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import Any, cast
 
 EVICTIONS_VARIABLE = "BATCH_EMULATOR_EVICTIONS"
-EVICTED_VARIABLE = "BATCH_EMULATOR_EVICTED"  # how many of them came before this attempt
+EVICTED_VARIABLE = "BATCH_EMULATOR_EVICTED"  # the number of these evictions before this attempt
 _MOST_PLANNED = 1000
 _LONGEST_S = 10**9
 _COLUMNS = frozenset(["time", "pool", "evict", "capacity", "notice"])
 
 
 class TraceError(Exception):
-    """A trace cannot be read; the message has the place and the reason."""
+    """A trace cannot be read; the message has the file, the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """At `time_s` after a pool's creation: evict so many nodes, or set the capacity."""
+    """At `time_s` after a pool's creation: evict `evict` nodes, or set the capacity."""
 
     time_s: float
     pool: str = "*"
@@ -43,13 +43,13 @@ class TraceEntry:
     notice_s: float | None = None
 
     def concerns(self, pool_key: str) -> bool:
-        """Return True if the entry holds for the pool."""
+        """Return True if the entry applies to the pool."""
         return self.pool in ("*", pool_key)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedEviction:
-    """An eviction that a task asks for: so long after the start of an attempt; None is default."""
+    """An eviction that a task requests, `after_s` after its start; None is the default."""
 
     after_s: float
     notice_s: float | None = None
@@ -57,13 +57,14 @@ class PlannedEviction:
 
 
 def planned_evictions(body: Mapping[str, Any]) -> list[PlannedEviction]:
-    """Return the evictions that a task asks for in its environment. This variable is ours [S].
+    """Return the evictions that a task requests in its environment. This variable is ours [S].
 
     Its value is a JSON list with an entry `[after, notice, away]` in seconds for each eviction: the
-    node is evicted so long after the start of an attempt. Notice and away may be null or missing.
+    node is evicted `after` seconds after the start of an attempt. Notice and away may be null or
+    missing.
 
     Raises:
-        ValueError: it is no such list.
+        ValueError: the value is not such a list.
     """
     settings = body.get("environmentSettings") or ()
     text = next((s.get("value") for s in settings if s.get("name") == EVICTIONS_VARIABLE), None)
@@ -89,9 +90,14 @@ def _is_time(cell: Any) -> bool:
 
 
 def load_trace(path: Path, *, in_order: bool = False) -> tuple[TraceEntry, ...]:
-    """Return the entries of a trace file, in order of time; `in_order` refuses to sort them.
+    """Return the entries of a trace file, sorted by time.
 
-    Raises TraceError.
+    Args:
+        path: the trace file.
+        in_order: raise TraceError if the entries of the file are not sorted.
+
+    Raises:
+        TraceError: the file cannot be read or is invalid.
     """
     found: list[TraceEntry] = []
     for line, row in read_rows(path):
@@ -144,7 +150,7 @@ def _csv(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _entry(row: dict[str, Any]) -> TraceEntry:
-    _refuse_others(row)
+    _refuse_unknown(row)
     if row.get("time") is None:
         raise ValueError("it has no 'time', in seconds")
     evict, capacity = (_whole(row, name) for name in ("evict", "capacity"))
@@ -157,7 +163,7 @@ def _entry(row: dict[str, Any]) -> TraceEntry:
     return TraceEntry(_seconds(row, "time"), pool.lower(), evict, capacity, notice)
 
 
-def _refuse_others(names: Iterable[str]) -> None:
+def _refuse_unknown(names: Iterable[str]) -> None:
     unknown = sorted(set(names) - _COLUMNS)
     if unknown:
         raise ValueError(f"unknown {', '.join(unknown)}; it may have {', '.join(sorted(_COLUMNS))}")

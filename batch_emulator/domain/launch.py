@@ -1,5 +1,5 @@
-"""The interface of account and executor: launches, and the outcome, failure and resource usage of
-each.
+"""The interface between account and executor: launches, with their outcome, failure and resource
+usage.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class ResourceUsage:
         self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
 
     def record(self) -> list[Any]:
-        """Return the form that is stored."""
+        """Return the usage as the list that is stored."""
         times = (self.user_s, self.kernel_s, self.wall_s)  # astuple copies deeply: 10 us a task
         counts = (self.read_ops, self.write_ops, self.read_bytes, self.write_bytes, self.peak_bytes)
         return [*(round(seconds, 6) for seconds in times), *counts]
 
 
 def usage_from(record: list[Any] | None) -> ResourceUsage | None:
-    """Return the usage that `record` stored."""
+    """Return the usage that `ResourceUsage.record` returned, or None."""
     return None if record is None else ResourceUsage(*record)
 
 
@@ -57,9 +57,11 @@ class LaunchSpec:
 
     `key` is unique per execution ("job/task/attempt"). `environment` is complete: the executor adds
     only variables that it passes through from its own environment. Resource files go to
-    `resource_dir`, by default the working directory. Processes that a successful command with
-    `holds` leaves running live until it is released; one with `continues` appends to the stdout.txt
-    and stderr.txt of such a command. One that is `elevated` runs as the emulator's user.
+    `resource_dir`, by default the working directory.
+
+    With `holds`, processes that a successful command leaves running live until the executor
+    releases them. With `continues`, a command appends to the stdout.txt and stderr.txt of a command
+    that had `holds`. With `elevated`, a command runs as the emulator's user.
     """
 
     key: str
@@ -107,7 +109,7 @@ class ExecutionError(Exception):
         self.failure = failure
 
 
-DISK_FULL = "DiskFull"  # of a node, too
+DISK_FULL = "DiskFull"  # an error code of tasks and of nodes
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -185,7 +187,7 @@ def _disk_failure(code: str, message: str, path: str, err: OSError) -> FailureIn
 
 
 def container_failure(code: str, message: str, *details: tuple[str, str]) -> FailureInfo:
-    """Return a failure of a task's container or a pool's images, all of the user's category.
+    """Return a failure of a task's container or a pool's images; its category is UserError.
 
     Source: Azure/Batch#4 (read 2026-11-21).
     """
@@ -213,8 +215,9 @@ class ContainerMount:
 class ContainerSpec:
     """The containerSettings of a task, resolved for its node.
 
-    `data_dir` is the emulator's: a label by which it finds its containers after a crash. An empty
-    `command` runs the image's own; `working_dir` None is the image's.
+    `data_dir` is that of the emulator; containers get it as a label, by which the emulator finds
+    them after a crash. An empty `command` runs the command of the image; `working_dir` None is the
+    working directory of the image.
     """
 
     image: str

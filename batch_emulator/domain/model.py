@@ -89,14 +89,15 @@ class EvictionNotice:
 class MultiInstance:
     """The instances of a multi-instance task; `members` are those of the current attempt.
 
-    `subtasks` are wire objects of instances 1 and up, with `place` (pool id, node id) instead of
-    nodeInfo; they outlive the attempt. `end` is the first end without a request, which decides the
-    attempt; `primary` is the outcome of the application command.
+    `left` counts the instances that have not ended. `subtasks` are wire objects of instances 1 and
+    up, with `place` (pool id, node id) instead of nodeInfo; they outlive the attempt. `end` is the
+    outcome of the first instance that ended without a request, which decides the attempt; `primary`
+    is the outcome of the application command.
     """
 
     size: int
     members: list[Execution] = field(default_factory=list["Execution"])
-    waiting: set[int] = field(default_factory=set[int])  # whose coordination command is not done
+    waiting: set[int] = field(default_factory=set[int])  # coordination command not ended
     left: int = 0
     coordinated: bool = False
     end: ExecutionOutcome | None = None
@@ -128,7 +129,7 @@ _SIZE = re.compile(r"(?:standard|basic)_([a-z]+)(\d+)[a-z]*(?:-(\d+))?[a-z]*(?:_
 
 
 def known_cores(vm_size: str) -> int | None:
-    """Return the cores of a VM size by its name, None if that does not say them.
+    """Return the cores of a VM size by its name, None if the name does not state them.
 
     Standard_NC6s_v3 has 6; Standard_D3_v2 is the third of its series and has 4; Standard_E8-2s_v5
     is a size of 8 cores that is constrained to 2.
@@ -146,7 +147,7 @@ def known_cores(vm_size: str) -> int | None:
 
 
 def cores_of(vm_size: str) -> int:
-    """Return the cores of a VM size, 1 if its name does not say them [S]."""
+    """Return the cores of a VM size, 1 if its name does not state them [S]."""
     return known_cores(vm_size) or 1
 
 
@@ -168,15 +169,15 @@ class Stop(StrEnum):
     """Why an execution is ended from outside; decides what happens to its task."""
 
     TERMINATE = "terminate"  # the task completes with failureInfo TaskEnded
-    REQUEUE = "requeue"  # asked for by the user: back to active, counted
-    LOST = "lost"  # the node went away: back to active, not counted
+    REQUEUE = "requeue"  # requested by a user: the task becomes active, counted
+    LOST = "lost"  # the node is lost: the task becomes active, not counted
     DISCARD = "discard"  # the task itself is being deleted
-    GROUP = "group"  # another instance of the same multi-instance task ended, and with it all
+    GROUP = "group"  # another instance of its multi-instance task ended, which ends all
 
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """One process on a node, running, about to, or waiting for the job preparation task."""
+    """One process on a node: it runs, is about to, or waits for the job preparation task."""
 
     key: str
     kind: ExecutionKind
@@ -199,7 +200,7 @@ class Execution:
 class PlacementWishes:
     """Requirements on a node beyond slots. Only a job manager task has more than an affinity."""
 
-    node: str | None = None  # key of the node it had better run on
+    node: str | None = None  # key of the preferred node, from the affinity
     manager: bool = False
     exclusive: bool = False
     dedicated: bool = False
@@ -208,7 +209,7 @@ class PlacementWishes:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A task in the few properties that change; its body is in SQLite, as are completed tasks."""
+    """The properties of a task that change. Its body is in SQLite, as are completed tasks."""
 
     job: Job
     id: str
@@ -247,10 +248,11 @@ class Task:
         return self.id.lower()
 
     @property
-    def lane(self) -> int:
-        """Return the job's queue for it: by slots, below 0 by the number of its instances.
+    def queue_key(self) -> int:
+        """Return the key of its queue in `Job.queues`.
 
-        A job manager task has its own.
+        The key is the number of its slots, 0 for a job manager task, and minus the number of its
+        instances for a multi-instance task.
         """
         if self.group is not None:
             return -self.group.size
@@ -318,8 +320,8 @@ class Job:
     max_parallel: int = -1
     deadline: datetime | None = None
     released: bool = False
-    moved: bool = False  # it was of another pool once: nodes there may have folders of it
-    erasing: bool = False  # while deleting: its tasks are being forgotten, nobody sees them
+    moved: bool = False  # it once used another pool, whose nodes may have its folders
+    erasing: bool = False  # its tasks are being deleted; clients see none
     tasks: Counts = field(default_factory=Counts)
     slots: Counts = field(default_factory=Counts)
     live: dict[str, Task] = field(default_factory=dict[str, Task])
@@ -379,7 +381,7 @@ class Node:
     users: dict[str, Json] = field(default_factory=dict[str, Json])
     lives: int = 0
     evict_at: datetime | None = None
-    rehearsal: tuple[datetime, str] | None = None  # eviction that a task asked for: time, execution
+    rehearsal: tuple[datetime, str] | None = None  # eviction by its task: time, execution key
     notice: EvictionNotice | None = None
     away_s: float | None = 0.0
     recent: list[tuple[str, str, int]] = field(
@@ -413,7 +415,7 @@ class PoolAutoscaling:
 
     sample_due: datetime
     sampling: bool = False  # a timer is set for the next sample
-    values: dict[str, float] | None = None  # of the metrics, when they were looked at last
+    values: dict[str, float] | None = None  # the metrics when they were last measured
     history: SampleHistory = field(default_factory=SampleHistory)
     due: datetime | None = None  # the next evaluation, None while scaling is off
     enabled: datetime | None = None  # the last request to enable it
@@ -441,13 +443,13 @@ class Pool:
     deallocation: str = "requeue"
     slots_per_node: int = 1
     pack: bool = False
-    remote_access: bool = False  # its nodes have an endpoint for SSH that it did not ask for
+    remote_access: bool = False  # nodes have an SSH endpoint by default
     spot_capacity: int | None = None
-    traced: int = 0
-    machines: dict[int, int] = field(default_factory=dict[int, int])  # by number of the node, ever
+    traced: int = 0  # entries of the eviction trace that were carried out
+    machines: dict[int, int] = field(default_factory=dict[int, int])  # number of a node: how many
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
-    used: ResourceUsage = field(default_factory=ResourceUsage)  # on nodes that are gone
-    core_s: list[float] = field(default_factory=lambda: [0.0, 0.0])  # theirs, dedicated and spot
+    used: ResourceUsage = field(default_factory=ResourceUsage)  # on nodes that have left
+    core_s: list[float] = field(default_factory=lambda: [0.0, 0.0])  # of those: dedicated, spot
     available: dict[str, Node] = field(default_factory=dict[str, Node])
     waiting: dict[str, Job] = field(default_factory=dict[str, Job])
     autoscale: PoolAutoscaling = field(init=False)

@@ -1,4 +1,4 @@
-"""Values as the wire has them: times, durations, entity tags, numbers sent as text."""
+"""Values in the form of requests and answers: times, durations and entity tags."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def time_of(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-# What the service's reader takes for a time: `ConvertStringToDateTime` of OData, which adds missing
-# seconds, and `XsdDateTime` of dotnet/runtime, both read 2026-11-23. A time of day alone, which it
-# takes for one of 1904, is refused [S].
+# The texts that the service accepts as a time: it uses `ConvertStringToDateTime` of OData, which
+# adds missing seconds, and `XsdDateTime` of dotnet/runtime (both read 2026-11-23). A time of day
+# alone, which the service reads as one of the year 1904, is refused [S].
 _TIME = re.compile(
     r"\s*(\d{4}(?:-\d\d)?|\d{4}-\d\d-\d\d(?:T(\d\d:\d\d)(:\d\d)?(\.\d+)?)?)(Z|z|[+-]\d\d:\d\d)?\s*",
     re.ASCII,
@@ -79,7 +79,7 @@ def http_date(when: datetime) -> str:
 
 
 def parse_duration(text: object) -> timedelta | None:
-    """Parse an ISO 8601 duration; None is one so long that it means no limit. Raises ValueError."""
+    """Return an ISO 8601 duration, None if its length means no limit. Raises ValueError."""
     days, ticks = divmod(_ticks(text), _TICKS["days"])
     duration = timedelta(days=days, microseconds=ticks / 10)
     return None if duration > _FOREVER else duration

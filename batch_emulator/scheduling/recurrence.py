@@ -124,4 +124,4 @@ def apply_to_schedule(account: Account, action: ScheduleAction, now: datetime) -
                 job_schedules.finish(account, schedule, now)
         case WakeSchedule(_, when):
             schedule.alarm = when
-            account.at(when, schedule)
+            account.set_timer(when, schedule)

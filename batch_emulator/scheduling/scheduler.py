@@ -126,7 +126,7 @@ def _job(job: Job) -> Iterator[Action]:
 def _still_fits(task: Task, chosen: tuple[Node, ...]) -> bool:
     """Return True if no earlier action of the turn took the slots or the task."""
     job = task.job
-    queued = task.key in job.queues.get(task.lane, ())
+    queued = task.key in job.queues.get(task.queue_key, ())
     fits = all(node.open and node.free_slots >= task.slots for node in chosen)
     if task.exclusive:
         fits = fits and chosen[0].used_slots == 0
@@ -180,7 +180,7 @@ def _apply_to_node(
         case Preempt(node, why):
             eviction.apply_due(account, node, why, now)
         case ComeBack(node):
-            eviction.come_back(account, node, now)
+            eviction.return_node(account, node, now)
         case FollowTrace(pool):
             eviction.follow_trace(account, pool, now)
 

@@ -51,7 +51,7 @@ def load(
         account.pools[pool.key] = pool
         account.dirty_pools[pool.key] = pool
         if pool.resize_deadline is not None:
-            account.at(pool.resize_deadline, pool)
+            account.set_timer(pool.resize_deadline, pool)
         autoscale.resume(account, pool, store.samples(pool))
     for pool_key, record in store.records("nodes"):
         pool = account.pools.get(pool_key)
@@ -130,14 +130,14 @@ def _revive(account: Account, node: Node, now: datetime, has_disk: Callable[[Nod
     starting = (node.start_info or {}).get("state") == "running"
     for when in (node.evict_at, node.notice and node.notice.not_before):
         if when is not None:
-            account.at(when, node)
+            account.set_timer(when, node)
     if node.next_state is not None or node.state in _RESTING:
         if node.due is not None:
-            account.at(node.due, node)
+            account.set_timer(node.due, node)
     elif node.state in _BOOTING or starting or (node.state in _WORKING and not has_disk(node)):
         node.state = NodeState.STARTING
         node.due = now + timedelta(seconds=account.limits.boot_s / 2)
-        account.at(node.due, node)
+        account.set_timer(node.due, node)
     elif node.state is NodeState.RUNNING:
         node.state, node.state_time = NodeState.IDLE, now
     metering.meter(account, node, now)
@@ -178,7 +178,7 @@ def _reopen(account: Account, job: Job) -> None:
             job.released = False  # release tasks that were interrupted run again
             account.save_job(job)
     if job.deadline is not None and job.state is not JobState.COMPLETED:
-        account.at(job.deadline, job)
+        account.set_timer(job.deadline, job)
     if job.spec.get("allowTaskPreemption"):
         account.preemptible[job.key] = job
     refresh_queue(account, job)

@@ -23,8 +23,8 @@ _SILENT = (
     NodeState.UNUSABLE,
     NodeState.LEAVING_POOL,
 )
-# a job of these states runs no more of its tasks, though they stay active
-_OVER = (JobState.TERMINATING, JobState.COMPLETED, JobState.DELETING)
+# a job in these states starts no more tasks, although its tasks stay active
+_ENDING = (JobState.TERMINATING, JobState.COMPLETED, JobState.DELETING)
 
 
 def measure(account: Account, pool: Pool) -> dict[str, float]:
@@ -52,14 +52,15 @@ def measure(account: Account, pool: Pool) -> dict[str, float]:
 
 
 def _tasks(account: Account, pool: Pool) -> dict[str, float]:
-    """Return the number of tasks. Release tasks do not count, so a pool may shrink before they run
-    (docs).
+    """Return the metrics that count tasks.
+
+    Release tasks do not count, so a pool may shrink before they run (docs).
     """
     active = running = succeeded = failed = 0
     for job in account.jobs.values():
         if job.pool_id.lower() != pool.key:
             continue
-        active += 0 if job.state in _OVER else _ready(job)
+        active += 0 if job.state in _ENDING else _ready(job)
         running += job.tasks.running
         succeeded += job.tasks.succeeded
         failed += job.tasks.failed
@@ -73,7 +74,7 @@ def _tasks(account: Account, pool: Pool) -> dict[str, float]:
 
 
 def _ready(job: Job) -> int:
-    """Return the active tasks that wait only for a node: what is queued, by instances (docs)."""
+    """Return the number of queued tasks, which wait only for nodes, by instances (docs)."""
     return sum(len(queue) * max(1, -key) for key, queue in job.queues.items())
 
 
@@ -85,7 +86,7 @@ _ENABLE_EVERY = timedelta(seconds=30)  # docs: enableautoscale, per pool
 _MAX_NODES = 10_000  # [S], as for other resizes
 
 
-# -- on and off
+# -- enable and disable
 
 
 def interval_of(pool: Pool) -> timedelta:
@@ -123,7 +124,7 @@ def enable(account: Account, pool: Pool, body: Json, now: datetime) -> None:
 
 
 def disable(account: Account, pool: Pool) -> None:
-    """Disable autoscale; the targets stay [S]. Without effect on a pool without a formula [S].
+    """Disable autoscale; the targets stay [S]. It has no effect on a pool without a formula [S].
 
     The pool's entity tag stays, as recorded with azure-cli 2.12.
     """
@@ -153,14 +154,14 @@ def sample(account: Account, pool: Pool, now: datetime) -> None:
     state.values = values
     state.sampling = asleep or values != before
     if state.sampling:
-        account.at(state.sample_due, pool)
+        account.set_timer(state.sample_due, pool)
 
 
 def resume(account: Account, pool: Pool, kept: Iterable[SampleRun]) -> None:
     """Continue after a restart with the stored samples; an evaluation may be due.
 
     Samples that were due while the emulator was down equal the last one, as in quiet times [S]:
-    with gaps, formulas would remove the nodes, which no restart of the service does.
+    with gaps, formulas would remove the nodes, and a restart of the service has no such effect.
     """
     state = pool.autoscale
     for known in kept:
@@ -168,7 +169,7 @@ def resume(account: Account, pool: Pool, kept: Iterable[SampleRun]) -> None:
         state.sample_due = Timestamp(known.first + known.count * PERIOD).time()
         state.values = known.values
     if state.due is not None:
-        account.at(state.due, pool)
+        account.set_timer(state.due, pool)
 
 
 def _fill(account: Account, pool: Pool, now: datetime, values: dict[str, float]) -> None:
@@ -210,7 +211,7 @@ def run(account: Account, pool: Pool, now: datetime) -> None:
     _catch_up(account, pool, now)
     due, interval = pool.autoscale.due or now, interval_of(pool)
     pool.autoscale.due = due + interval * (1 + max(0, (now - due) // interval))
-    account.at(pool.autoscale.due, pool)
+    account.set_timer(pool.autoscale.due, pool)
     done = _evaluate(account, pool, pool.spec["autoScaleFormula"], now)
     pool.autoscale.run = _document(done, now)
     why = done.problem.detail if done.problem else "; ".join(done.warnings)

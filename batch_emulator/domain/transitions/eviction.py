@@ -56,8 +56,9 @@ def blocks_metadata(pool: Pool) -> bool:
 
 
 def imds_secret(key: str, pool_id: str, node_id: str) -> str:
-    """Return the secret in a node's base URL, derived from the account key, so that a restart keeps
-    it.
+    """Return the secret in a node's base URL.
+
+    It is derived from the account key, so that it is the same after a restart.
     """
     text = f"imds/{key_of(pool_id)}/{key_of(node_id)}"
     return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()[:32]
@@ -69,8 +70,9 @@ def imds_url(account_url: str, key: str, pool_id: str, node_id: str) -> str:
 
 
 def scheduled_events(node: Node) -> Json:
-    """Return the answer to `GET /metadata/scheduledevents`; its incarnation changes with the
-    events.
+    """Return the answer to `GET /metadata/scheduledevents`.
+
+    Its DocumentIncarnation changes whenever the events change.
     """
     notice = node.notice
     if notice is None:
@@ -96,8 +98,8 @@ def evictable(node: Node) -> bool:
 
 def trace_due(account: Account, pool: Pool, now: datetime) -> bool:
     """Return True if the next entry of the trace is due."""
-    entry = _next(account, pool)
-    return entry is not None and _time(pool, entry) <= now
+    entry = _next_entry(account, pool)
+    return entry is not None and _entry_time(pool, entry) <= now
 
 
 def begin_trace(account: Account, pool: Pool, now: datetime) -> None:
@@ -108,26 +110,26 @@ def begin_trace(account: Account, pool: Pool, now: datetime) -> None:
     if not account.limits.trace and pool.spot_capacity is not None:
         for node in waiting(pool):
             node.due = now
-            account.at(now, node)
+            account.set_timer(now, node)
         pool.spot_capacity = None
         account.save_pool(pool)
     while trace_due(account, pool, now):
         follow_trace(account, pool, now)
-    _watch(account, pool)
+    _set_trace_timer(account, pool)
 
 
-def _watch(account: Account, pool: Pool) -> None:
-    entry = _next(account, pool)
+def _set_trace_timer(account: Account, pool: Pool) -> None:
+    entry = _next_entry(account, pool)
     if entry is not None:
-        account.at(_time(pool, entry), pool)
+        account.set_timer(_entry_time(pool, entry), pool)
 
 
-def _next(account: Account, pool: Pool) -> TraceEntry | None:
+def _next_entry(account: Account, pool: Pool) -> TraceEntry | None:
     entries = [entry for entry in account.limits.trace if entry.concerns(pool.key)]
     return entries[pool.traced] if pool.traced < len(entries) else None
 
 
-def _time(pool: Pool, entry: TraceEntry) -> datetime:
+def _entry_time(pool: Pool, entry: TraceEntry) -> datetime:
     return pool.created + timedelta(seconds=entry.time_s)
 
 
@@ -166,7 +168,7 @@ def evict(
         return
     event_id = UUID(int=account.random.getrandbits(128), version=4)
     node.notice = EvictionNotice(str(event_id).upper(), now + timedelta(seconds=notice_s), why)
-    account.at(node.notice.not_before, node)
+    account.set_timer(node.notice.not_before, node)
     account.events.add(now, "node.notice", f"{node.pool.id}/{node.id}", "preempt", why)
     account.save_node(node)
 
@@ -180,7 +182,7 @@ def _away_s(account: Account, node: Node) -> float:
 
 
 def preempt(account: Account, node: Node, now: datetime, why: str) -> None:
-    """Take the machine away: its processes are killed, its tasks run again elsewhere, uncounted."""
+    """Take the machine away: its processes are killed; its tasks run again, not counted."""
     if node.state in nodes.WITHOUT_MACHINE or node.pool.nodes.get(node.key) is not node:
         return
     node.notice = node.evict_at = None
@@ -188,7 +190,7 @@ def preempt(account: Account, node: Node, now: datetime, why: str) -> None:
     nodes.drain_into(account, node, NodeState.PREEMPTED, Stop.LOST, now)
 
 
-def come_back(account: Account, node: Node, now: datetime) -> None:
+def return_node(account: Account, node: Node, now: datetime) -> None:
     """Get another machine for a preempted node, or wait until there is capacity."""
     away = node.state is NodeState.PREEMPTED and node.pool.nodes.get(node.key) is node
     due = node.due is not None and node.due <= now
@@ -212,21 +214,21 @@ def apply_due(account: Account, node: Node, why: str, now: datetime) -> None:
         if evictable(node):
             evict(account, node, now, why=why)
     elif node.rehearsal is not None and node.rehearsal[0] <= now:
-        _evict_as_asked(account, node, now)
+        _evict_as_requested(account, node, now)
 
 
-def rehearse(account: Account, execution: Execution, now: datetime) -> None:
-    """Set the timer of the next eviction that the task of a new attempt asks for."""
+def schedule_planned_eviction(account: Account, execution: Execution, now: datetime) -> None:
+    """Set the timer of the next eviction that the task of a new attempt requests."""
     task, planned = execution.task, planned_evictions(execution.body)
     primary = execution.kind is ExecutionKind.TASK and execution.instance == 0
     if primary and task is not None and task.evicted < len(planned):
         due = now + timedelta(seconds=planned[task.evicted].after_s)
         execution.node.rehearsal = (due, execution.key)
-        account.at(due, execution.node)
+        account.set_timer(due, execution.node)
 
 
-def _evict_as_asked(account: Account, node: Node, now: datetime) -> None:
-    """Evict a node of an attempt that still runs; of several nodes, each in its turn."""
+def _evict_as_requested(account: Account, node: Node, now: datetime) -> None:
+    """Evict a node of the attempt if it still runs: the nodes of several instances in turn."""
     _, key = node.rehearsal or (now, "")
     node.rehearsal = None
     execution = node.executions.get(key)
@@ -247,8 +249,8 @@ def _evict_as_asked(account: Account, node: Node, now: datetime) -> None:
 
 def follow_trace(account: Account, pool: Pool, now: datetime) -> None:
     """Carry out the next entry of the trace, and set the timer of the one after it."""
-    entry = _next(account, pool)
-    if entry is None or _time(pool, entry) > now or account.pools.get(pool.key) is not pool:
+    entry = _next_entry(account, pool)
+    if entry is None or _entry_time(pool, entry) > now or account.pools.get(pool.key) is not pool:
         return
     pool.traced += 1
     if entry.capacity is not None:
@@ -257,7 +259,7 @@ def follow_trace(account: Account, pool: Pool, now: datetime) -> None:
     for node in pick(account, pool, max(0, int(count))):
         evict(account, node, now, why="trace", notice_s=entry.notice_s)
     account.save_pool(pool)
-    _watch(account, pool)
+    _set_trace_timer(account, pool)
 
 
 def _waits(node: Node) -> bool:

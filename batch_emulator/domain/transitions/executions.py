@@ -15,7 +15,7 @@ from batch_emulator.domain.transitions.states import dequeue, set_node, settle_n
 def record_container(account: Account, execution: Execution, document: Json) -> None:
     """Record that the container of an execution started or ended. The eTag stays the same [S]."""
     if execution.key not in account.executions or execution.stop is Stop.DISCARD:
-        return  # its row may belong to a new task of the same id
+        return  # the row may belong to a new task with the same id
     node, job, task = execution.node, execution.job, execution.task
     if task is not None:
         if task.group is not None and execution.instance:
@@ -54,7 +54,7 @@ def place(account: Account, task: Task, chosen: Sequence[Node], now: datetime) -
     task.execution = placed[0]
     tasks.begin_instances(task, placed)
     for execution in placed:
-        job_preparation.enter(account, execution, now)
+        job_preparation.begin(account, execution, now)
     return placed[0]
 
 

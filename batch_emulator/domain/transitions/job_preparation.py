@@ -43,7 +43,7 @@ def eligible(job: Job, node: Node) -> bool:
     return visit is None or visit.state != "failed"
 
 
-def enter(account: Account, execution: Execution, now: datetime) -> None:
+def begin(account: Account, execution: Execution, now: datetime) -> None:
     """Begin a task on its node: at once, or after the job preparation task."""
     job, node, task = execution.job, execution.node, execution.task
     if job is None or task is None:
@@ -98,23 +98,24 @@ def preparation_ended(
     if execution.stop is not None or outcome is None:
         visit.state = "none"
         _close(visit.preparation, outcome, now)
-        _turn_away(account, waiting, Stop.LOST if execution.stop is Stop.LOST else None)
-    elif _again(visit, execution.body, outcome, now):
+        _requeue_waiting(account, waiting, Stop.LOST if execution.stop is Stop.LOST else None)
+    elif _count_retry(visit, execution.body, outcome, now):
         visit.waiting = [one for one in waiting if one.stop is None]
         if visit.waiting:
             start(account, job, node, ExecutionKind.PREPARATION, execution.body)
-        else:  # who comes next begins anew
+        else:  # the next task starts the preparation again
             visit.state = "none"
             _close(visit.preparation, outcome, now)
     else:
         _close(visit.preparation, outcome, now)
         passed = failure_info(outcome) is None or execution.body.get("waitForSuccess") is False
         visit.state = "ready" if passed else "failed"
-        _turn_away(account, waiting, None) if not passed else _let_in(account, waiting)
+        _requeue_waiting(account, waiting, None) if not passed else _start_waiting(account, waiting)
     account.save_job(job)
 
 
-def _again(visit: JobNodeVisit, spec: Json, outcome: ExecutionOutcome, now: datetime) -> bool:
+def _count_retry(visit: JobNodeVisit, spec: Json, outcome: ExecutionOutcome, now: datetime) -> bool:
+    """Count a retry of the preparation task. Return False if no retry is left."""
     info = visit.preparation
     allowed = part(spec, "constraints").get("maxTaskRetryCount") or 0
     if not outcome.retryable or info is None:
@@ -139,16 +140,16 @@ def _close(info: Json | None, outcome: ExecutionOutcome | None, now: datetime) -
     info["result"] = "success" if failure is None and outcome is not None else "failure"
 
 
-def _let_in(account: Account, waiting: list[Execution]) -> None:
+def _start_waiting(account: Account, waiting: list[Execution]) -> None:
     for execution in waiting:
         if execution.stop is None:
             account.effects.append(Start(execution))
 
 
-def _turn_away(account: Account, waiting: list[Execution], why: Stop | None) -> None:
+def _requeue_waiting(account: Account, waiting: list[Execution], why: Stop | None) -> None:
     """Return the waiting tasks to active, not counted as a requeue (docs: preparing to active)."""
     for execution in waiting:
-        if execution.key in account.executions:  # else its task may run elsewhere by now
+        if execution.key in account.executions:  # otherwise its task may already run elsewhere
             stop_execution(account, execution, why or Stop.LOST)
 
 

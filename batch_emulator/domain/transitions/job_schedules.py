@@ -82,9 +82,9 @@ def update(account: Account, schedule: JobSchedule, spec: Json, now: datetime) -
     first job, unless doNotRunUntil asks for a later one [S].
     """
     require_open(schedule)
-    recurs = part(schedule.spec, "schedule") != part(spec, "schedule")
+    changed = part(schedule.spec, "schedule") != part(spec, "schedule")
     schedule.spec = spec
-    if recurs:
+    if changed:
         until, every = moment(schedule, "doNotRunUntil"), length(schedule, "recurrenceInterval")
         last = schedule.last_run
         if last is None:
@@ -97,7 +97,7 @@ def update(account: Account, schedule: JobSchedule, spec: Json, now: datetime) -
 
 
 def disable(account: Account, schedule: JobSchedule, now: datetime) -> None:
-    """Create no more jobs; the active one continues (docs). Raises Fault."""
+    """Stop creating jobs; the active job continues (docs). Raises Fault."""
     require_open(schedule)
     set_schedule(account, schedule, ScheduleState.DISABLED, now)
 
@@ -139,7 +139,7 @@ def run(account: Account, schedule: JobSchedule, due: datetime, now: datetime) -
 
 
 def postpone(account: Account, schedule: JobSchedule, due: datetime | None) -> None:
-    """Skip an opportunity: the next is at `due`, or there is none."""
+    """Skip a job that was due: the next one is due at `due`, None if there is none."""
     schedule.next_run = due
     account.save_schedule(schedule)
 

@@ -69,7 +69,7 @@ def add(account: Account, body: Json, now: datetime, *, pool_id: str = "") -> Jo
 
 
 def apply_spec(account: Account, job: Job, spec: Json) -> None:
-    """Copy from a body what scheduling needs."""
+    """Set the body of a job, and copy from it what scheduling needs."""
     pool = account.pool_of(job)
     if pool is not None:
         pool.waiting.pop(job.key, None)
@@ -87,7 +87,7 @@ def apply_spec(account: Account, job: Job, spec: Json) -> None:
         job.dependencies = DependencyGraph()
     job.deadline = _deadline(job)
     if job.deadline is not None:
-        account.at(job.deadline, job)
+        account.set_timer(job.deadline, job)
     refresh_queue(account, job)
 
 
@@ -109,7 +109,7 @@ def update(account: Account, job: Job, spec: Json, now: datetime) -> None:
 
 
 def raise_state(job: Job) -> None:
-    """Refuse a change that the state of the job does not allow. Raises Fault."""
+    """Raise the Fault of a change that the state of the job does not allow."""
     code = {
         JobState.COMPLETED: "JobCompleted",
         JobState.TERMINATING: "JobBeingTerminated",
@@ -119,7 +119,7 @@ def raise_state(job: Job) -> None:
 
 
 def disable(account: Account, job: Job, option: str, now: datetime) -> None:
-    """Stop scheduling; running tasks are requeued, terminated or awaited."""
+    """Stop scheduling; running tasks are requeued, terminated or awaited. Raises Fault."""
     if job.state not in (JobState.ACTIVE, JobState.DISABLING, JobState.DISABLED):
         raise_state(job)
     stop = {"requeue": Stop.REQUEUE, "terminate": Stop.TERMINATE, "wait": None}
@@ -166,7 +166,7 @@ def _stop_tasks(account: Account, job: Job, why: Stop) -> None:
 
 
 def finish(account: Account, job: Job, now: datetime) -> None:
-    """Take the last step of a job without running executions."""
+    """Take a job without running executions from a transitional state to the next state."""
     if job.state is JobState.DISABLING:
         set_job(account, job, JobState.DISABLED, now)
     elif job.state is JobState.ENABLING:
@@ -176,12 +176,16 @@ def finish(account: Account, job: Job, now: datetime) -> None:
         set_job(account, job, JobState.COMPLETED, now)
     elif job.state is JobState.DELETING and not job.erasing:
         job.erasing = True
-        _forget_places(account, job)
+        _delete_folders(account, job)
         account.effects.append(EraseTasks(job))
 
 
-def _forget_places(account: Account, job: Job) -> None:
-    """Its queue goes at once; so do its folders, before what tells the next start of them."""
+def _delete_folders(account: Account, job: Job) -> None:
+    """Empty the job's queue and delete its folders.
+
+    The folders are deleted before the rows of the job and its tasks, because a restarted emulator
+    finds folders by these rows.
+    """
     job.queues.clear()
     pool = account.pool_of(job)
     if pool is not None:

@@ -1,4 +1,4 @@
-"""Meter resources by attempt of a task, and node hours by pool (Pool_ListUsageMetrics).
+"""Meter the resources of each attempt, and node hours by pool (Pool_ListUsageMetrics).
 
 A node counts from its start until it leaves, not while it is preempted or being allocated. Nodes
 continue to count while the emulator is down, since they continue to exist [S].
@@ -14,7 +14,7 @@ from batch_emulator.domain.model import Execution, Node, Pool, UsageKey, cores_o
 
 
 def charge_attempt(execution: Execution, outcome: ExecutionOutcome | None, now: datetime) -> None:
-    """Charge an attempt that ended; one that never started costs nothing."""
+    """Add the resource usage of an ended attempt to its task and node, if it ever started."""
     task = execution.task
     if task is None or task.start is None:
         return

@@ -18,9 +18,9 @@ from batch_emulator.domain.validation.properties import require
 from batch_emulator.domain.values import parse_time, time_text
 
 WORKING = (NodeState.IDLE, NodeState.RUNNING)
-# The docs let only idle and running nodes restart. Nodes whose start task failed are restarted all
-# the same by those who run into it (batch-shipyard 341, BatchExplorer 102) [X]; unusable ones
-# cannot be (aztk 557, doAzureParallel 328, code NodeStateUnusable).
+# The docs allow only idle and running nodes to restart. Users also restart nodes whose start task
+# failed (batch-shipyard 341, BatchExplorer 102) [X], but cannot restart unusable nodes (aztk 557,
+# doAzureParallel 328, code NodeStateUnusable).
 _RESTARTABLE = (*WORKING, NodeState.START_TASK_FAILED)
 _REFUSALS: Mapping[NodeState, str] = {
     NodeState.REBOOTING: "NodeBeingRebooted",
@@ -33,7 +33,7 @@ _DISABLE_STOPS = {"requeue": Stop.REQUEUE, "terminate": Stop.TERMINATE, "taskcom
 
 
 def require_state(node: Node, *allowed: NodeState) -> None:
-    """Refuse an operation in another state, with the code that names it. Raises Fault."""
+    """Refuse an operation in another state, with the code of that state. Raises Fault."""
     if node.state in allowed and node.next_state is None:
         return
     state = node.next_state if node.state in allowed and node.next_state else node.state
@@ -52,8 +52,8 @@ def reboot(account: Account, node: Node, option: str, now: datetime) -> None:
 def reimage(account: Account, node: Node, option: str, now: datetime) -> None:
     """Reinstall the node: its disk is empty afterwards. Raises Fault.
 
-    The docs allow it on cloud service pools only, which no longer exist; clients use it on others
-    too [X].
+    The docs allow it only for pools of cloud services, which no longer exist; clients use it for
+    other pools, too [X].
     """
     stop = nodes.stop_for(option, "nodeReimageOption")
     require_state(node, *_RESTARTABLE)
@@ -101,7 +101,7 @@ def enable_scheduling(account: Account, node: Node, now: datetime) -> None:
 
 
 def _require_scheduling(node: Node, *, enabled: bool) -> None:
-    """Refuse to set the present value (observed by the .NET SDK's own tests)."""
+    """Refuse to set the value that the node already has (from tests of the .NET SDK)."""
     if node.scheduling is not enabled:
         state = "enabled" if node.scheduling else "disabled"
         raise Fault("NodeAlreadyInTargetSchedulingState", {"SchedulingState": state})
@@ -129,7 +129,7 @@ def add_user(account: Account, node: Node, body: Json, now: datetime) -> str:
 def update_user(account: Account, node: Node, name: str, body: Json, now: datetime) -> None:
     """Replace a user; an absent property gets its default again (docs). Raises Fault."""
     require_state(node, *WORKING)
-    user = _require_user_node(node, name)
+    user = _require_user(node, name)
     kept = {"name": user["name"], "isAdmin": user["isAdmin"]}
     node.users[_user_key(node, name)] = kept | _user_secrets(node, body, now)
     account.save_node(node)
@@ -138,12 +138,12 @@ def update_user(account: Account, node: Node, name: str, body: Json, now: dateti
 def delete_user(account: Account, node: Node, name: str) -> None:
     """Remove a user. Raises Fault."""
     require_state(node, *WORKING)
-    _require_user_node(node, name)
+    _require_user(node, name)
     del node.users[_user_key(node, name)]
     account.save_node(node)
 
 
-def _require_user_node(node: Node, name: str) -> Json:
+def _require_user(node: Node, name: str) -> Json:
     user = node.users.get(_user_key(node, name))
     if user is None:
         raise Fault("NodeUserNotFound", {"UserName": name[:64]})

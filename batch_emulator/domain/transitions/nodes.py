@@ -70,7 +70,7 @@ def create(
     node.allocated = now
     node.lives += 1
     if not node.dedicated:
-        # Another node may have had this number: its draws are not repeated.
+        # Another node may have had this number; its random draws must not be repeated.
         machines = node.pool.machines
         machines[node.number] = machines.get(node.number, 0) + 1
         account.save_pool(node.pool)
@@ -78,7 +78,7 @@ def create(
         key, mean_s = account.chance("evict", node.pool.key), 3600 / account.limits.eviction_rate
         seconds = draw_wait(key, node.number, machine_of(node), mean_s)
         node.evict_at = now + timedelta(seconds=min(seconds, _LONGEST_S))
-        account.at(node.evict_at, node)
+        account.set_timer(node.evict_at, node)
     boot(account, node, state, now)
 
 
@@ -90,17 +90,17 @@ def machine_of(node: Node) -> int:
 def boot(account: Account, node: Node, state: NodeState, now: datetime) -> None:
     """Enter one of the two states through which a node boots."""
     set_node(account, node, state, now)
-    _after(account, node, now, account.limits.boot_s / 2)
+    _set_due(account, node, now, account.limits.boot_s / 2)
     account.save_node(node)
 
 
-def _after(account: Account, node: Node, now: datetime, seconds: float) -> None:
+def _set_due(account: Account, node: Node, now: datetime, seconds: float) -> None:
     node.due = now + timedelta(seconds=seconds)
-    account.at(node.due, node)
+    account.set_timer(node.due, node)
 
 
 def advance(account: Account, node: Node, now: datetime) -> None:
-    """Take the next step after the time of a state is over, such as to start or to reboot."""
+    """Take the next step when the time of a state is over, for example start or reboot."""
     node.due = None
     if node.keeps_data:
         account.effects.append(AwaitRetention(node))
@@ -120,11 +120,11 @@ def advance(account: Account, node: Node, now: datetime) -> None:
 def set_up(
     account: Account, node: Node, booted: datetime, errors: list[Json], now: datetime
 ) -> None:
-    """Run the start task of a node that was set up, or make it unusable if that had `errors`.
+    """Run the start task of a node that was set up, or make it unusable if the setup had `errors`.
 
-    `booted` identifies the boot: the answer of an earlier one is ignored.
+    `booted` identifies the boot: the answer to an earlier boot is ignored.
     """
-    if node.state is not NodeState.STARTING or node.booted != booted or _left(account, node):
+    if node.state is not NodeState.STARTING or node.booted != booted or _has_left(account, node):
         return
     if errors:
         fail(account, node, errors, now)
@@ -132,11 +132,11 @@ def set_up(
     node.start_task = node.pool.spec.get("startTask")
     node.start_info = None
     if node.start_task is None:
-        _ready(account, node, now)
+        _make_ready(account, node, now)
         return
     node.start_info = {"state": "running", "startTime": time_text(now), "retryCount": 0}
     if node.start_task.get("waitForSuccess") is False:
-        _ready(account, node, now)  # tasks need not wait (docs: waitForSuccess)
+        _make_ready(account, node, now)  # tasks need not wait (docs: waitForSuccess)
     else:
         set_node(account, node, NodeState.WAITING_FOR_START_TASK, now)
     _run_start_task(account, node)
@@ -146,9 +146,9 @@ def set_up(
 def fail(account: Account, node: Node, errors: list[Json], now: datetime) -> None:
     """Make a node unusable, with `errors` as the wire shows them; its tasks run elsewhere.
 
-    Without errors it lost contact, from which the service recovers (error checking page), here by a
-    reboot after a while [S]; so does a node whose disk was full, since others may have filled it. A
-    node that loses or has lost its machine cannot fail.
+    Without errors, the node has lost contact. The service recovers from this (error checking page);
+    here the node reboots after `RECOVERY_S` [S]. A node whose disk was full reboots, too, because
+    other programs may have filled the disk. A node without a machine cannot fail.
     """
     if node.state in WITHOUT_MACHINE:
         return
@@ -157,17 +157,17 @@ def fail(account: Account, node: Node, errors: list[Json], now: datetime) -> Non
     node.due = node.next_state = None
     set_node(account, node, NodeState.UNUSABLE, now)
     if all(error["code"] == DISK_FULL for error in errors):
-        _after(account, node, now, RECOVERY_S)
+        _set_due(account, node, now, RECOVERY_S)
         account.save_node(node)
     stop_all(account, node, Stop.LOST)
 
 
-def _left(account: Account, node: Node) -> bool:
+def _has_left(account: Account, node: Node) -> bool:
     pool = account.pools.get(node.pool.key)
     return pool is None or pool.nodes.get(node.key) is not node
 
 
-def _ready(account: Account, node: Node, now: datetime) -> None:
+def _make_ready(account: Account, node: Node, now: datetime) -> None:
     state = NodeState.IDLE if node.scheduling else NodeState.OFFLINE
     set_node(account, node, state, now)
 
@@ -185,15 +185,15 @@ def start_task_ended(
 ) -> None:
     """Retry the start task, open the node, or leave it in starttaskfailed.
 
-    That state follows the state enum and the error page; the docstring of a start task names
-    unusable [X].
+    The state starttaskfailed follows the state enum and the error checking page; the REST docs of
+    start tasks name unusable instead [X].
     """
     node, info = execution.node, execution.node.start_info
     if execution.stop is not None or outcome is None or info is None:
         return
     allowed = execution.body.get("maxTaskRetryCount") or 0
-    goes = node.state is NodeState.LEAVING_POOL or node.next_state is not None
-    if outcome.retryable and not goes and (allowed == -1 or info["retryCount"] < allowed):
+    leaving = node.state is NodeState.LEAVING_POOL or node.next_state is not None
+    if outcome.retryable and not leaving and (allowed == -1 or info["retryCount"] < allowed):
         info["retryCount"] += 1
         info["lastRetryTime"] = time_text(now)
         account.save_node(node)
@@ -208,7 +208,7 @@ def start_task_ended(
         info["failureInfo"] = failure
     if node.state is NodeState.WAITING_FOR_START_TASK:
         if failure is None:
-            _ready(account, node, now)
+            _make_ready(account, node, now)
         else:
             set_node(account, node, NodeState.START_TASK_FAILED, now)
     account.save_node(node)
@@ -218,7 +218,7 @@ _STOPS = {
     "requeue": Stop.REQUEUE,
     "terminate": Stop.TERMINATE,
     "taskcompletion": None,
-    "retaineddata": None,  # and then waits for the retention time of tasks (`keeps_data`)
+    "retaineddata": None,  # then the node waits for the retention time of tasks (`keeps_data`)
 }
 
 
@@ -286,10 +286,10 @@ def drained(account: Account, node: Node, now: datetime) -> None:
         if state is not NodeState.REBOOTING:
             _wipe(account, node)
         if state in WITHOUT_MACHINE:
-            node.notice = node.evict_at = None  # they concern the old machine
+            node.notice = node.evict_at = None  # both are for the old machine
         if state is NodeState.PREEMPTED:
             if node.away_s is not None:
-                _after(account, node, now, node.away_s)
+                _set_due(account, node, now, node.away_s)
             account.save_node(node)
         else:
             boot(account, node, state, now)
@@ -339,7 +339,10 @@ _RETENTION_RECHECK = timedelta(
 
 
 def retention_answered(account: Account, node: Node, until: datetime | None, now: datetime) -> None:
-    """Continue when the last retention time of the node's tasks, `until`, is over; None is none."""
+    """Continue if the retention of the node's tasks is over, else check again later.
+
+    `until` is when the last retention time ends, None if the node retains no task.
+    """
     if node.pool.nodes.get(node.key) is not node or not node.keeps_data or node.executions:
         return
     if until is None or until <= now:
@@ -347,5 +350,5 @@ def retention_answered(account: Account, node: Node, until: datetime | None, now
         drained(account, node, now)
         return
     node.due = min(until, now + _RETENTION_RECHECK)
-    account.at(node.due, node)
+    account.set_timer(node.due, node)
     account.save_node(node)

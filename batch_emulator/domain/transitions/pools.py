@@ -1,5 +1,5 @@
-"""Pools: create, update, resize, remove nodes, delete; and auto pools, which a job or job schedule
-owns.
+"""Pools: create, update, resize, remove nodes, delete. Auto pools, which belong to a job or job
+schedule.
 """
 
 from __future__ import annotations
@@ -65,17 +65,18 @@ def scales(pool: Pool) -> bool:
 
 
 def begin_evaluations(account: Account, pool: Pool, now: datetime) -> None:
-    """Begin a schedule of evaluations, of which the first is now.
+    """Begin a schedule of evaluations; the first is due now.
 
-    So on the service: a pool of 4 nodes on which `$TargetDedicatedNodes=2` is enabled wants 2 in
-    the next request (recorded in the tests of the JavaScript SDK). Users report otherwise [X].
+    The service evaluates at once, too: after `$TargetDedicatedNodes=2` is enabled on a pool of 4
+    nodes, the next request shows the target 2 (recorded in the tests of the JavaScript SDK). Users
+    report otherwise [X].
     """
     pool.autoscale.due = now
-    account.at(now, pool)
+    account.set_timer(now, pool)
 
 
 def resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
-    """Ask for another number of nodes, only while the pool is steady (docs). Raises Fault."""
+    """Request another number of nodes; allowed while the pool is steady (docs). Raises Fault."""
     require_active(pool)
     if scales(pool):  # docs: 409
         raise Fault("OperationNotValidOnPool", {"Reason": "the pool scales automatically"})
@@ -104,7 +105,7 @@ def begin_resize(account: Account, pool: Pool, body: Json, now: datetime) -> Non
     timeout = parse_duration(pool.resize_timeout)
     pool.resize_deadline = None if timeout is None else now + timeout
     if pool.resize_deadline is not None:
-        account.at(pool.resize_deadline, pool)
+        account.set_timer(pool.resize_deadline, pool)
     set_allocation(account, pool, AllocationState.RESIZING, now)
 
 
@@ -131,7 +132,7 @@ def require_active(pool: Pool) -> None:
 
 
 def stop_resize(account: Account, pool: Pool, now: datetime) -> None:
-    """Stop a resize and keep the nodes that exist; without a resize it is refused (docs).
+    """Stop a resize and keep the existing nodes; refused if there is no resize (docs).
 
     The pool's entity tag stays, as recorded with azure-cli 2.12. Raises Fault.
     """
@@ -143,9 +144,10 @@ def stop_resize(account: Account, pool: Pool, now: datetime) -> None:
 
 
 def end_resize(account: Account, pool: Pool, errors: list[Json], now: datetime) -> None:
-    """Go steady. Nodes that are not allocated yet are given up; the targets stay as asked [S].
+    """End a resize: the pool becomes steady, and keeps the requested targets [S].
 
-    Evicted nodes that get another machine were there before.
+    After errors, new nodes that have no machine yet are removed. Evicted nodes that are getting
+    another machine stay, because they belonged to the pool before.
     """
     for node in list(pool.nodes.values()):
         if errors and node.state is NodeState.CREATING and node.lives <= 1:
@@ -184,9 +186,10 @@ MAX_REMOVED_NODES = 100  # docs: Pool_RemoveNodes
 
 
 def remove_nodes(account: Account, pool: Pool, body: Json, now: datetime) -> None:
-    """Remove the nodes and want as many fewer; the pool is resizing until they are gone.
+    """Remove the listed nodes and lower the targets by their number.
 
-    Nothing is removed when one of them does not exist [S]. Raises Fault.
+    The pool is resizing until the nodes have left. If one of them does not exist, no node is
+    removed [S]. Raises Fault.
     """
     found = _find_nodes(pool, body.get("nodeList"))
     targets = {
@@ -223,7 +226,7 @@ def add_job(
     account: Account, body: Json, now: datetime, schedule: JobSchedule | None = None
 ) -> Job:
     """Add a validated job whose id is free, with its auto pool if it asks for one."""
-    auto = wanted(body)
+    auto = auto_pool_of(body)
     if auto is None:
         return jobs.add(account, body, now)
     try:
@@ -237,7 +240,7 @@ def add_job(
     return jobs.add(account, body, now, pool_id=pool.id)
 
 
-def wanted(spec: Json) -> Json | None:
+def auto_pool_of(spec: Json) -> Json | None:
     """Return the auto pool that a job (or a job specification) asks for, or None."""
     return part(spec, "poolInfo").get("autoPoolSpecification")
 
@@ -271,8 +274,8 @@ def _new_id(account: Account, auto: Json) -> str:
 
 
 def ended(account: Account, job: Job, now: datetime) -> None:
-    """Delete the auto pool of a job that took its last step, unless keepAlive is set."""
-    auto = wanted(job.spec)
+    """Delete the auto pool of a job that has completed or is gone, unless keepAlive is set."""
+    auto = auto_pool_of(job.spec)
     over = job.erasing or job.state is JobState.COMPLETED or account.jobs.get(job.key) is not job
     if auto is not None and over and auto["poolLifetimeOption"] == "job":
         _release(account, auto, job.pool_id, now)
@@ -280,7 +283,7 @@ def ended(account: Account, job: Job, now: datetime) -> None:
 
 def schedule_ended(account: Account, schedule: JobSchedule, now: datetime) -> None:
     """Delete the auto pool that the jobs of an ended schedule shared, unless keepAlive is set."""
-    auto = wanted(part(schedule.spec, "jobSpecification")) or {}
+    auto = auto_pool_of(part(schedule.spec, "jobSpecification")) or {}
     _release(account, auto, schedule.pool_id, now)
 
 
@@ -291,8 +294,8 @@ def _release(account: Account, auto: Json, pool_id: str, now: datetime) -> None:
 
 
 def update_job(account: Account, job: Job, spec: Json, now: datetime) -> None:
-    """Give a job a new body; of an auto pool only keepAlive can change (docs). Raises Fault."""
-    before, after = wanted(job.spec), wanted(spec)
+    """Give a job a new body; only keepAlive of an auto pool can change (docs). Raises Fault."""
+    before, after = auto_pool_of(job.spec), auto_pool_of(spec)
     if after is not None:
         _check_change(before, after)
     old_pool = job.pool_id
@@ -302,7 +305,7 @@ def update_job(account: Account, job: Job, spec: Json, now: datetime) -> None:
 
 
 def _check_change(before: Json | None, after: Json) -> None:
-    """Refuse another auto pool. The docs name no code; this is the one of a wrong value [S]."""
+    """Refuse a change of the auto pool. The docs name no code; InvalidPropertyValue is ours [S]."""
     name = "poolInfo/autoPoolSpecification"
     if before is None:
         raise bad_property(name, "", "a job cannot be moved to an auto pool")

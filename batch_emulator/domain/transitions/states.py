@@ -1,8 +1,8 @@
 """Change the state of one entity, with its times, entity tag, counts and queues.
 
-Requests change the entity tag and the last modification, and what the service does by itself
-changes only the state (recorded tests of azure-batch 14.0: a completed task has the entity tag of
-its creation; OpenAPI example JobGet: a job completed after its last modification).
+A request changes the entity tag and the time of the last modification. A change by the service
+itself changes only the state (recorded tests of azure-batch 14.0: a completed task has the entity
+tag of its creation; OpenAPI example JobGet: a job completed after its last modification).
 """
 
 from __future__ import annotations
@@ -45,9 +45,14 @@ def settle_node(account: Account, node: Node, now: datetime) -> None:
         set_node(account, node, NodeState.RUNNING if busy else idle, now)
 
 
-# the states that a request or the end of a job asks for; the others follow them by themselves
-_ASKED_JOB = (JobState.DISABLING, JobState.ENABLING, JobState.TERMINATING, JobState.DELETING)
-_ASKED_SCHEDULE = (
+# states that a request or the end of a job leads to; the service enters the others by itself
+_REQUESTED_JOB_STATES = (
+    JobState.DISABLING,
+    JobState.ENABLING,
+    JobState.TERMINATING,
+    JobState.DELETING,
+)
+_REQUESTED_SCHEDULE_STATES = (
     ScheduleState.ACTIVE,
     ScheduleState.DISABLED,
     ScheduleState.TERMINATING,
@@ -56,12 +61,12 @@ _ASKED_SCHEDULE = (
 
 
 def set_job(account: Account, job: Job, state: JobState, now: datetime) -> None:
-    """Move a job to another state. It is modified if the state was asked for."""
+    """Move a job to another state. It is modified if the state was requested."""
     if job.state is not state:
         job.previous, job.previous_time = job.state, job.state_time
         job.state, job.state_time = state, now
         account.events.add(now, "job.state", job.id, state.value)
-    if state in _ASKED_JOB:
+    if state in _REQUESTED_JOB_STATES:
         touch_job(account, job, now)
     else:
         account.save_job(job)
@@ -78,12 +83,12 @@ def touch_job(account: Account, job: Job, now: datetime) -> None:
 def set_schedule(
     account: Account, schedule: JobSchedule, state: ScheduleState, now: datetime
 ) -> None:
-    """Move a job schedule to another state. It is modified if the state was asked for."""
+    """Move a job schedule to another state. It is modified if the state was requested."""
     if schedule.state is not state:
         schedule.previous, schedule.previous_time = schedule.state, schedule.state_time
         schedule.state, schedule.state_time = state, now
         account.events.add(now, "schedule.state", schedule.id, state.value)
-    if state in _ASKED_SCHEDULE:
+    if state in _REQUESTED_SCHEDULE_STATES:
         touch_schedule(account, schedule, now)
     else:
         account.save_schedule(schedule)
@@ -151,30 +156,29 @@ def _bucket(task: Task) -> str:
 
 
 def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
-    """Add an active task to its job's queue; one that comes back goes to the front [S]."""
+    """Add an active task to its job's queue; a task that returns goes to the front [S]."""
     if task.blocked:
         return
     job = task.job
-    lane, key = task.lane, task.key
-    queue = job.queues.get(lane)
+    queue = job.queues.get(task.queue_key)
     if queue is None:
-        queue = job.queues[lane] = OrderedDict()
-    queue[key] = task
+        queue = job.queues[task.queue_key] = OrderedDict()
+    queue[task.key] = task
     if first:
-        queue.move_to_end(key, last=False)
+        queue.move_to_end(task.key, last=False)
     refresh_queue(account, job)
 
 
 def dequeue(account: Account, task: Task) -> None:
     """Remove a task from its job's queue, if it is queued."""
-    queue = task.job.queues.get(task.lane)
+    queue = task.job.queues.get(task.queue_key)
     if queue is not None and queue.pop(task.key, None) is not None and not queue:
-        del task.job.queues[task.lane]
+        del task.job.queues[task.queue_key]
         refresh_queue(account, task.job)
 
 
 def refresh_queue(account: Account, job: Job) -> None:
-    """Add the job to those from which its pool takes tasks, or remove it."""
+    """Add the job to the jobs from which its pool takes tasks, or remove it."""
     pool = account.pool_of(job)
     if pool is None:
         return
@@ -186,11 +190,13 @@ def refresh_queue(account: Account, job: Job) -> None:
 
 
 def stop_execution(account: Account, execution: Execution, why: Stop) -> None:
-    """Ask for the end of an execution. The first reason decides, only a deletion outranks it.
+    """Request the end of an execution. The first reason decides, with two exceptions.
 
-    And an end that was asked for outranks a requeue: who was told so does not see it run again.
-    What ends one instance of a multi-instance task from outside ends them all; one that ends since
-    another ended may still be asked for more.
+    A deletion replaces every reason. A termination replaces a requeue: a task whose termination was
+    accepted must not run again.
+
+    A request for one instance of a multi-instance task ends all instances. An instance that ends
+    because another one ended (`Stop.GROUP`) accepts any later reason.
     """
     _stop(account, execution, why)
     group = None if execution.task is None else execution.task.group
@@ -201,8 +207,8 @@ def stop_execution(account: Account, execution: Execution, why: Stop) -> None:
 
 def _stop(account: Account, execution: Execution, why: Stop) -> None:
     hard = why in (Stop.LOST, Stop.DISCARD, Stop.GROUP)
-    open_to = (None, Stop.GROUP, Stop.REQUEUE) if why is Stop.TERMINATE else (None, Stop.GROUP)
-    if execution.stop in open_to or why is Stop.DISCARD:
+    replaceable = (None, Stop.GROUP, Stop.REQUEUE) if why is Stop.TERMINATE else (None, Stop.GROUP)
+    if execution.stop in replaceable or why is Stop.DISCARD:
         execution.stop = why
     elif not hard:
         return

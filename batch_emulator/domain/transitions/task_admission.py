@@ -1,8 +1,12 @@
 """Add tasks to jobs, and block those that depend on other tasks until they may run.
 
-Our choices [S]: a task waits for an id that no task has yet; a task may run once all its parents
-exist and are satisfied at the same moment, and stays free afterwards; tasks that still wait depend
-again on a parent that is deleted, or reactivated after a failure that satisfied.
+Our choices [S]:
+
+- A task waits for an id that no task has yet.
+- A task may run once all its parents exist and are satisfied at the same moment, and stays
+  unblocked afterwards.
+- If a parent is deleted, or reactivated after a failure that satisfied, tasks that still wait
+  depend on it again.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from batch_emulator.domain.model import (
 )
 from batch_emulator.domain.transitions.states import count_new, enqueue
 
-_FREED_AT_ONCE = 100  # each is written: some 5 ms together
+_FREED_AT_ONCE = 100  # each is written to the store: 5 ms in total
 
 
 def needs_of(body: Json) -> TaskDependencies | None:
@@ -58,7 +62,7 @@ def completed(account: Account, task: Task, *, satisfies: bool) -> None:
 
 
 def free(account: Account, job: Job) -> None:
-    """Unblock some tasks that wait no more, and leave the others to a later turn."""
+    """Unblock some of the tasks that need not wait any longer; a later turn unblocks the others."""
     dependencies = job.dependencies
     if dependencies is None or job.erasing or account.jobs.get(job.key) is not job:
         return
@@ -67,7 +71,7 @@ def free(account: Account, job: Job) -> None:
         child.blocked = False
         enqueue(account, child)
         account.save_task(child)
-    if dependencies.stirred:
+    if dependencies.has_unchecked:
         account.effects.append(FreeTasks(job))
 
 
@@ -113,7 +117,7 @@ def add(
         etag=account.next_etag(now),
         order=account.next_order(),
         state_time=now,
-        wants=wants or _wish(body),
+        wants=wants or _affinity(body),
         group=_group(body),
     )
     job.live[task.key] = task
@@ -125,8 +129,8 @@ def add(
     return task
 
 
-def _wish(body: Json) -> PlacementWishes | None:
-    """Return the affinity of a task: `TVM:<node>`, as nodes and tasks that ran on one give it."""
+def _affinity(body: Json) -> PlacementWishes | None:
+    """Return the affinity of a task: `TVM:<node>`, as in the affinityId of nodes and tasks."""
     kind, _, node = str(part(body, "affinityInfo").get("affinityId") or "").partition(":")
     return PlacementWishes(node=key_of(node)) if kind.lower() == "tvm" and node else None
 

@@ -7,9 +7,9 @@ timer of the account says when to read the rows again.
 A multi-instance task is one primary and its subtasks, on as many nodes (MPI page of the
 docs). Every instance runs the coordination command; when all have succeeded the primary runs
 the command of the task, and processes that the others left running live until it ends. The
-first instance that ends otherwise ends them all, and its end is the end of the task. Our
-choices [S]: the task ends with the last of its instances; until then its subtasks are ended
-at once, without a grace period.
+first instance that ends in another way ends all instances, and its outcome is that of the task.
+Our choices [S]: the task ends when the last instance has ended; the subtasks are ended at once,
+without a grace period.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def sweep_at(account: Account, when: datetime) -> None:
     """Sweep expired folders at `when`, unless a sweep is planned earlier."""
     if when < NEVER and (account.sweep_due is None or when < account.sweep_due):
         account.sweep_due = when
-        account.at(when, Sweep())
+        account.set_timer(when, Sweep())
 
 
 def retention_over(record: Json, body: Json, now: datetime) -> bool:
@@ -109,7 +109,7 @@ def job_action(body: Json, code: int | None, failure: Json | None) -> str:
 
 
 # The category of TaskEnded is ServerError on one page, and UserError ("ended by user request") in
-# the REST docs [X]; the latter fits.
+# the REST docs [X]; UserError fits better.
 ENDED: Json = {
     "category": "UserError",
     "code": "TaskEnded",
@@ -168,9 +168,9 @@ def delete(account: Account, task: Task) -> None:
 
 
 def update_constraints(account: Account, task: Task, body: Json, now: datetime) -> None:
-    """Write a body with new constraints; a running attempt is judged by them when it ends.
+    """Write a body with new constraints, which also apply to a running attempt when it ends.
 
-    A completed task is retained as long as they say, from its end on.
+    The folder of a completed task is kept for the new retention time, from the end of the task on.
     """
     if task.execution is not None:
         task.execution.body = body
@@ -210,12 +210,12 @@ def settle(
 
     Args:
         stop: why the attempt was ended from outside, None if it ended by itself.
-        execution: the one that ran the task's own command.
-        outcome: None if it never became a process.
+        execution: the execution that ran the command of the task.
+        outcome: None if the command never became a process.
     """
     task.execution = None
     if stop is Stop.DISCARD:
-        if task.key not in task.job.live:  # else a task of the same id was added since
+        if task.key not in task.job.live:  # otherwise a new task has this id
             _delete_folders(account, task)
     elif stop in (Stop.REQUEUE, Stop.LOST):
         requeue(account, task, now, counted=stop is Stop.REQUEUE)
@@ -407,7 +407,7 @@ def instance_ended(
         for other in group.members:
             if other.key in account.executions:
                 stop_execution(account, other, Stop.GROUP)
-    _save_group(account, execution)  # also what it used
+    _save_group(account, execution)  # including its resource usage
     if group.left == 0:
         _end_group(account, task, group, now)
 
@@ -426,9 +426,10 @@ def _close_subtask(info: Json, execution: Execution, outcome: ExecutionOutcome |
 
 
 def _decisive(group: MultiInstance) -> Stop | None:
-    """Return what decides the attempt: a deletion, the end that came first (None), or a request.
+    """Return the reason that decides the attempt, None if it is the first end without a request.
 
-    A request to end the task while its last instances were ending excludes another attempt.
+    A deletion outranks that end. A request to terminate the task while its last instances were
+    ending prevents a retry.
     """
     asked = [one.stop for one in group.members if one.stop not in (None, Stop.GROUP)]
     if Stop.DISCARD in asked:

@@ -88,7 +88,7 @@ class World:
                 execution.body = job.spec["jobManagerTask"] if given is None else given
             self.processes[execution.key] = execution
             executions.begun(self.account, execution, self.clock.now())
-            eviction.rehearse(self.account, execution, self.clock.now())
+            eviction.schedule_planned_eviction(self.account, execution, self.clock.now())
         elif isinstance(effect, SetUpNode):
             node, now = effect.node, self.clock.now()
             nodes.set_up(self.account, node, node.booted or now, [], now)
