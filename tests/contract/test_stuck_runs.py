@@ -12,11 +12,10 @@ from azure.batch import BatchClient, models
 
 from batch_emulator.domain.eviction_trace import TraceEntry
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import get_task, list_tasks
-from runner.core.states import RunState, RunStatus, WaitCause
+from runner.azure.batch.jobs import get_task
+from runner.core.states import WaitCause
 from runner.flows.runs import stuck
-from runner.flows.runs.stuck import NodeNeed, explain_queue_reason, explain_wait, load_pool_facts
-from runner.protocol.run_spec import parse_run
+from runner.flows.runs.stuck import NodeNeed, explain_wait, load_pool_facts
 from tests import plain_http
 from tests.contract.server import ACCOUNT, KEY, POLL_S, Running, Things, eventually, serving
 from tests.unit.core.recipe_maker import outputs
@@ -189,17 +188,3 @@ def test_pool_that_boots_is_no_problem(tmp_path: Path) -> None:
         assert waits(connection, pool_id, job_id, task_id) is None
         things.wait_nodes(pool_id, 1, "creating")
         assert waits(connection, pool_id, job_id, task_id) is None
-
-
-def test_running_task_costs_no_request_for_its_pool(
-    connection: Connection, things: Things, pool: str
-) -> None:
-    job_id = things.job(pool)
-    things.task(job_id, id="running")
-    [task] = list_tasks(connection, job_id).values()
-    status = RunStatus(RunState.RUNNING)
-    record = parse_run(PLAIN_RUN.read_bytes(), "plain")
-    shown = explain_queue_reason(
-        connection, record, status, task, 1, lambda _: pytest.fail("read a pool")
-    )
-    assert shown is status

@@ -160,15 +160,13 @@ def explain_queue_reason(
     Args:
         connection: the services.
         record: the run.
-        status: its status according to its task.
+        status: its status according to its task: queued.
         task: its task.
         attempts: number of started attempts.
         read_pool: returns the facts of a pool, None if they are not known yet; it is called only
             if nothing else explains the wait.
         job: its job, if the caller has read it.
     """
-    if status.state is not RunState.QUEUED:
-        return status
     job = job or read_job(connection, record.job_id)
     if job is not None and job.disabled:
         cause = _explain_disabled(connection, job)

@@ -95,8 +95,9 @@ def load_view(
     attempts = load_attempts(container, record.run_id)
     stage = None if result else last_stage(container, record.run_id, len(attempts))
     status = decide_status(result, task, len(attempts), stage)
-    read = read_pool or partial(load_pool_facts, connection)
-    status = explain_queue_reason(connection, record, status, task, len(attempts), read)
+    if status.state is RunState.QUEUED:
+        read = read_pool or partial(load_pool_facts, connection)
+        status = explain_queue_reason(connection, record, status, task, len(attempts), read)
     return RunView(record, status, result, task, attempts)
 
 
@@ -472,9 +473,10 @@ class _RunWatcher:
         if result is None and (task is None or task.phase == "completed"):
             result = load_result(self._container, self._record.run_id)
         status = decide_status(result, task, self._attempt, self._stage)
-        status = explain_queue_reason(
-            self._connection, self._record, status, task, self._attempt, self._read_pool
-        )
+        if status.state is RunState.QUEUED:
+            status = explain_queue_reason(
+                self._connection, self._record, status, task, self._attempt, self._read_pool
+            )
         self._time_stuck(status)
         if status.state.final:
             yield from self._end(status, result, task)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from runner.azure.batch.pools import NodeTask, NodeView, PoolAutoscale, PoolProblem, PoolView
+from runner.core.states import RunState, RunStatus, TaskView
+from runner.flows.runs import stuck, watch
 from runner.flows.runs.stuck import (
     NodeNeed,
     PoolFacts,
@@ -17,6 +20,8 @@ from runner.flows.runs.stuck import (
     find_failing_node,
     gives_no_node,
 )
+from runner.protocol.results import AttemptStart
+from runner.protocol.run_spec import parse_run
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 SINCE = NOW - timedelta(minutes=2)
@@ -268,3 +273,23 @@ def test_node_failing_tasks_that_succeed_elsewhere_is_named(
     for is_certain, expected in ((False, named), (True, certain)):
         found = find_failing_node(pool, certain=is_certain)
         assert (found is not None and found[0].id == first.id) == expected
+
+
+def test_status_of_a_running_task_needs_neither_job_nor_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Path(__file__).parents[3] / "golden" / "protocol" / "run-plain.json"
+    started = AttemptStart(1, "tvm-1", "2026-11-23T12:00:00+00:00", 0, 0)
+    answers = {
+        "runs_container": None, "get_task": TaskView("running", "tvm-1"), "load_result": None,
+        "load_attempts": (started,), "last_stage": "command",
+    }  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(watch, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(stuck, "read_job", lambda *_: pytest.fail("read the job"))
+    view = watch.load_view(
+        cast("Any", None),
+        parse_run(run.read_bytes(), "plain"),
+        lambda _: pytest.fail("read a pool"),
+    )
+    assert view.status == RunStatus(RunState.RUNNING, node="tvm-1")
