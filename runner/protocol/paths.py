@@ -21,6 +21,8 @@ _SIMILAR = 0.75
 _RUN_ID = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9_-]*)-(?P<stamp>\d{8}-\d{6})-(?P<suffix>[a-z0-9]{4})$"
 )
+# The run ID of a trial has the name, the time and the suffix of its sweep.
+_TRIAL_RUN = re.compile(r"(?P<name>.+)-\d+(?P<rest>-\d{8}-\d{6}-[a-z0-9]{4})")
 
 
 def slug(text: str) -> str:
@@ -44,6 +46,17 @@ def make_run_id(name: str, created: datetime, suffix: str) -> str:
 def is_run_id(text: str) -> bool:
     """Return True if the text has the form of a complete run ID."""
     return len(text) <= MAX_ID and _RUN_ID.match(text) is not None
+
+
+def sweep_of(run_id: str) -> str | None:
+    """Return the ID of the sweep if the run ID has the form of a trial's, else None."""
+    found = _TRIAL_RUN.fullmatch(run_id)
+    return found["name"] + found["rest"] if found else None
+
+
+def trial_prefix(group_id: str) -> str:
+    """Return the prefix of the run IDs of a sweep, which other sweeps may share."""
+    return group_id[:-STAMP_LENGTH] + "-"
 
 
 def newest_first(run_ids: list[str]) -> list[str]:

@@ -9,7 +9,6 @@ starts never gets a run.json; the same document records it as cancelled.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,14 +16,11 @@ from typing import Any
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import SWEEPS_FOLDER
-from runner.protocol.paths import STAMP_LENGTH
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import DAMAGED, FORMAT
 
 WAITING_FOLDER = "waiting/"
 _PARTS = ("batch", "trial")  # mappings of run.json that are compared key by key
-# The run ID of a trial has the name, the time and the suffix of its sweep.
-_TRIAL_RUN = re.compile(r"(?P<name>.+)-\d+(?P<rest>-\d{8}-\d{6}-[a-z0-9]{4})")
 
 
 def template_blob(group_id: str) -> str:
@@ -35,17 +31,6 @@ def template_blob(group_id: str) -> str:
 def waiting_blob(group_id: str) -> str:
     """Return the blob with the waiting trials of a sweep."""
     return f"{WAITING_FOLDER}{group_id}.json"
-
-
-def sweep_of(run_id: str) -> str | None:
-    """Return the ID of the sweep if the run ID has the form of a trial's, else None."""
-    found = _TRIAL_RUN.fullmatch(run_id)
-    return found["name"] + found["rest"] if found else None
-
-
-def trial_prefix(group_id: str) -> str:
-    """Return the prefix of the run IDs of a sweep, which other sweeps may share."""
-    return group_id[:-STAMP_LENGTH] + "-"
 
 
 def differences(common: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from runner.protocol.paths import (
     near_run,
     newest_first,
     submission_time,
+    sweep_of,
 )
 from runner.protocol.results import (
     INDEX_FOLDER,
@@ -169,7 +170,7 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
     paths = RunPaths(run_id)
     content = container.read(paths.result)
     if content is None:
-        return cancelled_result(container, run_id)
+        return cancelled_result(container, run_id) if sweep_of(run_id) else None
     result = parse_result(content, run_id)
     if result.status != "cancelled" or not result.attempt:
         return result

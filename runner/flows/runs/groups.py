@@ -30,9 +30,16 @@ from runner.protocol.groups import (
     levels,
     parse_group,
 )
-from runner.protocol.paths import RunPaths, check_reference, is_run_id, near_run, newest_first
+from runner.protocol.paths import (
+    RunPaths,
+    check_reference,
+    is_run_id,
+    near_run,
+    newest_first,
+    sweep_of,
+)
 from runner.protocol.run_spec import parse_run
-from runner.protocol.waiting_trials import WaitingTrials, sweep_of, waiting_blob
+from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
 
 if TYPE_CHECKING:
     from runner.flows.runs.cancel import Cancelled

@@ -29,11 +29,10 @@ from runner.flows.runs.documents import (
 from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
-from runner.protocol.paths import RunPaths, newest_first, slug, submission_time
+from runner.protocol.paths import RunPaths, newest_first, slug, submission_time, sweep_of
 from runner.protocol.results import RunResult, parse_attempt_start
 from runner.protocol.run_spec import RunSpec, parse_run
 from runner.protocol.usage import parse_usage
-from runner.protocol.waiting_trials import sweep_of
 
 if TYPE_CHECKING:
     from runner.flows.runs.stuck import PoolReader

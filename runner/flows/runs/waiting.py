@@ -7,13 +7,11 @@ from collections.abc import Collection, Iterable
 from threading import Lock
 
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.protocol.paths import RunPaths
+from runner.protocol.paths import RunPaths, sweep_of, trial_prefix
 from runner.protocol.results import RunResult
 from runner.protocol.waiting_trials import (
     WAITING_FOLDER,
     WaitingTrials,
-    sweep_of,
-    trial_prefix,
     waiting_blob,
 )
 
@@ -72,7 +70,7 @@ def read_run(
 
 def cancelled_result(container: BlobContainer, run_id: str) -> RunResult | None:
     """Return the outcome of a trial that was cancelled before a node started it, or None."""
-    if sweep_of(run_id) is None or container.size(RunPaths(run_id).run) is not None:
+    if container.size(RunPaths(run_id).run) is not None:
         return None
     found = WaitingRuns(container).of_run(run_id)
     return None if found is None else found.result(run_id)

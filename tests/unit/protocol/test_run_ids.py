@@ -16,6 +16,8 @@ from runner.protocol.paths import (
     near_run,
     newest_first,
     slug,
+    sweep_of,
+    trial_prefix,
 )
 
 MOMENT = datetime(2026, 11, 21, 14, 30, 5, tzinfo=UTC)
@@ -33,6 +35,14 @@ def test_run_id_of_any_name_is_a_valid_recognised_batch_id(name: str) -> None:
     run_id = make_run_id(name, MOMENT, "k3f9")
     assert BATCH_ID.fullmatch(run_id)
     assert is_run_id(run_id)
+
+
+def test_run_id_of_a_trial_names_its_sweep() -> None:
+    sweep, trial = "net-20261124-120000-aaaa", "net-1-20261124-120000-aaaa"
+    assert sweep_of(trial) == sweep
+    assert sweep_of(sweep) is None
+    assert sweep_of("net-big-20261124-120000-aaaa") is None
+    assert trial.startswith(trial_prefix(sweep))
 
 
 def test_slug_never_starts_or_ends_with_a_separator() -> None:

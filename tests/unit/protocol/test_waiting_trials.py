@@ -12,8 +12,6 @@ from runner.protocol.waiting_trials import (
     derive,
     differences,
     parse_trial_setting,
-    sweep_of,
-    trial_prefix,
     trial_setting,
 )
 
@@ -48,13 +46,6 @@ def test_document_is_derived_from_its_differences(other: dict[str, Any]) -> None
     assert derive(common, changes) == other
     assert "goal" not in changes["trial"]
     assert parse_trial_setting(trial_setting(GROUP, changes)) == (GROUP, changes)
-
-
-def test_run_id_of_a_trial_names_its_sweep() -> None:
-    assert sweep_of(ONE) == GROUP
-    assert sweep_of(GROUP) is None
-    assert sweep_of("net-big-20261124-120000-aaaa") is None
-    assert ONE.startswith(trial_prefix(GROUP))
 
 
 def test_cancelled_trial_keeps_its_first_outcome() -> None:
