@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 CONTRACT_VERSION = 1
+LOCAL_VM_SIZE = "local"  # VM size of the nodes on this machine
 
 
 class ContractError(ValueError):
@@ -34,6 +35,11 @@ class PoolOutput:
     )
     task_nodes: int | None = None  # maximum of one task; None: unknown
     release_minutes: int | None = None  # until nodes without tasks are gone; None: unknown
+
+    @property
+    def is_billed(self) -> bool:
+        """Return False for nodes on this machine, which cost nothing."""
+        return self.vm_size != LOCAL_VM_SIZE
 
 
 @dataclass(frozen=True, slots=True)

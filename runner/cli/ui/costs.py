@@ -50,10 +50,8 @@ def _kind_text(cost: KindCost, *, spot: bool) -> str:
     return f"{expected}, {most} ({per_hour})"
 
 
-def cost_summary(cost: SubmissionCost | None) -> str:
-    """Return one line about the nodes that the pool starts first; empty for this machine."""
-    if cost is None:
-        return ""
+def cost_summary(cost: SubmissionCost) -> str:
+    """Return one line about the nodes that the pool starts first."""
     lines = cost_lines(cost)
     kind = "spot" if cost.uses_spot else "dedicated"
     cap = f"; cost cap {lines['cost cap']}" if cost.cap else ""

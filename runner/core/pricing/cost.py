@@ -19,7 +19,6 @@ from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
 MICROS = 1_000_000  # micro-dollars in a dollar
-UNBILLED_SIZE = "local"  # VM size of the local pool
 BOOT_S = 600  # boot and start task of a node, our estimate; in a bound, boots are part of the job
 LIMIT_DELAY_S = 300  # maximum delay of the service in ending a job, our choice
 SHORTEST_JOB_S = BOOT_S + 300
@@ -183,15 +182,13 @@ def plan_cost(
     *,
     cap_micros: int | None,
     today: date,
-) -> SubmissionCost | None:
-    """Return the costs of tasks on a pool, or None for nodes that cost nothing.
+) -> SubmissionCost:
+    """Return the costs of tasks on a pool whose nodes are billed.
 
     Raises:
         RunnerError: R-COST-UNKNOWN, the cap depends on an unknown price; R-COST-POOL, the time when
             the pool releases its nodes is unknown; R-COST-CAP, the cap is too low. Exit code 6.
     """
-    if pool.vm_size == UNBILLED_SIZE:
-        return None
     spot = prices.find(pool.vm_size, region, spot=True)
     dedicated = prices.find(pool.vm_size, region, spot=False)
     cap = None if cap_micros is None else _cap(pool, region, work, (spot, dedicated), cap_micros)

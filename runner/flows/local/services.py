@@ -13,13 +13,13 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
+from runner.contract import LOCAL_VM_SIZE
 from runner.core.home import HomePaths, full_disk, make_private, not_writable
 from runner.flows.local.azurite import JOURNAL, JOURNAL_VARIABLE, AzuriteProgram, journal_version
 from runner.flows.local.state import (
     ACCOUNT,
     BATCH,
     BLOB,
-    VM_SIZE,
     LocalState,
     ProcessRecord,
     find_process,
@@ -219,7 +219,7 @@ def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -
     data = str(paths.batch_data)
     patterns = [word for pattern in _PASSED_TO_TASKS for word in ("--pass-env", pattern)]
     address = ["--host", "127.0.0.1", "--port", str(state.batch_port)]
-    account = ["--account", ACCOUNT, "--data-dir", data, "--vm-size", VM_SIZE]
+    account = ["--account", ACCOUNT, "--data-dir", data, "--vm-size", LOCAL_VM_SIZE]
     files = ["--storage-account", ACCOUNT, "--files-port", str(state.files_port)]
     files += ["--blob-endpoint", state.blob_endpoint]
     files += ["--azure-names"] if state.azure_names else []

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.azure.batch.pools import PoolSpec, ShareMount
-from runner.contract import PoolOutput, StackOutputs
+from runner.contract import LOCAL_VM_SIZE, PoolOutput, StackOutputs
 from runner.core.home import HomePaths, make_private, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
@@ -162,7 +162,6 @@ def _new_key() -> str:
 
 POOL_ID = "local"
 SHARE = "shared"  # name and mount path, as in infra
-VM_SIZE = "local"
 _PREPARE = """set -e
 runner="$AZ_BATCH_NODE_SHARED_DIR/runner"
 mkdir -p "$runner/bin" "$RUNNER_NODE_CACHE"
@@ -262,7 +261,7 @@ def pool_spec(state: LocalState, storage_key: str, cache: NodeCache) -> PoolSpec
     """Return the pool of spot nodes with the file share, uv and a cache that outlives nodes."""
     return PoolSpec(
         id=POOL_ID,
-        vm_size=VM_SIZE,
+        vm_size=LOCAL_VM_SIZE,
         spot_nodes=state.nodes,
         slots_per_node=state.slots,
         inter_node=True,
@@ -279,7 +278,7 @@ def local_outputs(state: LocalState) -> StackOutputs:
     """Return the local services as the outputs of a stack."""
     pool = PoolOutput(
         id=POOL_ID,
-        vm_size=VM_SIZE,
+        vm_size=LOCAL_VM_SIZE,
         gpus=0,
         vcpus=os.cpu_count() or 1,
         spot=True,

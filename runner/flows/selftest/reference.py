@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
+from runner.contract import LOCAL_VM_SIZE
 from runner.flows.local.services import last_error
-from runner.flows.local.state import ACCOUNT, VM_SIZE, LocalState, local_outputs
+from runner.flows.local.state import ACCOUNT, LocalState, local_outputs
 from runner.protocol.errors import ExitCode, RunnerError
 
 _STOPS_WITHIN_S = 30.0
@@ -37,7 +38,7 @@ def reference_emulator() -> Generator[Connection]:
                 [
                     *(sys.executable, "-m", "batch_emulator", "--host", "127.0.0.1"),
                     *("--account", ACCOUNT, "--data-dir", str(folder / "data")),
-                    *("--vm-size", VM_SIZE),
+                    *("--vm-size", LOCAL_VM_SIZE),
                 ],
                 env={**os.environ, "BATCH_EMULATOR_KEY": key},
                 stdin=subprocess.DEVNULL,

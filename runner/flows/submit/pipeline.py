@@ -299,7 +299,10 @@ def plan_submission(
 def _price(
     drafts: Sequence[_Draft], target: Target, *, in_group: bool, scheduled: bool
 ) -> SubmissionCost | None:
-    """Return the costs of the drafts, with the limits that enforce their cap."""
+    """Return the costs of the drafts, with the limits that enforce their cap.
+
+    Returns None for nodes on this machine, which cost nothing.
+    """
     caps = [draft.run.recipe.max_cost_micros for draft in drafts]
     capped = [cap for cap in caps if cap is not None]
     if capped and len(capped) < len(caps):
@@ -317,12 +320,15 @@ def _price(
             why="its limits would be computed with present prices for all later runs",
             fix="remove `max_cost`; set `timeout`, and `spend_cap_usd_per_hour` of the pool",
         )
+    pool = drafts[0].placement.pool
+    if not pool.is_billed:
+        return None
     work = [
         to_work(draft.run.recipe, waits=in_group and bool(draft.placement.depends_on))
         for draft in drafts
     ]
     return plan_cost(
-        drafts[0].placement.pool,
+        pool,
         target.outputs.location,
         work,
         load_price_table(target.settings.home),
@@ -604,14 +610,16 @@ def plan_repetition(
     lookups = Lookups(connection)
     for what, check in checks:
         lookups.ask(what, check, None)
-    cost = plan_cost(
-        pool,
-        outputs.location,
-        [Work(asked.nodes or record.nodes, record.retries + 1, None)],
-        load_price_table(runner_home(os.environ)),
-        cap_micros=record.max_cost_micros,
-        today=datetime.now(UTC).date(),
-    )
+    cost = None
+    if pool.is_billed:
+        cost = plan_cost(
+            pool,
+            outputs.location,
+            [Work(asked.nodes or record.nodes, record.retries + 1, None)],
+            load_price_table(runner_home(os.environ)),
+            cap_micros=record.max_cost_micros,
+            today=datetime.now(UTC).date(),
+        )
     placement = Placement(pool, job_id_for(record.experiment, pool.id, record.priority))
     if (group := request.group) is not None:
         in_job = group.job_id if len(group.job_id) <= _MAX_JOB_NAME else placement.job_id

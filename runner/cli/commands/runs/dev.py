@@ -78,7 +78,8 @@ def dev(
     checked = check_run(with_flags(recipe, flags), request)
     with out.stages() as view:
         connection, plan = open_and_plan(checked, settings, view.on_progress, view.warning)
-        if summary := cost_summary(plan.cost):
+        if plan.cost is not None:
+            summary = cost_summary(plan.cost)
             view.log(f"for {format_duration(seconds)}, {summary}", error=True)
         record = submit_run(connection, plan, view.on_progress)
         _await_start(view, connection, record)

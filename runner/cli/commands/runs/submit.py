@@ -142,8 +142,8 @@ def submit_tasks(
 
     try:
         connection, plan = open_and_plan(checked, settings, view.on_progress, view.warning)
-        if summary := cost_summary(plan.cost):
-            view.log(summary, error=True)
+        if plan.cost is not None:
+            view.log(cost_summary(plan.cost), error=True)
         return connection, submit_group(connection, plan, view.on_progress)
     except KeyboardInterrupt:
         view.log("interrupted: the group was not submitted", error=True)

@@ -203,8 +203,8 @@ def _train(
     _announce(out, checked.recipe, settings)
     with out.stages() as view:
         connection, plan = _plan(view, checked, settings)
-        if summary := cost_summary(plan.cost):
-            view.log(summary, error=True)
+        if plan.cost is not None:
+            view.log(cost_summary(plan.cost), error=True)
         try:
             record = submit_run(connection, plan, view.on_progress)
             followed = None

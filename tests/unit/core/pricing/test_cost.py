@@ -9,7 +9,7 @@ from datetime import date
 
 import pytest
 
-from runner.contract import PoolOutput
+from runner.contract import LOCAL_VM_SIZE, PoolOutput
 from runner.core.pricing.cost import (
     LIMIT_DELAY_S,
     SHORTEST_JOB_S,
@@ -48,7 +48,7 @@ def table(
 def cost(
     *work: Work, cap: float | None = None, pool: PoolOutput = POOL, prices: PriceTable | None = None
 ) -> SubmissionCost:
-    found = plan_cost(
+    return plan_cost(
         pool,
         "westeurope",
         work or (HOUR,),
@@ -56,8 +56,6 @@ def cost(
         cap_micros=None if cap is None else to_micros(cap),
         today=TODAY,
     )
-    assert found is not None
-    return found
 
 
 def the_cap(*work: Work, cap: float = 5, pool: PoolOutput = POOL) -> CostCap:
@@ -93,8 +91,8 @@ def test_unknown_price_is_unknown_and_not_zero() -> None:
 
 
 def test_local_node_has_no_costs() -> None:
-    local = replace(POOL, vm_size="local")
-    assert plan_cost(local, "local", [HOUR], table(), cap_micros=1, today=TODAY) is None
+    assert POOL.is_billed
+    assert not replace(POOL, vm_size=LOCAL_VM_SIZE).is_billed
 
 
 @pytest.mark.feature(53)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 import runner
+from runner.core.home import HomePaths
 from runner.core.planning.plan import Placement
 from runner.core.progress import ignore_progress
 from runner.core.schedules.submit_file import load_submit_file
@@ -222,8 +223,10 @@ def test_run_with_after_cannot_have_a_cap() -> None:
 
 def test_cap_on_free_nodes_causes_a_warning(tmp_path: Path) -> None:
     free = replace(outputs().pools[0], vm_size="local")
-    local = Target(settings(), outputs(free), None, preview=True)
+    local = Target(replace(settings(), home=tmp_path), outputs(free), None, preview=True)
+    HomePaths(tmp_path).prices.write_text("no table")  # not read
     for text, noted in (("max_cost: 5\n", True), ("{}", False)):
         checked = check_run(load_text(tmp_path / str(noted), text), TrainOptions())
         found = plan_submission(checked, local, ignore_progress)
+        assert found.cost is None
         assert any("has no effect" in each for each in found.warnings) is noted
