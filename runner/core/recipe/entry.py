@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from runner.core.recipe.notebook import SUFFIX, notebook_command, parsed_code
-from runner.core.recipe.recipe import RECIPE_FILE, Recipe
+from runner.core.recipe.notebook import SUFFIX, parsed_code
+from runner.core.recipe.recipe import RECIPE_FILE, Recipe, notebook_command
 from runner.core.yaml_files import near
 from runner.protocol.errors import RunnerError
 
@@ -291,8 +291,12 @@ def _project(folder: Path) -> dict[str, Any]:
 
 
 def unread_packages(recipe: Recipe) -> str | None:
-    """Return a warning if only an unsupported file lists the packages of a recipe."""
-    if recipe.requirements_file or recipe.image or recipe.source == "builtin":
+    """Return a warning if an unsupported file lists the packages of a recipe.
+
+    Args:
+        recipe: a recipe without a file that lists its packages.
+    """
+    if recipe.image or recipe.source == "builtin":
         return None
     names = [name for name in _UNREAD if (recipe.folder / name).is_file()]
     with suppress(OSError):

@@ -144,8 +144,11 @@ class PlannedRun:
         short = ", ".join(self.secrets.short())
         secrets = f"secret values too short to be hidden in logs: {short}" if short else None
         notice = dataset.notice if dataset else None
-        packages = unread_packages(self.plan.recipe)
-        found = (*(code.warnings if code else ()), packages, notice, secrets, *self.plan.warnings)
+        found = [notice, secrets, *self.plan.warnings]
+        if code is not None:  # of a recipe on this machine
+            recipe = self.plan.recipe
+            packages = unread_packages(recipe) if recipe.requirements_file is None else None
+            found = [*code.warnings, packages, *found]
         return tuple(text for text in found if text)
 
 

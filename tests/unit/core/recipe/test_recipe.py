@@ -364,8 +364,6 @@ def test_packages_listed_in_an_unread_file_cause_a_warning(
     assert unread_packages(load_recipe(".", cwd=tmp_path)) is None
     (tmp_path / name).write_text(text)
     assert f"{name} is not supported" in (unread_packages(load_recipe(".", cwd=tmp_path)) or "")
-    (tmp_path / "requirements.txt").touch()
-    assert unread_packages(load_recipe(".", cwd=tmp_path)) is None
 
 
 def test_every_built_in_recipe_loads_and_the_template_is_not_listed() -> None:

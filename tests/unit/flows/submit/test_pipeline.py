@@ -18,7 +18,7 @@ from runner.core.progress import ignore_progress
 from runner.core.schedules.submit_file import load_submit_file
 from runner.flows.submit.group import GroupRequest, check_file
 from runner.flows.submit.lookups import refuse_waiting
-from runner.flows.submit.pipeline import Target, plan_submission
+from runner.flows.submit.pipeline import SubmissionPlan, Target, plan_submission
 from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.flows.submit.submit_run import upload_runs
 from runner.protocol.errors import ExitCode, RunnerError
@@ -230,3 +230,25 @@ def test_cap_on_free_nodes_causes_a_warning(tmp_path: Path) -> None:
         found = plan_submission(checked, local, ignore_progress)
         assert found.cost is None
         assert any("has no effect" in each for each in found.warnings) is noted
+
+
+def test_warning_of_unread_packages_needs_a_folder_without_requirements(tmp_path: Path) -> None:
+    target = Target(settings(), outputs(), None, preview=True)
+
+    def warned(plan: SubmissionPlan) -> bool:
+        return any("environment.yml is not supported" in text for text in plan.warnings)
+
+    def planned() -> SubmissionPlan:
+        return plan_submission(
+            check_run(load_text(tmp_path / "a", "{}"), TrainOptions()), target, ignore_progress
+        )
+
+    assert not warned(planned())
+    (tmp_path / "a" / "environment.yml").touch()
+    found = planned()
+    assert warned(found)
+    # The code of a repeated run is stored already: the folder of its recipe is unknown.
+    repeated = replace(found.run, files=replace(found.run.files, code=None))
+    assert not warned(replace(found, runs={"a": repeated}))
+    (tmp_path / "a" / "requirements.txt").touch()
+    assert not warned(planned())
