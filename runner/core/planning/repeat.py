@@ -10,9 +10,8 @@ from typing import Any, Literal
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import Placement, RunIdentity, RunInputs, RunPlan
 from runner.core.planning.pool_choice import check_nodes
-from runner.core.recipe.notebook import notebook_of
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Param, ParamValue, Recipe
+from runner.core.recipe.recipe import Param, ParamValue, Recipe, notebook_of
 from runner.core.recipe.secrets import recorded_secrets
 from runner.core.schedules.submit_file import in_order
 from runner.protocol.errors import ExitCode, RunnerError

@@ -21,7 +21,6 @@ from runner.core.recipe.notebook import (
     SUFFIX,
     executed_name,
     merged_params,
-    notebook_of,
 )
 from runner.core.recipe.recipe import (
     BUILTIN_FOLDER,
@@ -31,6 +30,7 @@ from runner.core.recipe.recipe import (
     Recipe,
     RecipeSource,
     builtin_names,
+    notebook_of,
 )
 from runner.core.recipe.sweep import SweepFile
 from runner.core.yaml_files import (

@@ -1,5 +1,5 @@
-"""Notebooks as scripts: their command, their code, and the parameters of the cell with the tag
-`parameters`, as papermill reads them.
+"""Notebooks as scripts: their code, and the parameters of the cell with the tag `parameters`, as
+papermill reads them. `recipe.notebook_of` recognises the command of a notebook.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from runner.protocol.errors import RunnerError
 
 SUFFIX = ".ipynb"
 PACKAGES = ("papermill", "ipykernel")  # packages that execute a notebook
-_DRIVER = ("python", "-m", "runner.hooks.notebook")
 _TAG = "parameters"
 _KEPT_MAGICS = ("time", "timeit", "capture", "prun")  # magics whose cell is Python code
 _MAGIC_LINE = re.compile(r"^([ \t]*)[%!?].*$|^([ \t]*)[\w.]+\?{1,2}[ \t]*$", re.MULTILINE)
@@ -27,17 +26,6 @@ _HOW_TO_TAG = (
     "add the tag `parameters` to the cell that sets them: in JupyterLab under the gear at the top "
     "right, in VS Code with Add Cell Tag in the menu of the cell"
 )
-
-
-def notebook_command(name: str) -> tuple[str, ...]:
-    """Return the command that executes a notebook of the code folder."""
-    return *_DRIVER, name
-
-
-def notebook_of(command: Sequence[str]) -> str | None:
-    """Return the notebook that a command executes, or None for another command."""
-    length = len(_DRIVER)
-    return command[length] if tuple(command[:length]) == _DRIVER and command[length:] else None
 
 
 def executed_name(notebook: str) -> str:

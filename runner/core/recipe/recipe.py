@@ -6,6 +6,7 @@ Imports no pydantic: `file` is imported when a recipe is loaded.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -119,6 +120,21 @@ def list_recipes() -> tuple[Recipe, ...]:
     from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
 
     return file.list_recipes()
+
+
+_NOTEBOOK_DRIVER = ("python", "-m", "runner.hooks.notebook")
+
+
+def notebook_command(name: str) -> tuple[str, ...]:
+    """Return the command that executes a notebook of the code folder."""
+    return *_NOTEBOOK_DRIVER, name
+
+
+def notebook_of(command: Sequence[str]) -> str | None:
+    """Return the notebook that a command executes, or None for another command."""
+    length = len(_NOTEBOOK_DRIVER)
+    is_notebook = tuple(command[:length]) == _NOTEBOOK_DRIVER
+    return command[length] if is_notebook and command[length:] else None
 
 
 # distribution/reference: [domain/]path[:tag][@digest]; a path is in lower case.

@@ -25,9 +25,9 @@ from runner.core.recipe.inputs import (
     input_variable,
     override_inputs,
 )
-from runner.core.recipe.notebook import notebook_of, refuse_arguments
+from runner.core.recipe.notebook import refuse_arguments
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Recipe
+from runner.core.recipe.recipe import Recipe, notebook_of
 from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_in_the_open
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
@@ -102,9 +102,8 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
             f"--data {options.data}: no such file or folder",
             fix="use the folder that contains the files of the data set",
         )
-    cwd = Path.cwd() if options.inputs else Path()
-    inputs = override_inputs(recipe.inputs, options.inputs, cwd)
-    if inputs != recipe.inputs:
+    if options.inputs:
+        inputs = override_inputs(recipe.inputs, options.inputs, Path.cwd())
         recipe = replace(recipe, inputs=inputs)
     values = read_secrets(recipe.secrets, os.environ)
     notebook = notebook_of(recipe.command)

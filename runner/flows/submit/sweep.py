@@ -17,9 +17,8 @@ from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
 from runner.core.recipe.file import missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
-from runner.core.recipe.notebook import notebook_of
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Recipe, load_recipe
+from runner.core.recipe.recipe import Recipe, load_recipe, notebook_of
 from runner.core.recipe.sweep import (
     MOST_TRIALS,
     MergeFile,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.recipe.notebook import notebook_of, parse_text, read_params
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.notebook import parse_text, read_params
+from runner.core.recipe.recipe import load_recipe, notebook_of
 from runner.core.recipe.sweep import change_sweep, parse_param
 from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.flows.submit.sweep import check_sweep
