@@ -153,10 +153,12 @@ def _run(
     script: Path, verb: str, name: str, folder: Path, on_progress: OnProgress | None = None
 ) -> Dataset:
     """Run a downloader and return the data set that it reports. Raise RunnerError if it fails."""
-    from runner.flows.local.azurite import find_uv  # noqa: PLC0415  only for a download
-
     command = [sys.executable, "-Bu", str(script), verb, str(folder)]
-    environment = {**os.environ, "RUNNER_UV": find_uv() or "", "PYTHONUTF8": "1"}
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+    if verb == "fetch":
+        from runner.flows.local.azurite import find_uv  # noqa: PLC0415  only for a download
+
+        environment["RUNNER_UV"] = find_uv() or ""
     reply: dict[str, Any] = {}
     with (
         tempfile.TemporaryFile() as errors,

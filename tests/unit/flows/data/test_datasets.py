@@ -66,6 +66,16 @@ def test_downloaded_data_set_is_cached(downloader: Downloader) -> None:
     assert downloader.runs == ["fetch"]
 
 
+def test_only_a_download_gets_uv(downloader: Downloader, tmp_path: Path) -> None:
+    downloader.write(
+        "import os\nif verb == 'fetch': (folder / 'a.csv').write_text('22')\n"
+        "print(json.dumps({'name': f\"{verb} {'RUNNER_UV' in os.environ}\"}))\n"
+    )
+    found = downloader.resolve()
+    assert found.name == "fetch True"
+    assert downloader.resolve(found.folder).name == "check False"
+
+
 def test_progress_ends_at_the_size_of_the_data_set(downloader: Downloader) -> None:
     downloader.write(
         "(folder / 'a.csv').write_text('22')\nprint('no JSON')\n"
