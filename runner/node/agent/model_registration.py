@@ -171,13 +171,6 @@ RECORD_FORMAT = 1
 THREADS = 4
 EVENTS_FLUSH_S = 10.0
 
-NO_ACCESS = ModelError(
-    "R-MODEL-ACCESS",
-    "the model was not registered",
-    "the task has no access to the container `models`",
-    "",
-)
-
 
 def register_model(
     runs: ContainerClient, models: ContainerClient | None, blobs: RunPaths, redactor: Redactor
@@ -248,7 +241,11 @@ def _version(
     """Return the run's version. Raise StageFailedError, for the events and the record."""
     try:
         if models is None:
-            raise NO_ACCESS
+            raise ModelError(
+                "R-MODEL-ACCESS",
+                "the model was not registered",
+                "the task has no access to the container `models`",
+            )
         draft = draft_version(request.check(), run.to_json(), result)
         prefix = RunPaths(run.run_id).root + str(result.get("output") or "output/")
         registry = ModelRegistry(AgentModelStore(models, runs), request.name, _in_parallel)
