@@ -350,10 +350,9 @@ class EnvironmentBuilder:
             Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
         )
         packages = missing_packages(packages, requirements)
-        uv = find_uv(self._shared_dir)
         if python is None and sys.version_info[:2] < OLDEST_PYTHON:
             python = NEWER_PYTHON
-        interpreter = Path(sys.executable) if python is None else self._find_python(uv, python)
+        interpreter = Path(sys.executable) if python is None else self._find_python(python)
         target = self._envs / _environment_hash(
             requirements, interpreter, python, code_sha256, packages
         )
@@ -376,7 +375,7 @@ class EnvironmentBuilder:
                 self._report_install(requirements, packages)
                 what: list[str | Path] = [*packages]
                 what += [] if requirements is None else ["-r", requirements.path]
-                self._build(uv, interpreter, what, code_dir, target, constraints)
+                self._build(interpreter, what, code_dir, target, constraints)
                 self._store.add(target.name, target)
         return target
 
@@ -386,13 +385,13 @@ class EnvironmentBuilder:
 
     def _build(
         self,
-        uv: Path,
         interpreter: Path,
         what: Sequence[str | Path],
         code_dir: Path,
         target: Path,
         constraints: Sequence[str],
     ) -> None:
+        uv = find_uv(self._shared_dir)
         # No other task builds it under the lock: existing folders are of killed tasks, whose uv
         # may still be writing.
         self._envs.mkdir(parents=True, exist_ok=True)
@@ -424,12 +423,13 @@ class EnvironmentBuilder:
         elif packages:
             self._report(f"installing {', '.join(packages)}")
 
-    def _find_python(self, uv: Path, request: str) -> Path:
+    def _find_python(self, request: str) -> Path:
         """Return uv's interpreter for a request such as `3.12` or `>=3.11`; may download it.
 
         Raises:
             StageFailedError: no such interpreter is on the node, and uv cannot download it.
         """
+        uv = find_uv(self._shared_dir)
         environment = uv_environment(self._cache / "uv")
         # A downloaded interpreter is stored for the node, not in the home of one task.
         environment.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))

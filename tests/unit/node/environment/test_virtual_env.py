@@ -317,7 +317,7 @@ def test_recipe_without_python_gets_a_newer_one_on_old_nodes(
 ) -> None:
     asked: list[str] = []
 
-    def find(_: object, uv: Path, request: str) -> Path:
+    def find(_: object, request: str) -> Path:
         asked.append(request)
         return Path(sys.executable)
 
