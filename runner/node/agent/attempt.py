@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
-from runner.node.agent.preparation import NodePreparation, boot_id
+from runner.node.agent.preparation import NodePreparation
 from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import (
     SINGLE_NODE,
@@ -96,7 +96,7 @@ from runner.node.script.workspace import (
     written_paths,
 )
 from runner.node.script.written import HOME, TEMP, Collected, WrittenFiles, shortened
-from runner.node.settings import NodeSettings
+from runner.node.settings import NodeSettings, boot_id
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget

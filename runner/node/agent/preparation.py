@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.node.script.workspace import HOOKS_FOLDER
-from runner.node.settings import NodeSettings
+from runner.node.settings import NodeSettings, boot_id
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import WORKER_LOG
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _EACH_TASK = "each task"
 _SO = "so each task of the job runs it"
 # Of the agent, and what programs write by the way and no script reads.
@@ -23,11 +22,6 @@ _BY_THE_WAY = ("/__pycache__", "/.wget-hsts", "/.cache/pip", "/.cache/uv")
 MAX_ENTRIES = 200_000
 
 _States = dict[str, tuple[int, ...]]
-
-
-def boot_id() -> str:
-    """Return the id of this start of the node; empty where the kernel has none."""
-    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
 
 
 class NodePreparation:
