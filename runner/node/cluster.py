@@ -147,21 +147,22 @@ def parse_cluster_spec(raw: Mapping[str, Any]) -> ClusterSpec:
 
 # Of the launchers whose scripts read their variables in any case: with them, such a script runs on
 # one node too.
-_LAUNCHER_VARIABLES = {
+LAUNCHER_VARIABLES = {
     "tensorflow": ("TF_CONFIG",),
     "jax": ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
 }
 
 
 def single_node_environment(launcher: str) -> dict[str, str]:
-    """Return the variables that the launcher's scripts need on one node. Raise OSError."""
-    names = _LAUNCHER_VARIABLES.get(launcher)
-    if names is None:
-        return {}
+    """Return the variables that scripts of a launcher in LAUNCHER_VARIABLES need on one node.
+
+    Raises:
+        OSError: no port is free.
+    """
     own = "127.0.0.1"
     worker, coordinator = free_port(own), free_port(own)
     alone = node_environment(ClusterSpec((own,), (worker,), coordinator, coordinator), 0)
-    return {name: alone[name] for name in names}
+    return {name: alone[name] for name in LAUNCHER_VARIABLES[launcher]}
 
 
 def node_environment(cluster_spec: ClusterSpec, rank: int) -> dict[str, str]:

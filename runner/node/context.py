@@ -32,7 +32,8 @@ class AgentContext:
     secrets: RunSecrets
     redactor: Redactor
     notices: EvictionWatch | None = None
-    hosts: Hosts | None = None  # of a run over several nodes
+    # Of a run over several nodes.
+    hosts: Hosts | None = None
     nodes_token: str = field(default="", repr=False)
     heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
     losses: list[int] = field(default_factory=list[int])  # attempts that ended by a lost node

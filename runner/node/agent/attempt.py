@@ -28,6 +28,7 @@ from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheck
 from runner.node.agent.preparation import NodePreparation
 from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import (
+    LAUNCHER_VARIABLES,
     SINGLE_NODE,
     ClusterSpec,
     node_environment,
@@ -81,9 +82,8 @@ from runner.node.script.outputs import (
     restore_outputs,
     write_list,
 )
-from runner.node.script.printed import PrintedMetrics
 from runner.node.script.shipper import LineQueue
-from runner.node.script.streams import EventLog
+from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import (
     HOOKS_FOLDER,
     AttemptDirs,
@@ -105,7 +105,7 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import LeftOut, OutputFile
-from runner.protocol.run_spec import MPI_LAUNCHERS, RunSpec, expand_variables
+from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec, expand_variables
 from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, NOTEBOOK_STOPPED, WORKER_LOG
 
 if TYPE_CHECKING:
@@ -239,13 +239,13 @@ def _last_printed(
     """Return the last metrics at the end of stdout, by the recipe's patterns or in usual ways."""
     if not (patterns or usual) or not path.is_file():
         return {}
+    from runner.node.script.printed import PrintedMetrics  # noqa: PLC0415  few scripts need it
+
     queue = LineQueue()
     queue.close()  # nothing reads it
     log = MetricLog(0, queue)
     try:
-        search = PrintedMetrics(log, is_on=True) if usual else MetricPatterns(patterns, log)
-        if isinstance(search, PrintedMetrics):
-            search.want(wanted)
+        search = PrintedMetrics(log, wanted) if usual else MetricPatterns(patterns, log)
         with path.open("rb") as text:
             text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
             search.feed(text.read(TAIL_BYTES))
@@ -339,7 +339,7 @@ class Attempt:
         self._termination = termination
         self._checkpoints = checkpoints
         self.finished: FinishedScript | None = None
-        self.printed: PrintedMetrics | None = None
+        self.streams: Streams | None = None
         self.live: LiveOutputs | None = None
         self.trial: SweepTrial | None = None
         self._written: WrittenFiles | None = None
@@ -448,7 +448,7 @@ class Attempt:
         prepared = {**prepared, PROCESSES_VARIABLE: str(place.processes)}
         if cluster is not None:
             prepared |= node_environment(cluster, rank)
-        else:
+        elif self._spec.launcher in LAUNCHER_VARIABLES:
             prepared |= single_node_environment(self._spec.launcher)
         temp = self._make_temp(inherited)
         written = self._watch_files(inherited)
@@ -464,9 +464,8 @@ class Attempt:
             words = self._expanded_command(environment)
             launch = self._plan_launch(words, place, environment)
             environment |= launch.environment
-            if self.printed is not None and not self._spec.metric_patterns:
-                self.printed.want(_wanted_metrics(self._spec))
-                self.printed.is_on = not written.mentions("RUNNER_METRICS_FILE")
+            if self.streams is not None and self._prints_metrics(written):
+                self.streams.search_stdout(_wanted_metrics(self._spec))
             written.begin(words)
             watch = None if rank else self.hang_watch()  # the primary watches all ranks
             requests = self._connect(place, others)
@@ -499,9 +498,13 @@ class Attempt:
             self._check_stop(ended, others)
             self._check_end(ended)
         if self.finished is not None:
-            printed = self.printed is not None and self.printed.is_on
+            printed = self.streams is not None and self.streams.is_searched
             where = Path(prepared["VIRTUAL_ENV"])
             self.finished.save(self.number, where, self.collect(), printed=printed)
+
+    def _prints_metrics(self, written: WrittenFiles) -> bool:
+        """Return True if stdout may be the only place of the script's metrics."""
+        return not (self._spec.metric_patterns or written.mentions("RUNNER_METRICS_FILE"))
 
     def _start_observers(self) -> None:
         if self.live is not None:
@@ -565,6 +568,8 @@ class Attempt:
 
     def count_processes(self, inherited: Mapping[str, str]) -> int:
         """Return how many processes the launcher starts on this node."""
+        if self._spec.launcher not in PROCESS_LAUNCHERS:
+            return 1
         return count_processes(self._spec, {**inherited, **self._spec.env})
 
     @property
@@ -590,6 +595,8 @@ class Attempt:
         self, words: Sequence[str], place: NodePlace, environment: Mapping[str, str]
     ) -> Launch:
         launcher = self._spec.launcher
+        if launcher not in PROCESS_LAUNCHERS:
+            return Launch(tuple(words))
         if launcher in MPI_LAUNCHERS:
             if shutil.which("mpirun", path=environment["PATH"]) is None:
                 raise StageFailedError(

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,10 +116,10 @@ def main() -> int:
         agent = AgentContext(
             node, access.runs, access, RunPaths(node.run_id), retry_budget, termination,
             load_task_secrets(environment, redactor), redactor, watch_evictions(environment, node),
-            load_hosts(environment), environment.get(NODES_TOKEN_VARIABLE, ""),
-            load_heartbeat_config(environment), trial=environment.get(TRIAL_VARIABLE, ""),
+            trial=environment.get(TRIAL_VARIABLE, ""),
         )  # fmt: skip
-        redactor.add(agent.nodes_token)
+        if token := environment.get(NODES_TOKEN_VARIABLE):
+            agent = _on_several_nodes(agent, environment, token)
         with _only_agent_of(node.work_dir, termination):
             code = run_task(agent, script_environment(environment))
             if code == 0:
@@ -138,6 +139,19 @@ def main() -> int:
         # A bug of ours: the trace goes to the task's stdout; threads must not keep the process.
         logger.exception("the agent failed")
         return FAILED_EXIT_CODE
+
+
+def _on_several_nodes(
+    agent: AgentContext, environment: Mapping[str, str], token: str
+) -> AgentContext:
+    """Return the context with what the nodes of a run need. Raise SettingsError."""
+    agent.redactor.add(token)
+    return replace(
+        agent,
+        hosts=load_hosts(environment),
+        nodes_token=token,
+        heartbeat_config=load_heartbeat_config(environment),
+    )
 
 
 def _register_model(agent: AgentContext, environment: Mapping[str, str]) -> None:
@@ -267,7 +281,7 @@ def _run_attempt(
         agent.node, spec, number, dirs, events=events, retry_budget=agent.retry_budget,
         termination=agent.termination, checkpoints=checkpoints,
     )  # fmt: skip
-    attempt.finished, attempt.printed = finished, streams.printed
+    attempt.finished, attempt.streams = finished, streams
     if spec.live_outputs:
         attempt.live = LiveOutputs(agent.runs, agent.blobs, number, dirs.output, spec.live_outputs)
     if spec.trial:

@@ -1,8 +1,8 @@
-"""How a launcher starts the processes of a script on the nodes of a run.
+"""How torchrun and the launchers of MPI start the processes of a script on the nodes of a run.
 
-`python`, `tensorflow` and `jax` run the command once on each node. `torchrun` wraps it on each
-node. The launchers of MPI run `mpirun` on rank 0, which starts a daemon on each other node; the
-agents carry its command there (`remote_launch`).
+`torchrun` wraps the command on each node. The launchers of MPI run `mpirun` on rank 0, which starts
+a daemon on each other node; the agents carry its command there (`remote_launch`). The other
+launchers (`python`, `tensorflow`, `jax`) run the command once on each node, without this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from runner.node.cluster import ClusterSpec
-from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec
+from runner.protocol.run_spec import MPI_LAUNCHERS, RunSpec
 
 LAUNCH_FOLDER = "launch"  # in the folder of hooks
 SCRIPT_VARIABLE = "RUNNER_LAUNCH_SCRIPT"
@@ -52,9 +52,7 @@ class NodePlace:
 
 
 def count_processes(spec: RunSpec, environment: Mapping[str, str]) -> int:
-    """Return how many processes the launcher starts on this node."""
-    if spec.launcher not in PROCESS_LAUNCHERS:
-        return 1
+    """Return how many processes a launcher in PROCESS_LAUNCHERS starts on this node."""
     return spec.processes_per_node or max(_count_gpus(environment), 1)
 
 
@@ -74,7 +72,7 @@ def _count_gpus(environment: Mapping[str, str]) -> int:
 
 
 def plan_launch(spec: RunSpec, attempt: int, words: Sequence[str], place: NodePlace) -> Launch:
-    """Return how the command runs on one node.
+    """Return how the command of a launcher in PROCESS_LAUNCHERS runs on one node.
 
     Args:
         spec: the run.
@@ -82,12 +80,10 @@ def plan_launch(spec: RunSpec, attempt: int, words: Sequence[str], place: NodePl
         words: the command, expanded for this node.
         place: this node.
     """
-    if spec.launcher == "torchrun":
-        options = _torchrun_options(f"{spec.run_id}-{attempt}", place)
-        return Launch(tuple(_torchrun(words, options)))
     if spec.launcher in MPI_LAUNCHERS:
         return _mpi(spec, words, place)
-    return Launch(tuple(words))
+    options = _torchrun_options(f"{spec.run_id}-{attempt}", place)
+    return Launch(tuple(_torchrun(words, options)))
 
 
 def _torchrun_options(rendezvous_id: str, place: NodePlace) -> list[str]:

@@ -80,7 +80,8 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x08{1,1000}|['\"]")
 
 
 class PrintedMetrics:
-    """Reads metrics from stdout while `is_on`.
+    """Reads metrics from stdout while `is_on`: those with usual names, and the `wanted` ones, which
+    the recipe or the sweep of the run names.
 
     These are guesses, so an error or a search that takes too long ends the reading with a warning,
     never the logs or the run. It also ends when `is_needless` returns True.
@@ -92,12 +93,12 @@ class PrintedMetrics:
     def __init__(
         self,
         log: MetricLog,
+        wanted: Iterable[str] = (),
         *,
-        is_on: bool = False,
         is_needless: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.is_on = is_on
-        self._wanted: Mapping[str, str] = {}
+        self.is_on = True
+        self._wanted: Mapping[str, str] = {name.lower(): name for name in wanted}
         self._is_needless = is_needless
         self._log = log
         self._spent_s = 0.0
@@ -110,10 +111,6 @@ class PrintedMetrics:
         self._columns: list[tuple[str, int]] = []  # of its rows, with their positions
         self._other_lines = 0  # since its title or its last row
         self._named = ""  # by azureml; the next line has the value
-
-    def want(self, names: Iterable[str]) -> None:
-        """Also read these metrics, whose names the recipe or the sweep of the run gives."""
-        self._wanted = {name.lower(): name for name in names}
 
     def feed(self, data: bytes) -> None:
         """Add the next bytes of stdout."""

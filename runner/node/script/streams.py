@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.node.failures import StageFailedError
 from runner.node.script.command import kill_left_behind
 from runner.node.script.metrics import MetricLog, MetricPatterns, MetricsFileReader
-from runner.node.script.printed import PrintedMetrics
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all, ship_rest
 from runner.node.script.workspace import AttemptDirs
@@ -22,6 +21,9 @@ from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import StageEvent, StageState, parse_attempt_start
+
+if TYPE_CHECKING:
+    from runner.node.script.printed import PrintedMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -199,9 +201,7 @@ class Streams:
         self.metrics = MetricLog(attempt, metric_lines, redactor)
         self._patterns = MetricPatterns(patterns, self.metrics)
         self._metrics_file = MetricsFileReader(dirs.metrics, self.metrics)
-        self.printed = PrintedMetrics(
-            self.metrics, is_needless=lambda: self._metrics_file.has_content
-        )
+        self._printed: PrintedMetrics | None = None
         self._logs = (
             FileSource(dirs.stdout, self._feed, redactor),
             FileSource(dirs.stderr, redactor=redactor),
@@ -218,7 +218,25 @@ class Streams:
 
     def _feed(self, data: bytes) -> None:
         self._patterns.feed(data)
-        self.printed.feed(data)
+        if self._printed is not None:
+            self._printed.feed(data)
+
+    def search_stdout(self, wanted: Iterable[str]) -> None:
+        """Read metrics from stdout without a pattern until the script writes to the metrics file.
+
+        Args:
+            wanted: names of metrics, in addition to usual ones.
+        """
+        from runner.node.script.printed import PrintedMetrics  # noqa: PLC0415  few scripts need it
+
+        self._printed = PrintedMetrics(
+            self.metrics, wanted, is_needless=lambda: self._metrics_file.has_content
+        )
+
+    @property
+    def is_searched(self) -> bool:
+        """True if stdout is searched for metrics without a pattern."""
+        return self._printed is not None and self._printed.is_on
 
     def warn_by(self, warn: Callable[[str], None]) -> None:
         """Set the callback that shows warnings about metrics in the run's events."""
@@ -233,7 +251,8 @@ class Streams:
         finally:
             # The last line of stdout may contain a metric without a newline.
             self._patterns.finish(timeout_s)
-            self.printed.finish()
+            if self._printed is not None:
+                self._printed.finish()
             finish_all([self._metrics], timeout_s)
             self._metrics_file.close()
 

@@ -1,8 +1,10 @@
-"""The time limit of the stages prepare and command, by a clock that the commands push."""
+"""What the stages prepare and command run, and their time limit, by a clock that the commands
+push.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from runner.node.agent import attempt as module
 from runner.node.agent.attempt import Attempt
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation
+from runner.node.distributed.launchers import PROCESSES_VARIABLE
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.command import ScriptResult
@@ -24,17 +27,25 @@ from runner.node.script.workspace import make_dirs
 from runner.node.settings import NodeSettings
 from runner.node.storage.limits import RetryBudget
 from runner.node.termination import Termination
-from runner.protocol.run_spec import RunSpec, parse_run_spec
+from runner.protocol.run_spec import (
+    LAUNCHERS,
+    PROCESS_LAUNCHERS,
+    Launcher,
+    RunSpec,
+    parse_run_spec,
+)
 
 SPEC = b"""{"format": 1, "run_id": "mnist-1", "code": {"sha256": "0"}, "command": ["train"],
 "batch": {"job_id": "first"}, "prepare": "make data", "timeout_s": 100}"""
 
 
 class Commands:
-    """Records the time limit of each command, which takes `takes_s`."""
+    """Records each command, its environment and its time limit; a command takes `takes_s`."""
 
     def __init__(self, takes_s: float) -> None:
         self.limits: list[float | None] = []
+        self.words: list[tuple[str, ...]] = []
+        self.environment: Mapping[str, str] = {}
         self.now = 1000.0
         self._takes_s = takes_s
         self.each_look_s = 0.0
@@ -43,8 +54,17 @@ class Commands:
         self.now += self.each_look_s
         return self.now
 
-    def run(self, command: object, *, timeout_s: float | None, **_: object) -> ScriptResult:
+    def run(
+        self,
+        command: tuple[str, ...],
+        *,
+        timeout_s: float | None,
+        environment: Mapping[str, str],
+        **_: object,
+    ) -> ScriptResult:
         self.limits.append(timeout_s)
+        self.words.append(command)
+        self.environment = environment
         self.now += self._takes_s
         return ScriptResult(0, timeout_s is not None and self._takes_s > timeout_s, False)
 
@@ -72,6 +92,19 @@ def attempt_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 def prepared(tmp_path: Path) -> dict[str, str]:
     return {"VIRTUAL_ENV": str(tmp_path)}
+
+
+@pytest.mark.parametrize("launcher", sorted(set(LAUNCHERS) - PROCESS_LAUNCHERS))
+def test_command_runs_unchanged_once_per_node(
+    tmp_path: Path, attempt_of: Callable[..., Attempt], launcher: Launcher
+) -> None:
+    commands = Commands(takes_s=1.0)
+    attempt = attempt_of(commands, launcher=launcher, prepare=None)
+    attempt.run({"TMPDIR": "/tmp", "CUDA_VISIBLE_DEVICES": "0,1"}, prepared(tmp_path))
+    assert commands.words == [("train",)]
+    assert commands.environment[PROCESSES_VARIABLE] == "1"
+    own = {"TF_CONFIG", "JAX_PROCESS_ID"} & commands.environment.keys()
+    assert own == {"tensorflow": {"TF_CONFIG"}, "jax": {"JAX_PROCESS_ID"}}.get(launcher, set())
 
 
 def test_command_has_the_remaining_time_after_prepare(

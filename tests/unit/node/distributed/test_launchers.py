@@ -20,7 +20,7 @@ from runner.node.distributed.launchers import (
     write_launch_files,
 )
 from runner.node.distributed.remote_launch import LaunchRequests
-from runner.protocol.run_spec import LAUNCHERS, MPI_LAUNCHERS, RunSpec
+from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec
 from tests.unit.node.distributed.stand_in_mpirun import install_mpirun
 from tests.unit.node.node_group_task import NodeGroupTask
 
@@ -36,12 +36,6 @@ def spec(launcher: str, processes: int | None = None) -> RunSpec:
     return RunSpec.from_json(
         {"run_id": "run-1", "launcher": launcher, "processes_per_node": processes}
     )
-
-
-@pytest.mark.parametrize("launcher", ["python", "tensorflow", "jax"])
-def test_command_runs_unchanged_once_per_node(launcher: str) -> None:
-    assert plan_launch(spec(launcher), 1, SCRIPT, place()).words == SCRIPT
-    assert count_processes(spec(launcher), {"CUDA_VISIBLE_DEVICES": "0,1"}) == 1
 
 
 def test_torchrun_gets_the_nodes_and_an_id_of_the_attempt() -> None:
@@ -110,8 +104,8 @@ def test_pool_nodes_keep_the_collectives_of_open_mpi() -> None:
     assert "OMPI_MCA_coll" not in mpi_environment(place())
 
 
-def test_every_launcher_of_the_recipe_has_a_plan(tmp_path: Path) -> None:
-    for launcher in LAUNCHERS:
+def test_every_launcher_of_processes_has_a_plan(tmp_path: Path) -> None:
+    for launcher in PROCESS_LAUNCHERS:
         assert plan_launch(spec(launcher), 1, SCRIPT, place(folder=tmp_path)).words
 
 

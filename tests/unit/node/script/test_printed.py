@@ -21,8 +21,7 @@ Found = list[tuple[str, Any, int | None]]
 
 def read(*pieces: str, wanted: tuple[str, ...] = ()) -> Found:
     queue = LineQueue()
-    printed = PrintedMetrics(MetricLog(1, queue), is_on=True)
-    printed.want(wanted)
+    printed = PrintedMetrics(MetricLog(1, queue), wanted)
     for piece in pieces:
         printed.feed(piece.encode())
     printed.finish()
@@ -120,7 +119,7 @@ def test_metrics_are_read_from_the_output_of_frameworks(framework: str) -> None:
 
 def test_metrics_of_an_epoch_are_read_once_keras_printed_them() -> None:
     queue = LineQueue()
-    printed = PrintedMetrics(MetricLog(1, queue), is_on=True)
+    printed = PrintedMetrics(MetricLog(1, queue))
     printed.feed(KERAS_2[: KERAS_2.index("Epoch 2")].encode())
     assert len(queue.peek().splitlines()) == 4
 
@@ -164,7 +163,7 @@ def test_many_long_lines_are_searched_in_linear_time(
 
 def test_line_without_a_number_is_not_searched_for_values(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = LineQueue()
-    printed = PrintedMetrics(MetricLog(1, queue), is_on=True)
+    printed = PrintedMetrics(MetricLog(1, queue))
     with monkeypatch.context() as searches:
         for name in ("_BAR", "_EPOCH_ALONE", "_PAIR", "_IN_PHASE"):
             searches.setattr(printed_module, name, None)
@@ -193,7 +192,7 @@ def warned(printed: PrintedMetrics, log: MetricLog) -> list[str]:
 def test_slow_search_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printed_module, "BUDGET_S", 0.0)
     log = MetricLog(1, LineQueue())
-    printed = PrintedMetrics(log, is_on=True)
+    printed = PrintedMetrics(log)
     [warning] = warned(printed, log)
     assert "too long" in warning
     assert not printed.is_on
@@ -204,7 +203,7 @@ def test_error_of_the_search_switches_it_off_and_is_not_raised(
 ) -> None:
     log = MetricLog(1, LineQueue())
     monkeypatch.setattr(log, "add", {}.__getitem__)
-    printed = PrintedMetrics(log, is_on=True)
+    printed = PrintedMetrics(log)
     [warning] = warned(printed, log)
     assert "TypeError" in warning
     assert not printed.is_on
@@ -226,7 +225,7 @@ LINES = FRAGMENTS | st.lists(FRAGMENTS | st.text(), max_size=6).map("".join)
 @pytest.mark.slow
 @given(st.lists(st.tuples(TITLES, LINES, LINES)))
 def test_search_fails_on_no_line(parts: list[tuple[str, ...]]) -> None:
-    printed = PrintedMetrics(MetricLog(1, LineQueue()), is_on=True)
+    printed = PrintedMetrics(MetricLog(1, LineQueue()))
     for part in parts:
         printed.feed("\n".join((*part, "")).encode(errors="replace"))
     printed.finish()
