@@ -44,7 +44,7 @@ from runner.protocol.results import (
 from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
 from runner.protocol.waiting_trials import WAITING_FOLDER
 
-MAX_NODES = 1000  # time of a damaged run.json
+_MOST_RANKS = 1000  # whose outputs are read, as a damaged run.json may have any number
 _SAME_SECOND = 64  # maximum number of runs of one second whose exact times are compared
 
 
@@ -203,7 +203,7 @@ def _kept_outputs(
     nodes = 1
     with suppress(*DAMAGED):
         nodes = int(parse_json(container.read(RunPaths(run_id).run) or b"{}")["resources"]["nodes"])
-    for rank in range(1, min(nodes, MAX_NODES)):
+    for rank in range(1, min(nodes, _MOST_RANKS)):
         with suppress(*DAMAGED):
             name = RunPaths(run_id, rank).attempt_outputs(attempt)
             found += _listed(container, name, refuse, f"rank-{rank}/")

@@ -17,7 +17,7 @@ from runner.core.recipe.recipe import Param, Recipe, load_recipe
 from runner.core.recipe.sweep import Trial
 from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, in_order
 from runner.core.yaml_files import near
-from runner.flows.submit.prepare import CheckedRun, Memo, TrainOptions, check_run, run_id_suffix
+from runner.flows.submit.prepare import CheckedRun, Memo, TrainOptions, check_run, random_suffix
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import TRIALS_INPUT, RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, slug
@@ -105,7 +105,7 @@ def new_group(submission: CheckedFile, pool: PoolOutput, created: datetime) -> R
     if submission.trials:
         group_id, runs = new_trial_ids(name, tuple(file.tasks), created)
     else:
-        group_id = make_run_id(name, created, run_id_suffix())
+        group_id = make_run_id(name, created, random_suffix())
         runs = new_run_ids(name, tuple(file.tasks), created)
     return RunGroup(
         group_id=group_id,
@@ -136,7 +136,7 @@ def new_trial_ids(
     name: str, trials: Sequence[str], created: datetime
 ) -> tuple[str, dict[str, str]]:
     """Return the ID of a sweep, and the run ID of each trial: the same with its number in it."""
-    suffix, longest = run_id_suffix(), max(map(len, trials))
+    suffix, longest = random_suffix(), max(map(len, trials))
     short = name[: MAX_ID - STAMP_LENGTH - longest - 1].rstrip("-_")
     group_id = make_run_id(short, created, suffix)
     stem, rest = group_id[:-STAMP_LENGTH], group_id[-STAMP_LENGTH:]
@@ -149,7 +149,7 @@ def new_run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str,
     for task in tasks:
         short = name[: MAX_ID - STAMP_LENGTH - len(task) - 1].rstrip("-_")
         while (
-            run_id := make_run_id(f"{short}-{task}", created, run_id_suffix())
+            run_id := make_run_id(f"{short}-{task}", created, random_suffix())
         ) in found.values():
             pass
         found[task] = run_id

@@ -2,9 +2,10 @@
 
 `train`, `submit`, schedules, repetitions and `--dry-run` all use it:
 
-1. `check_run` or `check_file` validates the request, without side effects.
+1. `prepare.check_run` or `group.check_file` validates the request, without side effects.
 2. `open_target` starts the local services if needed and connects; `preview_target` does neither.
-3. `plan_submission` reads local files, asks the services, downloads data, and plans.
+3. `plan_submission` reads local files with `prepare`, asks the services with `lookups`, downloads
+   data, and plans with `core.planning`.
 4. `submit_run`, `submit_group` and `create_schedule` execute the plan.
 
 A preview downloads nothing and lists the questions that no service answered; otherwise its plan
@@ -75,8 +76,8 @@ from runner.flows.submit.prepare import (
     Memo,
     RunFiles,
     fetch_files,
+    random_suffix,
     read_files,
-    run_id_suffix,
 )
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import RunGroup
@@ -363,7 +364,7 @@ def _read_run(run: CheckedRun, target: Target, memo: Memo, on_progress: OnProgre
     _refuse_vaults(recipe, outputs)
     choice = _choose_pool(run, settings.pool, outputs)
     created = datetime.now(UTC)
-    identity = RunIdentity(make_run_id(recipe.name, created, run_id_suffix()), created)
+    identity = RunIdentity(make_run_id(recipe.name, created, random_suffix()), created)
     experiment = experiment_name(recipe, run.request.experiment)
     job_id = job_id_for(experiment, choice.pool.id, recipe.priority)
     files, inputs = read_files(run, settings, outputs, memo, on_progress)
@@ -632,7 +633,7 @@ def plan_repetition(
         placement = _waiting(placement, resolve_after(connection, asked.awaited, run))
     created = datetime.now(UTC)
     name = request.schedule_id or record.recipe
-    identity = request.identity or RunIdentity(make_run_id(name, created, run_id_suffix()), created)
+    identity = request.identity or RunIdentity(make_run_id(name, created, random_suffix()), created)
     if cost is not None and cost.cap is not None:
         refuse_waiting(placement)
         placement = replace(placement, job_id=identity.run_id, job_limit_s=cost.cap.job_s)

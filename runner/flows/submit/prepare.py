@@ -437,6 +437,6 @@ def _requirements_sha256(recipe: Recipe) -> str | None:
         ) from err
 
 
-def run_id_suffix() -> str:
-    """Return four random letters or digits to distinguish runs of the same second."""
+def random_suffix() -> str:
+    """Return four random letters or digits, which distinguish run IDs of the same second."""
     return "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))
