@@ -2,9 +2,9 @@
 
 `VERBS` lists the verbs in the order of `--help`, each with its heading, its module in
 `runner.cli.commands` and a name there: a function (the first line of its docstring is the help),
-or a `typer.Typer` for a noun with verbs of its own. A command module imports only typer,
-`runner.cli.ui.output`, `runner.cli.options` and the errors at its top, and everything else inside
-its functions, so that `--help` loads neither an Azure SDK nor pydantic. A verb raises RunnerError
+or a `typer.Typer` for a noun with verbs of its own. A command module imports only typer, modules of
+`runner.cli`, units and errors at its top, and everything else inside its functions, so that
+`--help` loads neither an Azure SDK nor pydantic. A verb raises RunnerError
 for an expected failure, returns on success, and raises `typer.Exit(ExitCode.RUN_FAILED)` if the
 command worked but the run failed.
 """

@@ -1,7 +1,7 @@
 """Sign in to a target: its stack outputs, credentials, client options and SDK clients.
 
-The only module that distinguishes the local services from Azure. Each SDK is imported with
-its first client.
+The only module that signs in to the local services differently than to Azure. Each SDK is imported
+with its first client.
 """
 
 # ruff: noqa: PLC0415  each SDK takes 0.4 to 0.8 s to import, so it is imported when needed
