@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from collections import Counter
 from operator import attrgetter
 
 import runner
 from runner.cli.main import VERBS
+from tests.unit.architecture_page import PAGE, main_path, one_run, other_runs
 from tests.unit.command_lines import parse
 from tests.unit.source_tree import ROOT, assert_none
 from tools import cli_reference, recipe_table
@@ -78,6 +80,20 @@ def test_links_between_pages_have_existing_targets() -> None:
             if not target.exists() or (anchor and anchor not in known):
                 dead.append(f"{page.relative_to(ROOT)}: {link}")
     assert_none(dead, "links to a file or a heading that does not exist")
+
+
+def test_architecture_page_names_existing_files() -> None:
+    rows = one_run()
+    assert [int(row[0]) for row in rows] == [*range(1, len(rows) + 1)]
+    assert {len(row) for row in rows} == {4}, "cells of a row"
+    known = {*main_path(), *other_runs()}
+    assert_none([name for name in sorted(known) if not (ROOT / name).is_file()], "no such file")
+    twice = [name for name, count in Counter(main_path()).items() if count > 1]
+    assert_none(twice, "named in one row only")
+    page = PAGE.read_text(encoding="utf-8")
+    whole = re.findall(r"`((?:runner|infra|tests|tools|images|docs)/[\w./-]+)`", page)
+    assert len(whole) > 100
+    assert_none([name for name in whole if not (ROOT / name).exists()], "no such file")
 
 
 def test_make_help_lists_every_target() -> None:
