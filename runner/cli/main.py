@@ -323,7 +323,8 @@ def _check_folder() -> None:
 def _root() -> None:
     """Train on Azure Batch spot nodes, or on a local Azure Batch, with the same command.
 
-    Every command accepts --debug, which prints the traceback of an error.
+    To begin, run `runner train mnist`, or `runner train SCRIPT` with a script of yours. Every
+    command accepts --debug, which prints the traceback of an error.
     """
 
 
