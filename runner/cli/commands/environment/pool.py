@@ -291,7 +291,7 @@ def resize(
     if before.autoscale is not None:
         restore = "" if call.settings().target == "local" else "; `runner up` restores it"
         out.warning(f"removed the formula: the pool no longer scales to zero{restore}")
-    out.note(f"runner pool show {before.id}", style="cyan")
+    out.note(f"to show it: runner pool show {before.id}")
 
 
 @app.command()

@@ -387,7 +387,7 @@ def _print_notes(out: Output, report: CostReport) -> None:
             f"spot {_usd(even.spot_micro)}, dedicated {_usd(even.dedicated_micro)} for the same "
             f"work; evictions cost {100 * even.repeated:.1f} % of the spot node time, and "
             + (
-                f"dedicated nodes are cheaper from {100 * even.limit:.1f} % on"
+                f"above {100 * even.limit:.1f} %, dedicated nodes would cost less"
                 if even.limit > 0
                 else "dedicated nodes are always cheaper"
             )

@@ -418,7 +418,9 @@ def resume(
     if errors and not resumed:
         raise next(iter(errors.values()))
     if detach or not resumed:
-        out.record({"sweep": group.group_id, "resumed": resumed, "refused": list(errors)})
+        names = ", ".join(resumed) if out.as_text else resumed
+        refused = ", ".join(errors) if out.as_text else list(errors)
+        out.record({"sweep": group.group_id, "resumed": names, "refused": refused})
         return
     follow_sweep(out, connection, find_group(connection, group.group_id))
 
