@@ -537,7 +537,8 @@ class WrittenFiles:
         named = {*CONVENTIONAL, *(str(PurePosixPath(folder)) for folder in self._folders)} - {"."}
         for pattern in self._promised:
             hits = {pattern.rstrip("/")}  # as `left_out` names it: `outside/data/model.bin`
-            with suppress(ValueError, NotImplementedError, OSError):  # not a pattern of this folder
+            # Not a pattern of this folder; `.` is an IndexError before Python 3.13.
+            with suppress(ValueError, IndexError, NotImplementedError, OSError):
                 for hit in Path(self._code).glob(pattern):
                     hits.add(hit.relative_to(self._code).as_posix())
             named |= hits - {"."}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runner.hooks.written_paths import MAX_OF_FOLDER, MAX_PATHS
@@ -896,6 +896,7 @@ FRAGMENTS = st.sampled_from(["/", "*", "{x}", "..", "[z-a]", "\0", "/tmp", "?", 
     strings=st.lists(st.lists(FRAGMENTS | ODD, max_size=8).map("".join), max_size=5),
     name=st.binary(min_size=1, max_size=40),
 )
+@example(strings=["."], name=b"a")
 def test_search_fails_on_no_string_and_no_file(strings: list[str], name: bytes) -> None:
     root = Path(tempfile.mkdtemp(prefix="odd-"))
     code, output = root / "code", root / "output"
