@@ -46,7 +46,7 @@ def down(*, on_progress: OnUpdate | None = None) -> bool:
     from runner.flows.local import lifecycle
 
     with live(on_progress, what="local.down") as view:
-        return lifecycle.down(settings_of("local", None), view.on_progress)
+        return lifecycle.down(settings_of("local", None), view.on_progress).ran
 
 
 def status() -> LocalStatus:

@@ -13,7 +13,11 @@ from azure.batch import BatchClient
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.storage.blob import BlobServiceClient
 
-from tests.e2e.conftest import Cli, until
+from runner.core.progress import ignore_progress
+from runner.core.settings import load_settings
+from runner.flows.local import lifecycle
+from runner.flows.local.lifecycle import StoppedServices
+from tests.e2e.conftest import Cli, show_ended, until
 
 
 def _exports(cli: Cli) -> dict[str, str]:
@@ -66,6 +70,26 @@ def test_ports_keys_and_data_survive_down_and_up(own_cli: Cli) -> None:
     assert _exports(own_cli) == before
     assert _blob(before).get_blob_client("models", "kept").download_blob().readall() == b"yes"
     assert [pool.id for pool in _batch(before).list_pools()] == ["local"]
+
+
+def test_down_finds_the_runs_that_up_starts_again(
+    own_cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = tmp_path / "began"
+    (own_cli.cwd / "wait.py").write_text(
+        f"import os, time\nname = {str(began)!r}\n"
+        "if not os.path.exists(name):\n    open(name, 'x')\n    time.sleep(600)\n"
+    )
+    own_cli.ok("train", "wait.py", "--detach")
+    [run] = own_cli.json("ps")
+    until(began.exists)
+    monkeypatch.setattr(lifecycle, "_ACTIVE_WITHIN_S", 600)  # on a busy machine
+    settings = load_settings({}, cwd=tmp_path, env=own_cli.env)
+    assert lifecycle.down(settings, ignore_progress).active == (run["run_id"],)
+    own_cli.ok("local", "up")
+    assert show_ended(own_cli, run["run_id"])["state"] == "succeeded"
+    assert lifecycle.down(settings, ignore_progress) == StoppedServices(ran=True)
+    assert lifecycle.down(settings, ignore_progress) == StoppedServices(ran=False)
 
 
 def test_sizes_of_running_services_can_change_and_are_stored(own_cli: Cli) -> None:

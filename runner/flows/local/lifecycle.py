@@ -8,8 +8,9 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -42,6 +43,7 @@ _STAGE = "services"
 # Another program can take a chosen port before the service listens on it.
 _PORT_TRIES = 4
 _LOCK_TIMEOUT_S = 1200.0  # seconds: a first start may install Azurite over a slow connection
+_ACTIVE_WITHIN_S = 5.0  # seconds: stopping services that do not answer takes that much longer
 _PACKAGES = ("httptools", "httpx", "psutil", "starlette", "uv", "uvicorn")
 
 
@@ -138,13 +140,46 @@ def up(
     return status(settings)
 
 
-def down(settings: Settings, on_event: OnProgress) -> bool:
-    """Stop both services. Return False if none ran."""
+@dataclass(frozen=True, slots=True)
+class StoppedServices:
+    """What `down` stopped. `active` names unfinished runs, sweeps, groups and other tasks.
+
+    It is empty if the services did not answer soon enough.
+    """
+
+    ran: bool
+    active: Sequence[str] = ()
+
+
+def down(settings: Settings, on_event: OnProgress) -> StoppedServices:
+    """Stop both services."""
     _check_extra()
-    if load_state(HomePaths(settings.home)) is None:
-        return False
-    with disk_reserve(HomePaths(settings.home)), _locked(settings, on_event):
-        return _stop_all(HomePaths(settings.home), on_event)
+    paths = HomePaths(settings.home)
+    if load_state(paths) is None:
+        return StoppedServices(ran=False)
+    with disk_reserve(paths), _locked(settings, on_event):
+        state = load_state(paths)
+        runs = state and all(find_service(paths, state, name) for name in (BATCH, BLOB))
+        active = _find_active(settings) if runs else ()
+        return StoppedServices(_stop_all(paths, on_event), active)
+
+
+def _find_active(settings: Settings) -> Sequence[str]:
+    """Return the names of unfinished work, or nothing if the services do not answer soon."""
+    found: list[str] = []
+
+    def find() -> None:
+        from runner.azure.auth.credentials import connect  # noqa: PLC0415  loads the SDKs
+        from runner.flows.environment.pools import find_active  # noqa: PLC0415  as above
+
+        with suppress(RunnerError):
+            found.extend(find_active(connect(settings), None).names)
+
+    # Requests to a service that hangs take minutes. They fail as soon as it is stopped.
+    thread = threading.Thread(target=find, daemon=True)
+    thread.start()
+    thread.join(_ACTIVE_WITHIN_S)
+    return tuple(found)
 
 
 def status(settings: Settings) -> LocalStatus:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from runner.core.settings import Settings
     from runner.flows.local.lifecycle import LocalStatus
 
+_ACTIVE_SHOWN = 5
+
 app = typer.Typer(help="Start, stop and inspect the local Azure Batch and Azure Blob Storage.")
 
 
@@ -77,8 +79,14 @@ def down() -> None:
     out = Output()
     with out.stages() as view:
         stopped = lifecycle.down(_settings(), view.on_progress)
-    if not stopped:
+    if not stopped.ran:
         out.note("the local services are not running")
+    elif stopped.active:
+        more = " and more" if len(stopped.active) > _ACTIVE_SHOWN else ""
+        out.note(
+            f"unfinished: {', '.join(stopped.active[:_ACTIVE_SHOWN])}{more}; they start again with "
+            "`runner local up`, from their newest checkpoint if they have one"
+        )
 
 
 @app.command()

@@ -11,15 +11,21 @@ import threading
 from collections.abc import Generator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from runner.azure.auth import credentials
+from runner.cli.main import main
 from runner.core.home import HomePaths
 from runner.core.progress import Progress, ignore_progress
-from runner.core.settings import load_settings
+from runner.core.settings import Settings, load_settings
+from runner.flows.environment import pools
+from runner.flows.environment.pools import ActiveWork
 from runner.flows.file_lock import file_lock
 from runner.flows.local import azurite, lifecycle, services, start
+from runner.flows.local.lifecycle import StoppedServices
 from runner.flows.local.services import (
     ServiceLaunch,
     choose_port,
@@ -488,6 +494,49 @@ def test_start_is_repeated_with_another_port_if_one_is_taken(
             lifecycle.up(settings, seen.append, port=port)
     assert len(set(ports)) == (2 if chosen else 1)
     assert [event.state for event in seen] == ["end" if chosen else "failed"]
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings of services whose processes exist."""
+    settings = load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(tmp_path / "home")})
+    save_state(HomePaths(settings.home), LocalState(9, 9, 1, 1))
+    monkeypatch.setattr(lifecycle, "find_service", lambda *_: SimpleNamespace(pid=1))
+    monkeypatch.setattr(credentials, "connect", lambda _: None)
+    return settings
+
+
+def test_services_that_do_not_answer_are_stopped_anyway(
+    ran: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = threading.Event()
+
+    def hang(*_: object) -> ActiveWork:
+        stopped.wait()
+        raise RunnerError("R-SERVICE-DOWN", "the service was stopped")
+
+    monkeypatch.setattr(pools, "find_active", hang)
+    monkeypatch.setattr(lifecycle, "stop_process", lambda _: stopped.set())
+    monkeypatch.setattr(lifecycle, "_ACTIVE_WITHIN_S", 0.01)
+    assert lifecycle.down(ran, ignore_progress) == StoppedServices(ran=True)
+    assert stopped.is_set()
+
+
+@pytest.mark.parametrize("count", [1, 5, 6])
+def test_down_names_what_starts_again(
+    ran: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    ids = [f"mnist-x{number}" for number in range(count)]
+    stopped: list[object] = []
+    monkeypatch.setenv("RUNNER_HOME", str(ran.home))
+    monkeypatch.setattr(pools, "find_active", lambda *_: ActiveWork(ids, []))
+    monkeypatch.setattr(lifecycle, "stop_process", stopped.extend)
+    monkeypatch.setattr(lifecycle, "_ACTIVE_WITHIN_S", 600)
+    assert main(["local", "down"]) == 0
+    assert len(stopped) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    more = " and more" if count > 5 else ""
+    assert f"unfinished: {', '.join(ids[:5])}{more}; they start again" in shown
 
 
 def test_emulator_without_an_answer_does_not_count_as_an_old_one() -> None:
