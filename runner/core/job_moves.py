@@ -139,7 +139,9 @@ def next_step(
 
 
 def next_pause_step(job: JobSnapshot, wanted: JobNote, *, awaits: bool, is_asked: bool) -> JobStep:
-    """Return the next step of a pause.
+    """Return the next step of a pause. A drain writes no note into a job that is disabled already.
+
+    The end of a drain continues the jobs with its note; the others stay as their user left them.
 
     Args:
         job: the job, which has not ended and is not being moved.
@@ -149,7 +151,7 @@ def next_pause_step(job: JobSnapshot, wanted: JobNote, *, awaits: bool, is_asked
     """
     if job.state == "enabling":
         return JobStep.WAIT
-    if job.note != wanted:
+    if job.note != wanted and not (wanted.action == "drain" and job.disabled):
         return JobStep.NOTE
     if job.state == "disabled" or (is_asked and not awaits):
         return JobStep.DONE

@@ -24,6 +24,7 @@ from runner.protocol.run_spec import Resources, RunSpec
 
 MOVE = JobNote("move", "swept-1", "big")
 PAUSE = JobNote("pause", "swept-1")
+DRAIN = JobNote("drain", "small")
 JOB = JobSnapshot("swept-1", "active", "small")
 SMALL = PoolOutput("small", "Standard_D2s_v3", 0, 2, True, 4, containers=False)
 BIG = replace(SMALL, id="big")
@@ -112,18 +113,39 @@ def test_job_waiting_for_its_tasks_is_polled() -> None:
     assert next_step(job, MOVE, is_recorded=False, is_asked=True) is JobStep.WAIT
 
 
-def test_pause_notes_before_it_disables() -> None:
+def pause_steps(service: Service, wanted: JobNote) -> list[JobStep]:
     steps: list[JobStep] = []
-    service, is_asked = Service(JOB), False
+    is_asked = False
     while (
-        step := next_pause_step(service.job, PAUSE, awaits=True, is_asked=is_asked)
+        step := next_pause_step(service.job, wanted, awaits=True, is_asked=is_asked)
     ) is not JobStep.DONE:
-        service.take(step, PAUSE)
+        service.take(step, wanted)
         steps.append(step)
         is_asked |= step is JobStep.DISABLE
-    assert steps == [JobStep.NOTE, JobStep.DISABLE, JobStep.WAIT]
+    return steps
+
+
+def test_pause_notes_before_it_disables() -> None:
+    for note in (PAUSE, DRAIN):
+        assert pause_steps(Service(JOB), note) == [JobStep.NOTE, JobStep.DISABLE, JobStep.WAIT]
     waiting = replace(JOB, state="disabling", note=PAUSE)
     assert next_pause_step(waiting, PAUSE, awaits=False, is_asked=True) is JobStep.DONE
+
+
+@pytest.mark.parametrize("state", ["disabled", "disabling"])
+@pytest.mark.parametrize("note", [PAUSE, None])  # None: disabled by another client
+def test_drain_writes_no_note_into_a_disabled_job(note: JobNote | None, state: str) -> None:
+    service = Service(replace(JOB, state=state, note=note))
+    waits = [JobStep.DISABLE, JobStep.WAIT] if state == "disabling" else []
+    assert pause_steps(service, DRAIN) == waits
+    assert (service.job.state, service.job.note) == ("disabled", note)
+
+
+def test_pause_of_a_disabled_job_is_noted() -> None:
+    for note in (DRAIN, None):
+        assert pause_steps(Service(replace(JOB, state="disabled", note=note)), PAUSE) == [
+            JobStep.NOTE
+        ]
 
 
 @pytest.mark.parametrize(
