@@ -15,8 +15,10 @@ from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
 import runner
+from runner.azure.batch.translate import wire_text
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
+from runner.flows.runs import moves
 from tests.e2e.conftest import Cli, new_home, until
 
 Write = Callable[..., Path]
@@ -99,6 +101,10 @@ def test_sweep_moves_to_another_pool_although_the_client_is_killed(cli: Cli, scr
     started = cli.json("sweep", "start", script(SCRIPT), "-p", "lr=0.1,0.2,0.3", "--detach")
     sweep, move = started["sweep"], ("sweep", "move", started["sweep"], "--to", OTHER)
     until(lambda: states(cli, sweep).get("running") == 2)
+    running = [row["run_id"] for row in cli.json("ps", "--group", sweep) if row["attempts"]]
+    for run_id in running:  # a trial that is moved before its first checkpoint starts at 0 again
+        until(lambda run_id=run_id: cli.json("show", run_id)["checkpoints"])
+        until(lambda run_id=run_id: cli.ok("logs", run_id) == "starts at 0\n")
     chance = random.Random(16)
     for _ in range(3):
         process = cli.start(*move)
@@ -150,12 +156,62 @@ def test_pool_is_drained_and_used_again_and_nothing_is_lost(cli: Cli, script: Wr
     until(lambda: {each["state"] for each in cli.json("pool", "nodes", "local")} == {"idle"})
 
 
+def test_client_killed_before_it_enables_the_job_has_recorded_the_pool(
+    home: Path, cli: Cli, script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trials may end before another client completes the move."""
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("RUNNER_HOME", str(home))
+    monkeypatch.setenv("RUNNER_CONFIG", "")
+    monkeypatch.chdir(tmp_path)
+    sweep = runner.sweep(script(SCRIPT), {"lr": [0.3]})
+    with monkeypatch.context() as killed:
+        killed.setattr(moves, "enable_job", kill)
+        with pytest.raises(KeyboardInterrupt):
+            sweep.move(OTHER)
+    assert cli.json("sweep", "ls")[0]["pool"] == OTHER
+    assert cli.json("ps", "--group", sweep.id)[0]["pool"] == OTHER
+    sweep.move(OTHER).wait(timeout_s=120, check=True)
+
+
 GATED = """
 import os, pathlib, sys, time
 while not pathlib.Path("{gate}").exists():
     time.sleep(0.1)
 print(os.environ["AZ_BATCH_POOL_ID"])
 """
+
+
+def test_end_of_a_drain_continues_only_the_jobs_that_it_disabled(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    folder, batch = script(GATED.format(gate=tmp_path / "gate")), batch_of(cli)
+    names = ("drained", "paused", "disabled")
+    runs = {name: cli.json("train", folder, "-e", name, "--detach") for name in names}
+
+    def jobs() -> dict[str, str]:
+        return {name: wire_text(batch.get_job(run["job_id"]).state) for name, run in runs.items()}
+
+    cli.ok("sweep", "pause", "paused")
+    requeue = models.BatchJobDisableOptions(disable_tasks="requeue")
+    batch.begin_disable_job(runs["disabled"]["job_id"], requeue, polling_interval=0).result()
+    before = {"drained": "active", "paused": "disabled", "disabled": "disabled"}
+    assert jobs() == before
+    cli.ok("pool", "drain", "local", "--running", "requeue")
+    assert set(jobs().values()) == {"disabled"}
+    cli.ok("pool", "enable", "local")
+    assert jobs() == before
+    cli.ok("sweep", "unpause", "paused")
+    batch.begin_enable_job(runs["disabled"]["job_id"], polling_interval=0).result()
+    (tmp_path / "gate").touch()
+    until(
+        lambda: all(
+            cli.json("show", run["run_id"])["state"] == "succeeded" for run in runs.values()
+        )
+    )
 
 
 @pytest.mark.fix("R-JOB-MOVED", "R-POOL-FIT")

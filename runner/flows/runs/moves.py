@@ -320,9 +320,14 @@ class _Mover:
         time.sleep(_POLL_S)
 
     def _record(self, runs: JobRuns) -> None:
-        """Write the new pool to run.json and the index entry of each unfinished run."""
+        """Write the new pool to the groups, run.json and the index entries of unfinished runs.
+
+        The runs may end before the next client if this one is killed once the job is enabled.
+        """
         to = self.target.output
         container = runs_container(self.connection)
+        for group in runs.groups:
+            _record_group(self.connection, group, to.id)
 
         def write(record: RunSpec) -> None:
             if record.pool.lower() == to.id.lower():
