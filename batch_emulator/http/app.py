@@ -39,7 +39,7 @@ from batch_emulator.http.call import (
 )
 from batch_emulator.http.routes import admin
 from batch_emulator.http.routes.table import ROUTES, Matcher
-from batch_emulator.storage.transaction import BlockedError, is_passing
+from batch_emulator.storage.transaction import BlockedError, is_temporary
 from batch_emulator.web_pages import reason_to_refuse
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class App:
         full = isinstance(err, OSError) and err.errno in NO_SPACE
         if isinstance(err, BlockedError) or full:
             return no_room(self.emulator.trouble or str(err))
-        if isinstance(err, sqlite3.Error) and is_passing(err):
+        if isinstance(err, sqlite3.Error) and is_temporary(err):
             return no_room(f"the state cannot be read: {err}")
         return Fault("InternalError")
 

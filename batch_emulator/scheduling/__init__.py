@@ -1,1 +1,1 @@
-"""What should happen next: pure decisions over the account. Start in `scheduler`."""
+"""Decide the next actions from the state of the account. Start in `scheduler`."""

@@ -16,14 +16,14 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """A spot node loses its machine after its notice, or at random (`why` is then the reason)."""
+    """A spot node loses its machine: after its notice, or for the reason `why`."""
 
     node: Node
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ComeBack:
+class ReturnNode:
     """A preempted node may get another machine."""
 
     node: Node
@@ -47,7 +47,7 @@ class AddNodes:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The pool needs fewer nodes; `why` is how running tasks end, None waits for them."""
+    """A node leaves its pool; `why` is how running tasks end, None waits for them."""
 
     node: Node
     why: Stop | None
@@ -55,7 +55,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class EndResize:
-    """The pool has reached its targets, or gives up with `errors`."""
+    """The pool has reached its targets, or stops resizing with `errors`."""
 
     pool: Pool
     errors: tuple[Json, ...] = ()
@@ -113,7 +113,7 @@ class BeginRelease:
 
 @dataclass(frozen=True, slots=True)
 class FinishJob:
-    """A job takes the last step into its next state."""
+    """A job without executions leaves its transitional state."""
 
     job: Job
 
@@ -127,13 +127,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """The formula of a pool is due."""
+    """The formula of a pool is to be evaluated."""
 
     pool: Pool
 
 
 Action = (
-    Advance | Preempt | ComeBack | FollowTrace | AddNodes | Leave | EndResize | ForgetPool
+    Advance | Preempt | ReturnNode | FollowTrace | AddNodes | Leave | EndResize | ForgetPool
     | PlaceTask | PlaceMultiInstance | Displace | TerminateJob | BeginRelease | FinishJob
     | Sample | Evaluate | DeleteExpired
 )  # fmt: skip

@@ -1,9 +1,9 @@
 """The nodes of a pool: when its formula is evaluated, which nodes a resize adds and removes, and
 when spot nodes are preempted and return.
 
-A sample of its metrics is due every 30 seconds, and taken only while something happens to the pool.
-Samples of quiet times equal the last one and are filled in when they are read. An evaluation that
-is due during a resize waits for its end [S].
+A sample of the metrics is due every 30 seconds, and taken only while the metrics change. Samples of
+quiet times equal the last one and are filled in when they are read. An evaluation that is due
+during a resize waits for the end of the resize [S].
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from batch_emulator.scheduling.actions import (
     Action,
     AddNodes,
     Advance,
-    ComeBack,
     EndResize,
     Evaluate,
     ForgetPool,
     Leave,
     Preempt,
+    ReturnNode,
     Sample,
 )
 
@@ -49,7 +49,7 @@ def evaluation_due(pool: Pool, now: datetime) -> bool:
 
 
 def scaling_due(account: Account, pool: Pool, now: datetime) -> Iterator[Action]:
-    """Yield what is due on a pool whose timer has come."""
+    """Yield the sample and evaluation that are due on a pool whose timer expired."""
     if account.pools.get(pool.key) is not pool:
         return
     if pool.autoscale.sample_due <= now:
@@ -83,9 +83,9 @@ def resize_expired(pool: Pool, now: datetime) -> bool:
 
 
 def timeout_errors(pool: Pool) -> Iterator[Json]:
-    """Yield the errors of a resize that timed out, by what it was to do.
+    """Yield the errors of a resize that timed out.
 
-    Messages as users quote them: batch-shipyard 191, BatchExplorer 2085 (timed out);
+    The messages are those that users quote: batch-shipyard 191, BatchExplorer 2085 (timed out);
     doAzureParallel 349 (a spot pool without capacity, failed after its timeout).
     """
     if any(node.state is NodeState.LEAVING_POOL for node in pool.nodes.values()):
@@ -96,7 +96,9 @@ def timeout_errors(pool: Pool) -> Iterator[Json]:
         failed = f"Desired number of {kind} nodes could not be allocated"
         if not dedicated and len(staying) < pool.spot_target and eviction.room(pool) <= 0:
             yield resize_error("AllocationFailed", failed)
-        elif sum(not _unborn(node) for node in staying) < pool.target(dedicated=dedicated):
+        elif sum(not _lacks_first_machine(node) for node in staying) < pool.target(
+            dedicated=dedicated
+        ):
             reason = "as the resize timeout was reached"
             yield resize_error("AllocationTimedout", f"{failed} {reason}")
 
@@ -109,7 +111,7 @@ def _staying(pool: Pool, *, dedicated: bool) -> list[Node]:
     ]
 
 
-def _unborn(node: Node) -> bool:
+def _lacks_first_machine(node: Node) -> bool:
     return node.state is NodeState.CREATING and node.lives <= 1
 
 
@@ -131,16 +133,16 @@ def allocate(account: Account, pool: Pool) -> Iterator[Action]:
     for dedicated in (True, False):
         staying = _staying(pool, dedicated=dedicated)
         missing = pool.target(dedicated=dedicated) - len(staying)
-        room = _room(account, pool, dedicated=dedicated)
+        allowed = _allowed_by_quota(account, pool, dedicated=dedicated)
         capacity = math.inf if dedicated else eviction.room(pool) - len(eviction.waiting(pool))
-        count = int(min(missing, room, capacity))
-        waiting = waiting or capacity < min(missing, room)  # for capacity, until the timeout
+        count = int(min(missing, allowed, capacity))
+        waiting = waiting or capacity < min(missing, allowed)  # until the timeout
         if count > 0:
             changes.append(AddNodes(pool, dedicated, count))
         elif missing < 0:
             why = nodes.stop_for(pool.deallocation, "nodeDeallocationOption")
             changes += [Leave(node, why) for node in _least_useful(staying, -missing)]
-        if missing > room:
+        if missing > allowed:
             errors.append(_quota_error(dedicated))
     yield from changes
     if not changes and not moving and not waiting:
@@ -153,7 +155,8 @@ def _quota_error(dedicated: bool) -> Json:
     return resize_error(kind, f"The specified account has reached its {which} core quota")
 
 
-def _room(account: Account, pool: Pool, *, dedicated: bool) -> int:
+def _allowed_by_quota(account: Account, pool: Pool, *, dedicated: bool) -> int:
+    """Return how many more nodes the core quota allows."""
     limits = account.limits
     quota = limits.dedicated_cores if dedicated else limits.spot_cores
     if quota is None:
@@ -183,7 +186,7 @@ def _least_useful(staying: list[Node], count: int) -> list[Node]:
 
 
 def node_due(node: Node, now: datetime) -> Iterator[Action]:
-    """Yield the actions of a node whose time has come."""
+    """Yield the actions of a node whose timer expired."""
     if node.notice is not None and node.notice.not_before <= now:
         yield Preempt(node)
     elif node.evict_at is not None and node.evict_at <= now:
@@ -191,10 +194,10 @@ def node_due(node: Node, now: datetime) -> Iterator[Action]:
     elif node.rehearsal is not None and node.rehearsal[0] <= now:
         yield Preempt(node, "rehearsal")
     if node.due is not None and node.due <= now:
-        yield ComeBack(node) if node.state is NodeState.PREEMPTED else Advance(node)
+        yield ReturnNode(node) if node.state is NodeState.PREEMPTED else Advance(node)
 
 
 def returning_nodes(pool: Pool) -> Iterator[Action]:
     """Yield the preempted nodes for which capacity has returned."""
     for node in waiting(pool)[: max(0, int(room(pool)))] if pool.spot_capacity else ():
-        yield ComeBack(node)
+        yield ReturnNode(node)

@@ -2,10 +2,13 @@
 priority.
 
 Only tasks of jobs with allowTaskPreemption make room, and only for a higher priority (docs). Our
-choices [S]: the lowest priority first, then the youngest tasks, as few as needed on one node; they
-are requeued as by request, which counts; an exclusive job manager task and a multi-instance task
-displace nobody. Until the last displaced task has ended, lower priorities get no free slots of that
-node: else the displaced tasks would return, and be displaced again, without end.
+choices [S]:
+
+- The tasks of the lowest priority are displaced first, then the youngest tasks, as few as needed on
+  one node. They are requeued as by a request, which counts.
+- An exclusive job manager task and a multi-instance task do not displace other tasks.
+- Until the last displaced task has ended, lower priorities get no free slots of that node.
+  Otherwise the displaced tasks would return and be displaced again and again.
 """
 
 from __future__ import annotations
@@ -29,18 +32,18 @@ from batch_emulator.domain.transitions import job_preparation
 from batch_emulator.scheduling.actions import Action, Displace, PlaceMultiInstance, PlaceTask
 
 
-def lowest_giver(account: Account, pool: Pool) -> int | None:
-    """Return the lowest priority of jobs that give way on the pool, now or once they run there."""
-    givers = (
+def lowest_preemptible_priority(account: Account, pool: Pool) -> int | None:
+    """Return the lowest priority of preemptible jobs that run or wait on the pool, or None."""
+    priorities = (
         job.priority
         for job in account.preemptible.values()
         if (job.executions or job.key in pool.waiting) and account.pool_of(job) is pool
     )
-    return min(givers, default=None)
+    return min(priorities, default=None)
 
 
-class Room:
-    """The slots of each node that are free or about to be, and the tasks that could make room.
+class Displacement:
+    """Choose running tasks that make room for tasks of higher priority.
 
     `free` returns the slots of a node that are left to hand out; `hold` takes them all and returns
     their number.
@@ -51,14 +54,16 @@ class Room:
     ) -> None:
         self._free, self._hold = free, hold
         self._nodes = [node for node in pool.nodes.values() if node.open]
-        self._coming: dict[str, int] = {}
-        self._givers: dict[str, list[Execution]] = {}
+        self._coming: dict[str, int] = {}  # slots of executions that are being ended, by node
+        self._preemptible: dict[str, list[Execution]] = {}
         for node in self._nodes:
             running = [e for e in node.executions.values() if e.kind is ExecutionKind.TASK]
             self._coming[node.key] = sum(e.slots for e in running if e.stop is not None)
-            self._givers[node.key] = sorted(filter(_gives, running), key=_loss)
+            self._preemptible[node.key] = sorted(
+                filter(_is_preemptible, running), key=_displacement_order
+            )
 
-    def make(self, job: Job, placed: set[str]) -> Iterator[Displace]:
+    def decide(self, job: Job, placed: set[str]) -> Iterator[Displace]:
         """Yield the executions to end so that waiting tasks of the job get slots.
 
         Args:
@@ -77,8 +82,9 @@ class Room:
             yield from map(Displace, victims)
 
     def _take(self, task: Task) -> list[Execution] | None:
-        """Return the executions to end for the task: none if slots are coming, None if it cannot
-        fit.
+        """Return the executions to end for the task, None if it cannot fit on any node.
+
+        The list is empty if enough slots are about to become free.
         """
         wants_dedicated = task.wants is not None and task.wants.dedicated
         best: tuple[Node, list[Execution]] | None = None
@@ -88,19 +94,19 @@ class Room:
             ):
                 continue
             victims = self._victims(node, task)
-            if victims is not None and (best is None or _price(victims) < _price(best[1])):
+            if victims is not None and (best is None or _cost(victims) < _cost(best[1])):
                 best = (node, victims)
         if best is None:
             return None
         node, victims = best
         self._coming[node.key] += self._hold(node) + sum(e.slots for e in victims) - task.slots
-        self._givers[node.key] = [e for e in self._givers[node.key] if e not in victims]
+        self._preemptible[node.key] = [e for e in self._preemptible[node.key] if e not in victims]
         return victims
 
     def _victims(self, node: Node, task: Task) -> list[Execution] | None:
         chosen: list[Execution] = []
         slots = self._free(node) + self._coming[node.key]
-        for execution in self._givers[node.key]:
+        for execution in self._preemptible[node.key]:
             if slots >= task.slots:
                 break
             if execution.job is not None and execution.job.priority < task.job.priority:
@@ -109,22 +115,22 @@ class Room:
         return chosen if slots >= task.slots else None
 
 
-def _gives(execution: Execution) -> bool:
+def _is_preemptible(execution: Execution) -> bool:
     job = execution.job
     return execution.stop is None and job is not None and bool(job.spec.get("allowTaskPreemption"))
 
 
-def _loss(execution: Execution) -> tuple[int, int]:
+def _displacement_order(execution: Execution) -> tuple[int, int]:
     """Order executions by priority, lowest first, then youngest first."""
     job, task = execution.job, execution.task
     return (job.priority if job else 0, -(task.order if task else 0))
 
 
-def _price(victims: list[Execution]) -> tuple[int, int]:
+def _cost(victims: list[Execution]) -> tuple[int, int]:
     return max((e.job.priority for e in victims if e.job), default=-10_000), len(victims)
 
 
-class _Free:
+class _FreeSlots:
     """The free slots of a pool while `decide` hands them out, without a change to the nodes.
 
     Spread takes the emptiest node first, pack the fullest that still fits (docs: nodeFillType).
@@ -141,11 +147,11 @@ class _Free:
         heapq.heapify(self._heap)
 
     def take(self, task: Task) -> Node | None:
-        """Take slots for a task. Return its node, or None if no node can have it now."""
+        """Take slots for a task. Return its node, or None if no node has room for it now."""
         wants = task.wants
         node = None
         if wants is not None and wants.node is not None:
-            node = self._wished(task, wants.node)
+            node = self._preferred(task, wants.node)
         if wants is not None and wants.manager:
             node = self._for_manager(task, wants)
         elif node is None:
@@ -165,12 +171,12 @@ class _Free:
             heapq.heappush(self._heap, (self._sign * left, node.number, node))
 
     def hold(self, node: Node) -> int:
-        """Hand out no more of the node; return the slots that were left."""
+        """Hand out no more slots of the node; return the number that was left."""
         left = self.left(node)
         self._left[node.key] = 0
         return left
 
-    def _wished(self, task: Task, key: str) -> Node | None:
+    def _preferred(self, task: Task, key: str) -> Node | None:
         """Return the node that the task has an affinity to: only a hint (docs:
         AffinityInformation).
         """
@@ -238,53 +244,53 @@ def place(account: Account, pool: Pool) -> Iterator[Action]:
     """
     if not pool.waiting or pool.state is PoolState.DELETING:
         return
-    giving = lowest_giver(account, pool)
-    if giving is None and not pool.available:
+    lowest = lowest_preemptible_priority(account, pool)
+    if lowest is None and not pool.available:
         return
-    free = _Free(pool)
-    room: Room | None = None
+    free = _FreeSlots(pool)
+    displacement: Displacement | None = None
     for job in sorted(pool.waiting.values(), key=lambda job: (-job.priority, job.order)):
         placed: set[str] = set()
         for action in _place_job(pool, job, free):
             placed.add(action.task.key)
             yield action
-        if giving is not None and job.priority > giving:
-            room = room or Room(pool, free.left, free.hold)
-            yield from room.make(job, placed)
+        if lowest is not None and job.priority > lowest:
+            displacement = displacement or Displacement(pool, free.left, free.hold)
+            yield from displacement.decide(job, placed)
         elif free.empty:
             return
 
 
-def _place_job(pool: Pool, job: Job, free: _Free) -> Iterator[PlaceTask | PlaceMultiInstance]:
+def _place_job(pool: Pool, job: Job, free: _FreeSlots) -> Iterator[PlaceTask | PlaceMultiInstance]:
     """Hand out slots to one job, oldest task first.
 
-    A task that fits nowhere delays only tasks that need as many slots [S]. A multi-instance task
-    that finds too few free nodes reserves those against later tasks [S], and starts when enough
-    others have ended; so it is not overtaken without end, and two of them cannot hold half of the
-    nodes each. It reserves none if the pool has too few nodes at all.
+    A task that fits on no node delays only tasks that need as many slots [S]. If a multi-instance
+    task finds too few free nodes, it reserves them against later tasks [S], and starts when enough
+    other tasks have ended. So later tasks cannot delay it for ever, and two such tasks cannot hold
+    half of the nodes each. It reserves no nodes if the pool has fewer nodes than it needs.
     """
     left = job.max_parallel - job.tasks.running if job.max_parallel > 0 else 1_000_000_000
-    rest = {lane: iter(queue.values()) for lane, queue in job.queues.items()}
-    heads = {lane: next(tasks) for lane, tasks in rest.items()}
+    rest = {key: iter(queue.values()) for key, queue in job.queues.items()}
+    heads = {key: next(tasks) for key, tasks in rest.items()}
     while left > 0 and heads and not free.empty:
-        lane, task = min(heads.items(), key=lambda head: head[1].order)
+        key, task = min(heads.items(), key=lambda head: head[1].order)
         action = _place_one(task, free) if task.group is None else _place_group(pool, task, free)
-        following = None if action is None else next(rest[lane], None)
+        following = None if action is None else next(rest[key], None)
         if action is not None:
             left -= 1
             yield action
         if following is None:
-            del heads[lane]
+            del heads[key]
         else:
-            heads[lane] = following
+            heads[key] = following
 
 
-def _place_one(task: Task, free: _Free) -> PlaceTask | None:
+def _place_one(task: Task, free: _FreeSlots) -> PlaceTask | None:
     node = free.take(task)
     return None if node is None else PlaceTask(task, node)
 
 
-def _place_group(pool: Pool, task: Task, free: _Free) -> PlaceMultiInstance | None:
+def _place_group(pool: Pool, task: Task, free: _FreeSlots) -> PlaceMultiInstance | None:
     if not pool.runs_groups:
         return None
     working = sum(

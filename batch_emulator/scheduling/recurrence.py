@@ -21,7 +21,7 @@ class RunSchedule:
 
 @dataclass(frozen=True, slots=True)
 class PostponeSchedule:
-    """An opportunity has passed; the next one is at `due`."""
+    """The time to create a job has passed; the next job is due at `due`."""
 
     schedule: JobSchedule
     due: datetime | None
@@ -46,7 +46,7 @@ ScheduleAction = RunSchedule | PostponeSchedule | EndSchedule | WakeSchedule
 
 
 def due_of(schedule: JobSchedule, now: datetime) -> datetime | None:
-    """Return when the next job is due, without opportunities that have passed.
+    """Return when the next job is due, without jobs whose start window has passed.
 
     Only the newest recurrence counts, and only within its startWindow (docs: startWindow).
     """
@@ -94,14 +94,14 @@ def _recur(schedule: JobSchedule, now: datetime, *, active: bool) -> Iterator[Sc
         return
     when = [] if over or last is None else [last]
     if due is not None and enabled and not over:
-        when += [due] if due > now else _changes(schedule, due)
+        when += [due] if due > now else _skip_times(schedule, due)
     wake = min((moment for moment in when if moment > now), default=None)
     if wake is not None and (schedule.alarm is None or not now < schedule.alarm <= wake):
         yield WakeSchedule(schedule, wake)
 
 
-def _changes(schedule: JobSchedule, due: datetime) -> list[datetime]:
-    """Return when the opportunity of a job that waits for the previous one ends."""
+def _skip_times(schedule: JobSchedule, due: datetime) -> list[datetime]:
+    """Return when a due job is skipped if the previous job has not ended by then."""
     every = job_schedules.length(schedule, "recurrenceInterval")
     window = job_schedules.length(schedule, "startWindow")
     just_after = None if window is None else window + timedelta(microseconds=1)

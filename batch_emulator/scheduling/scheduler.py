@@ -3,9 +3,9 @@
 The work is proportional to the actions, not to the tasks: `decide` reads only pools and jobs that
 changed, and of them only the heads of queues and the nodes with free slots.
 
-All actions of one turn come from one snapshot, so an earlier one can invalidate a later one. Hence
-`apply` checks each again. To decide anew after each action would cost a pass over the pool for each
-task placed, which is linear today.
+All actions of one turn come from one snapshot, so an earlier action can invalidate a later one.
+Therefore `apply` checks each action again. Deciding again after each action would take a pass over
+the pool for each placed task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from batch_emulator.scheduling.actions import (
     AddNodes,
     Advance,
     BeginRelease,
-    ComeBack,
     DeleteExpired,
     Displace,
     EndResize,
@@ -53,6 +52,7 @@ from batch_emulator.scheduling.actions import (
     PlaceMultiInstance,
     PlaceTask,
     Preempt,
+    ReturnNode,
     Sample,
     TerminateJob,
 )
@@ -109,7 +109,7 @@ def _job(job: Job) -> Iterator[Action]:
     if job.state is JobState.ACTIVE:
         done = not (job.tasks.active or job.tasks.running)
         if done and job.spec.get("onAllTasksComplete") == "terminatejob":
-            # also an empty job, at once (docs: onAllTasksComplete)
+            # an empty job ends at once (docs: onAllTasksComplete)
             yield TerminateJob(job, "AllTasksComplete")
     elif job.state is JobState.ENABLING:
         yield FinishJob(job)
@@ -143,7 +143,7 @@ def apply(account: Account, action: Action | ScheduleAction, now: datetime) -> N
 
 def _apply(account: Account, action: Action, now: datetime) -> None:
     match action:
-        case Advance() | Preempt() | ComeBack() | FollowTrace():
+        case Advance() | Preempt() | ReturnNode() | FollowTrace():
             _apply_to_node(account, action, now)
         case PlaceTask() | PlaceMultiInstance() | Displace():
             _apply_to_task(account, action, now)
@@ -154,7 +154,7 @@ def _apply(account: Account, action: Action, now: datetime) -> None:
             if job.state in jobs.TERMINABLE:
                 jobs.terminate(account, job, reason, now)
         case BeginRelease(job) | FinishJob(job):
-            if action in _job(job):  # else it was terminated in the same turn
+            if action in _job(job):  # otherwise it was terminated in the same turn
                 _apply_to_job(account, action, now)
         case _:
             _apply_to_pool(account, action, now)
@@ -170,16 +170,18 @@ def _apply_to_job(account: Account, action: BeginRelease | FinishJob, now: datet
 
 
 def _apply_to_node(
-    account: Account, action: Advance | Preempt | ComeBack | FollowTrace, now: datetime
+    account: Account, action: Advance | Preempt | ReturnNode | FollowTrace, now: datetime
 ) -> None:
     match action:
         case Advance(node):
-            preempted = node.state is NodeState.PREEMPTED  # in the same turn, and due to return
+            preempted = (
+                node.state is NodeState.PREEMPTED
+            )  # in the same turn; `due` is then its return
             if node.due is not None and node.due <= now and not preempted:
                 nodes.advance(account, node, now)
         case Preempt(node, why):
             eviction.apply_due(account, node, why, now)
-        case ComeBack(node):
+        case ReturnNode(node):
             eviction.return_node(account, node, now)
         case FollowTrace(pool):
             eviction.follow_trace(account, pool, now)
@@ -207,7 +209,7 @@ def _apply_to_pool(
 ) -> None:
     pool = action.node.pool if isinstance(action, Leave) else action.pool
     if pool.state is PoolState.DELETING and not isinstance(action, ForgetPool):
-        return  # deleted with its job in the same turn: its nodes leave, and it needs no others
+        return  # an auto pool that was deleted with its job in the same turn
     match action:
         case AddNodes(_, dedicated, count):
             if action in allocate(account, pool):

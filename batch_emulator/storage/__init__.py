@@ -1,3 +1,3 @@
-"""The state on disk, in SQLite: what is written, and what becomes of it after a crash. Start in
+"""The state on disk, in SQLite: how it is written, and how it is loaded after a crash. Start in
 `account_store`.
 """

@@ -3,8 +3,8 @@
 To delete a job, its row is deleted first. From then on its tasks belong to no job; those that a
 crash leaves are deleted when the store is opened again.
 
-This module has the data dir, its transactions, and the reads of a start; `tasks` has the tasks.
-There is one connection, so a read sees writes before their commit.
+This module opens the data dir, commits changes, and reads the state at a start; `tasks` reads and
+writes tasks. There is one connection, so a read sees writes before their commit.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ CREATE INDEX IF NOT EXISTS finished ON tasks (job, result, slots) WHERE state = 
 # Raised with every change of the tables above or of what records.py writes: no version reads the
 # state of another.
 FORMAT = 2
-# `application_id` of a state whose bodies of tasks passed the schema, when they came or later. They
-# are too many to check them at each start.
+# `application_id` of a database in which the bodies of all tasks have passed the schema. There may
+# be too many tasks to check them at each start.
 _CHECKED = 1
 
 
@@ -75,7 +75,7 @@ SELECT job FROM owners WHERE job IS NOT NULL AND job NOT IN (SELECT job FROM job
 
 
 def _erase_step(database: sqlite3.Connection, job_key: str) -> bool:
-    """Delete the job and up to AT_ONCE of its tasks. Return True if there are more."""
+    """Delete the job and up to ERASED_AT_ONCE of its tasks. Return True if there are more."""
     database.execute("DELETE FROM jobs WHERE job=?", (job_key,))
     last = database.execute(
         "SELECT task FROM tasks WHERE job=? ORDER BY task LIMIT 1 OFFSET ?",
@@ -158,14 +158,14 @@ class AccountStore:
             self._lock.close()
             raise StoreInUseError(f"another emulator is running on {folder}") from err
         try:
-            # opened by one thread and used by one, which need not be the same
+            # the thread that opens it and the thread that uses it may differ
             self._db = open_database(folder / "state.sqlite")
         except BaseException:
             self._lock.close()
             raise
         self.folder = folder
         self.tasks = TaskTable(self._db)
-        self._open = Transaction(self._db, folder)
+        self._transaction = Transaction(self._db, folder)
         self._committed: asyncio.Future[None] | None = None
         self.failed = False
         try:
@@ -200,10 +200,10 @@ class AccountStore:
         try:
             if self.failed:
                 self._db.rollback()
-            elif not self._open.repeat():
+            elif not self._transaction.repeat():
                 log.error("the last changes of the state are lost: %s", self.blocked)
             else:
-                self._open.commit()
+                self._transaction.commit()
         except (BlockedError, sqlite3.Error) as err:
             log.error("the last changes of the state are lost: %s", err)
         self._db.close()
@@ -213,13 +213,13 @@ class AccountStore:
 
     @property
     def blocked(self) -> str | None:
-        """Return why the last write failed, or None once it is repeated."""
-        return self._open.blocked
+        """Return why the last write failed, or None once it has been repeated."""
+        return self._transaction.blocked
 
     async def writable(self) -> None:
         """Return once everything that was written is committed, however long the disk is full."""
         try:
-            await self._open.writable()
+            await self._transaction.writable()
         except Exception as err:
             self._fail(err)
             raise
@@ -230,7 +230,7 @@ class AccountStore:
         After an sqlite3.Error the store is unusable.
         """
         if not journal.empty:
-            self._or_fail(lambda: self._open.keep(partial(self._write, journal)))
+            self._run_or_fail(lambda: self._transaction.run_or_defer(partial(self._write, journal)))
 
     def flush(self, journal: Journal) -> None:
         """Write changes for a read that must find them. Raises BlockedError."""
@@ -244,7 +244,7 @@ class AccountStore:
         self.tasks.write(journal)
         self._write_samples(journal)
 
-    def _or_fail(self, work: Callable[[], _T]) -> _T:
+    def _run_or_fail(self, work: Callable[[], _T]) -> _T:
         try:
             return work()
         except BlockedError:
@@ -277,15 +277,16 @@ class AccountStore:
     def erase(self, job: Job) -> bool:
         """Delete a job and some of its tasks. Return True if there may be more of them.
 
-        After the first call the job no longer exists for the next start on this data dir. Raises
-        BlockedError.
+        After the first call, a restarted emulator no longer finds the job. Raises BlockedError.
         """
-        return self._or_fail(lambda: self._open.run(partial(_erase_step, self._db, job.key)))
+        return self._run_or_fail(
+            lambda: self._transaction.run(partial(_erase_step, self._db, job.key))
+        )
 
     def take_expired(self, now: datetime, limit: int) -> list[tuple[str, str, list[str]]]:
         """See `TaskTable.take_expired`. Raises BlockedError."""
         take = partial(self.tasks.take_expired, now, limit)
-        return self._or_fail(lambda: self._open.run(take))
+        return self._run_or_fail(lambda: self._transaction.run(take))
 
     def _write_samples(self, journal: Journal) -> None:
         for run in journal.samples:
@@ -300,7 +301,8 @@ class AccountStore:
     async def committed(self) -> None:
         """Return once everything written so far is committed; commits are shared.
 
-        Raises BlockedError, and then `writable` returns when it is committed.
+        Raises:
+            BlockedError: nothing can be written now; await `writable` instead.
         """
         if self.blocked is not None:
             raise BlockedError(self.blocked)
@@ -323,7 +325,7 @@ class AccountStore:
         waiting, self._committed = self._committed, None
         error: Exception | None = None
         try:
-            self._or_fail(self._open.commit)
+            self._run_or_fail(self._transaction.commit)
         except (BlockedError, sqlite3.Error) as err:
             error = err
         if waiting is None or waiting.done():
@@ -344,7 +346,8 @@ class AccountStore:
     def newest(self) -> datetime | None:
         """Return the last time at which anything changed, or None.
 
-        A clock that was faster than the machine's must not fall behind it.
+        The clock continues from there: if it ran faster than that of the machine, the machine's
+        time would be earlier.
         """
         found = [self._db.execute(query).fetchone()[0] for query in _NEWEST]
         times = [time_of(text) for text in found if text is not None]
@@ -356,7 +359,7 @@ class AccountStore:
         return max(times, default=None)
 
     def records(self, table: str) -> Iterator[tuple[str, Json]]:
-        """Yield key of the owner (or own key) and record of every pool, node or job."""
+        """Yield key and record of each row; the key of a node is that of its pool."""
         query = {
             "pools": "SELECT pool, record FROM pools",
             "nodes": "SELECT pool, record FROM nodes",

@@ -23,8 +23,8 @@ from batch_emulator.domain.model import (
 )
 from batch_emulator.domain.values import optional_time, time_of, time_text
 
-# In ASCII: names of files may hold bytes that are no text. Made once: json.dumps with options makes
-# an encoder for every call. What we keep are trees: it need not look for circles.
+# ASCII only, because file names may contain bytes that are not text. There is one encoder, because
+# json.dumps with options makes one for every call. Records have no cycles to check for.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 

@@ -1,7 +1,7 @@
 """Load the store into memory, and account for the time the emulator was down.
 
-Our choice [S], since the service never restarts: a node that worked is as it was, with its disk;
-one that was booting boots again; running tasks are requeued as after a lost node, uncounted.
+Our choice [S], since the service never restarts: a working node continues with its disk; a node
+that was booting boots again; running tasks are requeued as after the loss of a node, not counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BOOTING = (
     NodeState.REIMAGING,
 )
 _WORKING = (NodeState.IDLE, NodeState.RUNNING)
-_RESTING = (NodeState.PREEMPTED, NodeState.DEALLOCATING, NodeState.UNUSABLE)
+_TIMED = (NodeState.PREEMPTED, NodeState.DEALLOCATING, NodeState.UNUSABLE)
 _ENDING = (JobState.TERMINATING, JobState.DELETING)
 
 
@@ -42,7 +42,7 @@ def load(
     now: datetime,
     has_disk: Callable[[Node], bool] = lambda _: True,
 ) -> None:
-    """Fill an empty account; a node whose folders are gone boots again."""
+    """Fill an empty account from the store. A node for which `has_disk` is False boots again."""
     account.restore_counters(store.tasks.highest_order(), 0)
     for _, record in store.records("pools"):
         _repair(record, "spec", "PoolAddParameter", "pool")
@@ -60,7 +60,7 @@ def load(
             node = node_from(pool, record)
             pool.nodes[node.key] = node
             account.addresses.reserve(node.address)
-            _revive(account, node, now, has_disk)
+            _restore_node(account, node, now, has_disk)
     due = store.tasks.next_expiry()
     if due is not None:
         tasks.sweep_at(account, due)
@@ -80,19 +80,20 @@ def load(
         account.restore_counters(job.order, job.etag)
         account.jobs[job.key] = job
         _load_tasks(account, store, job, now)
-        _reopen(account, job)
+        _restore_job(account, job)
     if account.pools or account.jobs or account.schedules:
         account.reseed_after_restart(now)
     for pool in account.pools.values():
         begin_trace(account, pool, now)
         for node in list(pool.nodes.values()):
-            if node.next_state is not None:  # what it waited for runs no more
+            if node.next_state is not None:  # its executions have ended
                 drained(account, node, now)
 
 
 def _repair(record: Json, name: str, type_name: str, kind: str) -> None:
-    """Remove values that an older emulator accepted and this one cannot read, or replace them by a
-    default where there must be one; say so in the log.
+    """Remove values that an older emulator accepted and this one cannot read, and log a warning.
+
+    A required value is replaced by a default.
     """
     if record.get(name) is None:
         return
@@ -118,7 +119,9 @@ def _repair_tasks(store: AccountStore) -> None:
     store.mark_tasks_checked()
 
 
-def _revive(account: Account, node: Node, now: datetime, has_disk: Callable[[Node], bool]) -> None:
+def _restore_node(
+    account: Account, node: Node, now: datetime, has_disk: Callable[[Node], bool]
+) -> None:
     if node.state is NodeState.LEAVING_POOL and node.keeps_data:
         account.effects.append(AwaitRetention(node))
         account.save_node(node)
@@ -131,7 +134,7 @@ def _revive(account: Account, node: Node, now: datetime, has_disk: Callable[[Nod
     for when in (node.evict_at, node.notice and node.notice.not_before):
         if when is not None:
             account.set_timer(when, node)
-    if node.next_state is not None or node.state in _RESTING:
+    if node.next_state is not None or node.state in _TIMED:
         if node.due is not None:
             account.set_timer(node.due, node)
     elif node.state in _BOOTING or starting or (node.state in _WORKING and not has_disk(node)):
@@ -159,7 +162,7 @@ def _load_tasks(account: Account, store: AccountStore, job: Job, now: datetime) 
         if task.blocked:
             row = store.tasks.find(job, task.key)
             task_admission.admit(task, {} if row is None else row.body)
-            if not task.blocked:  # it was about to be set free
+            if not task.blocked:  # its dependencies were satisfied already
                 account.save_task(task)
         if task.state is TaskState.ACTIVE:
             enqueue(account, task)
@@ -169,7 +172,7 @@ def _load_tasks(account: Account, store: AccountStore, job: Job, now: datetime) 
         requeue(account, task, now, counted=False)
 
 
-def _reopen(account: Account, job: Job) -> None:
+def _restore_job(account: Account, job: Job) -> None:
     for visit in job.visits.values():
         if visit.state == "running":
             visit.state = "none"

@@ -1,6 +1,4 @@
-"""Tasks in SQLite and as JSON documents: completed ones exist only here, and requests read them
-here.
-"""
+"""Tasks in SQLite and as JSON documents. Completed tasks exist only here."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from batch_emulator.domain.model import Job, Json, MultiInstance, PlacementWishe
 from batch_emulator.domain.values import optional_time, time_of, time_text
 from batch_emulator.storage.records import dump, times_of
 
-# What a task's record holds beyond what the wire shows
+# properties of a task's record that answers do not show
 PRIVATE_PROPERTIES = ("place", "group", "blocked", "satisfies", "wants", "used")
 
 
@@ -168,7 +166,7 @@ class TaskTable:
         )
 
     def _insert(self, new: list[tuple[Task, Json]]) -> None:
-        """Insert many in one statement, which takes half as long as one for each."""
+        """Insert many tasks in one statement, which takes half as long as a statement for each."""
         for start in range(0, len(new), _INSERTED_AT_ONCE):
             some = new[start : start + _INSERTED_AT_ONCE]
             values: list[Any] = []
@@ -176,14 +174,14 @@ class TaskTable:
                 values += (t.job.key, t.key, t.id, t.order, t.slots, t.state.value, t.result)
                 values += (task_text(t), dump(body))
             rows = ",".join([_ROW] * len(some))
-            self._database.execute(f"INSERT INTO tasks VALUES {rows}", values)  # noqa: S608 - marks only
+            self._database.execute(f"INSERT INTO tasks VALUES {rows}", values)  # noqa: S608 - placeholders only
 
     def existing(self, job: Job, keys: Iterable[str]) -> set[str]:
         """Return which of these task keys exist."""
         wanted = list(keys)
         marks = ",".join("?" * len(wanted))
         rows = self._database.execute(
-            f"SELECT task FROM tasks WHERE job=? AND task IN ({marks})",  # noqa: S608 - marks only
+            f"SELECT task FROM tasks WHERE job=? AND task IN ({marks})",  # noqa: S608 - placeholders only
             (job.key, *wanted),
         )
         return {row[0] for row in rows}
@@ -196,7 +194,7 @@ class TaskTable:
         ).fetchone()
         return None if row is None else _task_row(row)
 
-    def after(self, job: Job, key: str, limit: int, state: str | None = None) -> list[TaskRow]:
+    def list_after(self, job: Job, key: str, limit: int, state: str | None = None) -> list[TaskRow]:
         """Return up to `limit` tasks (in a state) after `key`, in the order of their keys."""
         rows = self._database.execute(
             "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task>?"
@@ -298,5 +296,5 @@ def _task_row(row: tuple[Any, ...]) -> TaskRow:
 
 
 def restore_task(job: Job, row: TaskRow) -> Task:
-    """Return the task of a row, for changing it."""
+    """Return the task of a row, so that it can be changed."""
     return task_from(job, row.id, row.slots, row.order, row.record)

@@ -1,4 +1,4 @@
-"""The open transaction of the state: while the disk is full it waits, and nothing of it is lost."""
+"""The open transaction of the state. While the disk is full it waits, and no change is lost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _RETRY_S = 0.5
-# Of the machine and not of the statement: a full or broken disk, one that was mounted read-only, no
-# file descriptor left, another program that locks the file.
-_PASSING = frozenset(
+# Errors of the machine, not of the statement: a full, broken or read-only disk, no free file
+# descriptor, another program that locks the file.
+_TEMPORARY = frozenset(
     {
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_IOERR,
@@ -34,17 +34,17 @@ class BlockedError(Exception):
     """Nothing can be written now; the message has the reason."""
 
 
-def is_passing(err: sqlite3.Error) -> bool:
+def is_temporary(err: sqlite3.Error) -> bool:
     """Return True if the same statement may succeed later."""
     code: int | None = getattr(err, "sqlite_errorcode", None)  # its upper bits have details
-    return code is not None and code & 0xFF in _PASSING
+    return code is not None and code & 0xFF in _TEMPORARY
 
 
 class Transaction:
-    """What was written since the last commit, to be written again if the disk was full.
+    """The work since the last commit, which is repeated after a full disk.
 
-    `blocked` is the reason for which a write or a commit failed. Until it is None again, the memory
-    is ahead of the disk, and reads do not find what was written last.
+    `blocked` is the reason why a write or a commit failed. Until it is None again, the memory is
+    ahead of the disk, and reads do not find the last changes.
     """
 
     def __init__(self, database: sqlite3.Connection, folder: Path) -> None:
@@ -58,8 +58,8 @@ class Transaction:
         """Do work in the transaction and return its result.
 
         Raises:
-            BlockedError: nothing of the work is done; wait until it is `writable`.
-            sqlite3.Error: for another reason than the disk.
+            BlockedError: no part of the work is done; wait for `writable` and try again.
+            sqlite3.Error: the error is not temporary.
         """
         if self.blocked is not None:
             raise BlockedError(self.blocked)
@@ -71,7 +71,7 @@ class Transaction:
         self._work.append(work)
         return result
 
-    def keep(self, work: Callable[[], object]) -> None:
+    def run_or_defer(self, work: Callable[[], object]) -> None:
         """Do work in the transaction, or later if it is blocked. Raises sqlite3.Error."""
         try:
             self.run(work)
@@ -79,7 +79,7 @@ class Transaction:
             self._work.append(work)
 
     def commit(self) -> None:
-        """Raises BlockedError or sqlite3.Error; what was written is kept."""
+        """Commit the work. Raises BlockedError or sqlite3.Error, and keeps the work then."""
         if self.blocked is not None:
             raise BlockedError(self.blocked)
         try:
@@ -90,8 +90,8 @@ class Transaction:
         self._work.clear()
 
     def block(self, err: sqlite3.Error) -> Exception:
-        """Wait for room after an error. Return BlockedError, or `err` if it has another reason."""
-        if not is_passing(err):
+        """Block work after a temporary error and return BlockedError; return any other error."""
+        if not is_temporary(err):
             return err
         if self.blocked is None:
             self._blocked_at = time.monotonic()
@@ -100,7 +100,7 @@ class Transaction:
         return BlockedError(self.blocked)
 
     def repeat(self) -> bool:
-        """Write everything again and commit it, if there is room. Return True if that is done."""
+        """Repeat the work and commit it if there is room. Return True if nothing is blocked."""
         if self.blocked is None:
             return True
         if shortage(self._folder) is not None:
@@ -113,7 +113,7 @@ class Transaction:
                 work()
             self._db.execute("COMMIT")
         except sqlite3.Error as err:
-            if not is_passing(err):
+            if not is_temporary(err):
                 raise
             return False
         self._work.clear()
@@ -122,7 +122,7 @@ class Transaction:
         return True
 
     async def writable(self) -> None:
-        """Return once everything is written that waited for room."""
+        """Return once the work that waited for room is committed."""
         while not self.repeat():
             await asyncio.sleep(_RETRY_S)
 

@@ -1,3 +1,3 @@
-"""Check what clients ask for before anything changes. Start in `body_schema`, which every body
-passes; the others check what a schema cannot say.
+"""Check the bodies of requests before anything changes. Start in `body_schema`, which checks every
+body; the other modules check what a schema cannot express.
 """

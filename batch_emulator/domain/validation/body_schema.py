@@ -1,16 +1,16 @@
-"""Check request bodies against the schema of their operation and api-version, as the service's
-reader does, and return them with its coercions.
+"""Check request bodies against the schema of their operation and api-version, and return them with
+the coercions of the service.
 
 The service reads bodies with Microsoft.Data.OData 5 (the wording of its errors shows it:
 Azure/azure-powershell#12147, and docs/api.md of Azure/azure-batch-software-entitlement, both read
-2026-11-22). That reader converts text to numbers and booleans and never the reverse
+2026-11-22). This reader converts text to numbers and booleans and never the reverse
 (`ODataJsonLightReaderUtils.ConvertValue` of OData/odata.net, read 2026-11-22): `az` sends numbers
 as text and depends on it. A wrong enumeration value passes the reader and is an
-`InvalidPropertyValue`, and a property that is left out is a `MissingRequiredProperty`. The names
-of types are those of the OpenAPI description [S].
+`InvalidPropertyValue`, and a missing property is a `MissingRequiredProperty`. The names of types
+are those of the OpenAPI description [S].
 
-`request_schema.json` is compiled by `python -m tools.request_schema`. A type becomes a closure
-once per api-version that changed something, because `addtaskcollection` checks many tasks.
+`python -m tools.request_schema` writes `request_schema.json`. Each type is compiled to a closure,
+once for each api-version that changed the schema, because `addtaskcollection` checks many tasks.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from batch_emulator.domain.model import Json
 from batch_emulator.domain.values import parse_duration, parse_time
 
 _ENTITIES = "Microsoft.Azure.Batch.Protocol.Entities"
-_MAX_DEPTH = 64  # of objects and lists in each other, where the schema leaves a value free
+_MAX_DEPTH = 64  # of nested objects and lists in a value that the schema does not describe
 _MAX_DISPLAY_NAME = 1024  # docs: "can contain any Unicode characters up to a maximum length of"
 _INT32 = range(-(2**31), 2**31)
 _INTEGER = re.compile(r"\s*[+-]?\d{1,19}\s*", re.ASCII)  # Int32.Parse
 _COLLECTION = "TaskAddCollectionParameter"
-# These may repeat an auto pool as it was shown, without its secrets, which then stay [S].
+# Their bodies may repeat an auto pool from an answer, without secrets, which then stay [S].
 _REPEATING = frozenset({"Job_Patch", "Job_Update", "JobSchedule_Patch", "JobSchedule_Update"})
 _SECRETS = frozenset({"accountKey", "password"})
+# types whose required properties are read without a default
 _READ_WITHOUT_DEFAULT = frozenset(
     {
         "ApplicationPackageReference",
@@ -60,8 +61,8 @@ _READ_WITHOUT_DEFAULT = frozenset(
         "VMExtension",
     }
 )
-# what stands in for properties of a stored entity that are always read [S]
-_STAND_INS: Mapping[str, Any] = {
+# defaults for required properties that a stored entity of an older emulator lacks [S]
+_STORED_DEFAULTS: Mapping[str, Any] = {
     "commandLine": "/bin/false",
     "coordinationCommandLine": "/bin/false",
     "vmSize": "standard_d2s_v3",
@@ -80,7 +81,7 @@ class InvalidItem:
 
 
 class _Problem(Exception):  # noqa: N818 - becomes a Fault, which is the error
-    """What is wrong; `path` is filled from the innermost property outwards."""
+    """An invalid value; `path` is filled from the innermost property outwards."""
 
     def __init__(self, code: str, reason: str = "", value: object = "") -> None:
         super().__init__(reason)
@@ -103,10 +104,11 @@ class _Problem(Exception):  # noqa: N818 - becomes a Fault, which is the error
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What the rule of a type depends on.
+    """The conditions on which the rule of a type depends.
 
-    `day` is that of the api-version. With `repeats`, secrets may be absent. What is `stored` has
-    properties of any version and of the emulator, and needs only what is read without a default.
+    `day` is the date of the api-version. With `repeats`, secrets may be absent. With `stored`, a
+    body may have properties of any version and of the emulator, and only properties that are read
+    without a default are required.
     """
 
     day: str
@@ -139,11 +141,10 @@ def check_body(operation: str, api_version: str, body: Json) -> Json:
 
 
 def repair(type_name: str, stored: Json) -> tuple[Json, list[str]]:
-    """Return a stored body with the coercions of the service and without the values that could not
-    be read, and the paths of those values.
+    """Return a stored body that can be read, and the paths of the values that were changed.
 
-    Emulators before this schema stored what the service refuses. A property without which the
-    entity cannot be shown gets a default, and its path is among those returned.
+    Emulators before this schema stored values that the service refuses. These are removed. If the
+    entity cannot be shown without a property, the property gets a default.
     """
     body, removed = deepcopy(stored), list[str]()
     rule = _object(type_name, _Context("", stored=True))
@@ -151,23 +152,23 @@ def repair(type_name: str, stored: Json) -> tuple[Json, list[str]]:
         try:
             return rule(body), removed
         except _Problem as problem:
-            way = list(reversed(problem.path))
-            where = "/".join(way)
-            if problem.code == "MissingRequiredProperty" and way[-1] in _STAND_INS:
-                _parent(body, way)[way[-1]] = deepcopy(_STAND_INS[way[-1]])
+            steps = list(reversed(problem.path))
+            where = "/".join(steps)
+            if problem.code == "MissingRequiredProperty" and steps[-1] in _STORED_DEFAULTS:
+                _parent(body, steps)[steps[-1]] = deepcopy(_STORED_DEFAULTS[steps[-1]])
             else:
                 if problem.code == "MissingRequiredProperty":
-                    way.pop()  # an item without what it needs goes as a whole
-                    where = "/".join(way)
-                outer = _parent(body, way)
-                del outer[int(way[-1]) if isinstance(outer, list) else way[-1]]
+                    steps.pop()  # remove the whole item
+                    where = "/".join(steps)
+                outer = _parent(body, steps)
+                del outer[int(steps[-1]) if isinstance(outer, list) else steps[-1]]
             if where not in removed:
                 removed.append(where)
 
 
-def _parent(body: Any, way: list[str]) -> Any:
-    """Return the object or list that has the last step of a way."""
-    for step in way[:-1]:
+def _parent(body: Any, steps: list[str]) -> Any:
+    """Return the object or list that contains the last step of a path."""
+    for step in steps[:-1]:
         body = body[int(step) if isinstance(body, list) else step]
     return body
 
@@ -201,7 +202,7 @@ def route_key(method: str, path: str) -> str:
 
 
 def versions_of_route(method: str, path: str) -> tuple[date, date]:
-    """Return the first api-version that has an operation and the first that has it no more."""
+    """Return the first api-version that has an operation and the first that no longer has it."""
     since, until = _schema()["routes"].get(route_key(method, path), ("", ""))
     return (
         date.fromisoformat(since) if since else date.min,
@@ -227,7 +228,7 @@ def names_unknown_to(day: str) -> frozenset[str]:
 
 
 def properties_of(type_name: str, day: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the properties that a type has in the api-version of a day; `required` in it."""
+    """Return the properties that a type has, and requires, in the api-version of a day."""
     return {
         name: {**one, "required": "required" in one and day < one.get("required_until", "9")}
         for name, one in _schema()["types"][type_name].items()
@@ -248,7 +249,7 @@ def _object(type_name: str, context: _Context) -> _Rule:
         name for name, one in properties.items() if one.get("required") and name not in given
     )
     if stored and type_name not in _READ_WITHOUT_DEFAULT:
-        required = tuple(name for name in required if name in _STAND_INS)
+        required = tuple(name for name in required if name in _STORED_DEFAULTS)
 
     def check(value: Any) -> Json:
         if type(value) is not dict:
@@ -319,13 +320,13 @@ def _unconvertible(value: object, edm: str) -> _Problem:
 def _property(
     type_name: str, one: Mapping[str, Any], context: _Context
 ) -> tuple[type[object] | None, _Rule]:
-    """Return the type of values that need no look, and the rule for all others."""
+    """Return the type whose values need no check, or None, and the rule for other values."""
     kind: str = one["type"]
     if kind.startswith("["):
         items = _value(kind[1:-1], one, context)[1]
         most = one.get("maxItems")
         if type_name == _COLLECTION:
-            items = _each_by_itself(items)
+            items = _collection_item(items)
         return None, _list(items, most)
     if kind.startswith("{"):
         return None, _texts
@@ -364,10 +365,10 @@ def _list(item_rule: _Rule, most: int | None) -> _Rule:
     return check
 
 
-def _each_by_itself(item_rule: _Rule) -> _Rule:
-    """Return the rule of an item whose wrong values do not refuse the other items.
+def _collection_item(item_rule: _Rule) -> _Rule:
+    """Return a rule that returns InvalidItem for an invalid item, so that the others are added.
 
-    What the reader cannot read refuses the whole body.
+    An item that the reader of the service cannot read still refuses the whole body.
     """
 
     def check(item: Any) -> Any:
@@ -396,8 +397,8 @@ def _display_name(value: Any) -> str:
 
 def _choice(values: tuple[str, ...]) -> _Rule:
     """Return the rule of an enumeration: compared without case, and stored in the spelling of the
-    description, in which recorded answers have it (`dockerCompatible`). `http.defaults` knows the
-    words that the service answers in another one.
+    description, as in recorded answers (`dockerCompatible`). `http.defaults` has the words that the
+    service answers in another spelling.
     """
     spelling = {value.lower(): value for value in values}
 
@@ -452,7 +453,7 @@ def _time(value: Any) -> str:
 
 
 def _texts(value: Any) -> dict[str, str]:
-    """Check names and texts of the user."""
+    """Check an object with names of the client's choice, whose values are texts."""
     if type(value) is not dict:
         raise _unexpected(value, "StartObject")
     kept: dict[str, str] = {}
@@ -467,7 +468,7 @@ def _texts(value: Any) -> dict[str, str]:
 
 
 def _free(value: Any) -> Json | str:
-    """Check an object whose content is not the service's; an example has it as text of JSON."""
+    """Check an object of any content; an example of the docs has it as JSON text."""
     level: list[Any] = [_decoded(value) if type(value) is str else value]
     if type(level[0]) is not dict:
         raise _unexpected(value, "StartObject")

@@ -1,4 +1,4 @@
-"""Check jobs and job schedules, and return the scheduling error of a job without its auto pool."""
+"""Check jobs and job schedules, and return scheduling errors of jobs without their auto pool."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from batch_emulator.domain.values import parse_duration, parse_time
 _MAX_PREFIX = 20  # docs: autoPoolIdPrefix
 _PREFIX = re.compile(rf"[A-Za-z0-9_-]{{0,{_MAX_PREFIX}}}")
 
-# Page "Batch status and error codes", job scheduling errors: code and message by what is wrong
-# with the pool. What is not listed here is refused with the request itself.
+# Page "Batch status and error codes", job scheduling errors: code and message by the error code of
+# the pool. For any other error, the request itself is refused.
 _FORMULA = (
     "InvalidAutoScaleFormulaInAutoPool",
     "The specified auto-scaling settings are not valid.",
@@ -108,7 +108,7 @@ def check_job(body: Json) -> None:
 
 
 def check_job_specification(body: Json, *, scheduled: bool = False) -> None:
-    """Refuse an invalid specification of a job, or of those of a schedule. Raises Fault."""
+    """Refuse an invalid specification of a job, or of the jobs of a schedule. Raises Fault."""
     check_job_properties(body, scheduled=scheduled)
     if "jobReleaseTask" in body and "jobPreparationTask" not in body:
         reason = "a job release task requires a job preparation task"

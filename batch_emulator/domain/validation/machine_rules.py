@@ -1,9 +1,9 @@
-"""Check what the nodes of a pool would be: VM size, image, node agent, network and disks.
+"""Check the machines of a pool: VM size, image, node agent, network and disks.
 
-The tables are data beside this module, each with its source. Codes and the names of properties are
-those of recorded answers (among them the tests of the SDK for Java, `test-recordings` of
-microsoft-azure-batch, github.com/Azure/azure-sdk-for-java, read 2026-11-23); the reasons are ours
-where no answer was recorded [S].
+The tables are files in the folder of this module, each with its source. Codes and names of
+properties come from recorded answers (among them the tests of the SDK for Java, `test-recordings`
+of microsoft-azure-batch, github.com/Azure/azure-sdk-for-java, read 2026-11-23); where no answer was
+recorded, the reasons are ours [S].
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _UNLISTED = "unlisted"
 
 @dataclass(frozen=True, slots=True)
 class SupportedImage:
-    """A row of the table of images; `support` is empty while the service lists it, and `unlisted`
-    if it has never listed it.
+    """A row of the table of images.
+
+    `support` is empty if the service lists the image, and `unlisted` if it never listed it.
     """
 
     publisher: str
@@ -42,7 +43,7 @@ class SupportedImage:
 
     @property
     def listed(self) -> bool:
-        """Return True if accounts of the mode of this one are shown the image."""
+        """Return True if the service lists the image for accounts in Batch service mode."""
         return not self.support and _OTHER_MODE not in self.capabilities
 
     @property
@@ -53,11 +54,11 @@ class SupportedImage:
 
 @dataclass(frozen=True, slots=True)
 class MachineChoice:
-    """What pools may be made of, beyond the tables.
+    """Which machines pools may have.
 
-    `sizes` are more VM sizes; with `any_machine` neither size nor image is looked up; `strict`
-    refuses images whose support has ended, and what the service refuses of a client that signs
-    with the account's key.
+    `sizes` are VM sizes in addition to the table. With `any_machine`, size and image are not
+    checked. With `strict`, images whose support has ended are refused, and so are pools that the
+    service refuses to create for a client that signs with the account's key.
     """
 
     sizes: tuple[str, ...] = ()
@@ -91,7 +92,7 @@ def vm_sizes() -> frozenset[str]:
 
 
 def _expanded(pattern: str) -> Iterator[str]:
-    """Yield what a line stands for: `a{b,c}` are ab and ac."""
+    """Yield the names that a pattern stands for: `a{b,c}` stands for ab and ac."""
     before, brace, rest = pattern.strip().partition("{")
     if not brace:
         yield before
@@ -105,7 +106,7 @@ def _expanded(pattern: str) -> Iterator[str]:
 def check_machine(pool: Json, choice: MachineChoice) -> None:
     """Refuse a pool whose nodes the service would not create. Raises Fault."""
     if pool.get("cloudServiceConfiguration"):
-        return  # refused by name
+        return  # check_pool refuses it
     require(pool, "virtualMachineConfiguration")
     machine = part(pool, "virtualMachineConfiguration")
     require(machine, "imageReference", "nodeAgentSKUId")
@@ -207,7 +208,7 @@ def _check_gallery_image(reference: Json, given: list[str]) -> None:
 
 
 def _check_shared_key(pool: Json) -> None:
-    """Refuse what needs the rights of a user: docs, "only with Microsoft Entra authentication"."""
+    """Refuse properties that the docs allow "only with Microsoft Entra authentication"."""
     reason = "requires authentication with Microsoft Entra ID instead of the account's key"
     subnet = part(pool, "networkConfiguration").get("subnetId")
     if subnet:
@@ -298,9 +299,10 @@ def _check_rules(nat_pools: list[Json]) -> None:
 
 
 def check_auto_pool(job: Json, choice: MachineChoice, before: Json | None = None) -> None:
-    """Refuse a job, or a job specification, with an auto pool of such nodes. Raises Fault.
+    """Refuse a job, or a job specification, with an invalid machine in its auto pool.
 
-    The auto pool that the job had `before` is not checked again: the tables may have changed.
+    The auto pool that the job had `before` is not checked again, because the tables may have
+    changed. Raises Fault.
     """
     pool = _auto_pool(job)
     if pool and pool != _auto_pool(before or {}):

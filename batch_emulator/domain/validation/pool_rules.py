@@ -77,7 +77,7 @@ _MOUNT_CREDENTIALS = ("accountKey", "sasKey", "identityReference")
 def check_mounts(body: Json) -> None:
     """Refuse mounts that no node could make. Raises Fault.
 
-    Overlapping paths are left to the nodes: an example of the service's own has such. [S]
+    Overlapping paths are accepted, because an example of the service has them [S].
     """
     mounts = parts(body, "mountConfiguration")
     if len(mounts) > MAX_MOUNTS:
@@ -115,7 +115,7 @@ def _check_credentials(where: str, settings: Json) -> None:
 MAX_MOUNTS = 10  # quotas page
 
 
-# the kinds of a mountConfiguration, and how the service's agent names their logs
+# the kinds of a mountConfiguration, each with the name of its log on nodes of the service
 MOUNT_KINDS: Mapping[str, str] = {
     "azureFileShareConfiguration": "fshare",
     "azureBlobFileSystemConfiguration": "blobfuse",

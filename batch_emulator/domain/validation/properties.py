@@ -134,12 +134,12 @@ def is_http_url(url: object) -> bool:
             and bool(parts.hostname)
             and parts.port != 0
         )
-    except ValueError:  # brackets that are no address, a port beyond 65535
+    except ValueError:  # invalid brackets, or a port above 65535
         return False
 
 
 def safe_parts(path: str) -> tuple[str, ...] | None:
-    """Return the parts of a relative path, None if it is absolute or climbs with `..`."""
+    """Return the parts of a relative path, None if it is absolute or contains `..`."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or "\0" in path:
         return None

@@ -71,7 +71,7 @@ def check_dependency_action(option: Json, job: Json) -> None:
         raise bad_property("exitConditions/dependencyAction", option["dependencyAction"], reason)
 
 
-# what the many tasks of a collection have; the checks of all else are not even called for them
+# the properties of simple tasks; collections have many of these, so they skip the other checks
 _PLAIN_PROPERTIES = frozenset({"id", "displayName", "commandLine", "requiredSlots"})
 
 
@@ -221,7 +221,7 @@ def resource_file_problem(resource: Mapping[str, Any]) -> str | None:
     return _url_problem(given[0], resource[given[0]]) or _target_problem(given[0], resource)
 
 
-# docs: naming containers (3 to 63 of a-z, 0-9 and single hyphens); $root and $web are others' own
+# docs: naming containers (3 to 63 of a-z, 0-9 and single hyphens); $root and $web are reserved
 _CONTAINER_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}", re.ASCII)
 
 

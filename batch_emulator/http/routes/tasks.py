@@ -98,7 +98,7 @@ async def list_all(call: Call) -> Reply:
     state = only.group(1).lower() if only else None
 
     def fetch(after: str, limit: int) -> list[tuple[str, Json]]:
-        rows = call.emulator.store.tasks.after(job, after, limit, state)
+        rows = call.emulator.store.tasks.list_after(job, after, limit, state)
         return [(key_of(row.id), _render(call, job, row)) for row in rows]
 
     return await call.listing(odata.TASK_FIELDS, fetch)

@@ -120,7 +120,7 @@ def test_tasks_are_read_in_pages_by_key(store: AccountStore) -> None:
     store.write(world.account.take_journal())
     found: list[str] = []
     after = ""
-    while page := store.tasks.after(job, after, 10):
+    while page := store.tasks.list_after(job, after, 10):
         found += [row.id for row in page]
         after = page[-1].id.lower()
     assert found == [f"T{number:02}" for number in range(25)]
