@@ -263,6 +263,7 @@ def test_users_are_stored_without_passwords() -> None:
     body = {"name": "ann", "isAdmin": True, "password": "hunter2", "sshPublicKey": "ssh-rsa A"}
     node_operations.add_user(world.account, node, body, now)
     assert "hunter2" not in str(node.users)
+    assert node.users["ann"]["sshPublicKey"] == "ssh-rsa A"
     assert node.users["ann"]["expiryTime"] == "2026-01-02T00:00:10.000000Z"
     with pytest.raises(Fault) as caught:
         node_operations.add_user(world.account, node, body, now)

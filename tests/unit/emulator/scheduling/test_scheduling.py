@@ -30,6 +30,18 @@ def test_spread_fills_nodes_evenly_and_pack_one_after_the_other() -> None:
         assert spread_of(world) == expected
 
 
+def test_pack_passes_over_a_node_with_too_few_free_slots() -> None:
+    world = World()
+    pool = world.pool(
+        targetDedicatedNodes=2, taskSlotsPerNode=4, taskSchedulingPolicy={"nodeFillType": "pack"}
+    )
+    job = world.job()
+    for name, slots in (("a", 3), ("b", 2)):
+        world.task(job, name, settle=False, requiredSlots=slots)
+    world.settle()
+    assert [node.used_slots for node in pool.nodes.values()] == [3, 2]
+
+
 def test_slots_are_never_oversubscribed() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=2, taskSlotsPerNode=4)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from batch_emulator.domain.account import Account
-from batch_emulator.domain.model import JobState, NodeState, TaskState
+from batch_emulator.domain.model import ExecutionKind, JobState, NodeState, TaskState
 from batch_emulator.domain.transitions import jobs, tasks
 from batch_emulator.emulator import Emulator, EmulatorSettings
 from batch_emulator.http import endpoints, render
@@ -76,6 +76,19 @@ def test_state_is_restored(tmp_path: Path) -> None:
     row = again.tasks.find(same_job, "bad")
     assert row is not None
     assert row.record["executionInfo"]["exitCode"] == 3
+    again.close()
+
+
+def test_retries_of_a_start_task_count_after_a_restart(tmp_path: Path) -> None:
+    store, world = AccountStore(tmp_path / "data"), World()
+    world.pool(startTask={"commandLine": "s", "maxTaskRetryCount": 3})
+    store.write(world.account.take_journal())
+    world.finish(world.only(ExecutionKind.START), failed(1))
+    store.write(world.account.take_journal())
+    again, account = reopened(store, tmp_path, world)
+    [node] = account.pools["pool"].nodes.values()
+    assert node.start_info is not None
+    assert node.start_info["retryCount"] == 1
     again.close()
 
 
