@@ -16,7 +16,7 @@ from runner.core.units import UnitError, parse_duration
 from runner.core.yaml_files import StrictModel, check_document, read_document
 from runner.protocol.errors import RunnerError
 
-Target = Literal["local", "azure"]
+TargetName = Literal["local", "azure"]
 
 PROJECT_FILE = "runner.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -24,8 +24,6 @@ _DEFAULTS: Mapping[str, str] = {"target": "local", "stack": "dev", "output_dir":
 _NAMES = ("target", "stack", "pool", "output_dir", "retention")
 
 SHORTEST_RETENTION = timedelta(hours=1)
-
-__all__ = ["Settings", "Target", "load_settings", "runner_home", "user_config_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class Settings:
     `retention` is the time for which a run is kept after its submission; None keeps all runs.
     """
 
-    target: Target
+    target: TargetName
     stack: str
     pool: str | None
     output_dir: Path

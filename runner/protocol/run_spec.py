@@ -23,7 +23,7 @@ from runner.protocol.models import ModelRequest
 from runner.protocol.paths import code_blob
 
 FORMAT = 1  # of run.json, result.json and groups/<id>.json
-Document = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
 # What starts the command on the nodes; docs/guides/distributed.md has a table.
 Launcher = Literal["python", "torchrun", "mpi", "horovod", "tensorflow", "jax", "chainermn", "cntk"]
@@ -66,7 +66,7 @@ class Resources:
         return asdict(self) | {"vm_sizes": list(self.vm_sizes)}
 
     @classmethod
-    def from_json(cls, raw: Document) -> Resources:
+    def from_json(cls, raw: JsonObject) -> Resources:
         """Read `resources` of run.json."""
         if not raw:
             return NO_RESOURCES
@@ -102,7 +102,7 @@ class CheckpointRule:
         return found if self.sharded else {k: v for k, v in found.items() if k != "sharded"}
 
     @classmethod
-    def from_json(cls, raw: Document) -> CheckpointRule:
+    def from_json(cls, raw: JsonObject) -> CheckpointRule:
         """Read `checkpoints` of run.json; a missing key has its default."""
         default = _USUAL_CHECKPOINTS
         if not raw:
@@ -136,7 +136,7 @@ class KeepRule:
         return {"max_bytes": self.max_bytes, "paths": list(self.paths)}
 
     @classmethod
-    def from_json(cls, raw: Document) -> KeepRule:
+    def from_json(cls, raw: JsonObject) -> KeepRule:
         """Read `keep` of run.json; a missing key has its default."""
         return cls(int(raw.get("max_bytes", cls().max_bytes)), tuple(raw.get("paths") or ()))
 
@@ -250,12 +250,12 @@ class RecipeSpec:
         return {"keep": self.keep.to_json() if self.keep else None}
 
     @classmethod
-    def from_json(cls, raw: Document) -> RecipeSpec:
+    def from_json(cls, raw: JsonObject) -> RecipeSpec:
         """Read these keys; a missing one has its default."""
         return RecipeSpec(**RecipeSpec._values(raw))
 
     @staticmethod
-    def _values(raw: Document) -> dict[str, Any]:
+    def _values(raw: JsonObject) -> dict[str, Any]:
         """Return the values of the fields of this class."""
         metrics, checkpoints = _part(raw, "metrics"), raw.get("checkpoints", {})
         keep = raw.get("keep", {})
@@ -347,7 +347,7 @@ class CodeRef:
         }
 
     @classmethod
-    def from_json(cls, raw: Document) -> CodeRef:
+    def from_json(cls, raw: JsonObject) -> CodeRef:
         """Read `code` of run.json."""
         return cls(
             sha256=str(raw.get("sha256") or ""),
@@ -405,7 +405,7 @@ class DataRef:
         }
 
     @classmethod
-    def from_json(cls, raw: Document) -> DataRef:
+    def from_json(cls, raw: JsonObject) -> DataRef:
         """Read `data` of run.json."""
         return cls(
             name=str(raw.get("name") or ""),
@@ -422,7 +422,7 @@ def data_prefix(folder: str, files: Iterable[tuple[str, int, str]]) -> str:
     return f"{folder}/{hashlib.sha256(manifest.encode()).hexdigest()}/"
 
 
-def parse_data_files(raw: Sequence[Document]) -> list[DataFile]:
+def parse_data_files(raw: Sequence[JsonObject]) -> list[DataFile]:
     """Read a list of files in run.json."""
     return [
         DataFile(str(f["name"]), int(f["size_bytes"]), f.get("sha256"), f.get("etag"), f.get("md5"))
@@ -438,7 +438,7 @@ class ResumeFrom:
     checkpoint: int | None
 
     @classmethod
-    def from_json(cls, raw: Document) -> ResumeFrom:
+    def from_json(cls, raw: JsonObject) -> ResumeFrom:
         """Read `resume_from` of run.json. Raise ValueError if it names no run."""
         run_id, number = str(raw["run_id"]), raw.get("checkpoint")
         if not run_id or "/" in run_id or run_id in (".", ".."):
@@ -504,7 +504,7 @@ class RunSpec(RecipeSpec):
     requirements_sha256: str | None = None
     constraints: tuple[str, ...] = ()
     data: DataRef | None = None
-    inputs: Mapping[str, Document] = field(default_factory=dict[str, Document])
+    inputs: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     after: tuple[str, ...] = ()
     group: str | None = None
     account: str | None = None
@@ -517,9 +517,9 @@ class RunSpec(RecipeSpec):
     origin: RunOrigin | None = None
     schedule: str | None = None
     resume_from: ResumeFrom | None = None
-    rehearsal: Document | None = None
-    trial: Document | None = None
-    raw: Document = field(default_factory=dict[str, Any], compare=False, repr=False)
+    rehearsal: JsonObject | None = None
+    trial: JsonObject | None = None
+    raw: JsonObject = field(default_factory=dict[str, Any], compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return run.json. In a document that was read, only changed values are replaced."""
@@ -575,7 +575,7 @@ class RunSpec(RecipeSpec):
         return {"file": self.requirements_file, "sha256": self.requirements_sha256, **pins}
 
     @classmethod
-    def from_json(cls, raw: Document) -> RunSpec:
+    def from_json(cls, raw: JsonObject) -> RunSpec:
         """Read run.json, whole or in part; a missing key has its default.
 
         Raises:
@@ -640,7 +640,7 @@ class RunSpec(RecipeSpec):
                 raise ValueError(f"{path!r} leaves the outputs")
 
 
-def _updated(raw: Document, before: Document, after: Document) -> dict[str, Any]:
+def _updated(raw: JsonObject, before: JsonObject, after: JsonObject) -> dict[str, Any]:
     """Return `raw` with the differences between `before` and `after` applied, at any depth."""
     changed: dict[str, Any] = {}
     for key, value in after.items():
@@ -650,7 +650,7 @@ def _updated(raw: Document, before: Document, after: Document) -> dict[str, Any]
     return {k: v for k, v in {**raw, **changed}.items() if k in after or k not in before}
 
 
-def _part(raw: Document, name: str) -> dict[str, Any]:
+def _part(raw: JsonObject, name: str) -> dict[str, Any]:
     return raw.get(name) or {}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, run_id_suffix
-from runner.protocol.run_spec import Document, RunSpec
+from runner.protocol.run_spec import JsonObject, RunSpec
 from runner.protocol.task import NODES_TOKEN_VARIABLE
 
 Json = dict[str, Any]
@@ -125,7 +125,7 @@ def _settings(name: str, run_id: str, run: Json, access: GroupAccess) -> Iterato
         yield {"name": "RUNNER_SECRETS", "value": json.dumps(access.secrets[name])}
 
 
-def _input(document: Document, ids: Mapping[str, str]) -> Document:
+def _input(document: JsonObject, ids: Mapping[str, str]) -> JsonObject:
     if document.get("run_id") not in ids:
         return document
     return {**document, "run_id": ids[document["run_id"]]}

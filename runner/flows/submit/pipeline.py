@@ -84,7 +84,7 @@ from runner.protocol.groups import RunGroup
 from runner.protocol.paths import MAX_ID, job_id_for, make_run_id
 from runner.protocol.run_spec import RunSpec
 
-Check = tuple[str, Callable[[Connection], object]]
+ServiceCheck = tuple[str, Callable[[Connection], object]]
 _MAX_JOB_NAME = MAX_ID - len("-9999")  # placeholder for a job whose name may get a number
 _PENDING = "decided when the run is submitted"
 
@@ -250,7 +250,7 @@ def plan_submission(
     on_progress: OnProgress,
     *,
     scheduled: bool = False,
-    checks: Sequence[Check] = (),
+    checks: Sequence[ServiceCheck] = (),
 ) -> SubmissionPlan:
     """Plan the runs of a recipe or a file.
 
@@ -590,7 +590,7 @@ class RepeatRequest:
 
 
 def plan_repetition(
-    connection: Connection, request: RepeatRequest, checks: Sequence[Check] = ()
+    connection: Connection, request: RepeatRequest, checks: Sequence[ServiceCheck] = ()
 ) -> SubmissionPlan:
     """Plan a run again from its run.json; its code and data are stored already.
 

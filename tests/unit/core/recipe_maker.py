@@ -19,7 +19,7 @@ from runner.core.planning.plan import (
 )
 from runner.core.planning.pool_choice import choose_pool, pools_for
 from runner.core.recipe.recipe import Param, ParamValue, Recipe, load_recipe
-from runner.core.settings import Settings, Target
+from runner.core.settings import Settings, TargetName
 from runner.protocol.paths import job_id_for
 from runner.protocol.run_spec import CodeRef
 
@@ -87,7 +87,7 @@ def plan(
     inputs: RunInputs | None = None,
     wanted_pool: str | None = None,
     stack: StackOutputs | None = None,
-    target: Target = "local",
+    target: TargetName = "local",
 ) -> RunPlan:
     stack = stack or outputs()
     request = request or RunRequest(params={})
