@@ -190,6 +190,36 @@ def test_resumed_sweep_continues_its_failed_trials_as_themselves(cli: Cli, scrip
     assert cli.json("sweep", "resume", before["sweep"])["resumed"] == {}
 
 
+@pytest.mark.feature(42)
+def test_retried_trial_counts_in_its_sweep_and_in_the_merge(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    folder = script(
+        "import os, pathlib, sys\n"
+        f"if sys.argv[2] != '1' and not os.path.exists({str(gate)!r}): sys.exit(3)\n"
+        "pathlib.Path('part.txt').write_text(sys.argv[2])"
+    )
+    merge = "python -c \"import os; print(sorted(os.listdir(os.environ['RUNNER_INPUT_TRIALS'])))\""
+    started = cli.run("sweep", "start", folder, "-p", "seed=1,2,3", "--merge", merge)
+    assert started.returncode == 1
+    sweep = cli.json("sweep", "show", "@last")
+    assert sweep["states"] == {"succeeded": 1, "failed": 2}
+    failed = {t["trial"]: t["run_id"] for t in sweep["trials"] if t["state"] == "failed"}
+    merged = next(run for run in known_runs(cli) if "-merge-" in run)
+    gate.touch()
+    again = {"2": cli.json("retry", failed["2"])["run_id"]}
+    rows = cli.json("retry", "--failed")
+    assert [row["retry_of"] for row in rows] == [failed["3"]]
+    again["3"] = rows[0]["run_id"]
+    until(lambda: cli.json("sweep", "show", sweep["sweep"])["states"] == {"succeeded": 3})
+    trials = {t["trial"]: t for t in cli.json("sweep", "show", sweep["sweep"])["trials"]}
+    assert {name: trials[name]["run_id"] for name in again} == again
+    result = cli.json("retry", merged)
+    assert cli.ok("logs", result["run_id"]).strip() == "['1', '2', '3', 'trials.json']"
+    assert cli.json("sweep", "resume", sweep["sweep"])["resumed"] == {}
+
+
 # A curve that rises to 1 - |lr - 0.3|, with one value per round.
 CURVE = """
 import argparse, time

@@ -32,7 +32,14 @@ from runner.flows.submit.pipeline import JobPlan, PreparedJob, RepeatRequest, pl
 from runner.flows.submit.submit_run import submit_run, upload_runs
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.groups import MERGE_TASK, SUBMITTING_FOLDER, LaterRun, RunGroup
+from runner.protocol.groups import (
+    MERGE_TASK,
+    SUBMITTING_FOLDER,
+    LaterRun,
+    RunGroup,
+    group_blob,
+    parse_group,
+)
 from runner.protocol.names import blob_name
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
@@ -51,9 +58,9 @@ def retry_run(
     if view.status.state not in _TO_RETRY:
         raise _not_to_retry(record, view.status.state)
     after = after_again(connection, record, began=bool(view.attempts))
-    return submit_again(
-        connection, RepeatRequest(record, Repetition("retry", after=after), pool), on_progress
-    )
+    asked = Repetition("retry", after=after)
+    request = _in_sweep(connection, RepeatRequest(record, asked, pool))
+    return submit_again(connection, request, on_progress)
 
 
 def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow]:
@@ -82,7 +89,8 @@ def retry_each(
             record = find_run(connection, row.run_id)
             after = after_again(connection, record, began=row.attempts > 0)
             asked = Repetition("retry", after=after)
-            yield row, submit_again(connection, RepeatRequest(record, asked, pool), on_progress)
+            request = _in_sweep(connection, RepeatRequest(record, asked, pool))
+            yield row, submit_again(connection, request, on_progress)
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
                 raise
@@ -135,7 +143,10 @@ def resume_run(
     run_id, checkpoint = found
     before = ResumeFrom(run_id, checkpoint.number)
     asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
-    return submit_again(connection, RepeatRequest(record, asked, pool), on_progress)
+    request = RepeatRequest(record, asked, pool)
+    if state in _TO_RETRY and not overrides:
+        request = _in_sweep(connection, request)
+    return submit_again(connection, request, on_progress)
 
 
 def _start_over(record: RunSpec, state: RunState) -> str:
@@ -229,6 +240,44 @@ def _gone(record: RunSpec, what: str, blob: str, container: str) -> RunnerError:
         why=f"{blob} is missing in container {container}, or has a different size",
         fix="run `runner train RECIPE` again, with the recipe and the data on this machine",
         exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
+    """Return the request with the next run of the task, if it repeats the newest one of a sweep.
+
+    The sweep then counts the repetition, and `runner sweep resume` does not start another one.
+    """
+    record, container = request.record, runs_container(connection)
+    content = container.read(group_blob(record.group)) if record.group else None
+    if record.group is None or content is None:
+        return request
+    sweep = with_later_runs(container, parse_group(content, record.group))
+    if not sweep.trials:
+        return request
+    chains = {name: [*sweep.earlier.get(name, ()), run_id] for name, run_id in sweep.runs.items()}
+    name = next((name for name, runs in chains.items() if record.run_id in runs), None)
+    if name is None:
+        return request
+    later = chains[name][chains[name].index(record.run_id) + 1 :]
+    if any(container.size(RunPaths(run_id).run) is not None for run_id in later):
+        return request  # the sweep counts a later run of this task
+    number = len(chains[name]) + (not later)
+    claim, is_new = _claim_run(container, sweep, name, number)
+    if claim is None:
+        raise RunnerError(
+            "R-RUN-GOES-ON",
+            f"another client repeats {record.run_id} at this moment",
+            why=f"task {name} of {sweep.group_id} has one active run at a time",
+            fix=f"runner sweep show {sweep.group_id}",
+        )
+    _await_reports(container, sweep, frozenset((name,)))
+    return replace(
+        request,
+        group=sweep,
+        identity=RunIdentity(claim.run_id, claim.created),
+        max_parallel=read_max_parallel(connection, sweep.job_id),
+        is_new=is_new,
     )
 
 
