@@ -26,6 +26,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -693,6 +694,8 @@ def _scalars(raw: object) -> list[Value]:
     for value in cast("list[object]", raw):
         if not is_value(value):
             fix = "use text, true, false or a finite number"
+            if isinstance(value, date):
+                fix = f'quote it: "{value}"'
             raise key_error(f"{value!r} cannot be the value of a parameter", fix)
     return cast("list[Value]", raw)
 
@@ -807,6 +810,8 @@ def parse_params(texts: Iterable[str]) -> dict[str, object]:
 def parse_param(text: str) -> tuple[str, object]:
     """Return the name and the value of `NAME=0.1,0.01`, or of `NAME=` and YAML in one line.
 
+    The values of `NAME=007,010` and of dates are texts, as with `--set`.
+
     Raises:
         RunnerError: R-SWEEP-PARAM, the text is invalid.
     """
@@ -832,8 +837,13 @@ def parse_param(text: str) -> tuple[str, object]:
             fix=f"--param '{name.strip()}={{{kind}: [{call[2].strip()}]}}'",
         )
     parser: Any = YAML(typ="safe", pure=True)
+    as_text: Any = YAML(typ="base", pure=True)
     try:
-        return name.strip(), parser.load(raw if raw[0] in "[{" else f"[{raw}]")
+        if raw[0] in "[{":
+            return name.strip(), parser.load(raw)
+        values, written = parser.load(f"[{raw}]"), as_text.load(f"[{raw}]")
+        is_changed = any(map(_loses_text, values, written))
+        return name.strip(), written if is_changed else values
     except YAMLError as err:
         raise RunnerError(
             "R-SWEEP-PARAM",
@@ -841,3 +851,8 @@ def parse_param(text: str) -> tuple[str, object]:
             why=str(err).splitlines()[0],
             fix=f"quote the value, like --param '{name.strip()}={{uniform: [0, 1]}}'",
         ) from err
+
+
+def _loses_text(value: object, written: object) -> bool:
+    """Return True for an ID such as 007 or 0x1f, which is no number, and for a date."""
+    return isinstance(value, date) or (type(value) is int and str(value) != written)

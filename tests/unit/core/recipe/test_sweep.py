@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,7 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
         ({"lr": 0.1}, "0.1 is a single value"),
         ({"n": [1], "lr": []}, "lr: choice has no values"),
         ({"lr": [0.1, None]}, "None cannot be the value of a parameter"),
+        ({"day": [date(2024, 1, 1)]}, "datetime.date(2024, 1, 1) cannot be the value"),
         ({"lr": [math.nan]}, "nan cannot be the value of a parameter"),
         ({"lr": {"unifrom": [0, 1]}}, "'unifrom' is not a distribution"),
         ({"lr": {"min": 1}}, "expected one of choice, range"),
@@ -235,6 +237,20 @@ def test_command_line_changes_the_sweep_of_the_recipe() -> None:
         "layers": {"choice": [1, 2]},
         "name": {"choice": ["a", True]},
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("subject=001,002,010", ["001", "002", "010"]),
+        ("commit=0x1f,2", ["0x1f", "2"]),
+        ("day=2024-01-01,2024-02-01", ["2024-01-01", "2024-02-01"]),
+        ("lr=1e-3,0.10,-1", [0.001, 0.1, -1]),
+        ("x=[1, 2]", [1, 2]),
+    ],
+)
+def test_ids_and_dates_of_the_command_line_stay_as_written(text: str, expected: list[Any]) -> None:
+    assert parse_param(text)[1] == expected
 
 
 @pytest.mark.parametrize(
