@@ -12,7 +12,7 @@ from pathlib import Path
 from infra.config.pool import BlobMount, FilesMount, OfficeHours, PoolConfig
 from infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
 from runner.core.pricing.machines import REGIONS, region_name
-from runner.core.yaml_files import FieldPath, FieldProblem, near
+from runner.core.yaml_files import FieldPath, FieldProblem, did_you_mean
 
 # 3 to 24 lower-case letters and digits.
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
@@ -65,7 +65,7 @@ def _region_warnings(config: StackConfig) -> Iterator[_Problem]:
         named += [(("image", "replicate_to", number), region) for number, region in regions]
     for place, name in named:
         if (region := region_name(name)) not in REGIONS:
-            fix = near(region, REGIONS) or "run `az account list-locations -o table`"
+            fix = did_you_mean(region, REGIONS) or "run `az account list-locations -o table`"
             yield place, f"unknown region {name!r}", fix
 
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from infra.config.naming import AccountName, Names
 from infra.config.pool import PoolConfig, Section
-from runner.core.yaml_files import TextField, shown
+from runner.core.yaml_files import TextField, format_value
 
 CONTAINERS = ("runs", "models", "data")
 _Email = Annotated[
@@ -108,7 +108,7 @@ def _all_or_list(value: Any) -> Any:
     else:
         example = value
     context = {
-        "problem": f"got {shown(value)}",
+        "problem": f"got {format_value(value)}",
         "why": "allowed: 'all', or a list of ranges",
         "fix": f"write a list: [{example}]",
     }

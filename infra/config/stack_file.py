@@ -15,9 +15,9 @@ from runner.core.yaml_files import (
     Document,
     FieldPath,
     FieldProblem,
+    did_you_mean,
     fields_error,
     find_problems,
-    near,
     read_document,
 )
 from runner.protocol.errors import ExitCode, RunnerError
@@ -150,11 +150,11 @@ def _unknown_keys(names: Sequence[tuple[str, str]]) -> Iterator[FieldProblem]:
         known = _NAMESPACES.get(namespace)
         if known is None:
             # Other providers have separate namespaces, so only a similar name is an error.
-            if fix := near(namespace, _NAMESPACES, cutoff=0.8):
+            if fix := did_you_mean(namespace, _NAMESPACES, cutoff=0.8):
                 yield FieldProblem((f"{namespace}:{name}",), "unknown key", "", fix)
         elif name not in known:
             why = f"allowed: {', '.join(sorted(known))}"
-            fix = _other_namespace(namespace, name) or near(name, known) or f"remove {name}"
+            fix = _other_namespace(namespace, name) or did_you_mean(name, known) or f"remove {name}"
             yield FieldProblem((_place(namespace, name),), "unknown key", why, fix)
 
 
@@ -179,7 +179,7 @@ def _other_namespace(namespace: str, name: str) -> str:
 def _unknown_file_keys(document: Mapping[Any, Any]) -> Iterator[FieldProblem]:
     """Yield top-level keys with a name similar to a known one; Pulumi ignores unknown keys."""
     for key in document:
-        if key not in _FILE_KEYS and (fix := near(str(key), _FILE_KEYS)):
+        if key not in _FILE_KEYS and (fix := did_you_mean(str(key), _FILE_KEYS)):
             yield FieldProblem((f"/{key}",), "unknown key", "", fix)
 
 
@@ -209,7 +209,7 @@ def _checked(given: _Given, stack: str, file: Path) -> StackConfig:
     if config is not None and not problems:
         return config.model_copy(update={"pools": _with_scripts(config.pools, file.parent)})
     err = fields_error(
-        document, problems, code=_CODE, name_of=lambda place: _name(place, given.variables)
+        document, problems, code=_CODE, format_field=lambda place: _name(place, given.variables)
     )
     if missing:
         err.code, err.exit_code = f"{_CODE}-MISSING", ExitCode.PREFLIGHT

@@ -12,7 +12,7 @@ from pathlib import Path
 from infra.config.pool import PoolConfig
 from runner.core.pricing.machines import find_machine
 from runner.core.recipe.recipe import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
-from runner.core.yaml_files import near, read_document
+from runner.core.yaml_files import did_you_mean, read_document
 from runner.protocol.errors import ExitCode, RunnerError
 
 _SCRIPT = Path(__file__).with_suffix(".sh")
@@ -124,7 +124,7 @@ def _unknown(pool: PoolConfig, name: str, known: Sequence[str]) -> RunnerError:
         "R-POOL-PRELOAD",
         f"pool {pool.id!r} preloads {name!r}, which is not a built-in recipe",
         why=f"built-in recipes: {', '.join(known)}",
-        fix=near(name, known) or "use one of these, or remove it from `preload`",
+        fix=did_you_mean(name, known) or "use one of these, or remove it from `preload`",
         exit_code=ExitCode.PREFLIGHT,
     )
 

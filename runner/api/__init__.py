@@ -136,7 +136,7 @@ def train(
         experiment=experiment,
         data=None if data is None else Path(data).expanduser(),
         inputs=tuple(f"{name}={spec}" for name, spec in (inputs or {}).items()),
-        insisted=where.resources,
+        required_resources=where.resources,
     )
     settings = settings_of(target, stack, pool)
     loaded = load_recipe(str(recipe), cwd=Path.cwd(), entry=entry)

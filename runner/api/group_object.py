@@ -168,8 +168,8 @@ class Group(Mapping[str, Run]):
 
         connection = self.session.connection
         name, jobs = find_jobs(connection, self.id)
-        note, awaits = JobNote("pause", name), running != "wait"
-        pause_jobs(connection, jobs, note, running, ignore_progress, awaits=awaits)
+        note, wait_for_tasks = JobNote("pause", name), running != "wait"
+        pause_jobs(connection, jobs, note, running, ignore_progress, wait_for_tasks=wait_for_tasks)
         return self
 
     @checked
@@ -309,7 +309,7 @@ def sweep(
     """
     from runner.core.recipe.overrides import RecipeFlags, with_flags
     from runner.core.recipe.recipe import load_recipe
-    from runner.core.recipe.sweep import change_sweep, list_given
+    from runner.core.recipe.sweep import change_sweep, replace_trials
     from runner.flows.submit.prepare import TrainOptions
     from runner.flows.submit.sweep import check_sweep, find_blobs
 
@@ -331,7 +331,7 @@ def sweep(
         varied = cast("Mapping[str, object]", params or {})
         swept = change_sweep(loaded.sweep, varied, changes)
     else:
-        swept = list_given(loaded.sweep, params, changes)
+        swept = replace_trials(loaded.sweep, params, changes)
     with live(on_progress) as view:
         swept, blobs = find_blobs(swept, settings, view.on_progress)
     checked = check_sweep(loaded, swept, options, cap, blobs)

@@ -12,7 +12,7 @@ from runner.protocol.metrics import MetricPoint, MetricSummary, format_metric
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric of one run: (step, value) by step. Values may be NaN or infinite."""
+    """One metric of one run. `points` are (step, value) in order of steps; values may be NaN."""
 
     run_id: str
     name: str
@@ -36,7 +36,7 @@ def to_curves(run_id: str, points: Iterable[MetricPoint], last: int | None = Non
     values: dict[str, dict[int, float]] = {}
     for point in points:
         seen = values.setdefault(point.name, {})
-        seen[_step(point, seen)] = point.value
+        seen[_next_step(point, seen)] = point.value
     return [
         Curve(run_id, name, tuple(sorted(seen.items()))[-last if last else 0 :])
         for name, seen in values.items()
@@ -61,12 +61,12 @@ def differing(params: Sequence[Mapping[str, object]]) -> dict[str, tuple[object,
     }
 
 
-def _step(point: MetricPoint, seen: Mapping[int, float]) -> int:
+def _next_step(point: MetricPoint, seen: Mapping[int, float]) -> int:
     return max(seen, default=0) + 1 if point.step is None else point.step
 
 
 class Extent:
-    """The range of steps and values of some points, at least one."""
+    """The range of the steps and values of one or more points."""
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
         self.steps = min(x for x, _ in points), max(x for x, _ in points)
@@ -74,24 +74,24 @@ class Extent:
 
     def x(self, step: float) -> float:
         """Return the position of a step, from 0 (first) to 1 (last)."""
-        return _share(step, *self.steps)
+        return _fraction(step, *self.steps)
 
     def y(self, value: float) -> float:
         """Return the position of a value, from 0 (smallest) to 1 (largest)."""
-        return _share(value, *self.values)
+        return _fraction(value, *self.values)
 
 
-def _share(value: float, low: float, high: float) -> float:
-    # Halved first: the distance of two huge values would be infinite.
+def _fraction(value: float, low: float, high: float) -> float:
+    # Halve first, because the difference of two huge values would be infinite.
     return 0.5 if high == low else (value / 2 - low / 2) / (high / 2 - low / 2)
 
 
 # Okabe and Ito: also distinct for people with a color vision deficiency.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c8c")
 _DASHES = ("", "7 3", "2 3")  # one dash pattern per group of eight runs, which reuse the colors
-_WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 270, 80, 20, 34, 48
-_LEGEND_LINE = 18
-_TICKS = 6  # number of labels on an axis: about, at most
+_WIDTH, _PANEL_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 270, 80, 20, 34, 48
+_LEGEND_LINE_HEIGHT = 18
+_MAX_TICKS = 6  # approximate maximum of the labels on an axis
 
 
 def draw_svg(panels: Mapping[str, Sequence[Curve]]) -> str:
@@ -101,10 +101,12 @@ def draw_svg(panels: Mapping[str, Sequence[Curve]]) -> str:
         panels: Curves by metric. All panels have the same runs in the same order.
     """
     runs = [curve.run_id for curve in next(iter(panels.values()), ())]
-    legend = _LEGEND_LINE * len(runs) + 14  # above the panels, which may be longer than a screen
-    height = _PANEL * len(panels) + legend
+    legend = (
+        _LEGEND_LINE_HEIGHT * len(runs) + 14
+    )  # above the panels, which may be longer than a screen
+    height = _PANEL_HEIGHT * len(panels) + legend
     body = [_legend(run_id, n) for n, run_id in enumerate(runs)]
-    tops = range(legend, height, _PANEL)
+    tops = range(legend, height, _PANEL_HEIGHT)
     body += [_panel(*panel, top) for panel, top in zip(panels.items(), tops, strict=True)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
@@ -115,34 +117,34 @@ def draw_svg(panels: Mapping[str, Sequence[Curve]]) -> str:
 
 
 def draw_html(title: str, panels: Mapping[str, Sequence[Curve]]) -> str:
-    """Return an HTML page with the panels of `draw_svg`; it loads nothing."""
+    """Return an HTML page with the panels of `draw_svg`. The page loads no other files."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
         f"</title></head>\n<body>\n<h1>{escape(title)}</h1>\n{draw_svg(panels)}</body></html>\n"
     )
 
 
-def _text(words: str) -> str:
+def _escape(words: str) -> str:
     """Escape text, and replace characters that XML cannot hold."""
     return escape("".join(char if char.isprintable() else "\ufffd" for char in words))
 
 
 def _panel(name: str, curves: Sequence[Curve], top: int) -> str:
     points = [point for curve in curves for point in curve.finite]
-    title = f'<text x="{_LEFT}" y="{top + 22}" font-weight="bold">{_text(name)}</text>\n'
+    title = f'<text x="{_LEFT}" y="{top + 22}" font-weight="bold">{_escape(name)}</text>\n'
     if not points:
         return title + f'<text x="{_LEFT}" y="{top + 60}">no finite value</text>\n'
-    box = _Box(points, top)
-    lines = [_curve(curve, n, box) for n, curve in enumerate(curves) if curve.finite]
-    return f"<g>\n{title}{_axes(box)}{''.join(lines)}</g>\n"
+    scale = _PanelScale(points, top)
+    lines = [_curve(curve, n, scale) for n, curve in enumerate(curves) if curve.finite]
+    return f"<g>\n{title}{_axes(scale)}{''.join(lines)}</g>\n"
 
 
-class _Box(Extent):
+class _PanelScale(Extent):
     """Maps steps and values to coordinates of the picture."""
 
     def __init__(self, points: Sequence[tuple[int, float]], top: int) -> None:
         super().__init__(points)
-        self.top, self.bottom = top + _TOP, top + _PANEL - _BOTTOM
+        self.top, self.bottom = top + _TOP, top + _PANEL_HEIGHT - _BOTTOM
 
     def x(self, step: float) -> float:
         return _LEFT + super().x(step) * (_WIDTH - _LEFT - _RIGHT)
@@ -151,8 +153,8 @@ class _Box(Extent):
         return self.bottom - super().y(value) * (self.bottom - self.top)
 
 
-def _curve(curve: Curve, number: int, box: _Box) -> str:
-    places = [(box.x(step), box.y(value)) for step, value in curve.finite]
+def _curve(curve: Curve, number: int, scale: _PanelScale) -> str:
+    places = [(scale.x(step), scale.y(value)) for step, value in curve.finite]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     x, y = places[-1]
     return (
@@ -172,19 +174,20 @@ def _stroke(number: int) -> str:
     return f'stroke="{_color(number)}" stroke-width="1.5"{dashed}'
 
 
-def _axes(box: _Box) -> str:
+def _axes(scale: _PanelScale) -> str:
     lines = [
-        f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{box.y(value):.1f}" '
-        f'y2="{box.y(value):.1f}" stroke="#dddddd"/>\n'
-        f'<text x="{_LEFT - 8}" y="{box.y(value) + 4:.1f}" text-anchor="end">{value:.6g}</text>\n'
-        for value in _ticks(*box.values, whole=False)
+        f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{scale.y(value):.1f}" '
+        f'y2="{scale.y(value):.1f}" stroke="#dddddd"/>\n'
+        f'<text x="{_LEFT - 8}" y="{scale.y(value) + 4:.1f}" text-anchor="end">{value:.6g}</text>\n'
+        for value in _ticks(*scale.values, whole=False)
     ]
     lines += [
-        f'<text x="{box.x(step):.1f}" y="{box.bottom + 16}" text-anchor="middle">{step:g}</text>\n'
-        for step in _ticks(*box.steps, whole=True)
+        f'<text x="{scale.x(step):.1f}" y="{scale.bottom + 16}" '
+        f'text-anchor="middle">{step:g}</text>\n'
+        for step in _ticks(*scale.steps, whole=True)
     ]
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    lines.append(f'<text x="{middle:g}" y="{box.bottom + 34}" text-anchor="middle">step</text>\n')
+    lines.append(f'<text x="{middle:g}" y="{scale.bottom + 34}" text-anchor="middle">step</text>\n')
     return "".join(lines)
 
 
@@ -193,8 +196,8 @@ def _ticks(low: float, high: float, *, whole: bool) -> list[float]:
     span = high - low
     if not 0 < span < math.inf or span < abs(low) * 1e-9 or span < 1e-300:
         return list(dict.fromkeys((low, high)))
-    power = 10.0 ** math.floor(math.log10(span / _TICKS))
-    step = next(power * n for n in (1, 2, 5, 10, 20) if span / (power * n) <= _TICKS)
+    power = 10.0 ** math.floor(math.log10(span / _MAX_TICKS))
+    step = next(power * n for n in (1, 2, 5, 10, 20) if span / (power * n) <= _MAX_TICKS)
     step = max(step, 1) if whole else step
     first = math.ceil(low / step - 1e-9)
     found = [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
@@ -202,7 +205,7 @@ def _ticks(low: float, high: float, *, whole: bool) -> list[float]:
 
 
 def _legend(run_id: str, number: int) -> str:
-    y = _LEGEND_LINE * (number + 1)
+    y = _LEGEND_LINE_HEIGHT * (number + 1)
     return (
         f'<line x1="{_LEFT}" x2="{_LEFT + 24}" y1="{y - 4}" y2="{y - 4}" {_stroke(number)}/>\n'
         f'<text x="{_LEFT + 32}" y="{y}">{escape(run_id)}</text>\n'
@@ -219,22 +222,22 @@ def comparison_html(
 
     Names and values that runs report are untrusted text and escaped.
     """
-    lines = [_line("th", "", [f"<code>{escape(run_id)}</code>" for run_id in run_ids])]
+    lines = [_table_row("th", "", [f"<code>{escape(run_id)}</code>" for run_id in run_ids])]
     for name in panels:
         found = [next((s for s in each if s.name == name), None) for each in summaries]
-        lines.append(_line("td", name, [_value(summary) for summary in found]))
+        lines.append(_table_row("td", name, [_table_cell(summary) for summary in found]))
     for name, values in params.items():
         shown = ["-" if value is None else escape(str(value)) for value in values]
-        lines.append(_line("td", name, shown))
+        lines.append(_table_row("td", name, shown))
     return f"<div><table>{''.join(lines)}</table>{draw_svg(panels) if panels else ''}</div>"
 
 
-def _line(tag: str, name: str, cells: Sequence[str]) -> str:
+def _table_row(tag: str, name: str, cells: Sequence[str]) -> str:
     body = "".join(f"<{tag}>{cell}</{tag}>" for cell in cells)
     return f"<tr><th style='text-align:left'>{escape(name)}</th>{body}</tr>"
 
 
-def _value(summary: MetricSummary | None) -> str:
+def _table_cell(summary: MetricSummary | None) -> str:
     if summary is None:
         return "-"
     last, best = format_metric(summary.last), summary.best

@@ -86,7 +86,7 @@ class Failure:
 
 _SHOWN_LINES = 12
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Failure)(?::.*)?$")
-_CELL = re.compile(r"CellExecutionError|PapermillExecutionError|DeadKernelError")
+_CELL_ERROR = re.compile(r"CellExecutionError|PapermillExecutionError|DeadKernelError")
 _CELL_NUMBER = re.compile(r'Exception encountered at "In \[(\d+)\]"')
 # Messages of PyTorch, TensorFlow, JAX, CuPy and the driver if a GPU has no memory left.
 _GPU_MEMORY = re.compile(
@@ -170,9 +170,9 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
 
 
 def _explain_exception(lines: Sequence[str], message: str) -> Failure | None:
-    """Return what the last line, an exception, means together with its traceback, if known."""
-    begun = [n for n, line in enumerate(lines) if line.strip() == _TRACEBACK]
-    trace = lines[begun[-1] :] if begun else lines[-1:]
+    """Return the cause of the exception in the last line, or None if it is unknown."""
+    starts = [n for n, line in enumerate(lines) if line.strip() == _TRACEBACK]
+    trace = lines[starts[-1] :] if starts else lines[-1:]
     shown = tuple(trace[-_SHOWN_LINES:])
     if _PER_REPLICA.match(lines[-1]) and _FIT_OF_KERAS_3.search("\n".join(trace)):
         what = "`fit` of Keras 3 does not work with MultiWorkerMirroredStrategy"
@@ -189,8 +189,11 @@ def _explain_exception(lines: Sequence[str], message: str) -> Failure | None:
 
 
 def _find_cell(lines: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Return number (or "") and source of the failed cell if papermill or nbclient names one."""
-    if not any(_CELL.search(line) for line in lines):
+    """Return the number and the source of the failed cell of a notebook, or None.
+
+    The number is empty if the output, of papermill or nbclient, does not contain it.
+    """
+    if not any(_CELL_ERROR.search(line) for line in lines):
         return None
     number = next((m[1] for line in reversed(lines) if (m := _CELL_NUMBER.search(line))), "")
     rules = [n for n, line in enumerate(lines) if re.fullmatch(r"-{10,}", line.strip())]
@@ -225,7 +228,7 @@ def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Fai
         return explain_output(what, result.exit_code, stderr, stdout)
     cause = _CAUSES.get(result.code, result.code)
     lines = [line.rstrip() for line in stderr.splitlines() if line.strip()][-_SHOWN_LINES:]
-    own = result.code in (
+    shows_output = result.code in (
         "EnvironmentFailed",
         "PythonMissing",
         "PreparationFailed",
@@ -235,7 +238,7 @@ def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Fai
         "NotebookCellFailed",
     )
     fix = advice_for_result(result.code)
-    return Failure(cause, message, fix, tuple(lines) if own else ())
+    return Failure(cause, message, fix, tuple(lines) if shows_output else ())
 
 
 _TASK_CAUSES = {
@@ -263,9 +266,9 @@ def explain_task_end(task: TaskView, output: str = "", *, identity: bool = False
     return Failure(cause, message, fix, lines)
 
 
-_QUIET = timedelta(minutes=15)
-_METRICS = 5  # too few to know how often the script reports a metric
-_PAUSES = 5
+_MIN_SILENCE = timedelta(minutes=15)
+_MIN_METRICS = 5  # fewer do not show how often the script reports a metric
+_PAUSE_FACTOR = 5
 
 
 def explain_silence(
@@ -279,14 +282,14 @@ def explain_silence(
     Args:
         metrics: The times of the metrics of this attempt, by the clock of the node.
         written: When the output or metrics of each rank last grew, by the clock of storage.
-        now: The present.
+        now: The current time.
     """
     times = sorted(set(metrics))
     newest = max(filter(None, written), default=None)
-    if len(times) < _METRICS or newest is None:
+    if len(times) < _MIN_METRICS or newest is None:
         return None
     pause = max(later - earlier for earlier, later in pairwise(times))
-    if now - newest < max(_QUIET, _PAUSES * pause):
+    if now - newest < max(_MIN_SILENCE, _PAUSE_FACTOR * pause):
         return None
     silent = format_duration((now - newest).total_seconds())
     usual = format_duration(pause.total_seconds())

@@ -37,7 +37,7 @@ class StepCounter:
         step = point.step
         if step is None:
             step = self._seen[point.name] = self._seen.get(point.name, 0) + 1
-        return ExportPoint(point.name, step, point.value, _seconds(point.time))
+        return ExportPoint(point.name, step, point.value, _to_timestamp(point.time))
 
 
 def final_points(points: Iterable[MetricPoint]) -> Iterator[ExportPoint]:
@@ -63,16 +63,16 @@ def lineage(record: RunSpec, result: RunResult | None) -> dict[str, str]:
         "recipe": record.recipe,
         "created": record.created.isoformat(),
         "command": raw.get("command"),
-        "code.sha256": _at(raw, "code", "sha256"),
-        "code.git_revision": _at(raw, "code", "git_revision"),
-        "code.git_dirty": _at(raw, "code", "git_dirty"),
-        "requirements.sha256": _at(raw, "requirements", "sha256"),
+        "code.sha256": _get_nested(raw, "code", "sha256"),
+        "code.git_revision": _get_nested(raw, "code", "git_revision"),
+        "code.git_dirty": _get_nested(raw, "code", "git_dirty"),
+        "requirements.sha256": _get_nested(raw, "requirements", "sha256"),
         "python": raw.get("python"),
         "image": raw.get("image"),
-        "data": _at(raw, "data", "prefix"),
+        "data": _get_nested(raw, "data", "prefix"),
         "inputs": raw.get("inputs"),
         "pool": record.pool,
-        "vm_size": _at(raw, "batch", "vm_size"),
+        "vm_size": _get_nested(raw, "batch", "vm_size"),
         "spot": record.spot,
         "after": raw.get("after"),
         "group": raw.get("group"),
@@ -88,21 +88,23 @@ def lineage(record: RunSpec, result: RunResult | None) -> dict[str, str]:
             "failure": ": ".join(filter(None, (result.code, result.message))),
             "outputs": {file.path: file.sha256 for file in result.outputs},
         }
-    return {name: _text(value) for name, value in found.items() if value not in (None, "", [], {})}
+    return {
+        name: _to_text(value) for name, value in found.items() if value not in (None, "", [], {})
+    }
 
 
-def _at(raw: Mapping[str, Any], part: str, name: str) -> Any:
+def _get_nested(raw: Mapping[str, Any], part: str, name: str) -> Any:
     found = raw.get(part)
     return found.get(name) if isinstance(found, Mapping) else None  # pyright: ignore
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     """Return a value as text, without the query of a URL, which may be a signature."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return _QUERY.sub(r"\1", text)
 
 
-def _seconds(text: str) -> float:
+def _to_timestamp(text: str) -> float:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -83,22 +83,22 @@ def make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = "is mounted read-only"
-# The limits of the emulator, which starts no tasks below them.
-_LOW_BYTES = 1 << 20
-_LOW_INODES = 64
+# Limits of the emulator: it starts no task on a disk with less free space.
+_MIN_FREE_BYTES = 1 << 20
+_MIN_FREE_INODES = 64
 
 
-# Too little for the emulator to start a task, enough to record some hundred deletions.
-_RESERVE_BYTES = _LOW_BYTES * 3 // 4
+# Less than the emulator requires to start a task, and enough to record some hundred deletions.
+_RESERVE_BYTES = _MIN_FREE_BYTES * 3 // 4
 
 
 def keep_reserve(paths: HomePaths) -> None:
     """Write the reserve file of the local services again if the disk has room for it."""
     try:
         free = shutil.disk_usage(paths.local).free
-        if free >= 4 * _LOW_BYTES and not paths.reserve.exists():
+        if free >= 4 * _MIN_FREE_BYTES and not paths.reserve.exists():
             paths.reserve.touch(mode=0o600)
             paths.reserve.write_bytes(
                 os.urandom(_RESERVE_BYTES)
@@ -109,7 +109,10 @@ def keep_reserve(paths: HomePaths) -> None:
 
 @contextmanager
 def disk_reserve(paths: HomePaths) -> Generator[None]:
-    """Delete the reserve file while something is deleted or stopped, if the disk is full."""
+    """Delete the reserve file if the disk is full, so that the body can record what it deletes.
+
+    Afterwards, the file is written again.
+    """
     if full_disk(paths.local) is not None:
         with suppress(OSError):
             paths.reserve.unlink(missing_ok=True)
@@ -122,7 +125,7 @@ def disk_reserve(paths: HomePaths) -> Generator[None]:
 def not_writable(folder: Path, err: OSError) -> RunnerError:
     """Return the error for a home or output folder that cannot be written."""
     why = err.strerror or str(err)
-    if err.errno in _FULL or err.errno == errno.EROFS:
+    if err.errno in _DISK_FULL_ERRORS or err.errno == errno.EROFS:
         return full_disk(folder) or _disk_error(folder, why, folder)
     return RunnerError(
         "R-HOME-WRITE",
@@ -142,13 +145,13 @@ def full_disk(path: Path) -> RunnerError | None:
     folder = next(one for one in (real, *real.parents) if one.exists())
     mount = next(one for one in (real, *real.parents) if one == one.parent or one.is_mount())
     try:
-        why = _shortage(folder)
+        why = _explain_full_disk(folder)
     except OSError:
         return None  # the next write reports it
     return None if why is None else _disk_error(path, f"the disk mounted at {mount} {why}", mount)
 
 
-def _shortage(folder: Path) -> str | None:
+def _explain_full_disk(folder: Path) -> str | None:
     if not hasattr(os, "statvfs"):  # Windows
         usage = shutil.disk_usage(folder)
         free, total, inodes, read_only = usage.free, usage.total, None, False
@@ -161,9 +164,9 @@ def _shortage(folder: Path) -> str | None:
         inodes = left if found.f_files else None  # some file systems do not count them
     if read_only:
         return _READ_ONLY
-    if total and free < _LOW_BYTES:
+    if total and free < _MIN_FREE_BYTES:
         return f"has {free:,} of {total:,} bytes free"
-    if inodes is not None and inodes < _LOW_INODES:
+    if inodes is not None and inodes < _MIN_FREE_INODES:
         return f"has only {inodes} free inodes"
     return None
 

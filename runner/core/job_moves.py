@@ -14,15 +14,15 @@ from enum import StrEnum
 from typing import Literal, get_args
 
 from runner.contract import PoolOutput
-from runner.core.planning.pool_choice import lacks
+from runner.core.planning.pool_choice import missing_resources
 from runner.core.pricing.machines import find_machine
 from runner.protocol.run_spec import RunSpec
 
 NOTE = "runner"  # name of the metadata item of a job
 Action = Literal["pause", "move", "drain"]
 Running = Literal["requeue", "wait", "terminate"]  # how running tasks are treated
-_PAUSED = frozenset({"disabling", "disabled"})
-_CLOSED = frozenset({"terminating", "completed", "deleting"})
+_PAUSED_STATES = frozenset({"disabling", "disabled"})
+_CLOSED_STATES = frozenset({"terminating", "completed", "deleting"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class JobNote:
         return f"runner pool enable {self.name}"
 
     def describe(self, job_id: str) -> str:
-        """Return the consequence of the note for a waiting run."""
+        """Return why a run of the job waits, as text for users."""
         if self.to:
             return f"its job {job_id} is being moved to pool {self.to}"
         return f"its job {job_id} is paused" + (
@@ -74,24 +74,24 @@ class JobNote:
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """The current state of a job; `others` are metadata items of other programs."""
+    """The current state of a job; `other_metadata` are metadata items of other programs."""
 
     id: str
     state: str
     pool: str
     etag: str = ""
     note: JobNote | None = None
-    others: tuple[tuple[str, str], ...] = ()
+    other_metadata: tuple[tuple[str, str], ...] = ()
 
     @property
     def disabled(self) -> bool:
         """True if none of its tasks starts."""
-        return self.state in _PAUSED
+        return self.state in _PAUSED_STATES
 
     @property
     def closed(self) -> bool:
         """True if it has ended or is terminating."""
-        return self.state in _CLOSED
+        return self.state in _CLOSED_STATES
 
     def is_in(self, pool: str) -> bool:
         """Return True if its tasks run in this pool."""
@@ -112,7 +112,7 @@ class JobStep(StrEnum):
 
 
 def next_step(
-    job: JobSnapshot, wanted: JobNote, *, is_recorded: bool, is_asked: bool = False
+    job: JobSnapshot, wanted: JobNote, *, is_recorded: bool, is_requested: bool = False
 ) -> JobStep:
     """Return the next step of a move; a job that its user paused stays paused.
 
@@ -120,7 +120,7 @@ def next_step(
         job: the job, which has not ended.
         wanted: the move, with its pool.
         is_recorded: the documents of its runs name the pool.
-        is_asked: this client has disabled the job, so running tasks end in the wanted way.
+        is_requested: this client has disabled the job, so Batch treats running tasks as requested.
     """
     is_here = job.is_in(wanted.to)
     is_complete = is_here and is_recorded
@@ -132,55 +132,59 @@ def next_step(
     if job.note != wanted and (is_begun or not job.disabled):
         return JobStep.NOTE
     if job.state != "disabled":
-        return JobStep.WAIT if is_asked and job.disabled else JobStep.DISABLE
+        return JobStep.WAIT if is_requested and job.disabled else JobStep.DISABLE
     if is_complete:
         return JobStep.ENABLE
     return JobStep.RECORD if is_here else JobStep.MOVE
 
 
-def next_pause_step(job: JobSnapshot, wanted: JobNote, *, awaits: bool, is_asked: bool) -> JobStep:
-    """Return the next step of a pause. A drain writes no note into a job that is disabled already.
+def next_pause_step(
+    job: JobSnapshot, wanted: JobNote, *, wait_for_tasks: bool, is_requested: bool
+) -> JobStep:
+    """Return the next step of a pause.
 
-    The end of a drain continues the jobs with its note; the others stay as their user left them.
+    A drain writes no note into a job that is already disabled, because the end of the drain enables
+    all jobs with its note.
 
     Args:
         job: the job, which has not ended and is not being moved.
         wanted: the pause.
-        awaits: the pause is complete only when no task runs any more.
-        is_asked: this client has disabled the job.
+        wait_for_tasks: the pause is complete only when no task runs any more.
+        is_requested: this client has disabled the job.
     """
     if job.state == "enabling":
         return JobStep.WAIT
     if job.note != wanted and not (wanted.action == "drain" and job.disabled):
         return JobStep.NOTE
-    if job.state == "disabled" or (is_asked and not awaits):
+    if job.state == "disabled" or (is_requested and not wait_for_tasks):
         return JobStep.DONE
-    return JobStep.WAIT if is_asked else JobStep.DISABLE
+    return JobStep.WAIT if is_requested else JobStep.DISABLE
 
 
-def misfit(
-    record: RunSpec, slots: int, pool: PoolOutput, node_slots: int, now: PoolOutput | None
+def explain_misfit(
+    record: RunSpec, slots: int, pool: PoolOutput, node_slots: int, current: PoolOutput | None
 ) -> str:
     """Return why a run cannot move to a pool, or an empty string.
 
     Args:
         record: the run.
         slots: task slots that its task needs on a node.
-        pool: the pool, whose nodes have `node_slots`.
-        node_slots: task slots of a node.
-        now: its current pool, or None if that is gone. Resources that it lacks, too, are ignored.
+        pool: the new pool.
+        node_slots: task slots of a node of the new pool.
+        current: the current pool of the run, or None if it does not exist any more. If it lacks
+            resources of the run too, the resources of the new pool are not checked.
     """
     if slots > node_slots:
         return f"has {node_slots} slots per node ({slots} needed)"
     if pool.containers is not None and pool.containers != (record.image is not None):
         return "runs containers only" if record.image is None else "runs no containers"
-    if record.image is not None and now is not None and bool(now.gpus) != bool(pool.gpus):
+    if record.image is not None and current is not None and bool(current.gpus) != bool(pool.gpus):
         has = "GPUs" if pool.gpus else "no GPU"
         return f"has {has}, and the container was submitted for a pool with the opposite"
     if record.rehearsal is not None and not pool.spot:
         return "has dedicated nodes, and the run rehearses evictions"
-    missing = lacks(pool, record.resources)
-    if missing and not (now is not None and lacks(now, record.resources)):
+    missing = missing_resources(pool, record.resources)
+    if missing and not (current is not None and missing_resources(current, record.resources)):
         return f"has {missing}"
     return ""
 
@@ -202,5 +206,5 @@ def describe_pool(
 
 
 def with_note(job: JobSnapshot, note: JobNote | None) -> Sequence[tuple[str, str]]:
-    """Return the metadata of a job with this note instead of the present one."""
-    return (*job.others, *(((NOTE, note.to_text()),) if note else ()))
+    """Return the metadata of a job with this note instead of its current one."""
+    return (*job.other_metadata, *(((NOTE, note.to_text()),) if note else ()))

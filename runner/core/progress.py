@@ -13,7 +13,8 @@ from runner.protocol.results import StageState
 class Progress:
     """One step in a named stage. `done` and `total` are in `unit` (bytes, files ...).
 
-    `note`, `warning` and `skipped` end a stage like `end`; they are results of checks.
+    The states `note`, `warning` and `skipped` are results of checks; they end a stage, as `end`
+    does.
     """
 
     stage: str

@@ -59,8 +59,8 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
         RunnerError: a file or a value is invalid.
     """
     found: dict[str, _Value] = {}
-    for given in _sources(flags, cwd, env):
-        found[given.name] = _checked(given)
+    for given in _read_sources(flags, cwd, env):
+        found[given.name] = _check(given)
     pool = found.get("pool")
     output = found["output_dir"]
     origins = {name: found[name].origin for name in _NAMES if name in found}
@@ -99,11 +99,13 @@ def user_config_file(env: Mapping[str, str]) -> Path:
     return Path(platformdirs.user_config_dir("runner", appauthor=False)) / "config.yaml"
 
 
-def _sources(flags: Mapping[str, object], cwd: Path, env: Mapping[str, str]) -> Iterator[_Value]:
+def _read_sources(
+    flags: Mapping[str, object], cwd: Path, env: Mapping[str, str]
+) -> Iterator[_Value]:
     for name, value in _DEFAULTS.items():
         yield _Value(name, value, "built-in", cwd)
-    yield from _from_file(user_config_file(env), required=bool(env.get("RUNNER_CONFIG")))
-    yield from _from_file(cwd / PROJECT_FILE)
+    yield from _read_file(user_config_file(env), required=bool(env.get("RUNNER_CONFIG")))
+    yield from _read_file(cwd / PROJECT_FILE)
     for name in _NAMES:
         variable = f"RUNNER_{name.upper()}"
         if value := env.get(variable):
@@ -115,7 +117,7 @@ def _sources(flags: Mapping[str, object], cwd: Path, env: Mapping[str, str]) -> 
             yield _Value(name, str(value), f"--{name.replace('_', '-')}", cwd)
 
 
-def _from_file(path: Path, *, required: bool = False) -> Iterator[_Value]:
+def _read_file(path: Path, *, required: bool = False) -> Iterator[_Value]:
     if not required and not path.is_file():
         return
 
@@ -123,33 +125,33 @@ def _from_file(path: Path, *, required: bool = False) -> Iterator[_Value]:
         yield _Value(name, value, f"{path}:{line}", path.parent)
 
 
-def _checked(given: _Value) -> _Value:
+def _check(given: _Value) -> _Value:
     if given.name == "output_dir":
         return given
     if given.name == "retention":
-        return _checked_retention(given)
+        return _check_retention(given)
     allowed = ("local", "azure") if given.name == "target" else None
     if allowed and given.value not in allowed:
-        raise _refused(given, f"allowed: {', '.join(allowed)}")
+        raise _invalid_setting(given, f"allowed: {', '.join(allowed)}")
     if not _NAME.fullmatch(given.value):
-        raise _refused(given, "allowed: letters, digits, '.', '_' and '-'")
+        raise _invalid_setting(given, "allowed: letters, digits, '.', '_' and '-'")
     return given
 
 
-def _checked_retention(given: _Value) -> _Value:
+def _check_retention(given: _Value) -> _Value:
     try:
         found = parse_duration(given.value)
     except UnitError as err:
-        raise _refused(given, err.why) from err
+        raise _invalid_setting(given, err.why) from err
     if found < SHORTEST_RETENTION:  # a number alone is seconds
-        raise _refused(given, "the minimum is 1h, and a number without a unit is seconds")
+        raise _invalid_setting(given, "the minimum is 1h, and a number without a unit is seconds")
     return given
 
 
 _EXAMPLES = {"retention": "30d", "stack": "dev"}
 
 
-def _refused(given: _Value, why: str) -> RunnerError:
+def _invalid_setting(given: _Value, why: str) -> RunnerError:
     return RunnerError(
         "R-SETTING-VALUE",
         f"{given.origin}: invalid {given.name} {given.value!r}",
@@ -161,7 +163,7 @@ def _refused(given: _Value, why: str) -> RunnerError:
 
 
 def stack_option(stack: str | None) -> str:
-    """Return what a printed command ends with if `--stack` was given, with a space before it."""
+    """Return ` --stack NAME` for the end of a printed command, or "" if `stack` is None."""
     return "" if stack is None else f" --stack {stack}"
 
 

@@ -37,7 +37,7 @@ _IMAGE = "check name and tag with `docker pull`; add a private registry to the p
 
 _ADVICE_FOR_RESULTS = {
     "CodeInvalid": _RETRY,
-    "RunSpecInvalid": "submit the run again with the present version of runner",
+    "RunSpecInvalid": "submit the run again with the current version of runner",
     "EnvironmentFailed": "correct the requirements; `runner logs RUN` shows the output of uv",
     "PythonMissing": "set `python` to a version that the node has, or use an image with Python",
     "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` shows its output",
@@ -118,17 +118,17 @@ def explain_task(task: TaskView) -> tuple[str, str]:
     """Return why a task ended without a result, and the next step."""
     if task.failure_code in _TASK_FAILURES:
         said, fix = _TASK_FAILURES[task.failure_code]
-        return _with_message(f"{task.failure_code}: {said}", task.failure_message), fix
+        return _append_message(f"{task.failure_code}: {said}", task.failure_message), fix
     if task.exit_code in _EXIT_REASONS:
         return _EXIT_REASONS[task.exit_code]
     if task.exit_code:  # the failure code is only FailureExitCode
         return f"the task ended with {describe_exit(task.exit_code)}", ""
     if task.failure_code:
-        return _with_message(task.failure_code, task.failure_message), ""
+        return _append_message(task.failure_code, task.failure_message), ""
     return "the task ended", ""
 
 
-def _with_message(said: str, message: str | None) -> str:
+def _append_message(said: str, message: str | None) -> str:
     return f"{said}: {message}" if message else said
 
 
@@ -264,7 +264,7 @@ def decide_status(
     if task is None:
         return RunStatus(RunState.LOST, "its task does not exist, and it has no result")
     if task.phase == "active":
-        return RunStatus(RunState.QUEUED, _why_waiting(task, attempts))
+        return RunStatus(RunState.QUEUED, _explain_wait(task, attempts))
     if task.phase == "completed":
         return _ended_without_result(task, attempts)
     if task.phase == "preparing" or attempts == 0 or stage is None or stage in _PREPARING_STAGES:
@@ -294,7 +294,7 @@ def count_evicted(
     return max(over - failed - max(requeued, requeues), 0)
 
 
-def _why_waiting(task: TaskView, attempts: int) -> str:
+def _explain_wait(task: TaskView, attempts: int) -> str:
     if attempts == 0:
         return WAITING
     why = "it was requeued" if task.requeues else "its node was lost"

@@ -17,11 +17,12 @@ SHARE_PARTS = ".runner-parts"  # folder at the root of the share for partial upl
 # 3 to 63 of a-z, 0-9 and single dashes; `$root` and `$web` too (REST docs "Naming and Referencing
 # Containers, Blobs, and Metadata", read 2026-11-21).
 _CONTAINER = re.compile(r"\$?[a-z0-9](?:-?[a-z0-9]){2,62}")
-# REST docs "Naming and referencing shares, directories, files, and metadata", read 2026-11-21: the
-# service rejects these, and removes dots at the end of a name: it would be stored as another.
+# The service rejects these characters. It also removes dots at the end of a name, which would store
+# the file under another name (REST docs "Naming and referencing shares, directories, files, and
+# metadata", read 2026-11-21).
 _NOT_IN_SHARE = re.compile(r'[":|<>*?]')
 _MAX_SHARE_PART = 255
-# Storage rejected or changed these in names of blobs before names were escaped.
+# Storage rejects or changes these characters, so names of versions without escaping have none.
 _NEVER_IN_BLOBS = re.compile("[\x00-\x1f\x7f\\\\\ud800-\udfff\ufffe\uffff]")
 
 
@@ -47,7 +48,7 @@ class StoredPath:
         return self.name if self.store == SHARE else file_path(self.name)
 
     def below(self, path: str) -> StoredPath:
-        """Return the place of a local file below this folder, by its relative path."""
+        """Return the stored path, below this folder, of a local file with this relative path."""
         name = path if self.store == SHARE else stored_path(path)
         return replace(self, path=f"{self.path}/{name}".lstrip("/"), older="")
 
@@ -72,7 +73,7 @@ def parse_stored_path(text: str, default_store: str) -> StoredPath:
     # A colon after a slash belongs to the name of a file.
     store, path = (head, rest) if colon and "/" not in head else (default_store, text)
     if store != SHARE and not _CONTAINER.fullmatch(store):
-        raise _refused(
+        raise _invalid_path(
             text,
             f"{store!r} is not a valid container name",
             f"use CONTAINER:PATH or share:PATH, or {default_store}:{text} for a file of this name",
@@ -86,35 +87,42 @@ def parse_stored_path(text: str, default_store: str) -> StoredPath:
 def check_stored_name(text: str, name: str, store: str = "") -> str:
     """Return the path in `store` for a `name` that a user typed.
 
+    Args:
+        text: the whole argument, for errors.
+        name: the path in the store.
+        store: `share` or the name of a container.
+
     Raises:
-        RunnerError: the name is not allowed; the error quotes `text`, the whole argument.
+        RunnerError: the name is not allowed.
     """
     parts = name.split("/") if name else []
     if any(part in ("", ".", "..") for part in parts):
-        raise _refused(
+        raise _invalid_path(
             text, "parts cannot be empty, '.' or '..'", "use a plain path such as folder/file"
         )
     if store != SHARE:
         return as_stored(name)
     if any(as_stored(char) != char for char in name if char != "."):
         why = "names on a file share must be UTF-8 without backslash and control characters"
-        raise _refused(as_stored(text), why, "rename it")
+        raise _invalid_path(as_stored(text), why, "rename it")
     _check_share_parts(text, parts)
     return name
 
 
 def _check_share_parts(text: str, parts: list[str]) -> None:
     if parts and parts[0].lower() == SHARE_PARTS:  # names on a share ignore case
-        raise _refused(text, f"{SHARE_PARTS} is reserved for partial uploads", "rename it")
+        raise _invalid_path(text, f"{SHARE_PARTS} is reserved for partial uploads", "rename it")
     for part in parts:
         if bad := _NOT_IN_SHARE.search(part):
-            raise _refused(text, f"names on a file share cannot contain {bad[0]}", "rename it")
+            raise _invalid_path(text, f"names on a file share cannot contain {bad[0]}", "rename it")
         if part.endswith("."):
-            raise _refused(text, "a file share removes a dot at the end of a name", "rename it")
+            raise _invalid_path(
+                text, "a file share removes a dot at the end of a name", "rename it"
+            )
         if len(part) > _MAX_SHARE_PART:
             why = f"a name on a file share has at most {_MAX_SHARE_PART} characters"
-            raise _refused(f"{text[:40]}…", why, "shorten it")
+            raise _invalid_path(f"{text[:40]}…", why, "shorten it")
 
 
-def _refused(text: str, why: str, fix: str) -> RunnerError:
+def _invalid_path(text: str, why: str, fix: str) -> RunnerError:
     return RunnerError("R-DATA-PATH", f"invalid path in storage {text!r}", why=why, fix=fix)

@@ -1,6 +1,7 @@
-"""Plots of a sweep: learning curves, parallel coordinates, and importance of the parameters.
+"""Draw a sweep: learning curves, parallel coordinates, and the importance of the parameters.
 
-One SVG document, which loads nothing. Names and values are untrusted text and escaped.
+The result is one SVG document, which loads no other files. Names and values are escaped, because
+they are untrusted text.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import Any
 from runner.core.curves import Curve, draw_svg
 from runner.protocol.metrics import Goal, format_metric
 
-MOST_CURVES = 20  # maximum number of learning curves, of the best trials
+MAX_CURVES = 20  # only the best trials get a learning curve
 _WIDTH, _HEIGHT, _LEFT, _TOP = 720, 300, 60, 50
-_BAR = 24
-_GROUPS = 5  # groups of the values of a numeric parameter
+_BAR_HEIGHT = 24
+_MAX_GROUPS = 5  # for a numeric parameter, see `importance`
 
 
 @dataclass(frozen=True, slots=True)
 class PlottedTrial:
-    """A trial: parameters, last value of the metric, and learning curve."""
+    """A trial: its parameters, the last value of the metric, and (step, value) of its curve."""
 
     name: str
     params: Mapping[str, Any]
@@ -42,13 +43,13 @@ def importance(trials: Sequence[PlottedTrial]) -> dict[str, float]:
     """
     measured = [each for each in trials if each.value is not None and math.isfinite(each.value)]
     names = list(dict.fromkeys(name for each in measured for name in each.params))
-    shares = {name: _explained(name, measured) for name in names}
+    shares = {name: _explained_share(name, measured) for name in names}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-def _explained(name: str, trials: Sequence[PlottedTrial]) -> float:
+def _explained_share(name: str, trials: Sequence[PlottedTrial]) -> float:
     pairs = [(each.params[name], each.value or 0.0) for each in trials if name in each.params]
-    groups = _grouped(pairs)
+    groups = _group_values(pairs)
     values = [value for _, value in pairs]
     if len(groups) < 2 or len(values) <= len(groups):
         return 0.0
@@ -61,11 +62,11 @@ def _explained(name: str, trials: Sequence[PlottedTrial]) -> float:
     return max(1 - inside / total * (count - 1) / (count - kinds), 0.0)
 
 
-def _grouped(pairs: Sequence[tuple[Any, float]]) -> list[list[float]]:
+def _group_values(pairs: Sequence[tuple[Any, float]]) -> list[list[float]]:
     distinct = {repr(param) for param, _ in pairs}
-    if len(distinct) > _GROUPS and all(_is_number(param) for param, _ in pairs):
+    if len(distinct) > _MAX_GROUPS and all(_is_number(param) for param, _ in pairs):
         ordered = [value for _, value in sorted(pairs, key=lambda pair: pair[0])]
-        bounds = [round(n * len(ordered) / _GROUPS) for n in range(_GROUPS + 1)]
+        bounds = [round(n * len(ordered) / _MAX_GROUPS) for n in range(_MAX_GROUPS + 1)]
         return [ordered[a:b] for a, b in itertools.pairwise(bounds) if b > a]
     found: dict[str, list[float]] = {}
     for param, value in pairs:
@@ -90,13 +91,13 @@ def draw_sweep(title: str, metric: str, goal: Goal, trials: Sequence[PlottedTria
     measured.sort(key=lambda each: each.value or 0.0, reverse=goal == "max")
     parts = [
         _Part(_heading(title, f"{len(measured)} of {len(trials)} trials have {metric}"), 54),
-        _coordinates(metric, goal, measured),
-        _bars(metric, importance(measured)),
+        _draw_coordinates(metric, goal, measured),
+        _draw_importance(metric, importance(measured)),
     ]
-    best = [each for each in measured[:MOST_CURVES] if len(each.points) > 1]
+    best = [each for each in measured[:MAX_CURVES] if len(each.points) > 1]
     if best:
         curves = [Curve(_label(each), metric, each.points) for each in best]
-        parts.append(_nested(draw_svg({f"{metric} of the best {len(best)} trials": curves})))
+        parts.append(_to_part(draw_svg({f"{metric} of the best {len(best)} trials": curves})))
     height, body = 0, ""
     for part in parts:
         body += f'<g transform="translate(0 {height})">\n{part.body}</g>\n'
@@ -122,25 +123,25 @@ class _Part:
     height: int
 
 
-def _nested(svg: str) -> _Part:
+def _to_part(svg: str) -> _Part:
     found = re.search(r'height="(\d+)"', svg)
     return _Part(svg, int(found[1]) if found else _HEIGHT)
 
 
-def _text(words: object) -> str:
+def _escape(words: object) -> str:
     """Escape text, and replace characters that XML cannot hold."""
     return escape("".join(char if char.isprintable() else "\ufffd" for char in str(words)))
 
 
 def _label(trial: PlottedTrial) -> str:
     params = " ".join(f"{name}={value}" for name, value in trial.params.items())
-    return _text(f"{trial.name}: {params}")[:90]
+    return _escape(f"{trial.name}: {params}")[:90]
 
 
 def _heading(title: str, subtitle: str) -> str:
     return (
-        f'<text x="{_LEFT}" y="24" font-size="16" font-weight="bold">{_text(title)}</text>\n'
-        f'<text x="{_LEFT}" y="42" fill="#555555">{_text(subtitle)}</text>\n'
+        f'<text x="{_LEFT}" y="24" font-size="16" font-weight="bold">{_escape(title)}</text>\n'
+        f'<text x="{_LEFT}" y="42" fill="#555555">{_escape(subtitle)}</text>\n'
     )
 
 
@@ -178,9 +179,9 @@ def _number(value: float) -> str:
     return str(int(value)) if whole else format_metric(value)
 
 
-def _coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> _Part:
+def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> _Part:
     """Return one line per trial through its parameters to the metric, the best trial on top."""
-    title = f'<text x="{_LEFT}" y="20" font-weight="bold">parameters and {_text(metric)}</text>\n'
+    title = f'<text x="{_LEFT}" y="20" font-weight="bold">parameters and {_escape(metric)}</text>\n'
     if not trials:
         return _Part(title + f'<text x="{_LEFT}" y="44">no trial has a value yet</text>\n', 60)
     names = list(dict.fromkeys(name for each in trials for name in each.params))
@@ -211,11 +212,11 @@ def _coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> _Pa
         lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}" stroke="#000"/>\n')
         scale = " (log)" if axis.is_log else ""
         lines.append(
-            f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{_text(axis.name)}{scale}'
+            f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{_escape(axis.name)}{scale}'
             "</text>\n"
         )
         lines += [
-            f'<text x="{x + 4:.1f}" y="{y(share) + 4:.1f}" font-size="10">{_text(words)}</text>\n'
+            f'<text x="{x + 4:.1f}" y="{y(share) + 4:.1f}" font-size="10">{_escape(words)}</text>\n'
             for share, words in axis.labels()
         ]
     return _Part(title + "".join(lines), _HEIGHT)
@@ -228,19 +229,19 @@ def _shade(share: float) -> str:
     return "#{:02x}{:02x}{:02x}".format(*mixed)
 
 
-def _bars(metric: str, shares: Mapping[str, float]) -> _Part:
+def _draw_importance(metric: str, shares: Mapping[str, float]) -> _Part:
     lines = [
         (
-            f'<text x="{_LEFT}" y="20" font-weight="bold">share of the variance of {_text(metric)} '
-            "that a parameter explains alone</text>\n"
+            f'<text x="{_LEFT}" y="20" font-weight="bold">share of the variance of '
+            f"{_escape(metric)} that a parameter explains alone</text>\n"
         )
     ]
     for number, (name, share) in enumerate(shares.items()):
-        y = 34 + number * _BAR
+        y = 34 + number * _BAR_HEIGHT
         width = share * (_WIDTH - 2 * _LEFT - 160)
         lines.append(
-            f'<text x="{_LEFT + 140}" y="{y + 13}" text-anchor="end">{_text(name)[:24]}</text>\n'
+            f'<text x="{_LEFT + 140}" y="{y + 13}" text-anchor="end">{_escape(name)[:24]}</text>\n'
             f'<rect x="{_LEFT + 148}" y="{y}" width="{width:.1f}" height="16" fill="#0072b2"/>\n'
             f'<text x="{_LEFT + 154 + width:.1f}" y="{y + 13}">{share:.0%}</text>\n'
         )
-    return _Part("".join(lines), 50 + len(shares) * _BAR)
+    return _Part("".join(lines), 50 + len(shares) * _BAR_HEIGHT)

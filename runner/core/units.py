@@ -24,22 +24,22 @@ from runner.protocol.errors import RunnerError
 format_size = encoding.format_size  # shared with the agent
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-# No flags and named groups, so that the JSON schemas can have the same patterns.
+# Without flags and named groups, so that the JSON schemas can contain the same patterns.
 SIZE_PATTERN = rf"^\s*({_NUMBER})\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
-_UNITS = ("[wW]", "[dD]", "[hH]", "[mM](?:[iI][nN])?", "[sS]")
-_PARTS = "".join(rf"(?:({_NUMBER})\s*{unit}\s*)?" for unit in _UNITS)
+_UNIT_PATTERNS = ("[wW]", "[dD]", "[hH]", "[mM](?:[iI][nN])?", "[sS]")
+_UNITS_PATTERN = "".join(rf"(?:({_NUMBER})\s*{unit}\s*)?" for unit in _UNIT_PATTERNS)
 _ISO_DATE, _ISO_TIME = (
     "".join(rf"(?:({_NUMBER})[{letter}{letter.lower()}])?" for letter in letters)
     for letters in ("WD", "HMS")
 )
 DURATION_PATTERN = (
     rf"^\s*(?=[0-9]|[pP].*[0-9])"
-    rf"(?:({_NUMBER})|{_PARTS}|[pP]{_ISO_DATE}(?:[tT](?=[0-9]){_ISO_TIME})?)\s*$"
+    rf"(?:({_NUMBER})|{_UNITS_PATTERN}|[pP]{_ISO_DATE}(?:[tT](?=[0-9]){_ISO_TIME})?)\s*$"
 )
 _SIZE = re.compile(SIZE_PATTERN)
 _DURATION = re.compile(DURATION_PATTERN)
-_SECONDS = (7 * 86400, 86400, 3600, 60, 1)
-_LONGEST = 60  # characters of a text that an error quotes
+_UNIT_SECONDS = (7 * 86400, 86400, 3600, 60, 1)
+_MAX_QUOTED = 60  # maximum number of characters that an error quotes
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -51,8 +51,8 @@ class UnitError(ValueError):
         self.what, self.why, self.fix = what, why, fix
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}...")
 
 
 def parse_size(text: str) -> int:
@@ -68,7 +68,7 @@ def parse_size(text: str) -> int:
         if total < 1 << 63:
             return int(total)
     raise UnitError(
-        f"{_short(text)} is not a size",
+        f"{_quote(text)} is not a size",
         "expected a number of bytes, or a number with K, M, G, T (powers of 1000) or Ki, Mi, Gi, "
         "Ti (powers of 1024)",
         "use a size such as 28GiB, 500MB or 64G",
@@ -91,22 +91,25 @@ def parse_duration(text: str) -> timedelta:
         amounts = [
             Decimal(one) + Decimal(other) for one, other in zip(rest[:5], rest[5:], strict=True)
         ]
-        total = Decimal(seconds) + sum(a * b for a, b in zip(amounts, _SECONDS, strict=True))
+        total = Decimal(seconds) + sum(a * b for a, b in zip(amounts, _UNIT_SECONDS, strict=True))
         if total < 10**9 * 86400:
             return timedelta(seconds=int(total), microseconds=int(total % 1 * 10**6))
     raise UnitError(
-        f"{_short(text)} is not a duration",
+        f"{_quote(text)} is not a duration",
         "expected numbers with w, d, h, m or s, ISO 8601, or a number of seconds",
         "use a duration such as 90s, 90m, 1h30m, 2h, 1d or P1DT2H",
     )
 
 
-def parse_duration_flag(
-    flag: str, text: str, least: str, most: str, because: str = ""
-) -> timedelta:
-    """Return the duration given to a command-line option, from `least` (such as `1m`) to `most`.
+def parse_duration_flag(flag: str, text: str, least: str, most: str, reason: str = "") -> timedelta:
+    """Return the duration given to a command-line option, from `least` to `most`.
 
-    `because` is the reason for the bounds, shown to the user; "" without one.
+    Args:
+        flag: Name of the option, without dashes.
+        text: Value of the option.
+        least: Minimum, such as `1m`.
+        most: Maximum, such as `7d`.
+        reason: Reason for the bounds, shown to the user; empty if there is none.
 
     Raises:
         RunnerError: R-FLAG-VALUE, the text is not a duration or is out of bounds.
@@ -126,7 +129,7 @@ def parse_duration_flag(
     raise RunnerError(
         "R-FLAG-VALUE",
         f"invalid --{flag} {text}",
-        why=f"allowed: {least} to {most}{because and f', {because}'}",
+        why=f"allowed: {least} to {most}{reason and f', {reason}'}",
         fix=f"--{flag} {nearest}",
     )
 
@@ -135,9 +138,9 @@ def parse_since(text: str, now: datetime) -> datetime:
     """Return the time of `--since`.
 
     Args:
-        text: A duration before `now` with a unit (`7d`, `12h`), or a date or time, which without a
-            zone is local.
-        now: The present, with a zone.
+        text: A duration before `now` with a unit (`7d`, `12h`), or a date or time. A time without a
+            time zone is local.
+        now: The current time, with a time zone.
 
     Raises:
         RunnerError: R-SINCE, the text is neither.
@@ -167,13 +170,15 @@ def format_duration(duration: float | timedelta) -> str:
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
-        return _two(whole, 60, "min", 1, "s")
+        return _format_two_units(whole, 60, "min", 1, "s")
     if whole < 48 * 3600:
-        return _two(whole, 3600, "h", 60, "min")
-    return _two(whole, 86400, "d", 3600, "h")
+        return _format_two_units(whole, 3600, "h", 60, "min")
+    return _format_two_units(whole, 86400, "d", 3600, "h")
 
 
-def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str) -> str:
+def _format_two_units(
+    seconds: int, large: int, large_unit: str, small: int, small_unit: str
+) -> str:
     rest = seconds % large // small
     return f"{seconds // large} {large_unit}" + (f" {rest:02d} {small_unit}" if rest else "")
 

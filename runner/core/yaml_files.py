@@ -36,7 +36,14 @@ def one_of(*keys: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TextField:
-    """Annotation of a `str`: `pattern`, `what` it is, the `rule` in words, and an `example`."""
+    """Annotation of a `str` that must match a pattern.
+
+    Attributes:
+        pattern: Regular expression for the whole text.
+        what: What the text is, with an article: `a name`.
+        rule: The pattern in words, after `it has`.
+        example: A valid text.
+    """
 
     pattern: str
     what: str
@@ -47,7 +54,7 @@ class TextField:
         self, source: type[Any], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Return a schema that checks the pattern after the type."""
-        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -55,7 +62,7 @@ class TextField:
         """Return the JSON schema with the pattern."""
         return {**handler(schema), "pattern": self.pattern}
 
-    def _checked(self, value: str) -> str:
+    def _check(self, value: str) -> str:
         # `fullmatch`, because `$` alone accepts a newline at the end.
         if re.fullmatch(self.pattern, value):
             return value
@@ -79,8 +86,8 @@ class Amount:
         self, source: type[Any], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Return a schema that parses text, then checks the bounds."""
-        number = core_schema.no_info_before_validator_function(self._parsed, handler(source))
-        return core_schema.no_info_after_validator_function(self._checked, number)
+        number = core_schema.no_info_before_validator_function(self._parse, handler(source))
+        return core_schema.no_info_after_validator_function(self._check, number)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -97,7 +104,7 @@ class Amount:
             parse_size(text) if self.kind == "size" else int(parse_duration(text).total_seconds())
         )
 
-    def _parsed(self, value: object) -> object:
+    def _parse(self, value: object) -> object:
         if not isinstance(value, str):
             return value
         try:
@@ -106,7 +113,7 @@ class Amount:
             context = {"problem": err.what, "why": err.why, "fix": err.fix}
             raise PydanticCustomError("runner", "{problem}", context) from err
 
-    def _checked(self, value: int) -> int:
+    def _check(self, value: int) -> int:
         if value < self._number(self.least):
             problem, fix = f"it is less than {self.least}", f"write {self.least} or more"
         elif self.most is not None and value > self._number(self.most):
@@ -119,9 +126,9 @@ class Amount:
 
 
 FieldPath = tuple[int | str, ...]
-_LONGEST = 100  # characters of a value that an error quotes
+_MAX_QUOTED = 100  # maximum number of characters of a value that an error quotes
 
-# Pydantic's error types, and the type that each expects.
+# Pydantic's error types, and the type of value that each expects.
 _EXPECTED: Mapping[str, str] = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -135,7 +142,7 @@ _EXPECTED: Mapping[str, str] = {
     "model_type": "`key: value` lines",
     "datetime_type": "a date or time",
 }
-_WRITTEN: Mapping[str, str] = {
+_TYPE_FIXES: Mapping[str, str] = {
     "text": "write text",
     "a whole number": "write a whole number, like 3",
     "a number": "write a number, like 0.5",
@@ -144,7 +151,7 @@ _WRITTEN: Mapping[str, str] = {
     "`key: value` lines": "write a line with `key: value` for each",
     "a date or time": "write 2026-12-31 or 2026-12-31T06:00+01:00",
 }
-# What, why and fix of pydantic's other error types, with names of its context in braces.
+# What, why and fix of pydantic's other error types. Names in braces are from the error's context.
 _TEXTS: Mapping[str, tuple[str, str, str]] = {
     "missing": ("missing", "the key is required", "add it"),
     "greater_than": ("got {value}", "allowed: more than {gt}", "use more than {gt}"),
@@ -174,7 +181,7 @@ _TEXTS: Mapping[str, tuple[str, str, str]] = {
     ),
     "invalid_key": ("the key is not text", "YAML reads it as {kind}", "put it in quotes"),
 }
-_ANY = (
+_OTHER_TEXTS = (
     "got {value}",
     "the value is invalid ({type})",
     "docs/guides has an example of each key",
@@ -190,7 +197,7 @@ class FieldProblem(NamedTuple):
     fix: str
 
 
-def near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `did you mean 'a' or 'b'?`, or an empty string if no known name is similar.
 
     `cutoff` is the minimum similarity, from 0 to 1.
@@ -204,7 +211,7 @@ def near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 def explain_errors(
     data: object, model: type[BaseModel], errors: Sequence[ErrorDetails]
 ) -> list[FieldProblem]:
-    """Return one problem per field, even if the value matches none of several types."""
+    """Return one problem per field. Pydantic reports one error per type that a field allows."""
     places: dict[FieldPath, list[ErrorDetails]] = {}
     for error in errors:
         places.setdefault(_field_path(data, error), []).append(error)
@@ -231,33 +238,38 @@ def _field_path(data: object, error: ErrorDetails) -> FieldPath:
 def _explain(errors: Sequence[ErrorDetails], model: type[BaseModel]) -> tuple[str, str, str]:
     kinds = list(dict.fromkeys(_EXPECTED.get(error["type"], "") for error in errors))
     if all(kinds):
-        return _of_another_kind(errors[0]["input"], kinds)
+        return _explain_wrong_type(errors[0]["input"], kinds)
     error = next(error for error in errors if error["type"] not in _EXPECTED)
     if error["type"] == "extra_forbidden":
-        return _unknown_key(error, model)
+        return _explain_unknown_key(error, model)
     value, context = error["input"], error.get("ctx", {})
     if error["type"] == "runner":  # from one of our validators
         problem, why, fix = (str(context.get(name, "")) for name in ("problem", "why", "fix"))
         return problem, why, fix
     if error["type"] == "literal_error":
-        return _other_word(value, str(context["expected"]))
-    texts = _TEXTS.get(error["type"], _ANY)
-    known = {**context, "value": shown(value), "kind": _read_as(value), "type": error["type"]}
+        return _explain_wrong_choice(value, str(context["expected"]))
+    texts = _TEXTS.get(error["type"], _OTHER_TEXTS)
+    known = {
+        **context,
+        "value": format_value(value),
+        "kind": _yaml_type(value),
+        "type": error["type"],
+    }
     what, why, fix = (text.format_map(known) for text in texts)
     return what, why, fix
 
 
-def _of_another_kind(value: object, kinds: Sequence[str]) -> tuple[str, str, str]:
+def _explain_wrong_type(value: object, kinds: Sequence[str]) -> tuple[str, str, str]:
     kinds = [kind for kind in kinds if kind != "a whole number" or "a number" not in kinds]
     expected = kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} or {kinds[-1]}"
-    fix = _WRITTEN[kinds[0]] if len(kinds) == 1 else f"write {expected}"
+    fix = _TYPE_FIXES[kinds[0]] if len(kinds) == 1 else f"write {expected}"
     if kinds[0] == "text" and isinstance(value, bool | int | float):
         fix = "put it in quotes"
-    why = "the key has no value" if value is None else f"YAML reads it as {_read_as(value)}"
-    return f"expected {expected}, got {shown(value)}", why, fix
+    why = "the key has no value" if value is None else f"YAML reads it as {_yaml_type(value)}"
+    return f"expected {expected}, got {format_value(value)}", why, fix
 
 
-def _read_as(value: object) -> str:
+def _yaml_type(value: object) -> str:
     for kinds, name in (
         (bool, "true or false"),
         (int, "a whole number"),
@@ -272,44 +284,44 @@ def _read_as(value: object) -> str:
     return "something else"  # for example a value with the tag !!binary
 
 
-def shown(value: object) -> str:
-    """Return a value as in the file, shortened to one line."""
+def format_value(value: object) -> str:
+    """Return a value as it is written in the file, shortened to one line."""
     if value is None:
         return "nothing"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     if isinstance(value, date):  # includes datetime
         text = value.isoformat()
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."
 
 
-def _unknown_key(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str]:
-    known = sorted(_keys(model, error["loc"][:-1]))
+def _explain_unknown_key(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str]:
+    known = sorted(_allowed_keys(model, error["loc"][:-1]))
     name = str(error["loc"][-1])
-    fix = near(name, known) or f"remove {name!r}, or correct the name"
+    fix = did_you_mean(name, known) or f"remove {name!r}, or correct the name"
     return "unknown key", f"allowed: {', '.join(known)}", fix
 
 
-def _other_word(value: object, allowed: str) -> tuple[str, str, str]:
+def _explain_wrong_choice(value: object, allowed: str) -> tuple[str, str, str]:
     names = [name.strip("'") for name in allowed.replace(" or ", ", ").split(", ")]
-    fix = near(value, names) if isinstance(value, str) else ""
-    return f"got {shown(value)}", f"allowed: {allowed}", fix or f"use {' or '.join(names)}"
+    fix = did_you_mean(value, names) if isinstance(value, str) else ""
+    return f"got {format_value(value)}", f"allowed: {allowed}", fix or f"use {' or '.join(names)}"
 
 
-def _keys(model: type[BaseModel], parents: FieldPath) -> set[str]:
+def _allowed_keys(model: type[BaseModel], parents: FieldPath) -> set[str]:
     """Return the keys that are allowed below `parents`."""
     current: type[BaseModel] = model
     for part in parents:
         field = current.model_fields.get(str(part))
-        candidate = _nested(field.annotation) if field else None
+        candidate = _find_model(field.annotation) if field else None
         current = candidate or current
     return set(current.model_fields)
 
 
-def _nested(annotation: Any) -> type[BaseModel] | None:
+def _find_model(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in cast("tuple[Any, ...]", getattr(annotation, "__args__", ())):  # pyright: ignore[reportUnknownArgumentType]
-        if found := _nested(inner):
+        if found := _find_model(inner):
             return found
     return None
 
@@ -318,30 +330,30 @@ __all__ = [
     "Document",
     "FieldProblem",
     "check_document",
+    "did_you_mean",
     "field_error",
     "fields_error",
     "find_problems",
-    "near",
     "read_document",
 ]
 
 Model = TypeVar("Model", bound=BaseModel)
-_UNREADABLE: dict[type[OSError], str] = {
+_READ_FIXES: dict[type[OSError], str] = {
     FileNotFoundError: "correct the path",
     IsADirectoryError: "use the path of a file in that folder",
 }
 _MAX_BYTES = 1 << 19  # parsing this much ordinary text takes half a second
 _MAX_LINES = 20_000
-_MAX_LINE = 50_000  # characters
+_MAX_LINE_LENGTH = 50_000  # characters
 _MAX_DEPTH = 50
 _TOO_DEEP = "nested too deeply"
 _TOO_DEEP_FIX = "use fewer nested brackets and levels of indentation"
 _MAX_VALUES = 8_000  # 500 tasks, the maximum of a submit file, with 16 values each: half a second
-# Spaces and a comment, up to the end of the line or the next token.
+# Matches spaces and a comment, up to the end of the line or the next token.
 _IGNORED = re.compile(r"[ ]*(?:#[^\0\r\n\x85\u2028\u2029]*)?")
 _IGNORED_IN_FLOW = re.compile(r"[ \t]*(?:#[^\0\r\n\x85\u2028\u2029]*)?")
 # Fixes by the start of ruamel's message.
-_FIXES = {
+_SYNTAX_FIXES = {
     "mapping values are not allowed": "quote text that contains `: `, or correct the indentation",
     "could not find expected ':'": "write `key: value`, with a space after the colon",
     "found character '\\t'": "indent with spaces, because YAML does not allow tabs",
@@ -352,12 +364,12 @@ _FIXES = {
     "but found another document": "remove `---` and the document above or below it",
     "unacceptable character": "remove the control character",
 }
-_FIX = "quote text with special characters in single quotes, and indent with spaces"
+_DEFAULT_FIX = "quote text with special characters in single quotes, and indent with spaces"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: `data` in builtin types, `find_tree` returns the tree with line numbers."""
+    """A parsed file: `data` has builtin types, `find_tree` returns the tree with line numbers."""
 
     path: Path
     data: dict[str, Any]
@@ -377,12 +389,16 @@ def read_document(path: Path, *, code: str) -> Document:
     from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415  most commands read no YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
 
-    text = _text(path, code)
+    text = _read_text(path, code)
     parser = _parser_class()()
     try:
         # Count values first: aliases can repeat too many of them, or nest them too deeply.
-        marks = sum(map(text.count, "*,:[{-?"))
-        if "&" in text or marks > _MAX_VALUES / 2 or text.count("[") + text.count("{") > _MAX_DEPTH:
+        indicators = sum(map(text.count, "*,:[{-?"))
+        if (
+            "&" in text
+            or indicators > _MAX_VALUES / 2
+            or text.count("[") + text.count("{") > _MAX_DEPTH
+        ):
             _check_values(code, path, text)
         tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
     except MarkedYAMLError as err:
@@ -404,8 +420,8 @@ def read_document(path: Path, *, code: str) -> Document:
     if tree is None:
         tree = CommentedMap()
     if not isinstance(tree, CommentedMap):
-        raise _no_mapping(code, path, text, tree)
-    return Document(path, _plain(tree), lambda: tree)
+        raise _not_a_mapping(code, path, text, tree)
+    return Document(path, _to_builtin(tree), lambda: tree)
 
 
 @functools.cache
@@ -418,7 +434,7 @@ def _parser_class() -> Any:
     scanner: Any = RoundTripScanner
 
     class Scanner(scanner):
-        """Skips comments fast: the original takes 20 s for half a million lines."""
+        """Skips comments fast: ruamel's scanner takes 20 s for half a million lines."""
 
         def scan_to_next_token(self) -> None:
             reader = self.reader
@@ -442,7 +458,7 @@ def _parser_class() -> Any:
             self.Scanner = Scanner
 
         def official_plug_ins(self) -> list[str]:
-            """Return none: the search in the file system takes as long as a short file."""
+            """Return no plug-ins: to search for them takes as long as to parse a short file."""
             return []
 
     return Parser
@@ -475,7 +491,7 @@ def fields_error(
     problems: Sequence[FieldProblem],
     *,
     code: str,
-    name_of: Callable[[FieldPath], str] = lambda place: ".".join(map(str, place)),
+    format_field: Callable[[FieldPath], str] = lambda place: ".".join(map(str, place)),
 ) -> RunnerError:
     """Return one error with all problems in the order of their lines.
 
@@ -483,10 +499,10 @@ def fields_error(
         document: the file.
         problems: at least one.
         code: prefix of the error code.
-        name_of: returns the name of a field for the message.
+        format_field: returns the name of a field for the message.
     """
     ordered = sorted(problems, key=lambda problem: document.line(problem.place))
-    lines = [f"{document.line(p.place)}: {name_of(p.place)}: {p.what}" for p in ordered]
+    lines = [f"{document.line(p.place)}: {format_field(p.place)}: {p.what}" for p in ordered]
     if len(ordered) == 1:
         (only,) = ordered
         fix = only.fix or f"correct line {document.line(only.place)} of {document.path.name}"
@@ -527,12 +543,12 @@ def field_error(
 def _syntax_error(
     code: str, path: Path, problem: str, fix: str = "", line: int | None = None
 ) -> RunnerError:
-    known = (text for begin, text in _FIXES.items() if problem.lower().startswith(begin))
+    known = (text for begin, text in _SYNTAX_FIXES.items() if problem.lower().startswith(begin))
     return RunnerError(
         f"{code}-SYNTAX",
         f"{path}:{line}: {problem}" if line else f"{path}: {problem}",
         why="the file is not valid YAML",
-        fix=fix or next(known, _FIX),
+        fix=fix or next(known, _DEFAULT_FIX),
     )
 
 
@@ -550,7 +566,7 @@ def _check_values(code: str, path: Path, text: str) -> None:
     """
     from ruamel.yaml import events  # noqa: PLC0415  see above
 
-    anchors: dict[str, int] = {}  # the values of each; 0 while it is being read
+    anchors: dict[str, int] = {}  # number of values of each anchor; 0 while it is being read
     opened: list[tuple[str | None, int]] = []
     total = 0
     for event in cast("Iterable[Any]", _parser_class()().parse(text)):
@@ -580,8 +596,8 @@ def _check_values(code: str, path: Path, text: str) -> None:
             raise _syntax_error(code, path, f"more than {_MAX_VALUES:,} values", fix, line)
 
 
-def _no_mapping(code: str, path: Path, text: str, tree: object) -> RunnerError:
-    """Return the error for a file that is a list or a text."""
+def _not_a_mapping(code: str, path: Path, text: str, tree: object) -> RunnerError:
+    """Return the error for a file whose top level is a list or a text."""
     node = _parser_class()().compose(text)
     kind, fix = "text", "write `key: value`, with a space after the colon"
     if isinstance(tree, list):
@@ -590,7 +606,7 @@ def _no_mapping(code: str, path: Path, text: str, tree: object) -> RunnerError:
     return _syntax_error(code, path, problem, fix, node.start_mark.line + 1)
 
 
-def _text(path: Path, code: str) -> str:
+def _read_text(path: Path, code: str) -> str:
     try:
         raw = path.read_bytes()
     except OSError as err:
@@ -598,7 +614,7 @@ def _text(path: Path, code: str) -> str:
             f"{code}-READ",
             f"cannot read {path}",
             why=str(err.strerror),
-            fix=_UNREADABLE.get(
+            fix=_READ_FIXES.get(
                 type(err),
                 f"check that {path.name} is a file, and that you have permission to read it",
             ),
@@ -618,18 +634,18 @@ def _text(path: Path, code: str) -> str:
     if len(lines) > _MAX_LINES:
         fix = "remove comments and empty lines, or move large data to other files"
         raise _syntax_error(code, path, f"more than {_MAX_LINES:,} lines", fix, _MAX_LINES + 1)
-    if long := next((n for n, line in enumerate(lines, 1) if len(line) > _MAX_LINE), None):
+    if long := next((n for n, line in enumerate(lines, 1) if len(line) > _MAX_LINE_LENGTH), None):
         fix = "move large values to other files"
-        raise _syntax_error(code, path, f"longer than {_MAX_LINE:,} characters", fix, long)
+        raise _syntax_error(code, path, f"longer than {_MAX_LINE_LENGTH:,} characters", fix, long)
     return text
 
 
-def _plain(value: Any) -> Any:
+def _to_builtin(value: Any) -> Any:
     """Convert ruamel's subclasses of int, float and str to builtin types."""
     if isinstance(value, dict):
-        return {_plain(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
+        return {_to_builtin(k): _to_builtin(v) for k, v in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list):
-        return [_plain(v) for v in cast("list[Any]", value)]
+        return [_to_builtin(v) for v in cast("list[Any]", value)]
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)

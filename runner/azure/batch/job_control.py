@@ -29,7 +29,7 @@ def snapshot_of(job: models.BatchJob) -> JobSnapshot:
         pool=str(job.pool_info.pool_id if job.pool_info else None or ""),
         etag=str(job.etag or ""),
         note=note,
-        others=tuple(item for item in items if item[0] != NOTE),
+        other_metadata=tuple(item for item in items if item[0] != NOTE),
     )
 
 

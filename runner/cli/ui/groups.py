@@ -52,7 +52,7 @@ def show_group(out: Output, view: GroupView) -> None:
 
 def draw_group(out: Output, view: GroupView) -> None:
     """Print the tree."""
-    from runner.core.schedules.submit_file import draw
+    from runner.core.schedules.submit_file import draw_tree
 
     group = view.group
     notes: dict[str, str] = {}
@@ -61,7 +61,7 @@ def draw_group(out: Output, view: GroupView) -> None:
         state = _state(view.rows.get(name))
         reason = f": {with_names(state['reason'])}" if state["reason"] else ""
         notes[name] = f"{state['state']}{reason}  {run_id}"
-    for line in draw(group.after, notes):
+    for line in draw_tree(group.after, notes):
         out.text(line)
     if len(group.runs) > FEW_TASKS:
         out.note(f"{format_count(len(group.runs), 'task')}: {count_states(view)}")

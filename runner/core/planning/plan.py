@@ -1,4 +1,4 @@
-"""The plan of a run, which a pure function makes once everything that it depends on is known."""
+"""The plan of a run, and the pure function that computes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.protocol.paths import slug
 from runner.protocol.run_spec import CodeRef, DataRef, RunOrigin, RunSpec, to_arguments
 
 _QUEUE_ALLOWANCE = timedelta(days=7)  # time that a task may wait for a node before its SAS expires
-_AFTER_ALLOWANCE = timedelta(days=30)  # time for the runs that it waits for
+_AFTER_ALLOWANCE = timedelta(days=30)  # additional time if the task depends on other tasks
 _WALL_CLOCK_MARGIN = timedelta(
     minutes=30
 )  # time for environment, data and export, in addition to the command
@@ -59,11 +59,13 @@ class RunIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a run goes, and what it waits for.
+    """The pool and the job of a run, and the runs that it waits for.
 
-    `after` are the runs that must succeed before it, `depends_on` the tasks of the same job that
-    Batch waits for. The template of a schedule has no job: `job_id` is empty. `job_limit_s` is the
-    time limit of a job with a cost cap.
+    Attributes:
+        job_id: ID of the job; empty for the template of a schedule.
+        after: Runs that must succeed before this one starts.
+        depends_on: Tasks of the same job that Batch waits for.
+        job_limit_s: Time limit of a job with a cost cap.
     """
 
     pool: PoolOutput
@@ -110,7 +112,7 @@ class RunPlan:
 
     def to_spec(self) -> RunSpec:
         """Return the specification of the run."""
-        decided: dict[str, Any] = {
+        planned: dict[str, Any] = {
             "run_id": self.run_id,
             "created": self.created,
             "agent_sha256": self.inputs.agent_sha256,
@@ -128,10 +130,10 @@ class RunPlan:
             "rehearsal": self.rehearsal,
         }
         if self.repeats is not None:
-            return replace(self.repeats, **decided)
+            return replace(self.repeats, **planned)
         return RunSpec(
             **self.recipe.recipe_fields(),
-            **decided,
+            **planned,
             experiment=self.experiment,
             recipe=self.recipe.name,
             description=self.recipe.description,
@@ -146,7 +148,7 @@ class RunPlan:
 
     @property
     def wall_clock(self) -> timedelta | None:
-        """Return Batch's time limit, a safety net: the agent enforces `timeout_s`.
+        """Return the time limit for Batch, which applies if the agent fails to enforce `timeout_s`.
 
         On several nodes, one task may contain two attempts, if an agent was lost and rejoined.
         """
@@ -171,7 +173,7 @@ def _wall_clock(recipe: Recipe, job_limit_s: int | None) -> timedelta | None:
 
 
 def to_work(recipe: Recipe, *, waits: bool) -> Work:
-    """Return nodes and times of the task of a recipe, for `plan_cost`."""
+    """Return the nodes and times of the recipe's task; `waits` is True if it waits for others."""
     limit = _wall_clock(recipe, None)
     return Work(
         recipe.resources.nodes,
@@ -193,10 +195,10 @@ def plan_run(
     placement: Placement,
     warnings: tuple[str, ...] = (),
 ) -> RunPlan:
-    """Return the plan of a run; `warnings` are those of the choice of its pool."""
+    """Return the plan of a run. `warnings` are from the choice of its pool."""
     if request.rehearsal is not None:
         _check_rehearsal(settings.target, placement.pool)
-    expect = _expected(recipe, request, inputs.data)
+    expect = _select_ranges(recipe, request, inputs.data)
     return RunPlan(
         run_id=identity.run_id,
         experiment=experiment_name(recipe, request.experiment),
@@ -219,23 +221,23 @@ def plan_run(
     )
 
 
-def _expected(
+def _select_ranges(
     recipe: Recipe, request: RunRequest, data: DataRef | None
 ) -> tuple[ExpectedRange, ...]:
     """Return the ranges that apply to the run.
 
-    With other parameters or incomplete data, metrics may be outside for good reasons, so such a run
-    gets no ranges that only warn. A range that fails the run is a condition and always applies.
+    With other parameters or incomplete data, metrics may be outside of the ranges for good reasons,
+    so ranges that only warn do not apply. Ranges that fail the run always apply.
     """
     defaults = {param.name: param.default for param in recipe.params if param.default is not None}
-    as_it_stands = dict(request.params) == defaults and not request.script_args
-    if as_it_stands and (data is None or data.notice is None):
+    is_unchanged = dict(request.params) == defaults and not request.script_args
+    if is_unchanged and (data is None or data.notice is None):
         return recipe.expect
     return tuple(each for each in recipe.expect if each.fails)
 
 
 def _check_rehearsal(target: str, pool: PoolOutput) -> None:
-    """Raise RunnerError unless evictions of a pool can be rehearsed.
+    """Raise RunnerError if evictions of the pool cannot be rehearsed.
 
     Batch has no operation that evicts a spot node (REST API 2025-06-01). Removing or rebooting a
     node is not an eviction: it gives no notice and counts as a request of the user.
@@ -258,11 +260,11 @@ def _check_rehearsal(target: str, pool: PoolOutput) -> None:
 
 
 def experiment_name(recipe: Recipe, requested: str | None) -> str:
-    """Return the experiment of a run: the one requested, or the recipe's name."""
+    """Return the name of a run's experiment: `requested`, else the name of the recipe."""
     return slug(requested or recipe.name)
 
 
-_LIKE_A_SECRET = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)$")
+_SECRET_NAME = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)$")
 
 
 def env_warnings(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -271,5 +273,5 @@ def env_warnings(env: Mapping[str, str]) -> tuple[str, ...]:
         f"{name} in env looks like a secret, but run.json and logs show its value; to keep it "
         f"secret, write `secrets: {{{name}: {{env: {name}}}}}`"
         for name, value in env.items()
-        if value and _LIKE_A_SECRET.search(name)
+        if value and _SECRET_NAME.search(name)
     )

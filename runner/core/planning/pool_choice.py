@@ -13,7 +13,7 @@ from runner.protocol.run_spec import NO_RESOURCES, Resources
 
 
 def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> StackOutputs:
-    """Return the stack with only the pools that can run `image` (None: no container).
+    """Return the stack with only the pools that can run `image`; None is a run without container.
 
     Raises:
         RunnerError: no pool can, or the pool `wanted` cannot.
@@ -32,7 +32,7 @@ def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> S
 def pools_for_all(
     images: Mapping[str, str | None], wanted: str | None, outputs: StackOutputs
 ) -> StackOutputs:
-    """Return the stack with only the pools that can run all tasks; `images` are by task.
+    """Return the stack with only the pools that can run all tasks; `images` has each task's image.
 
     Raises:
         RunnerError: no pool can, or the pool `wanted` cannot.
@@ -94,7 +94,7 @@ _FALLBACK = "spot-then-dedicated"
 
 @dataclass(frozen=True, slots=True)
 class PoolChoice:
-    """A pool, with a warning if it was named but does not have the resources of the recipe."""
+    """A pool, with a warning if the user named it and it lacks resources of the recipe."""
 
     pool: PoolOutput
     warnings: tuple[str, ...] = ()
@@ -103,13 +103,17 @@ class PoolChoice:
 def choose_pool(
     wanted: str | None,
     outputs: StackOutputs,
-    asked: Resources = NO_RESOURCES,
-    insisted: Resources = NO_RESOURCES,
+    requested: Resources = NO_RESOURCES,
+    required: Resources = NO_RESOURCES,
 ) -> PoolChoice:
     """Return the pool `wanted`, else the first that fits, preferring fewer GPUs.
 
-    A named pool is used even if it lacks resources of the recipe (`asked`), so that a recipe for a
-    GPU runs on the local pool. It must have the resources of the command line (`insisted`).
+    Args:
+        wanted: name of a pool, or None.
+        outputs: the stack.
+        requested: the resources of the recipe. A named pool is used even if it lacks some of them,
+            so that a recipe for a GPU runs on the local pool.
+        required: the resources of the command line, which a named pool must have.
     """
     if not outputs.pools:
         raise RunnerError(
@@ -119,32 +123,34 @@ def choose_pool(
             exit_code=ExitCode.PREFLIGHT,
         )
     if wanted is not None:
-        return _named(_by_name(wanted, outputs), asked, insisted)
-    fitting = [pool for pool in outputs.pools if not lacks(pool, asked)]
+        return _check_named_pool(_find_pool(wanted, outputs), requested, required)
+    fitting = [pool for pool in outputs.pools if not missing_resources(pool, requested)]
     if not fitting:
-        raise _none_fits(outputs.pools, asked)
-    if asked.gpus is not None:
+        raise _no_pool_fits(outputs.pools, requested)
+    if requested.gpus is not None:
         fitting.sort(key=lambda pool: pool.gpus)  # stable: the stack's order among equals
     return PoolChoice(fitting[0])
 
 
-def lacks(pool: PoolOutput, asked: Resources) -> str:
+def missing_resources(pool: PoolOutput, requested: Resources) -> str:
     """Return the resources that a pool lacks, as text; empty if it fits."""
     missing: list[str] = []
-    if asked.gpus is not None and pool.gpus < asked.gpus:
+    if requested.gpus is not None and pool.gpus < requested.gpus:
         plural = "" if pool.gpus == 1 else "s"
-        missing.append(f"{pool.gpus or 'no'} GPU{plural} ({asked.gpus} needed)")
-    if asked.memory_bytes is not None:
-        missing += _memory(pool, asked.memory_bytes)
-    if asked.vm_sizes and pool.vm_size.lower() not in {size.lower() for size in asked.vm_sizes}:
+        missing.append(f"{pool.gpus or 'no'} GPU{plural} ({requested.gpus} needed)")
+    if requested.memory_bytes is not None:
+        missing += _missing_memory(pool, requested.memory_bytes)
+    if requested.vm_sizes and pool.vm_size.lower() not in {
+        size.lower() for size in requested.vm_sizes
+    }:
         missing.append(f"VM size {pool.vm_size}")
-    if asked.capacity is not None:
-        missing += _capacity(pool, asked.capacity)
-    missing += _nodes(pool, asked.nodes)
+    if requested.capacity is not None:
+        missing += _wrong_capacity(pool, requested.capacity)
+    missing += _missing_nodes(pool, requested.nodes)
     return ", ".join(missing)
 
 
-def _memory(pool: PoolOutput, wanted_bytes: int) -> list[str]:
+def _missing_memory(pool: PoolOutput, wanted_bytes: int) -> list[str]:
     machine = find_machine(pool.vm_size)
     if machine is None:  # this machine or an unknown size: only the node knows its memory
         return []
@@ -153,16 +159,16 @@ def _memory(pool: PoolOutput, wanted_bytes: int) -> list[str]:
     return [f"{machine.memory_gib:g} GiB of memory ({wanted_bytes / _GIB:.3g} needed)"]
 
 
-def _capacity(pool: PoolOutput, wanted: str) -> list[str]:
+def _wrong_capacity(pool: PoolOutput, wanted: str) -> list[str]:
     has = pool.capacity or ("spot" if pool.spot else "dedicated")
     if has == wanted:
         return []
-    # A pool with a fallback is neither spot nor dedicated: it may use both.
+    # A pool with a fallback is neither spot nor dedicated, because it may use both.
     return [f"{has} nodes"]
 
 
-def _nodes(pool: PoolOutput, wanted: int) -> list[str]:
-    """Return the missing nodes: a task for more nodes than a pool can have would wait forever."""
+def _missing_nodes(pool: PoolOutput, wanted: int) -> list[str]:
+    """Return the missing nodes. A task for more nodes than a pool can have would wait forever."""
     if wanted == 1 or pool.task_nodes is None or pool.task_nodes >= wanted:
         return []
     if pool.task_nodes > 1:
@@ -174,7 +180,7 @@ def _nodes(pool: PoolOutput, wanted: int) -> list[str]:
 
 def check_nodes(pool: PoolOutput, wanted: int) -> None:
     """Raise RunnerError if a pool, named or not, cannot run a task on so many nodes."""
-    if missing := _nodes(pool, wanted):
+    if missing := _missing_nodes(pool, wanted):
         raise RunnerError(
             "R-POOL-NODES",
             f"pool {pool.id!r} cannot run a task on {wanted} nodes",
@@ -191,21 +197,21 @@ def _nodes_fix(wanted: int) -> str:
     )
 
 
-def _named(pool: PoolOutput, asked: Resources, insisted: Resources) -> PoolChoice:
-    check_nodes(pool, max(asked.nodes, insisted.nodes))
-    if missing := lacks(pool, insisted):
+def _check_named_pool(pool: PoolOutput, requested: Resources, required: Resources) -> PoolChoice:
+    check_nodes(pool, max(requested.nodes, required.nodes))
+    if missing := missing_resources(pool, required):
         raise RunnerError(
             "R-POOL-FIT",
             f"pool {pool.id!r} does not have the requested resources",
             why=f"it has {missing}",
             fix="remove --pool, or the option that the pool does not satisfy",
         )
-    missing = lacks(pool, asked)
+    missing = missing_resources(pool, requested)
     warning = f"pool {pool.id} does not satisfy `resources`: it has {missing}"
     return PoolChoice(pool, (warning,) if missing else ())
 
 
-def _by_name(wanted: str, outputs: StackOutputs) -> PoolOutput:
+def _find_pool(wanted: str, outputs: StackOutputs) -> PoolOutput:
     by_id = {pool.id.lower(): pool for pool in outputs.pools}
     if wanted.lower() in by_id:
         return by_id[wanted.lower()]
@@ -218,50 +224,58 @@ def _by_name(wanted: str, outputs: StackOutputs) -> PoolOutput:
     )
 
 
-def _none_fits(
-    pools: Sequence[PoolOutput], asked: Resources, whose: str = "the run"
+def _no_pool_fits(
+    pools: Sequence[PoolOutput], requested: Resources, whose: str = "the run"
 ) -> RunnerError:
-    reasons = "; ".join(f"{pool.id} has {lacks(pool, asked)}" for pool in pools)
+    reasons = "; ".join(f"{pool.id} has {missing_resources(pool, requested)}" for pool in pools)
     return RunnerError(
         "R-POOL-FIT",
         f"no pool of this stack satisfies the resources of {whose}",
         why=reasons,
-        fix=_fix_for(pools, asked),
+        fix=_suggest_fix(pools, requested),
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
-def _fix_for(pools: Sequence[PoolOutput], asked: Resources) -> str:
-    if asked.capacity == _FALLBACK:
+def _suggest_fix(pools: Sequence[PoolOutput], requested: Resources) -> str:
+    if requested.capacity == _FALLBACK:
         return (
             "set `scenario: spot_first_with_dedicated_fallback` and `max_dedicated: 1` for a pool, "
             f"or use --pool {pools[0].id}"
         )
-    if all(_nodes(pool, asked.nodes) for pool in pools):
-        return _nodes_fix(asked.nodes)
+    if all(_missing_nodes(pool, requested.nodes) for pool in pools):
+        return _nodes_fix(requested.nodes)
     return f"--pool {pools[0].id} to use that pool anyway, or add a pool to the stack"
 
 
 def choose_common_pool(
     wanted: str | None,
     outputs: StackOutputs,
-    asked: Mapping[str, Resources],
+    requested: Mapping[str, Resources],
     trials: Collection[str] = (),
 ) -> PoolOutput:
     """Return the pool for tasks of one Batch job: the pool `wanted`, else one that fits all.
 
-    The tasks among `trials` are of a sweep, and ask for the same.
+    Args:
+        wanted: name of a pool, or None.
+        outputs: the stack.
+        requested: the resources of each task.
+        trials: the tasks that are trials of a sweep, all with the same resources.
     """
     if wanted is not None or not outputs.pools:
         pool = choose_pool(wanted, outputs).pool
-        check_nodes(pool, max((one.nodes for one in asked.values()), default=1))
+        check_nodes(pool, max((one.nodes for one in requested.values()), default=1))
         return pool
-    misfits = {pool.id: _first_misfit(pool, asked) for pool in outputs.pools}
+    misfits = {pool.id: _explain_misfit(pool, requested) for pool in outputs.pools}
     fitting = [pool for pool in outputs.pools if not misfits[pool.id]]
     if not fitting:
         if trial := next(iter(trials), None):
-            raise _none_fits(outputs.pools, asked[trial], "each trial")
-        alone = (one for one in asked.values() if all(lacks(each, one) for each in outputs.pools))
+            raise _no_pool_fits(outputs.pools, requested[trial], "each trial")
+        alone = (
+            one
+            for one in requested.values()
+            if all(missing_resources(each, one) for each in outputs.pools)
+        )
         unfit = next(alone, None)
         raise RunnerError(
             "R-POOL-FIT",
@@ -270,14 +284,14 @@ def choose_common_pool(
             + "; ".join(f"{pool} {misfit}" for pool, misfit in misfits.items()),
             fix=f"--pool {outputs.pools[0].id}, or submit the tasks in separate files"
             if unfit is None
-            else _fix_for(outputs.pools, unfit),
+            else _suggest_fix(outputs.pools, unfit),
             exit_code=ExitCode.PREFLIGHT,
         )
-    if any(one.gpus is not None for one in asked.values()):
+    if any(one.gpus is not None for one in requested.values()):
         fitting.sort(key=lambda pool: pool.gpus)
     return fitting[0]
 
 
-def _first_misfit(pool: PoolOutput, asked: Mapping[str, Resources]) -> str:
-    lacking = ((name, lacks(pool, one)) for name, one in asked.items())
+def _explain_misfit(pool: PoolOutput, requested: Mapping[str, Resources]) -> str:
+    lacking = ((name, missing_resources(pool, one)) for name, one in requested.items())
     return next((f"has {missing} for {name}" for name, missing in lacking if missing), "")

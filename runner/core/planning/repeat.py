@@ -1,4 +1,4 @@
-"""Plan a run again from its `run.json`, without its recipe folder and its machine."""
+"""Plan a run again from its `run.json`, without the folder of its recipe."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import Placement, RunIdentity, RunInputs, RunPlan
 from runner.core.planning.pool_choice import check_nodes
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Param, ParamValue, Recipe, notebook_of
+from runner.core.recipe.recipe import Param, ParamValue, Recipe, find_notebook
 from runner.core.recipe.secrets import recorded_secrets
-from runner.core.schedules.submit_file import in_order
+from runner.core.schedules.submit_file import order_tasks
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import CyclicError, Edges
 from runner.protocol.run_spec import ResumeFrom, RunSpec, replace_arguments
@@ -25,7 +25,7 @@ RepeatKind = Literal["retry", "resume", "reproduce"]
 class Repetition:
     """How to repeat a run: kind, changed parameters, and the checkpoint to resume from.
 
-    `after` has the runs to wait for, by the runs that the repeated run waited for.
+    `after` maps the runs that the repeated run waited for to the runs that take their place.
     """
 
     kind: RepeatKind
@@ -45,7 +45,7 @@ class Repetition:
 
 def plan_again(
     record: RunSpec,
-    asked: Repetition,
+    repetition: Repetition,
     outputs: StackOutputs,
     *,
     identity: RunIdentity,
@@ -60,8 +60,8 @@ def plan_again(
         ValueError: the run recorded no code or no command.
     """
     record.check_executable()
-    params = change_params(record, asked.overrides)
-    again = _changed(record, asked)
+    params = change_params(record, repetition.overrides)
+    again = _apply_changes(record, repetition)
     recipe = Recipe(
         **again.recipe_fields(),
         name=record.recipe,
@@ -78,7 +78,7 @@ def plan_again(
         account=outputs.batch_account,
         pool=placement.pool,
         job_id=placement.job_id,
-        command=_command(record.command, record.params, params),
+        command=_replace_params(record.command, record.params, params),
         params=params,
         recipe=replace(recipe, secrets=recorded_secrets(record)),
         inputs=RunInputs(
@@ -100,7 +100,7 @@ def plan_again(
 def change_params(record: RunSpec, overrides: Iterable[str]) -> dict[str, ParamValue]:
     """Return the parameters with overrides, converted to the type of the recorded value."""
     declared = tuple(Param.of_value(name, value) for name, value in record.params.items())
-    return resolve_params(declared, overrides, notebook_of(record.command))
+    return resolve_params(declared, overrides, find_notebook(record.command))
 
 
 def choose_same_pool(
@@ -134,10 +134,10 @@ def choose_same_pool(
     )
 
 
-def order_again(after: Edges) -> tuple[str, ...]:
-    """Return the runs after those they wait for. Raise RunnerError for a cycle."""
+def order_runs(after: Edges) -> tuple[str, ...]:
+    """Return the runs, each after the runs that it waits for. Raise RunnerError for a cycle."""
     try:
-        return in_order(after)
+        return order_tasks(after)
     except CyclicError as err:
         raise RunnerError(
             "R-RETRY-CYCLE",
@@ -148,33 +148,33 @@ def order_again(after: Edges) -> tuple[str, ...]:
         ) from err
 
 
-def _changed(record: RunSpec, asked: Repetition) -> RunSpec:
+def _apply_changes(record: RunSpec, repetition: Repetition) -> RunSpec:
     """Return the run with the requested changes; everything else stays as recorded."""
-    after, model = asked.after, record.model
+    after, model = repetition.after, record.model
     changes: dict[str, Any] = {
-        "after": asked.awaited if record.after else (),
+        "after": repetition.awaited if record.after else (),
         "inputs": {
             name: {**one, "run_id": after[one["run_id"]]}
             if one.get("kind") == "run" and one.get("run_id") in after
             else one
             for name, one in record.inputs.items()
         },
-        "resources": replace(record.resources, nodes=asked.nodes or record.nodes),
+        "resources": replace(record.resources, nodes=repetition.nodes or record.nodes),
     }
-    if asked.kind != "reproduce":  # a reproduction starts from the same checkpoint
-        changes["resume_from"] = asked.resume_from
+    if repetition.kind != "reproduce":  # a reproduction starts from the same checkpoint
+        changes["resume_from"] = repetition.resume_from
     elif model is not None:
         # A new version would move @latest and the aliases back to an old run.
         changes["model"] = replace(model, register=False)
-    if asked.constraints is not None:
-        changes["constraints"] = asked.constraints
+    if repetition.constraints is not None:
+        changes["constraints"] = repetition.constraints
     return replace(record, **changes)
 
 
-def _command(
+def _replace_params(
     command: Sequence[str], old: Mapping[str, ParamValue], new: Mapping[str, ParamValue]
 ) -> tuple[str, ...]:
-    """Return the command with the parameters' arguments replaced, at any position."""
+    """Return the command with the arguments of the parameters replaced, at any position."""
     changed = replace_arguments(command, old, new)
     if changed is not None:
         return changed

@@ -18,7 +18,7 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One difference, as text for users."""
+    """One difference, as text for users: its subject, the old and the new value."""
 
     what: str
     was: str
@@ -26,7 +26,7 @@ class Drift:
 
 
 # Keys of `attempts/<n>/environment.json`, with the names that users see.
-_MACHINE = (
+_ENVIRONMENT_KEYS = (
     ("python", "Python"),
     ("platform", "platform"),
     ("libc", "C library"),
@@ -35,54 +35,62 @@ _MACHINE = (
     ("gpus", "GPUs"),
     ("driver", "GPU driver"),
 )
-# Mappings that are compared entry by entry, with the name of an entry.
-_NAMED = (("params", "parameter"), ("env", "variable"), ("inputs", "input"))
+# Fields that are compared entry by entry, with the name that users see for an entry.
+_MAPPINGS = (("params", "parameter"), ("env", "variable"), ("inputs", "input"))
 
 
 def plan_drift(record: RunSpec, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
     """Return the differences that are known before a run is repeated on the pool."""
     drift: list[Drift] = []
-    _add(drift, "node agent", _text(record.agent_sha256)[:12], agent_sha256[:12])
-    _add(drift, "VM size", _text(record.vm_size), pool.vm_size)
+    _add_difference(drift, "node agent", _text(record.agent_sha256)[:12], agent_sha256[:12])
+    _add_difference(drift, "VM size", _text(record.vm_size), pool.vm_size)
     return drift
 
 
 def spec_drift(original: RunSpec, repeated: RunSpec) -> list[Drift]:
     """Return the differences between the specifications of two runs."""
     drift: list[Drift] = []
-    _add(drift, "code", original.code.sha256[:12], repeated.code.sha256[:12])
-    _add(drift, "node agent", original.agent_sha256[:12], repeated.agent_sha256[:12])
-    _add(drift, "command", _words(original), _words(repeated))
-    for part, shown in _NAMED:
+    _add_difference(drift, "code", original.code.sha256[:12], repeated.code.sha256[:12])
+    _add_difference(drift, "node agent", original.agent_sha256[:12], repeated.agent_sha256[:12])
+    _add_difference(drift, "command", _command_text(original), _command_text(repeated))
+    for part, shown in _MAPPINGS:
         was, now = getattr(original, part), getattr(repeated, part)
         for name in dict.fromkeys((*was, *now)):
-            _add(drift, f"{shown} {name}", *(_one(part, each.get(name)) for each in (was, now)))
-    _add(drift, "data", *(_text(run.data and run.data.prefix) for run in (original, repeated)))
-    _add(drift, "image", _text(original.image), _text(repeated.image))
-    _add(drift, "VM size", _text(original.vm_size), _text(repeated.vm_size))
+            _add_difference(
+                drift,
+                f"{shown} {name}",
+                *(_entry_text(part, each.get(name)) for each in (was, now)),
+            )
+    _add_difference(
+        drift, "data", *(_text(run.data and run.data.prefix) for run in (original, repeated))
+    )
+    _add_difference(drift, "image", _text(original.image), _text(repeated.image))
+    _add_difference(drift, "VM size", _text(original.vm_size), _text(repeated.vm_size))
     return drift
 
 
 def environment_drift(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Drift]:
     """Return the differences between the known environments of two attempts."""
     drift: list[Drift] = []
-    for name, shown in _MACHINE:
+    for name, shown in _ENVIRONMENT_KEYS:
         if name in was and name in now:
-            _add(drift, shown, _text(was[name]), _text(now[name]))
+            _add_difference(drift, shown, _text(was[name]), _text(now[name]))
     before: Mapping[str, str] = was.get("packages") or {}
     after: Mapping[str, str] = now.get("packages") or {}
     if "packages" in was and "packages" in now:
         for name in sorted({*before, *after}):
-            _add(drift, f"package {name}", before.get(name, "none"), after.get(name, "none"))
+            _add_difference(
+                drift, f"package {name}", before.get(name, "none"), after.get(name, "none")
+            )
     return drift
 
 
-def _add(drift: list[Drift], what: str, was: str, now: str) -> None:
+def _add_difference(drift: list[Drift], what: str, was: str, now: str) -> None:
     if was != now:
         drift.append(Drift(what, was, now))
 
 
-def _words(run: RunSpec) -> str:
+def _command_text(run: RunSpec) -> str:
     """Return the command without the parameters, which are compared one by one."""
     words, given = list(run.command), to_arguments(run.params)
     for n in range(len(words) - len(given) + 1):
@@ -92,7 +100,7 @@ def _words(run: RunSpec) -> str:
     return shlex.join(words) or "none"
 
 
-def _one(part: str, value: Any) -> str:
+def _entry_text(part: str, value: Any) -> str:
     if part != "inputs" or not isinstance(value, dict):
         return "none" if value is None else json.dumps(value, sort_keys=True)
     document = cast("dict[str, Any]", value)
@@ -117,18 +125,18 @@ def _text(value: object) -> str:
 
 
 # Volatile parts of a `.keras` archive (Keras 3, saving/saving_lib.py, serialization_lib.py).
-_KERAS_TEXTS = ("metadata.json", "config.json")
+_KERAS_JSON_FILES = ("metadata.json", "config.json")
 _KERAS_DATE = "date_saved"
 _KERAS_ADDRESS = "shared_object_id"  # id(object)
-_SHOWN = 4
+_MAX_NAMES = 4
 
 
 def content_difference(one: Path, other: Path) -> str | None:
-    """Return what differs between two files in a few words, or None if contents are equal."""
+    """Return the difference between two files in a few words, or None if contents are equal."""
     if zipfile.is_zipfile(one) and zipfile.is_zipfile(other):
-        return _difference(_members(one), _members(other), "members")
+        return _difference(_hash_members(one), _hash_members(other), "members")
     if one.suffix == ".json" and other.suffix == ".json":
-        before, after = _values(one), _values(other)
+        before, after = _load_values(one), _load_values(other)
         if before is not None and after is not None:
             return _difference(before, after, "keys")
     return "bytes"
@@ -138,35 +146,35 @@ def _difference(one: dict[str, str], other: dict[str, str], what: str) -> str | 
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     if not names:
         return None
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{what} {', '.join(names[:_SHOWN])}{more}"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{what} {', '.join(names[:_MAX_NAMES])}{more}"
 
 
-def _members(path: Path) -> dict[str, str]:
+def _hash_members(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
-                found[name] = _member(archive, name, keras=path.suffix == ".keras")
+                found[name] = _content_hash(archive, name, keras=path.suffix == ".keras")
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as err:
         found["?"] = f"{path}: {err}"  # an unreadable file is not equal to any other
     return found
 
 
-def _member(archive: zipfile.ZipFile, name: str, *, keras: bool) -> str:
-    if keras and name in _KERAS_TEXTS:
+def _content_hash(archive: zipfile.ZipFile, name: str, *, keras: bool) -> str:
+    if keras and name in _KERAS_JSON_FILES:
         try:
-            return json.dumps(_timeless(json.loads(archive.read(name)), {}))
+            return json.dumps(_without_volatile_parts(json.loads(archive.read(name)), {}))
         except (ValueError, RecursionError):
             pass
     with archive.open(name) as source:
         return hashlib.file_digest(source, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
 
 
-def _timeless(value: Any, addresses: dict[Any, int]) -> Any:
-    """Return the JSON of Keras without its date, and with object IDs numbered in order."""
+def _without_volatile_parts(value: Any, addresses: dict[Any, int]) -> Any:
+    """Return the JSON of Keras without its date, and with object IDs replaced by numbers."""
     if isinstance(value, list):
-        return [_timeless(item, addresses) for item in cast("list[Any]", value)]
+        return [_without_volatile_parts(item, addresses) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
     found: dict[str, Any] = {}
@@ -174,11 +182,11 @@ def _timeless(value: Any, addresses: dict[Any, int]) -> Any:
         if name == _KERAS_ADDRESS:
             found[name] = addresses.setdefault(repr(item), len(addresses))
         elif name != _KERAS_DATE:
-            found[name] = _timeless(item, addresses)
+            found[name] = _without_volatile_parts(item, addresses)
     return found
 
 
-def _values(path: Path) -> dict[str, str] | None:
+def _load_values(path: Path) -> dict[str, str] | None:
     try:
         raw: Any = json.loads(path.read_text(encoding="utf-8"))
         return {str(name): repr(value) for name, value in raw.items()}

@@ -1,10 +1,11 @@
 """Compare the ledger with Azure's bill: the rows of a cost export, by pool and day.
 
-Exports are CSV files whose columns depend on the agreement, by "Understand cost details fields":
+Exports are CSV files. Their columns depend on the billing agreement ("Understand cost details
+fields", read 2026-11-24):
 https://learn.microsoft.com/azure/cost-management-billing/automate/understand-usage-details-fields
-(read 2026-11-24). The columns of FOCUS were not checked with a real file. A row belongs to a pool
-if its tag `pool` or its resource ID says so, else to the account as a whole: our choice, as no page
-was found that says how Azure names the pools in an export.
+The columns of FOCUS were not checked with a real file. A row belongs to the pool that its tag
+`pool` or its resource ID names, else to the account as a whole. This is our choice, because we
+found no page about the names of pools in an export.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, cast
 
-from runner.core.pricing.ledger import MICRO, NodeLife
+from runner.core.pricing.cost import MICROS_PER_USD
+from runner.core.pricing.ledger import NodeLife
 from runner.protocol.errors import RunnerError
 
 POOL_TAG = "pool"  # tag of the pools of a stack
 _DAY_MS = 86_400_000
 _MAX_BYTES = 2 * 1024**3
-# For each field, the first of these columns that a file has; names without case, space and `_`.
+# The columns that may contain a field; the first that a file has is used. Names are in lower case,
+# without spaces and underscores.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "day": ("date", "usagedate", "usagedatetime", "chargeperiodstart"),
     "resource": ("resourceid", "instanceid"),
@@ -39,12 +42,12 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "unit": ("unitofmeasure", "consumedunit", "pricingunit"),
     "tags": ("tags",),
 }
-_NEEDED = ("day", "resource", "category")
-_ACCOUNT = re.compile(
+_REQUIRED = ("day", "resource", "category")
+_RESOURCE_ID = re.compile(
     r"/microsoft\.batch/batchaccounts/([^/]+)(?:/(?:batch)?pools?/([^/]+))?", re.I
 )
 _HOURS = re.compile(r"\s*(\d*)\s*hours?\s*", re.I)
-_FORMATS = ("%Y-%m-%d", "%m/%d/%Y", "%Y%m%d")
+_DATE_FORMATS = ("%Y-%m-%d", "%m/%d/%Y", "%Y%m%d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class BilledRow:
 class Bill:
     """The billed and the recorded costs of nodes on one day.
 
-    `pool` is empty for rows that name no pool; these count for all pools without rows.
+    `pool` is empty for rows that name no pool. These rows also cover the pools without own rows.
     """
 
     day: date
@@ -83,9 +86,9 @@ class Bill:
 
     def add(self, other: Bill) -> None:
         """Add the amounts of `other`. A sum with an unknown amount is unknown."""
-        self.billed_micro = _plus(self.billed_micro, other.billed_micro)
-        self.other_micro = _plus(self.other_micro, other.other_micro)
-        self.recorded_micro = _plus(self.recorded_micro, other.recorded_micro)
+        self.billed_micro = _add_amounts(self.billed_micro, other.billed_micro)
+        self.other_micro = _add_amounts(self.other_micro, other.other_micro)
+        self.recorded_micro = _add_amounts(self.recorded_micro, other.recorded_micro)
         hours = (self.billed_hours, other.billed_hours)
         self.billed_hours = None if None in hours else sum(filter(None, hours), Decimal(0))
         self.recorded_ms += other.recorded_ms
@@ -100,7 +103,14 @@ class Bill:
 
 @dataclass(frozen=True, slots=True)
 class CostExport:
-    """The rows of a file about one Batch account, `since` to `until`, and the number of others."""
+    """The rows of a file about one Batch account.
+
+    Attributes:
+        since: First day in the file.
+        until: Last day in the file.
+        others: Number of rows about other resources.
+        currencies: Currencies other than US dollars.
+    """
 
     rows: Sequence[BilledRow]
     since: date
@@ -130,12 +140,12 @@ def parse_export(text: str, path: Path, account: str) -> CostExport:
     """Return the rows about `account`. Raise R-COST-EXPORT, which names `path` and the line."""
     lines = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
-        names = {_plain(name): name for name in lines.fieldnames or ()}
+        names = {_normalize_column(name): name for name in lines.fieldnames or ()}
         columns = {
             key: next((names[each] for each in known if each in names), "")
             for key, known in _COLUMNS.items()
         }
-        missing = [_COLUMNS[key][0] for key in _NEEDED if not columns[key]]
+        missing = [_COLUMNS[key][0] for key in _REQUIRED if not columns[key]]
         if not (columns["usd"] or columns["cost"]):
             missing.append(_COLUMNS["cost"][0])
         if missing:
@@ -145,13 +155,13 @@ def parse_export(text: str, path: Path, account: str) -> CostExport:
         others = 0
         for line in lines:
             try:
-                day = _day(line[columns["day"]] or "")
+                day = _parse_day(line[columns["day"]] or "")
                 days.append(day)
-                found = _ACCOUNT.search(line[columns["resource"]] or "")
+                found = _RESOURCE_ID.search(line[columns["resource"]] or "")
                 if found is None or found[1].lower() != account.lower():
                     others += 1
                     continue
-                rows.append(_row(line, columns, day, found[2] or ""))
+                rows.append(_parse_row(line, columns, day, found[2] or ""))
             except (ValueError, TypeError, InvalidOperation) as err:
                 why = str(err) if isinstance(err, ValueError) else "a field is not a number"
                 raise _invalid(path, f"line {lines.line_num}: {why}") from err
@@ -185,43 +195,48 @@ def reconcile(
     for life in lives:
         key = life.pool.lower()
         key = key if key in named or not has_unnamed else ""
-        for day, ms, micro in _by_day(life):
+        for day, ms, micro in _split_by_day(life):
             if export.since <= day <= export.until:
                 add(Bill(day, key, recorded_micro=micro, recorded_ms=ms))
     chosen = (bill for bill in bills.values() if pool is None or bill.pool == pool.lower())
     return tuple(sorted(chosen, key=lambda bill: (bill.day, bill.pool)))
 
 
-def _by_day(life: NodeLife) -> Iterator[tuple[date, int, int | None]]:
-    """Yield time and price of a node per day in UTC; the prices sum to the price of its life."""
+def _split_by_day(life: NodeLife) -> Iterator[tuple[date, int, int | None]]:
+    """Yield each day in UTC with the time and the price of a node on it.
+
+    The prices of all days sum to the price of the node's life.
+    """
     begin, before = life.started_ms, 0
     while begin < life.ended_ms:
         number = begin // _DAY_MS
         end = min((number + 1) * _DAY_MS, life.ended_ms)
-        until = None if (price := life.micro_until(end)) is None else price
+        until = life.micro_until(end)
         micro = None if until is None else until - before
         yield date(1970, 1, 1) + timedelta(days=number), end - begin, micro
         begin, before = end, until or 0
 
 
-def _row(line: Mapping[str, str], columns: Mapping[str, str], day: date, pool: str) -> BilledRow:
+def _parse_row(
+    line: Mapping[str, str], columns: Mapping[str, str], day: date, pool: str
+) -> BilledRow:
     def value(key: str) -> str:
         return (line.get(columns[key]) or "").strip() if columns[key] else ""
 
     currency = "USD" if columns["usd"] else value("currency").upper()
     amount = value("usd") if columns["usd"] else value("cost")
-    micro = round(_number(amount) * MICRO) if currency == "USD" else None
+    micro = round(_parse_number(amount) * MICROS_PER_USD) if currency == "USD" else None
     is_compute = value("category").lower() in ("virtual machines", "microsoft.compute")
     hours = None
     if is_compute and (unit := _HOURS.fullmatch(value("unit"))):
-        hours = _number(value("quantity")) * int(unit[1] or 1)
-    tag = _tags(value("tags")).get(POOL_TAG)
+        hours = _parse_number(value("quantity")) * int(unit[1] or 1)
+    tag = _parse_tags(value("tags")).get(POOL_TAG)
     named = tag if isinstance(tag, str) and tag else pool
     return BilledRow(day, named.lower(), micro, is_compute, hours, currency or "unknown")
 
 
-def _tags(text: str) -> Mapping[str, Any]:
-    """Return the tags of a row: JSON, in older exports without braces."""
+def _parse_tags(text: str) -> Mapping[str, Any]:
+    """Return the tags of a row, which are JSON; older exports omit the braces."""
     for each in (text, f"{{{text}}}"):
         try:
             found: Any = json.loads(each)
@@ -232,16 +247,16 @@ def _tags(text: str) -> Mapping[str, Any]:
     return {}
 
 
-def _number(text: str) -> Decimal:
+def _parse_number(text: str) -> Decimal:
     number = Decimal(text)
     if not number.is_finite():
         raise ValueError(f"invalid amount {text}")
     return number
 
 
-def _day(text: str) -> date:
+def _parse_day(text: str) -> date:
     first = text.strip()[:10]
-    for form in _FORMATS:
+    for form in _DATE_FORMATS:
         try:
             return datetime.strptime(first, form).replace(tzinfo=UTC).date()
         except ValueError:
@@ -249,11 +264,11 @@ def _day(text: str) -> date:
     raise ValueError(f"invalid date {text!r}")
 
 
-def _plain(name: str) -> str:
+def _normalize_column(name: str) -> str:
     return re.sub(r"[\s_]", "", name).lower()
 
 
-def _plus(one: int | None, other: int | None) -> int | None:
+def _add_amounts(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 

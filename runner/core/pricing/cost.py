@@ -1,6 +1,6 @@
 """The costs of a submission: expected costs, worst case, and the limits that enforce a cap.
 
-Money is in micro-dollars: integers, rounded up for costs and down for the time that a cap pays for.
+Amounts are whole micro-dollars. Costs are rounded up; the time that a cap pays for is rounded down.
 docs/decisions/0019-a-cap-is-a-job-limit.md explains the bound and its exceptions.
 """
 
@@ -18,21 +18,26 @@ from runner.core.pricing.prices import Price, PriceTable
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
-MICROS = 1_000_000  # micro-dollars in a dollar
-BOOT_S = 600  # boot and start task of a node, our estimate; in a bound, boots are part of the job
+MICROS_PER_USD = 1_000_000
+BOOT_S = 600  # our estimate for boot and start task of a node; the time limit of a job includes it
 LIMIT_DELAY_S = 300  # maximum delay of the service in ending a job, our choice
 SHORTEST_JOB_S = BOOT_S + 300
 _EXPORT_S = 300  # time for the outputs after the time limit of the script
-_LONGEST_JOB_S = 180 * 86400  # Batch ends tasks after 180 days
-_OLD_DAYS = 90
+_MAX_JOB_S = 180 * 86400  # Batch ends tasks after 180 days
+_MAX_PRICE_AGE_DAYS = 90
 _MAX_USD = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One task: nodes at once, attempts after failures, seconds of one attempt.
+    """The nodes and times of one task.
 
-    `limit_s` and `expected_s` are None if unknown. A task with `waits` starts after others.
+    Attributes:
+        nodes: Number of nodes that the task uses at once.
+        attempts: Maximum number of attempts, without evictions.
+        limit_s: Time limit of one attempt; None if unlimited.
+        expected_s: Expected time of one attempt; None if unknown.
+        waits: True if the task waits for other tasks.
     """
 
     nodes: int = 1
@@ -44,7 +49,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class KindCost:
-    """The costs on spot or on dedicated nodes; None is unknown or unlimited."""
+    """The costs on spot or on dedicated nodes; None if unknown or unlimited."""
 
     price: Price | None
     expected_micros: int | None
@@ -124,10 +129,10 @@ def to_micros(amount: object, name: str = "max-cost") -> int:
     """
     text = str(amount).strip().removeprefix("$").removesuffix("USD").strip()
     try:
-        micros = int(Decimal(text) * MICROS) if re.fullmatch(r"[0-9.]+", text) else 0
+        micros = int(Decimal(text) * MICROS_PER_USD) if re.fullmatch(r"[0-9.]+", text) else 0
     except InvalidOperation:
         micros = 0
-    if 0 < micros <= _MAX_USD * MICROS:
+    if 0 < micros <= _MAX_USD * MICROS_PER_USD:
         return micros
     raise RunnerError(
         "R-FLAG-VALUE",
@@ -141,21 +146,25 @@ def usd_text(micros: int | None, unknown: str = "unknown") -> str:
     """Return `4.97 USD`, with more digits below one cent, or `unknown`."""
     if micros is None:
         return unknown
-    return f"{micros / MICROS:.4f} USD" if 0 < micros < 10_000 else f"{micros / MICROS:.2f} USD"
+    return (
+        f"{micros / MICROS_PER_USD:.4f} USD"
+        if 0 < micros < 10_000
+        else f"{micros / MICROS_PER_USD:.2f} USD"
+    )
 
 
 def rate_micros(price: Price) -> int:
     """Return micro-dollars per node and hour, rounded up."""
-    exact = Decimal(str(price.usd_per_hour)) * MICROS
+    exact = Decimal(str(price.usd_per_hour)) * MICROS_PER_USD
     return int(exact.to_integral_value(rounding=ROUND_CEILING))
 
 
 def most_nodes(pool: PoolOutput, work: Sequence[Work]) -> int:
     """Return the maximum number of nodes that can be billed at once for these tasks.
 
-    A task occupies its nodes, or makes the pool start them while it waits. With a fallback, a
-    dedicated node may run in addition to each spot node. A task that waits for others may start new
-    nodes while the nodes of earlier tasks still leave the pool.
+    A task occupies nodes, or lets the pool start nodes while it is queued. With a fallback, a
+    dedicated node may run in addition to each spot node. A task that waits for other tasks may
+    start new nodes while the nodes of those tasks still leave the pool.
     """
     wanted = sum(each.nodes for each in work)
     later = sum(each.nodes for each in work if each.waits)
@@ -191,8 +200,12 @@ def plan_cost(
     """
     spot = prices.find(pool.vm_size, region, spot=True)
     dedicated = prices.find(pool.vm_size, region, spot=False)
-    cap = None if cap_micros is None else _cap(pool, region, work, (spot, dedicated), cap_micros)
-    release_s = _release_s(pool)
+    cap = (
+        None
+        if cap_micros is None
+        else _compute_cap(pool, region, work, (spot, dedicated), cap_micros)
+    )
+    release_s = _pool_release_s(pool)
     nodes = most_nodes(pool, work)
     used = [price for price in (spot, dedicated) if price is not None]
     return SubmissionCost(
@@ -205,19 +218,19 @@ def plan_cost(
         KindCost(
             dedicated,
             _expected(dedicated, work, release_s),
-            cap.bound_micros if cap else _worst(dedicated, work, release_s),
+            cap.bound_micros if cap else _worst_case(dedicated, work, release_s),
         ),
         cap,
-        (*_cut_short(cap, work), *_old(used if cap else [], region, today)),
+        (*_warn_time_limit(cap, work), *_warn_old_prices(used if cap else [], region, today)),
     )
 
 
-def _release_s(pool: PoolOutput) -> int | None:
+def _pool_release_s(pool: PoolOutput) -> int | None:
     return None if pool.release_minutes is None else 60 * pool.release_minutes
 
 
 def _expected(price: Price | None, work: Sequence[Work], release_s: int | None) -> int | None:
-    """Return the costs if every task takes its expected time once, on its own nodes."""
+    """Return the costs if every task runs once for its expected time, on its own nodes."""
     if price is None or any(each.expected_s is None for each in work):
         return None
     around_s = BOOT_S + (release_s or 0)
@@ -225,8 +238,8 @@ def _expected(price: Price | None, work: Sequence[Work], release_s: int | None) 
     return _cost(rate_micros(price), node_s)
 
 
-def _worst(price: Price | None, work: Sequence[Work], release_s: int | None) -> int | None:
-    """Return the costs if every attempt takes its time limit, without evictions."""
+def _worst_case(price: Price | None, work: Sequence[Work], release_s: int | None) -> int | None:
+    """Return the costs if every attempt reaches its time limit, without evictions."""
     if price is None or release_s is None or any(each.limit_s is None for each in work):
         return None
     node_s = sum(
@@ -239,7 +252,7 @@ def _cost(rate: int, node_s: int) -> int:
     return -(-rate * node_s // 3600)
 
 
-def _cap(
+def _compute_cap(
     pool: PoolOutput,
     region: str,
     work: Sequence[Work],
@@ -248,8 +261,8 @@ def _cap(
 ) -> CostCap:
     spot, dedicated = prices
     if dedicated is None:
-        raise _unknown(pool, region, spot)
-    release_s = _release_s(pool)
+        raise _unknown_price(pool, region, spot)
+    release_s = _pool_release_s(pool)
     if release_s is None:
         raise RunnerError(
             "R-COST-POOL",
@@ -263,7 +276,7 @@ def _cap(
     rate = max(rate_micros(price) for price in (spot, dedicated) if price is not None)
     nodes = most_nodes(pool, work)
     after_s = LIMIT_DELAY_S + release_s
-    job_s = min(cap_micros * 3600 // (nodes * rate) - after_s, _LONGEST_JOB_S)
+    job_s = min(cap_micros * 3600 // (nodes * rate) - after_s, _MAX_JOB_S)
     if job_s < SHORTEST_JOB_S:
         least = _cost(rate, nodes * (SHORTEST_JOB_S + after_s))
         raise RunnerError(
@@ -272,18 +285,18 @@ def _cap(
             why=f"to boot, work for {format_duration(SHORTEST_JOB_S - BOOT_S)} and leave the pool, "
             f"{nodes} node{'s' * (nodes > 1)} of {pool.vm_size} at {usd_text(rate)} per hour "
             f"cost{'s' * (nodes == 1)} {usd_text(least)}",
-            fix=f"--max-cost {_cents_up(least)}",
+            fix=f"--max-cost {_round_up_to_cents(least)}",
             exit_code=ExitCode.COST_CAP,
         )
     script_s = job_s - BOOT_S - _EXPORT_S if job_s > 2 * SHORTEST_JOB_S else job_s
     return CostCap(cap_micros, _cost(rate, nodes * (job_s + after_s)), nodes, job_s, script_s)
 
 
-def _cents_up(micros: int) -> str:
+def _round_up_to_cents(micros: int) -> str:
     return f"{-(-micros // 10_000) / 100:.2f}"
 
 
-def _unknown(pool: PoolOutput, region: str, spot: Price | None) -> RunnerError:
+def _unknown_price(pool: PoolOutput, region: str, spot: Price | None) -> RunnerError:
     because = ", which is the upper limit of the spot price" if spot else ""
     return RunnerError(
         "R-COST-UNKNOWN",
@@ -294,7 +307,7 @@ def _unknown(pool: PoolOutput, region: str, spot: Price | None) -> RunnerError:
     )
 
 
-def _cut_short(cap: CostCap | None, work: Sequence[Work]) -> list[str]:
+def _warn_time_limit(cap: CostCap | None, work: Sequence[Work]) -> list[str]:
     longest = max((each.limit_s or 0 for each in work), default=0)
     if cap is None or longest <= cap.job_s:
         return []
@@ -302,9 +315,9 @@ def _cut_short(cap: CostCap | None, work: Sequence[Work]) -> list[str]:
     return [f"the cap ends the job after {ends}, before the time limit of {limit}"]
 
 
-def _old(prices: Sequence[Price], region: str, today: date) -> list[str]:
+def _warn_old_prices(prices: Sequence[Price], region: str, today: date) -> list[str]:
     oldest = min((price.as_of for price in prices), default=today)
-    if (today - oldest).days <= _OLD_DAYS:
+    if (today - oldest).days <= _MAX_PRICE_AGE_DAYS:
         return []
     refresh = f"`runner skus --refresh --region {region}`"
     return [f"the cap is computed with prices of {oldest}; run {refresh} for current prices"]

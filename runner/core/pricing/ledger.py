@@ -1,8 +1,8 @@
 """The costs of runs: node time by purpose, times the price, in micro-dollars.
 
 One rule divides the time of a node among runs. While n attempts run on the node, each pays 1/n. The
-attempts that begin first also pay for the boot and the time until they start; idle time is paid by
-the attempts that ended last. So the costs of a run do not change when other runs use the node
+attempts that start first also pay for the boot and the time until they start. The attempts that
+ended last pay for idle time. So the costs of a run do not change when other runs use the node
 later, and all parts of a node sum exactly to its time times its price, rounded once to a
 micro-dollar.
 
@@ -23,11 +23,8 @@ Part = Literal["useful", "boot", "setup", "lost", "evicted", "failed", "idle"]
 PARTS: tuple[Part, ...] = ("useful", "boot", "setup", "lost", "evicted", "failed", "idle")
 EVICTED: tuple[Part, ...] = ("lost", "evicted")  # parts that evictions cause
 _HOUR_MS = 3_600_000
-_LONGEST_BOOT_MS = (
-    _HOUR_MS  # from the start of the kernel until Batch creates the folders of the node
-)
-_SKEW_MS = 2000  # largest correction of a working clock
-MICRO = 1_000_000
+_MAX_BOOT_MS = _HOUR_MS  # from the start of the kernel until Batch creates the folders of the node
+_MAX_SKEW_MS = 2000  # larger steps of a clock are errors, not corrections
 
 GapCause = Literal["unreadable", "clock", "boot", "lost", "end"]
 
@@ -36,8 +33,8 @@ GapCause = Literal["unreadable", "clock", "boot", "lost", "end"]
 class RunUsage:
     """A run with its attempts; `status` is from its result, empty without a result.
 
-    `is_running` is True while its last attempt runs. `attempts` is None if its records cannot be
-    read. `moved_from` are its earlier pools.
+    `is_running` is True while the last attempt runs. `attempts` is None if the records cannot be
+    read. `moved_from` are the earlier pools of the run.
     """
 
     run_id: str
@@ -49,8 +46,8 @@ class RunUsage:
     is_running: bool = False
     moved_from: tuple[PoolStay, ...] = ()
 
-    def place_of(self, usage: AttemptUsage) -> PoolStay:
-        """Return the pool of an attempt."""
+    def find_pool(self, usage: AttemptUsage) -> PoolStay:
+        """Return the pool in which an attempt ran."""
         own = PoolStay(self.pool, self.vm_size, self.spot)
         if not self.moved_from:
             return own
@@ -61,9 +58,11 @@ class RunUsage:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Node time that is in no sum, beginning at `since_ms`, or None if unknown.
+    """Node time that was not recorded and is in no sum.
 
-    `until_ms` is the latest possible end, or None if no record bounds it.
+    Attributes:
+        since_ms: Start of the time; None if unknown.
+        until_ms: Latest possible end; None if no record limits it.
     """
 
     cause: GapCause
@@ -75,7 +74,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Spent:
+class NodeCosts:
     """Node time in milliseconds and its price in micro-dollars, by part.
 
     Attributes:
@@ -109,7 +108,7 @@ class Spent:
         """The share of the node time that was useful work; None without node time."""
         return self.ms["useful"] / self.total_ms if self.total_ms else None
 
-    def add(self, other: Spent) -> None:
+    def add(self, other: NodeCosts) -> None:
         """Add the node time and price of `other`."""
         for part in PARTS:
             self.ms[part] += other.ms[part]
@@ -189,22 +188,24 @@ class Ledger:
     `pools` has the costs of each run by pool: a run that was moved has several pools.
     """
 
-    runs: Mapping[str, Spent]
+    runs: Mapping[str, NodeCosts]
     lives: Sequence[NodeLife]
     gaps: Sequence[Gap]
-    pools: Mapping[tuple[str, str], Spent] = field(default_factory=dict[tuple[str, str], Spent])
+    pools: Mapping[tuple[str, str], NodeCosts] = field(
+        default_factory=dict[tuple[str, str], NodeCosts]
+    )
 
 
 # Micro-dollars per hour of a VM size, spot or dedicated; None if unknown.
 Rate = Callable[[str, bool], "int | None"]
 
 
-def keep_ledger(
+def compute_ledger(
     runs: Iterable[RunUsage],
     rate: Rate,
     *,
     now_ms: int,
-    present: Mapping[tuple[str, str], bool] | None = None,
+    existing_nodes: Mapping[tuple[str, str], bool] | None = None,
     share_kernel: bool = False,
 ) -> Ledger:
     """Return the costs of runs.
@@ -212,37 +213,37 @@ def keep_ledger(
     Args:
         runs: All runs of the nodes; other runs would pay for the time of a missing one.
         rate: Returns the price of a node.
-        now_ms: The present, for running attempts.
-        present: The nodes that exist, by pool and ID in lower case; their last idle time lasts
-            until now. False means that the node has no machine, as after an eviction.
+        now_ms: The current time, until which running attempts are counted.
+        existing_nodes: The nodes that exist now, by pool and ID in lower case; their idle time is
+            counted until now. False means that a node has no machine, as after an eviction.
         share_kernel: True if the nodes are folders of one machine, whose boot does not count.
     """
     gaps: list[Gap] = []
-    by_node: dict[tuple[str, str], list[_Use]] = defaultdict(list)
+    by_node: dict[tuple[str, str], list[_NodeUse]] = defaultdict(list)
     for run in runs:
-        for use in _uses(run, now_ms, gaps, share_kernel=share_kernel):
-            by_node[use.place.pool.lower(), use.usage.node.lower()].append(use)
-    spent: _Accounts = defaultdict(Spent)
+        for use in _find_uses(run, now_ms, gaps, share_kernel=share_kernel):
+            by_node[use.stay.pool.lower(), use.usage.node.lower()].append(use)
+    spent: _Accounts = defaultdict(NodeCosts)
     lives: list[NodeLife] = []
     for key, uses in by_node.items():
-        groups = list(_lives(uses))
+        groups = list(_group_by_life(uses))
         for number, group in enumerate(groups):
             is_last = number == len(groups) - 1
-            exists = is_last and (present or {}).get(key, False)
-            lives.append(_settle(group, rate, now_ms, gaps, spent, exists=exists))
+            exists = is_last and (existing_nodes or {}).get(key, False)
+            lives.append(_divide_life(group, rate, now_ms, gaps, spent, exists=exists))
     gaps.sort(key=lambda gap: (gap.run_id, gap.since_ms or 0, gap.cause))
-    total: dict[str, Spent] = defaultdict(Spent)
+    total: dict[str, NodeCosts] = defaultdict(NodeCosts)
     for (run_id, _), account in spent.items():
         total[run_id].add(account)
     return Ledger(dict(total), lives, gaps, dict(spent))
 
 
-_Accounts = dict[tuple[str, str], Spent]  # by run and pool
+_Accounts = dict[tuple[str, str], NodeCosts]  # by run and pool
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
-    """An attempt on a node; `segments` are its contiguous parts from start to end."""
+class _NodeUse:
+    """An attempt on a node. `segments` are its contiguous parts: purpose, start and end."""
 
     run: RunUsage
     usage: AttemptUsage
@@ -251,8 +252,8 @@ class _Use:
     is_lost: bool = False
 
     @property
-    def place(self) -> PoolStay:
-        return self.run.place_of(self.usage)
+    def stay(self) -> PoolStay:
+        return self.run.find_pool(self.usage)
 
     @property
     def started_ms(self) -> int:
@@ -263,7 +264,9 @@ class _Use:
         return self.segments[-1][2]
 
 
-def _uses(run: RunUsage, now_ms: int, gaps: list[Gap], *, share_kernel: bool) -> Iterator[_Use]:
+def _find_uses(
+    run: RunUsage, now_ms: int, gaps: list[Gap], *, share_kernel: bool
+) -> Iterator[_NodeUse]:
     if run.attempts is None:
         gaps.append(Gap("unreadable", run.run_id, run.pool, ""))
         return
@@ -274,7 +277,7 @@ def _uses(run: RunUsage, now_ms: int, gaps: list[Gap], *, share_kernel: bool) ->
             gaps.append(Gap("unreadable", run.run_id, run.pool, usage.node, usage.started))
             continue
         following = primaries.get(usage.attempt + 1)
-        found = _use(run, usage, now_ms, following, is_last=usage.attempt == last)
+        found = _to_use(run, usage, now_ms, following, is_last=usage.attempt == last)
         if isinstance(found, Gap):
             gaps.append(found)
             continue
@@ -288,23 +291,23 @@ def _uses(run: RunUsage, now_ms: int, gaps: list[Gap], *, share_kernel: bool) ->
 def _gap(
     cause: GapCause, run: RunUsage, usage: AttemptUsage, since: int | None, until: int | None = None
 ) -> Gap:
-    return Gap(cause, run.run_id, run.place_of(usage).pool, usage.node, since, until)
+    return Gap(cause, run.run_id, run.find_pool(usage).pool, usage.node, since, until)
 
 
 def _is_lost(usage: AttemptUsage, run: RunUsage, *, is_last: bool) -> bool:
-    """Return True if no record says when the attempt ended."""
+    """Return True if the attempt ended, but no record has the time."""
     return usage.ended is None and not (is_last and run.is_running)
 
 
-def _use(
+def _to_use(
     run: RunUsage,
     usage: AttemptUsage,
     now_ms: int,
     following: AttemptUsage | None,
     *,
     is_last: bool,
-) -> _Use | Gap:
-    """Return the parts of an attempt, or a gap if its clock went backwards."""
+) -> _NodeUse | Gap:
+    """Return the use of a node by an attempt, or a gap if the clock of the node was set back."""
     started = usage.started or 0
     ended = usage.ended
     if ended is None:
@@ -312,9 +315,11 @@ def _use(
         known = [t for t in (started, usage.command, usage.seen, usage.saved) if t is not None]
         ended = now_ms if is_running else max(known)
     command = usage.command
-    is_behind = ended < started - _SKEW_MS or (command is not None and command < started - _SKEW_MS)
+    is_behind = ended < started - _MAX_SKEW_MS or (
+        command is not None and command < started - _MAX_SKEW_MS
+    )
     # The clock of the node was set back after the command or the last event.
-    is_set_back = any(t is not None and t > ended + _SKEW_MS for t in (command, usage.seen))
+    is_set_back = any(t is not None and t > ended + _MAX_SKEW_MS for t in (command, usage.seen))
     if is_behind or is_set_back or started > now_ms + _HOUR_MS:
         return _gap("clock", run, usage, started)
     ended = max(ended, started)
@@ -323,12 +328,11 @@ def _use(
     segments += _command_parts(run, usage, command, ended, is_last=is_last)
     gone = usage.node_ends
     if gone is not None and following is not None and following.node == usage.node:
-        gone = (
-            gone if following.started is None else min(gone, following.started)
-        )  # the notice was withdrawn
+        # The node was not evicted: the next attempt ran on it.
+        gone = gone if following.started is None else min(gone, following.started)
     if usage.why == "terminated" and gone is not None and gone > ended:
         segments.append(("evicted", ended, gone))
-    return _Use(run, usage, tuple(segments))
+    return _NodeUse(run, usage, tuple(segments))
 
 
 def _command_parts(
@@ -346,13 +350,13 @@ def _node_start(usage: AttemptUsage, *, share_kernel: bool) -> int | None:
     created, booted = usage.created, usage.booted
     if created is None or booted is None or share_kernel:
         return created if created is not None or share_kernel else booted
-    return booted if 0 <= created - booted <= _LONGEST_BOOT_MS else created
+    return booted if 0 <= created - booted <= _MAX_BOOT_MS else created
 
 
-def _lives(uses: list[_Use]) -> Iterator[list[_Use]]:
-    """Yield the uses of each life of a node: a spot node may return with the same ID."""
+def _group_by_life(uses: list[_NodeUse]) -> Iterator[list[_NodeUse]]:
+    """Yield the uses of each life of a node. A spot node may return with the same ID."""
     uses.sort(key=lambda use: (use.started_ms, use.run.run_id, use.usage.attempt, use.usage.rank))
-    group: list[_Use] = []
+    group: list[_NodeUse] = []
     for use in uses:
         start = use.node_started_ms
         if group and start is not None and start >= max(each.ended_ms for each in group):
@@ -362,8 +366,8 @@ def _lives(uses: list[_Use]) -> Iterator[list[_Use]]:
     yield group
 
 
-def _settle(
-    uses: list[_Use],
+def _divide_life(
+    uses: list[_NodeUse],
     rate: Rate,
     now_ms: int,
     gaps: list[Gap],
@@ -375,26 +379,26 @@ def _settle(
     first, final = uses[0], max(uses, key=lambda use: use.ended_ms)
     starts = [use.node_started_ms for use in uses if use.node_started_ms is not None]
     start, ended = first.started_ms, final.ended_ms
-    if not starts or min(starts) > start + _SKEW_MS:
+    if not starts or min(starts) > start + _MAX_SKEW_MS:
         cause: GapCause = "clock" if starts else "boot"
         gaps.append(_gap(cause, first.run, first.usage, None, start))
     else:
         start = min(start, *starts)
     if exists and ended < now_ms:
         ended = now_ms
-    elif not exists and not (final.run.is_running or final.is_lost or _is_gone(final)):
+    elif not exists and not (final.run.is_running or final.is_lost or _has_recorded_end(final)):
         gaps.append(_gap("end", final.run, final.usage, ended))
-    place, usage = first.place, first.usage
-    spot = place.spot if usage.dedicated is None else not usage.dedicated
-    size = place.vm_size or ""
+    stay, usage = first.stay, first.usage
+    spot = stay.spot if usage.dedicated is None else not usage.dedicated
+    size = stay.vm_size or ""
     prices = rate(size, spot), rate(size, False)
-    life = NodeLife(place.pool, usage.node, size, spot, start, ended, *prices)
-    for payers, begin, end in _moments(uses, start, ended):
+    life = NodeLife(stay.pool, usage.node, size, spot, start, ended, *prices)
+    for payers, begin, end in _split_life(uses, start, ended):
         _charge(spent, life, payers, begin, end)
     return life
 
 
-def _is_gone(use: _Use) -> bool:
+def _has_recorded_end(use: _NodeUse) -> bool:
     """Return True if the end of the node is on record."""
     return use.segments[-1][0] == "evicted"
 
@@ -402,8 +406,10 @@ def _is_gone(use: _Use) -> bool:
 _Payers = Sequence[tuple[str, Part]]
 
 
-def _moments(uses: Sequence[_Use], start: int, ended: int) -> Iterator[tuple[_Payers, int, int]]:
-    """Yield the pieces of a life, each with the runs that pay for it and the purpose."""
+def _split_life(
+    uses: Sequence[_NodeUse], start: int, ended: int
+) -> Iterator[tuple[_Payers, int, int]]:
+    """Yield the pieces of a life: the runs that pay, each with its purpose, start and end."""
     begin = uses[0].started_ms
     last = [use.run.run_id for use in uses if use.started_ms == begin]
     ready = uses[0].usage.ready
@@ -431,11 +437,11 @@ def _moments(uses: Sequence[_Use], start: int, ended: int) -> Iterator[tuple[_Pa
 
 
 def _charge(spent: _Accounts, life: NodeLife, payers: _Payers, begin: int, end: int) -> None:
-    """Divide a piece of a life equally; the first runs get the remainder."""
+    """Divide a piece of a life equally among the payers; the first runs pay the remainder."""
     count = len(payers)
-    times = _shares(end - begin, count)
-    paid = _shares(_between(life, begin, end, life.micro_per_hour), count)
-    dedicated = _shares(_between(life, begin, end, life.dedicated_per_hour), count)
+    times = _divide(end - begin, count)
+    paid = _divide(_piece_price(life, begin, end, life.micro_per_hour), count)
+    dedicated = _divide(_piece_price(life, begin, end, life.dedicated_per_hour), count)
     for number, (run_id, part) in enumerate(payers):
         account = spent[run_id, life.pool]
         account.ms[part] += times[number]
@@ -452,13 +458,13 @@ def _charge(spent: _Accounts, life: NodeLife, payers: _Payers, begin: int, end: 
             account.dedicated_micro = _sum(account.dedicated_micro, other)
 
 
-def _between(life: NodeLife, begin: int, end: int, micro_per_hour: int | None) -> int:
-    """Return the price of a piece, so that the pieces of a life sum to its price; 0 if unknown."""
+def _piece_price(life: NodeLife, begin: int, end: int, micro_per_hour: int | None) -> int:
+    """Return the price of a piece, 0 if unknown. The pieces of a life sum exactly to its price."""
     before = _price(begin - life.started_ms, micro_per_hour) or 0
     return (_price(end - life.started_ms, micro_per_hour) or 0) - before
 
 
-def _shares(amount: int, count: int) -> list[int]:
+def _divide(amount: int, count: int) -> list[int]:
     if count == 1:
         return [amount]
     each, left = divmod(amount, count)
@@ -466,7 +472,7 @@ def _shares(amount: int, count: int) -> list[int]:
 
 
 def _price(ms: int, micro_per_hour: int | None) -> int | None:
-    """Return the price of node time since its start, so that pieces sum to the whole."""
+    """Return the price of node time in micro-dollars, rounded; None if the rate is unknown."""
     if micro_per_hour is None:
         return None
     return (2 * ms * micro_per_hour + _HOUR_MS) // (2 * _HOUR_MS)

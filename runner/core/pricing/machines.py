@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 from runner.protocol.errors import ExitCode, RunnerError
 
-_TABLE = Path(__file__).with_name("machines.csv")  # names the source of each row
+_MACHINES_FILE = Path(__file__).with_name("machines.csv")  # names the source of each row
 # Announced by the Batch team in Azure/Batch#180 (14.04 to 18.04), #174 (20.04), #200 (22.04)
 # (read 2026-11-20).
 # None: no announced end.
@@ -51,12 +51,12 @@ class Machine:
 
 def machines() -> tuple[Machine, ...]:
     """Return all sizes: those with GPUs, those without, then retired ones."""
-    return tuple(_table().values())
+    return tuple(_load_machines().values())
 
 
 def find_machine(vm_size: str) -> Machine | None:
     """Return a size by its name, ignoring case, or None if it is unknown."""
-    return _table().get(vm_size.lower())
+    return _load_machines().get(vm_size.lower())
 
 
 def machine(vm_size: str, today: date) -> Machine:
@@ -80,12 +80,14 @@ def machine(vm_size: str, today: date) -> Machine:
 
 
 def family_key(family: str) -> str:
-    """Return the key of a quota: its name without spaces, underscores and case."""
+    """Return the key of a quota: its name in lower case, without spaces and underscores."""
     return family.replace(" ", "").replace("_", "").lower()
 
 
 def _unknown(vm_size: str) -> RunnerError:
-    names = {name: found.vm_size for name, found in _table().items() if found.retired is None}
+    names = {
+        name: found.vm_size for name, found in _load_machines().items() if found.retired is None
+    }
     import difflib  # noqa: PLC0415  only a mistake needs it
 
     near = difflib.get_close_matches(vm_size.lower(), names, n=3, cutoff=0.7)
@@ -100,13 +102,13 @@ def _unknown(vm_size: str) -> RunnerError:
 
 
 @cache
-def _table() -> dict[str, Machine]:
-    lines = _TABLE.read_text(encoding="utf-8").splitlines()
+def _load_machines() -> dict[str, Machine]:
+    lines = _MACHINES_FILE.read_text(encoding="utf-8").splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    return {row["vm_size"].lower(): _parsed(row) for row in rows}
+    return {row["vm_size"].lower(): _parse_row(row) for row in rows}
 
 
-def _parsed(row: Mapping[str, str]) -> Machine:
+def _parse_row(row: Mapping[str, str]) -> Machine:
     return Machine(
         vm_size=row["vm_size"],
         family=row["family"],

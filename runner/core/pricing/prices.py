@@ -18,7 +18,7 @@ from typing import NamedTuple
 from runner.core.home import HomePaths
 from runner.protocol.errors import ExitCode, RunnerError
 
-_SNAPSHOT = Path(__file__).with_name("prices.csv")
+_PACKAGED_FILE = Path(__file__).with_name("prices.csv")
 _COLUMNS = ("vm_size", "location", "kind", "usd_per_hour", "as_of", "source")
 _KINDS = {"spot": True, "dedicated": False}
 
@@ -66,17 +66,17 @@ def load_price_table(home: Path | None) -> PriceTable:
     Raises:
         RunnerError: the table in `home` is invalid.
     """
-    shipped = parse_prices(_SNAPSHOT.read_text(encoding="utf-8"), _SNAPSHOT)
+    packaged = parse_prices(_PACKAGED_FILE.read_text(encoding="utf-8"), _PACKAGED_FILE)
     if home is None:
-        return PriceTable(shipped)
+        return PriceTable(packaged)
     path = HomePaths(home).prices
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return PriceTable(shipped)
+        return PriceTable(packaged)
     except (OSError, UnicodeDecodeError) as err:
-        raise _broken(path, str(err)) from err
-    return PriceTable(shipped).with_rows(parse_prices(text, path))
+        raise _invalid_table(path, str(err)) from err
+    return PriceTable(packaged).with_rows(parse_prices(text, path))
 
 
 def parse_prices(text: str, path: Path) -> dict[PriceKey, Price]:
@@ -87,13 +87,13 @@ def parse_prices(text: str, path: Path) -> dict[PriceKey, Price]:
     """
     lines = csv.DictReader(text.splitlines(), strict=True)
     if tuple(lines.fieldnames or ()) != _COLUMNS:
-        raise _broken(path, f"expected {','.join(_COLUMNS)} in the first line")
+        raise _invalid_table(path, f"expected {','.join(_COLUMNS)} in the first line")
     found: dict[PriceKey, Price] = {}
     for row in lines:
         try:
-            key, price = _parsed(row)
+            key, price = _parse_row(row)
         except (TypeError, ValueError, AttributeError) as err:
-            raise _broken(path, f"line {lines.line_num}: {err}") from err
+            raise _invalid_table(path, f"line {lines.line_num}: {err}") from err
         if key not in found or found[key].usd_per_hour < price.usd_per_hour:
             found[key] = price
     return found
@@ -112,7 +112,7 @@ def render_prices(rows: Mapping[PriceKey, Price]) -> str:
     return text.getvalue()
 
 
-def _parsed(row: Mapping[str, str]) -> tuple[PriceKey, Price]:
+def _parse_row(row: Mapping[str, str]) -> tuple[PriceKey, Price]:
     usd = float(row["usd_per_hour"])
     if not math.isfinite(usd) or usd <= 0:
         raise ValueError(f"invalid price {row['usd_per_hour']}")
@@ -122,7 +122,7 @@ def _parsed(row: Mapping[str, str]) -> tuple[PriceKey, Price]:
     return key, Price(usd, date.fromisoformat(row["as_of"]), row["source"])
 
 
-def _broken(path: Path, why: str) -> RunnerError:
+def _invalid_table(path: Path, why: str) -> RunnerError:
     return RunnerError(
         "R-PRICES-READ",
         f"cannot read the prices in {path}",

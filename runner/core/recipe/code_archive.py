@@ -22,7 +22,7 @@ from runner.core.units import format_size
 from runner.protocol.errors import RunnerError
 
 IGNORE_FILES = (".gitignore", ".runnerignore")  # rules of the later file win
-_ALWAYS = (
+_ALWAYS_IGNORED = (
     *(".git/", ".hg/", ".svn/", "__pycache__/", "*.py[cod]", ".venv/", "venv/", "node_modules/"),
     *(".ipynb_checkpoints/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".DS_Store"),
 )
@@ -42,9 +42,9 @@ class _Rules:
 
 
 def walk_code(folder: Path, excluded: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Return files and links below `folder`, sorted, without ignored and `excluded` ones."""
+    """Yield the files and links below `folder`, sorted, without ignored and `excluded` ones."""
     root = folder.resolve()
-    always = _Rules(root, GitIgnoreSpec.from_lines(_ALWAYS))
+    always = _Rules(root, GitIgnoreSpec.from_lines(_ALWAYS_IGNORED))
     skipped = frozenset(path.resolve() for path in excluded)
     yield from _walk(root, [always, *_rules_above(root), *_rules_in(root)], skipped)
 
@@ -55,7 +55,7 @@ def _walk(folder: Path, rules: list[_Rules], skipped: frozenset[Path]) -> Iterat
     for entry in entries:
         path = Path(entry.path)
         is_dir = entry.is_dir(follow_symlinks=False)
-        if path in skipped or _ignored(path, rules, is_dir=is_dir):
+        if path in skipped or _is_ignored(path, rules, is_dir=is_dir):
             continue
         if is_dir:
             yield from _walk(path, [*rules, *_rules_in(path)], skipped)
@@ -63,7 +63,7 @@ def _walk(folder: Path, rules: list[_Rules], skipped: frozenset[Path]) -> Iterat
             yield path
 
 
-def _ignored(path: Path, rules: list[_Rules], *, is_dir: bool) -> bool:
+def _is_ignored(path: Path, rules: list[_Rules], *, is_dir: bool) -> bool:
     verdicts = (rule.verdict(path, is_dir=is_dir) for rule in reversed(rules))
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
@@ -92,12 +92,12 @@ def _rules_above(root: Path) -> list[_Rules]:
     ]
     rules = [rule for parent in between for rule in _rules_in(parent)]
     lineage = [*(p for p in between if p != top), root]
-    if any(_ignored(p, [r for r in rules if r.base in p.parents], is_dir=True) for p in lineage):
+    if any(_is_ignored(p, [r for r in rules if r.base in p.parents], is_dir=True) for p in lineage):
         return []
     return rules
 
 
-# Names of files that tools keep credentials in. Templates of them have none.
+# Names of files in which tools store credentials, without templates such as `.env.example`.
 _CREDENTIALS = re.compile(
     r"(.*/)?(\.env(\.(?!example|sample|template|dist|defaults?)[^/]+)?|[._]netrc|\.pypirc|kaggle\.json"
     r"|\.git-credentials|\.aws/credentials|credentials\.json|client_secret[^/]*\.json"
@@ -112,8 +112,8 @@ LIMIT_BYTES = 500_000_000  # before compression; the archive is built in memory
 class CodeArchive:
     """A tar.gz of the recipe's files. Sizes are before compression.
 
-    `credentials` are files whose names suggest that they hold some, and that the recipe does not
-    name.
+    `credentials` are files whose names suggest that they contain credentials. Files that the recipe
+    lists in `files` are not reported.
     """
 
     data: bytes
@@ -155,11 +155,13 @@ def pack_code(recipe: Recipe, excluded: tuple[Path, ...] = ()) -> CodeArchive:
     """
     root = recipe.folder.resolve()
     paths = (
-        _named(root, recipe.files) if recipe.files is not None else list(walk_code(root, excluded))
+        _find_listed(root, recipe.files)
+        if recipe.files is not None
+        else list(walk_code(root, excluded))
     )
-    sizes = {path.relative_to(root).as_posix(): _checked_size(path, root) for path in paths}
-    _refuse_too_large(sizes)
-    data = _archive(root, paths)
+    sizes = {path.relative_to(root).as_posix(): _check_size(path, root) for path in paths}
+    _check_total_size(sizes)
+    data = _build_archive(root, paths)
     return CodeArchive(
         data=data,
         sha256=hashlib.sha256(data).hexdigest(),
@@ -170,7 +172,7 @@ def pack_code(recipe: Recipe, excluded: tuple[Path, ...] = ()) -> CodeArchive:
     )
 
 
-def _named(root: Path, names: tuple[str, ...]) -> list[Path]:
+def _find_listed(root: Path, names: tuple[str, ...]) -> list[Path]:
     paths: list[Path] = []
     for name in sorted(names):
         path = Path(os.path.normpath(root / name))
@@ -184,7 +186,7 @@ def _named(root: Path, names: tuple[str, ...]) -> list[Path]:
     return paths
 
 
-def _checked_size(path: Path, root: Path) -> int:
+def _check_size(path: Path, root: Path) -> int:
     if path.is_symlink():
         target = path.resolve()
         if not target.is_relative_to(root):
@@ -202,7 +204,7 @@ def _checked_size(path: Path, root: Path) -> int:
         ) from err
 
 
-def _refuse_too_large(sizes: dict[str, int]) -> None:
+def _check_total_size(sizes: dict[str, int]) -> None:
     total = sum(sizes.values())
     if total <= LIMIT_BYTES:
         return
@@ -215,18 +217,18 @@ def _refuse_too_large(sizes: dict[str, int]) -> None:
     )
 
 
-def _archive(root: Path, paths: list[Path]) -> bytes:
+def _build_archive(root: Path, paths: list[Path]) -> bytes:
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=6, filename="") as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for path in paths:
-            _add(archive, root, path)
+            _add_file(archive, root, path)
     return buffer.getvalue()
 
 
-def _add(archive: tarfile.TarFile, root: Path, path: Path) -> None:
+def _add_file(archive: tarfile.TarFile, root: Path, path: Path) -> None:
     member = tarfile.TarInfo(
         path.relative_to(root).as_posix()
     )  # mtime, uid and gid stay 0, for a stable hash

@@ -1,5 +1,7 @@
-"""Find the command of a folder or file (a Python or shell script, a module of a package, a program
-with a `#!` line) and the file that lists its packages.
+"""Find the command of a folder or file, and the file that lists its packages.
+
+A command runs a Python or shell script, a notebook, a module of a package, or a program with a `#!`
+line.
 """
 
 from __future__ import annotations
@@ -13,42 +15,52 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from runner.core.recipe.notebook import SUFFIX, parsed_code
+from runner.core.recipe.notebook import SUFFIX, parse_code
 from runner.core.recipe.recipe import RECIPE_FILE, Recipe, notebook_command
-from runner.core.yaml_files import near
+from runner.core.yaml_files import did_you_mean
 from runner.protocol.errors import RunnerError
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_PROGRAMS = ("train", "main", "__main__")  # names of modules that are probably programs
+_PROGRAM_MODULES = ("train", "main", "__main__")  # usual names of modules that are programs
 _LINE_BYTES = 256  # maximum length of a `#!` line on Linux
 # Inline metadata: packaging.python.org/specifications/inline-script-metadata.
 _METADATA = re.compile(rb"(?m)^# /// script\s*$(?s:.*?)^# ///\s*$")
-_WITH_COMMAND = f"write a {RECIPE_FILE} with a `command`"
-_UNREAD = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml", "Pipfile", "setup.py")
+_FIX_COMMAND = f"write a {RECIPE_FILE} with a `command`"
+_UNSUPPORTED_FILES = (
+    "environment.yml",
+    "environment.yaml",
+    "conda.yml",
+    "conda.yaml",
+    "Pipfile",
+    "setup.py",
+)
 
 
 def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
-    """Return the command of a folder: that of `entry`, or of the script with a usual name.
+    """Return the command that runs `entry`, or the script of the folder with a usual name.
 
     Raises:
         RunnerError: the entry does not exist, or no file shows what to run.
     """
     if entry is None:
-        return _command_of(folder, _only_script(folder)) or ()
+        return _find_command(folder, _find_script(folder)) or ()
     path = PurePosixPath(entry)
-    fix = _WITH_COMMAND
+    fix = _FIX_COMMAND
     if path.is_absolute() or ".." in path.parts:
         why = "an entry is a file in the folder, or a module of a package in it"
     elif (folder / path).is_file():
-        if command := _command_of(folder, str(path)):
+        if command := _find_command(folder, str(path)):
             return command
         why = "the file is not a Python or shell script, and does not begin with #!"
     elif has_entry(folder, entry):
         return "python", "-m", entry
     else:
         known = [each.name for each in folder.iterdir() if each.suffix in (".py", ".sh", SUFFIX)]
-        why, fix = f"no such file in {folder}", near(entry, known) or "use one of its scripts"
+        why, fix = (
+            f"no such file in {folder}",
+            did_you_mean(entry, known) or "use one of its scripts",
+        )
     raise RunnerError("R-RECIPE-ENTRY", f"invalid entry {entry!r}", why=why, fix=fix)
 
 
@@ -58,12 +70,12 @@ def has_entry(folder: Path, name: str) -> bool:
 
 
 def script_command(path: Path) -> tuple[str, ...]:
-    """Return the command of a script that is sent without its folder.
+    """Return the command of a script that is uploaded without its folder.
 
     Raises:
-        RunnerError: the file is not a script, or it needs files of its folder (`SENT_ALONE`).
+        RunnerError: the file is not a script, or it needs files of its folder (`NEEDS_FOLDER`).
     """
-    command = _command_of(path.parent, path.name)
+    command = _find_command(path.parent, path.name)
     if command is None:
         raise RunnerError(
             "R-RECIPE-PATH",
@@ -71,15 +83,15 @@ def script_command(path: Path) -> tuple[str, ...]:
             why=f"expected a folder, a {RECIPE_FILE}, a .py or .ipynb file, or one with a #! line",
             fix=f"run `runner submit {shlex.quote(str(path))}` if it has tasks"
             if path.suffix in (".yaml", ".yml")
-            else f"{_WITH_COMMAND}, and train the folder",
+            else f"{_FIX_COMMAND}, and train the folder",
         )
     root, entry = entry_in_folder(path)
-    beside = [*imported_beside(path), *_read_beside(path)]
+    beside = [*find_local_imports(path), *_find_read_files(path)]
     if root != path.parent:
         beside.insert(0, f"the package {entry.partition('/')[0]}")
     if beside:
         raise RunnerError(
-            "R-RECIPE-ALONE",  # SENT_ALONE; a literal, because tests search for codes
+            "R-RECIPE-ALONE",  # NEEDS_FOLDER; a literal, because tests search for codes
             f"{path.name} uses {', '.join(beside)}, which would not be uploaded",
             why="only the script and the requirements.txt in its folder are uploaded",
             fix=f"runner train {shlex.quote(str(root))} --entry {shlex.quote(entry)}",
@@ -88,7 +100,7 @@ def script_command(path: Path) -> tuple[str, ...]:
 
 
 def entry_in_folder(script: Path) -> tuple[Path, str]:
-    """Return the folder that a script needs, and its path in that folder.
+    """Return the folder that a script needs, and the path of the script in that folder.
 
     It is the folder of the script or, if the script imports from its own package, the folder that
     contains the outermost package.
@@ -101,7 +113,7 @@ def entry_in_folder(script: Path) -> tuple[Path, str]:
     return root, script.relative_to(root).as_posix()
 
 
-def _command_of(folder: Path, name: str) -> tuple[str, ...] | None:
+def _find_command(folder: Path, name: str) -> tuple[str, ...] | None:
     """Return the command of a script in a folder, or None if the file is not a script."""
     path = folder / name
     if path.suffix == SUFFIX:
@@ -136,7 +148,7 @@ def _interpreter(path: Path) -> list[str] | None:
 
 
 def _is_module(folder: Path, name: str) -> bool:
-    """Return True if `python -m` can run the name as a module of a package in the folder."""
+    """Return True if `python -m NAME` can run a module of a package in the folder."""
     if not _MODULE.fullmatch(name):
         return False
     path = folder.joinpath(*name.split("."))
@@ -144,8 +156,8 @@ def _is_module(folder: Path, name: str) -> bool:
 
 
 def _imports_package(script: Path, package: str) -> bool:
-    """Return True if a script imports its own package, or relative to itself."""
-    for node in ast.walk(_parsed(script)):
+    """Return True if a script imports its own package, or uses a relative import."""
+    for node in ast.walk(_parse(script)):
         if isinstance(node, ast.ImportFrom):
             names = [f"{package}." if node.level else node.module or ""]
         else:
@@ -155,10 +167,10 @@ def _imports_package(script: Path, package: str) -> bool:
     return False
 
 
-def imported_beside(script: Path) -> list[str]:
+def find_local_imports(script: Path) -> list[str]:
     """Return the files and packages in the folder of a script that it imports outside of `try`."""
     names: set[str] = set()
-    pending: list[ast.AST] = [_parsed(script)]
+    pending: list[ast.AST] = [_parse(script)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import):
@@ -176,21 +188,21 @@ def imported_beside(script: Path) -> list[str]:
     return [name for name in found if name != script.name]
 
 
-def _parsed(script: Path) -> ast.Module:
+def _parse(script: Path) -> ast.Module:
     if script.suffix == SUFFIX:
-        return parsed_code(script)
+        return parse_code(script)
     try:
         return ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ast.Module([], [])  # not Python; the run reports a syntax error better
 
 
-def _read_beside(script: Path) -> list[str]:
-    """Return the files in its folder that a script reads by name, without a check or `try`."""
-    if script.suffix not in (".py", SUFFIX) and not _parsed(script).body:
-        return _named_beside(script)
+def _find_read_files(script: Path) -> list[str]:
+    """Return the files in its folder that a script reads by name, outside of `if` and `try`."""
+    if script.suffix not in (".py", SUFFIX) and not _parse(script).body:
+        return _find_named_files(script)
     names: set[str] = set()
-    pending: list[ast.AST] = [_parsed(script)]
+    pending: list[ast.AST] = [_parse(script)]
     while pending:
         node = pending.pop()
         if isinstance(node, (ast.If, ast.IfExp, ast.Try)):
@@ -206,8 +218,8 @@ def _read_beside(script: Path) -> list[str]:
     return sorted(name for name in names if ".." not in name and _is_file_in(folder, name))
 
 
-def _named_beside(script: Path) -> list[str]:
-    """Return the files in the folder of a shell script that are words of the script."""
+def _find_named_files(script: Path) -> list[str]:
+    """Return the files in the folder of a shell script whose names are words of the script."""
     words: set[str] = set()
     for line in script.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
@@ -224,7 +236,7 @@ def _is_file_in(folder: Path, name: str) -> bool:
         return False
 
 
-def _only_script(folder: Path) -> str:
+def _find_script(folder: Path) -> str:
     for name in ("train.py", "main.py"):
         if (folder / name).is_file():
             return name
@@ -234,7 +246,7 @@ def _only_script(folder: Path) -> str:
         return scripts[0]
     if len(notebooks) == 1 and not scripts:
         return notebooks[0]
-    imported = {name for script in scripts for name in imported_beside(folder / script)}
+    imported = {name for script in scripts for name in find_local_imports(folder / script)}
     likely = [name for name in scripts if name not in imported] or scripts
     likely += [*_package_programs(folder), *sorted(path.name for path in folder.glob("*.sh"))]
     likely += notebooks
@@ -246,13 +258,13 @@ def _only_script(folder: Path) -> str:
         why=why,
         fix=f"runner train {shlex.quote(str(folder))} --entry {shlex.quote(likely[0])}"
         if likely
-        else _WITH_COMMAND,
+        else _FIX_COMMAND,
     )
 
 
 def _package_programs(folder: Path) -> Iterator[str]:
     """Yield the modules of packages in a folder that are probably programs."""
-    for name in _PROGRAMS:
+    for name in _PROGRAM_MODULES:
         for path in sorted(folder.glob(f"*/{name}.py")):
             if (path.parent / "__init__.py").is_file():
                 module = f"{path.parent.name}.{name}"
@@ -265,8 +277,8 @@ def packages_file(
     """Return the file of a folder that lists the packages of a command, or None.
 
     It is `requirements.txt`, the script if it has inline metadata, or a `pyproject.toml` whose
-    dependencies can be read without a build. An image contains its packages, so that only
-    `requirements.txt` counts for it.
+    dependencies can be read without a build. An image contains its packages, so for a command in an
+    image it is only `requirements.txt`.
     """
     if (folder / "requirements.txt").is_file():
         return "requirements.txt"
@@ -277,10 +289,10 @@ def packages_file(
         with suppress(OSError):
             if _METADATA.search((folder / script).read_bytes()):
                 return script
-    return "pyproject.toml" if _project(folder).get("dependencies") else None
+    return "pyproject.toml" if _load_project(folder).get("dependencies") else None
 
 
-def _project(folder: Path) -> dict[str, Any]:
+def _load_project(folder: Path) -> dict[str, Any]:
     """Return `[project]` of pyproject.toml; empty if it is missing or cannot be read."""
     try:
         found = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
@@ -290,15 +302,15 @@ def _project(folder: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", project) if isinstance(project, dict) else {}
 
 
-def unread_packages(recipe: Recipe) -> str | None:
+def warn_unsupported_packages(recipe: Recipe) -> str | None:
     """Return a warning if an unsupported file lists the packages of a recipe.
 
     Args:
-        recipe: a recipe without a file that lists its packages.
+        recipe: a recipe without a supported file.
     """
     if recipe.image or recipe.source == "builtin":
         return None
-    names = [name for name in _UNREAD if (recipe.folder / name).is_file()]
+    names = [name for name in _UNSUPPORTED_FILES if (recipe.folder / name).is_file()]
     with suppress(OSError):
         text = (recipe.folder / "pyproject.toml").read_text(encoding="utf-8", errors="replace")
         if re.search(r"(?m)^\[tool\.poetry\.dependencies\]|^dynamic\s*=.*dependencies", text):

@@ -20,7 +20,7 @@ from runner.core.recipe.notebook import (
     PACKAGES,
     SUFFIX,
     executed_name,
-    merged_params,
+    merge_params,
 )
 from runner.core.recipe.recipe import (
     BUILTIN_FOLDER,
@@ -30,7 +30,7 @@ from runner.core.recipe.recipe import (
     Recipe,
     RecipeSource,
     builtin_names,
-    notebook_of,
+    find_notebook,
 )
 from runner.core.recipe.sweep import SweepFile
 from runner.core.yaml_files import (
@@ -39,8 +39,8 @@ from runner.core.yaml_files import (
     StrictModel,
     TextField,
     check_document,
+    did_you_mean,
     field_error,
-    near,
     read_document,
 )
 from runner.protocol.errors import RunnerError
@@ -61,13 +61,13 @@ def relative_path(value: str) -> str:
     return str(path)
 
 
-def _python_version(value: object) -> object:
+def _check_python_version(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise keys.key_error(f"YAML reads {value!r} as a number", f'quote it: python: "{value}"')
     return value
 
 
-def _compiled(value: str) -> str:
+def _check_pattern(value: str) -> str:
     try:
         compiled = re.compile(value)
     except re.error as err:
@@ -82,7 +82,7 @@ def _compiled(value: str) -> str:
     return value
 
 
-def _expanded_param(value: object) -> object:
+def _expand_param(value: object) -> object:
     """`epochs: 5` is short for `epochs: {default: 5}`; the type follows the default."""
     if not isinstance(value, bool | int | float | str | dict):
         problem = f"{value!r} cannot be the value of a parameter"
@@ -147,7 +147,7 @@ _Python = Annotated[
 ]
 
 
-_TYPED = {
+_TYPE_FIXES = {
     "bool": "write true or false, without quotes",
     "int": "write a whole number, or `type: float`",
     "float": "write a number, like 0.5, or `type: str`",
@@ -186,7 +186,7 @@ def _check_value(param: ParamFile, value: Scalar) -> None:
         "str": isinstance(value, str),
     }
     if not fits[param.type]:
-        raise keys.key_error(f"{value!r} is not of type {param.type}", _TYPED[param.type])
+        raise keys.key_error(f"{value!r} is not of type {param.type}", _TYPE_FIXES[param.type])
     if isinstance(value, float) and not math.isfinite(value):
         raise keys.key_error(f"{value!r} is not a finite number", "write a finite number, like 0.5")
     if param.choices is not None and value not in param.choices:
@@ -209,7 +209,9 @@ class MetricsSection(StrictModel):
 
     primary: str | None = None
     goal: Literal["max", "min"] = "max"
-    patterns: dict[str, Annotated[str, AfterValidator(_compiled)]] = Field(default_factory=dict)
+    patterns: dict[str, Annotated[str, AfterValidator(_check_pattern)]] = Field(
+        default_factory=dict
+    )
 
 
 class RecipeFile(StrictModel, title="train.yaml of runner"):
@@ -232,7 +234,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         description="A requirements file in the folder. Defaults to requirements.txt, the "
         "metadata of the script, or the dependencies of pyproject.toml.",
     )
-    python: Annotated[_Python | None, BeforeValidator(_python_version)] = Field(
+    python: Annotated[_Python | None, BeforeValidator(_check_python_version)] = Field(
         None, description='A Python version in quotes, like "3.11".'
     )
     dataset: _DatasetName | None = None
@@ -251,7 +253,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     params: dict[
         Identifier,
         Annotated[
-            ParamFile, BeforeValidator(_expanded_param, json_schema_input_type=Scalar | ParamFile)
+            ParamFile, BeforeValidator(_expand_param, json_schema_input_type=Scalar | ParamFile)
         ],
     ] = Field(default_factory=dict)
     outputs: list[RelativePath] = Field(
@@ -338,7 +340,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     )
 
     @model_validator(mode="after")
-    def _launchable(self) -> RecipeFile:
+    def _check_launcher(self) -> RecipeFile:
         if (self.processes_per_node or 1) > 1 and self.launcher not in PROCESS_LAUNCHERS:
             raise keys.key_error(
                 f"`processes_per_node: {self.processes_per_node}` has no effect with the launcher "
@@ -351,17 +353,17 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
 _PYTHONS = ("python", "python3")
 _CODE = "R-RECIPE"
 _BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
-_WITH_VARIANTS = re.compile(r"(.+?)((?::[a-z0-9][a-z0-9_-]*)+)", re.DOTALL)
+_VARIANT_REFERENCE = re.compile(r"(.+?)((?::[a-z0-9][a-z0-9_-]*)+)", re.DOTALL)
 
 
 def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
     """Load a built-in recipe by name, or a folder or script by path; a built-in name wins."""
     if not ref.strip() or "\0" in ref:
         raise _unknown(ref)
-    name, variants = _split(ref, cwd)
+    name, variants = _split_variants(ref, cwd)
     if _BUILTIN_NAME.fullmatch(name) and name in builtin_names():
         return _from_folder(BUILTIN_FOLDER / name, "builtin", entry, variants=variants)
-    path = _resolved(name, cwd)
+    path = _resolve(name, cwd)
     if path.is_file() and path.name == RECIPE_FILE:
         path = path.parent
     if path.is_dir():
@@ -373,17 +375,17 @@ def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
     raise _unknown(name)
 
 
-def _split(ref: str, cwd: Path) -> tuple[str, tuple[str, ...]]:
+def _split_variants(ref: str, cwd: Path) -> tuple[str, tuple[str, ...]]:
     """Return the name or path, and the variants after it, of `mnist:torch:small`."""
-    found = _WITH_VARIANTS.fullmatch(ref)
-    if found is None or _resolved(ref, cwd).exists():
+    found = _VARIANT_REFERENCE.fullmatch(ref)
+    if found is None or _resolve(ref, cwd).exists():
         return ref, ()
     return found[1], tuple(found[2].split(":")[1:])
 
 
 def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
-    """Load a folder for a command other than its recipe's; see `recipe.load_workspace`."""
-    folder = _resolved(ref, cwd)
+    """Load a folder for another command than that of its recipe; see `recipe.load_workspace`."""
+    folder = _resolve(ref, cwd)
     if not folder.is_dir():
         raise RunnerError(
             f"{_CODE}-UNKNOWN",
@@ -402,7 +404,7 @@ def list_recipes() -> tuple[Recipe, ...]:
     return tuple(_from_folder(BUILTIN_FOLDER / name, "builtin") for name in builtin_names())
 
 
-def _with_variants(document: Document, names: Sequence[str]) -> tuple[Document, RecipeFile]:
+def _apply_variants(document: Document, names: Sequence[str]) -> tuple[Document, RecipeFile]:
     """Return the document with the keys of these variants, applied in order."""
     parsed = check_document(document, RecipeFile, code=_CODE)
     for name in names:
@@ -414,7 +416,7 @@ def _with_variants(document: Document, names: Sequence[str]) -> tuple[Document, 
                 problem, fix = "a variant cannot change this key", "remove the key"
                 raise field_error(document, ("variants", name, key), problem, code=_CODE, fix=fix)
         tree = document.find_tree
-        merged = _merged(document.data, changes)
+        merged = _merge(document.data, changes)
         # The recipe is valid without the variant, so any problem is in the lines of the variant.
         document = Document(document.path, merged, lambda t=tree, n=name: t()["variants"][n])
         parsed = check_document(document, RecipeFile, code=_CODE)
@@ -422,14 +424,14 @@ def _with_variants(document: Document, names: Sequence[str]) -> tuple[Document, 
     return document, parsed
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], *, params: bool = False) -> Any:
-    """Return `base` with the changes; mappings are merged, parameters get another default."""
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, params: bool = False) -> Any:
+    """Return `base` with the changes: mappings are merged, and parameters get a new default."""
     result = dict(base)
     for key, value in changes.items():
         old: Any = base.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
             known = cast("dict[str, Any]", value)
-            result[key] = _merged(cast("dict[str, Any]", old), known, params=key == "params")
+            result[key] = _merge(cast("dict[str, Any]", old), known, params=key == "params")
         elif params and isinstance(old, dict):
             result[key] = {**cast("dict[str, Any]", old), "default": value}
         else:
@@ -442,12 +444,12 @@ def _no_variant(name: str, variant: str, known: Sequence[str]) -> RunnerError:
         f"{_CODE}-VARIANT",
         f"{name} has no variant {variant!r}",
         why=f"its variants are: {', '.join(known)}" if known else "the recipe has no variants",
-        fix=near(variant, known)
+        fix=did_you_mean(variant, known)
         or (f"use {known[0]!r}, or no variant" if known else "remove the ':'"),
     )
 
 
-def _resolved(ref: str, cwd: Path) -> Path:
+def _resolve(ref: str, cwd: Path) -> Path:
     try:
         return (cwd / Path(ref).expanduser()).resolve()
     except (OSError, RuntimeError) as err:  # a loop of links, or an unknown ~user
@@ -475,7 +477,7 @@ def _unknown(ref: str) -> RunnerError:
         f"{_CODE}-UNKNOWN",
         f"unknown recipe {ref!r}",
         why=f"built-in recipes: {', '.join(names)}",
-        fix=near(ref, names) or "use one of these, or the path of a folder or script",
+        fix=did_you_mean(ref, names) or "use one of these, or the path of a folder or script",
     )
 
 
@@ -509,18 +511,18 @@ def _from_folder(
         command = chosen or folder_command(folder)
         return _build(folder, source, RecipeFile.model_validate({}), command=command)
     document = read_document(file, code=_CODE)
-    document, parsed = _with_variants(document, variants)
+    document, parsed = _apply_variants(document, variants)
     _check_requirements(document, folder, parsed)
     if parsed.entry is not None and parsed.command is not None:
         problem = "`entry` and `command` exclude each other"
         raise field_error(document, ("entry",), problem, code=_CODE, fix="remove one of the two")
     if parsed.entry is not None and not has_entry(folder, parsed.entry):
         problem = f"no file {parsed.entry!r} in {folder}"
-        fix = near(parsed.entry, (path.name for path in folder.glob("*.py"))) or "create it"
+        fix = did_you_mean(parsed.entry, (path.name for path in folder.glob("*.py"))) or "create it"
         raise field_error(document, ("entry",), problem, code=_CODE, fix=fix)
     if missing := missing_script(parsed.command or (), folder):
         problem = f"no file {missing!r} in {folder}"
-        fix = near(missing, (path.name for path in folder.glob("*.py"))) or "create it"
+        fix = did_you_mean(missing, (path.name for path in folder.glob("*.py"))) or "create it"
         raise field_error(document, ("command",), problem, code=_CODE, fix=fix)
     if parsed.image is not None and parsed.python is not None:
         problem = "`python` cannot be combined with `image`, which contains its own Python"
@@ -566,10 +568,10 @@ def _build(
     files: tuple[str, ...] | None = None,
 ) -> Recipe:
     is_in_image = parsed.image is not None
-    params = tuple(_param(name, param) for name, param in parsed.params.items())
-    notebook = notebook_of(command)
+    params = tuple(_to_param(name, param) for name, param in parsed.params.items())
+    notebook = find_notebook(command)
     if notebook is not None:
-        params = merged_params(folder / notebook, params)
+        params = merge_params(folder / notebook, params)
     requirements = parsed.requirements or packages_file(folder, command, is_in_image=is_in_image)
     return Recipe(
         name=parsed.name or _slug(files[0] if files else folder.name),
@@ -614,20 +616,22 @@ def _build(
     )
 
 
-def _param(name: str, param: ParamFile) -> Param:
+def _to_param(name: str, param: ParamFile) -> Param:
     return Param(
         name=name,
         type=param.type,
-        default=None if param.default is None else _typed(param, param.default),
+        default=None if param.default is None else _convert(param, param.default),
         help=param.help,
         min=param.min,
         max=param.max,
-        choices=tuple(_typed(param, choice) for choice in param.choices) if param.choices else None,
+        choices=tuple(_convert(param, choice) for choice in param.choices)
+        if param.choices
+        else None,
     )
 
 
-def _typed(param: ParamFile, value: ParamValue) -> ParamValue:
-    """Return the value in the type of the parameter: `default: 1` of a float is 1.0."""
+def _convert(param: ParamFile, value: ParamValue) -> ParamValue:
+    """Return the value in the type of the parameter: 1 becomes 1.0 for a float."""
     return float(value) if param.type == "float" and isinstance(value, int) else value
 
 

@@ -11,25 +11,30 @@ from urllib.parse import parse_qsl, urlsplit
 
 from runner.protocol.errors import RunnerError
 
-# `trials` are all results of a sweep: the input of its merge task.
+# The kind `trials` are the results of all trials of a sweep, the input of its merge task.
 InputKind = Literal["path", "blob", "url", "share", "dataset", "run", "trials"]
-VARIABLE = "RUNNER_INPUT_"
+VARIABLE_PREFIX = "RUNNER_INPUT_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _CONTAINER = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")  # naming rules of the storage REST docs
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_PREFIXED: tuple[InputKind, ...] = ("blob", "share", "dataset", "run")
+_PREFIX_KINDS: tuple[InputKind, ...] = ("blob", "share", "dataset", "run")
 _FORMS = "NAME=./folder, NAME=https://…, NAME=blob:container/prefix or NAME=run:RUN"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 # Query parameters that grant access to anyone who knows them, so run.json must not contain them.
-_SIGNATURES = frozenset({"sig", "x-amz-signature", "x-goog-signature", "signature", "token"})
+_SIGNATURE_PARAMETERS = frozenset(
+    {"sig", "x-amz-signature", "x-goog-signature", "signature", "token"}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One input of a recipe or an option.
+    """One input, from a recipe or an option.
 
-    `source` is a path, `container/prefix`, a URL, a path on the share, the name of a data set or a
-    run. `part` is a path below the outputs of a run. Relative paths begin at `base`.
+    Attributes:
+        source: Depending on `kind`: a path, `container/prefix`, a URL, a path on the share, or the
+            name of a data set or a run.
+        part: A path below the outputs of a run.
+        base: The folder of a relative path.
     """
 
     name: str
@@ -41,28 +46,28 @@ class InputSpec:
 
     @property
     def variable(self) -> str:
-        """The variable of the script with the path of the input."""
+        """The environment variable with the path of the input."""
         return input_variable(self.name)
 
 
 def input_variable(name: str) -> str:
     """Return `RUNNER_INPUT_<NAME>`: upper case, `-` becomes `_`."""
-    return VARIABLE + name.upper().replace("-", "_")
+    return VARIABLE_PREFIX + name.upper().replace("-", "_")
 
 
-_OF_AN_INPUT = re.compile(
+_INPUT_VARIABLE = re.compile(
     r"(?:RUNNER_INPUT_|AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)(\w+)"
 )
-_OF_AN_OUTPUT = re.compile(r"RUNNER_OUTPUT_(\w+)")
+_OUTPUT_VARIABLE = re.compile(r"RUNNER_OUTPUT_(\w+)")
 
 
 def advise_variable(name: str) -> str:
-    """Return how a run gets a variable of data, an input or an output; "" for another variable."""
+    """Return how to set a variable of the data, an input or an output; "" for another variable."""
     if name == "RUNNER_DATA_DIR":
         return "pass the data with --data PATH, or set `dataset` in train.yaml"
-    if found := _OF_AN_INPUT.fullmatch(name):
+    if found := _INPUT_VARIABLE.fullmatch(name):
         return f"pass the input: --input {found[1]}=PATH"
-    if found := _OF_AN_OUTPUT.fullmatch(name):
+    if found := _OUTPUT_VARIABLE.fullmatch(name):
         return f"add {found[1].lower()} to `named_outputs` in train.yaml"
     return ""
 
@@ -75,7 +80,7 @@ def parse_input(name: str, text: str, base: Path | None = None) -> InputSpec:
     head, colon, rest = text.partition(":")
     if text.startswith(("https://", "http://")):
         return check_input(InputSpec(name, "url", text))
-    for kind in _PREFIXED:
+    for kind in _PREFIX_KINDS:
         if colon and head == kind:
             run, slash, part = rest.partition("/")
             if kind == "run":
@@ -93,11 +98,11 @@ def check_input(spec: InputSpec) -> InputSpec:
         if spec.sha256 is not None and not _SHA256.fullmatch(spec.sha256):
             raise ValueError("invalid sha256: expected 64 hexadecimal digits in lower case")
     elif spec.kind == "blob":
-        return replace(spec, source=_container_path(spec.source))
+        return replace(spec, source=_check_container_path(spec.source))
     elif spec.kind == "share":
-        return replace(spec, source=_inside(spec.source, "the share"))
+        return replace(spec, source=_check_relative(spec.source, "the share"))
     elif spec.kind == "run" and spec.part:
-        return replace(spec, part=_inside(spec.part, "the outputs"))
+        return replace(spec, part=_check_relative(spec.part, "the outputs"))
     return spec
 
 
@@ -115,7 +120,11 @@ def check_variables(names: Iterable[str]) -> None:
 def override_inputs(
     inputs: tuple[InputSpec, ...], given: Iterable[str], cwd: Path
 ) -> tuple[InputSpec, ...]:
-    """Return the inputs, replaced and extended by `NAME=SPEC` texts. Raise RunnerError."""
+    """Return the inputs, with those of `NAME=SPEC` texts added or replaced.
+
+    Raises:
+        RunnerError: a text is invalid, or two inputs have the same variable.
+    """
     found = {spec.name: spec for spec in inputs}
     for text in given:
         name, equals, source = text.partition("=")
@@ -152,21 +161,23 @@ def _check_url(url: str) -> None:
         raise ValueError("a URL must begin with https://")
     if parts.username is not None or parts.password is not None:
         raise ValueError("the URL contains a user or password, which would be stored in run.json")
-    if _SIGNATURES & {key.lower() for key, _ in parse_qsl(parts.query, keep_blank_values=True)}:
+    if _SIGNATURE_PARAMETERS & {
+        key.lower() for key, _ in parse_qsl(parts.query, keep_blank_values=True)
+    }:
         raise ValueError(
             "the URL contains a signature, which would be stored in run.json; "
             "copy the file to the stack's storage, and use blob:container/path"
         )
 
 
-def _container_path(text: str) -> str:
+def _check_container_path(text: str) -> str:
     container, _, prefix = text.strip("/").partition("/")
     if not _CONTAINER.fullmatch(container):
         raise ValueError(f"invalid container name {container!r}; expected container/prefix")
-    return f"{container}/{_inside(prefix, 'the container')}" if prefix else container
+    return f"{container}/{_check_relative(prefix, 'the container')}" if prefix else container
 
 
-def _inside(text: str, where: str) -> str:
+def _check_relative(text: str, where: str) -> str:
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if not parts or ".." in parts or "\\" in text or any(ord(char) < 32 for char in text):
         raise ValueError(f"{text!r} is not a path inside {where}")

@@ -24,7 +24,7 @@ from runner.core.recipe.inputs import (
     check_variables,
     parse_input,
 )
-from runner.core.recipe.recipe import IMAGE_NAME, MOST_NODES, PRIORITIES
+from runner.core.recipe.recipe import IMAGE_NAME, MAX_NODES, PRIORITIES
 from runner.core.recipe.secrets import check_secret
 from runner.core.yaml_files import Amount, StrictModel, TextField, one_of
 from runner.protocol.metrics import ExpectedRange
@@ -39,16 +39,16 @@ def key_error(problem: str, fix: str, why: str = "") -> PydanticCustomError:
     return PydanticCustomError("runner", "{problem}", context)
 
 
-# Prefixes of variables that the agent and Batch set after `env`, which would have no effect.
-_SET_BY_OTHERS = ("RUNNER_", "AZ_BATCH_")
+# Prefixes of variables that the agent and Batch set. They would replace those of `env`.
+_RESERVED_PREFIXES = ("RUNNER_", "AZ_BATCH_")
 
 
 def _check_variable(name: str) -> str:
-    if name.upper().startswith(_SET_BY_OTHERS):
+    if name.upper().startswith(_RESERVED_PREFIXES):
         raise key_error(
             f"{name} is reserved for {'runner' if name.upper().startswith('R') else 'Batch'}",
             "use another name",
-            f"names that begin with {' or '.join(_SET_BY_OTHERS)} are reserved",
+            f"names that begin with {' or '.join(_RESERVED_PREFIXES)} are reserved",
         )
     return name
 
@@ -78,7 +78,7 @@ EnvFile = dict[
 ]
 
 
-def refused_variable(name: str, value: str) -> tuple[str, str, str] | None:
+def explain_invalid_variable(name: str, value: str) -> tuple[str, str, str] | None:
     """Return what, why and fix if `env` does not accept a variable, else None."""
     try:
         TypeAdapter(EnvFile).validate_python({name: value})
@@ -100,7 +100,7 @@ def _check_image(value: str) -> str:
 ImageName = Annotated[str, AfterValidator(_check_image), Field(max_length=255)]
 
 
-_GLOB = frozenset("*?[")
+_GLOB_CHARACTERS = frozenset("*?[")
 
 
 def output_variable(name: str) -> str:
@@ -108,7 +108,7 @@ def output_variable(name: str) -> str:
     return "RUNNER_OUTPUT_" + name.upper().replace("-", "_")
 
 
-def _check_outputs(value: dict[str, str]) -> dict[str, str]:
+def _check_output_names(value: dict[str, str]) -> dict[str, str]:
     taken = {"RUNNER_OUTPUT_DIR": "the folder of all outputs"}
     for name, path in value.items():
         variable = output_variable(name)
@@ -117,7 +117,7 @@ def _check_outputs(value: dict[str, str]) -> dict[str, str]:
                 f"{name!r} has the same variable {variable} as {taken[variable]}", "rename it"
             )
         taken[variable] = repr(name)
-        if _GLOB & set(path):
+        if _GLOB_CHARACTERS & set(path):
             raise key_error(
                 f"{path!r} is a pattern", "use a folder here, and patterns in `outputs`"
             )
@@ -133,7 +133,7 @@ OutputName = Annotated[
         "weights",
     ),
 ]
-check_named_outputs = AfterValidator(_check_outputs)
+check_named_outputs = AfterValidator(_check_output_names)
 
 
 _MODEL_NAME_RULE = (
@@ -150,7 +150,7 @@ def _check_alias(alias: str) -> str:
     return alias
 
 
-def _below_outputs(path: str) -> str:
+def _check_output_path(path: str) -> str:
     pure = PurePosixPath(path)
     if not path.strip() or pure.is_absolute() or ".." in pure.parts or "\\" in path:
         raise key_error(f"{path!r} leaves the outputs", "use a path relative to $RUNNER_OUTPUT_DIR")
@@ -175,7 +175,7 @@ class ModelFile(StrictModel):
             AfterValidator(_check_alias),
         ]
     ] = Field(default_factory=list, description="Aliases to set to each new version.")
-    path: Annotated[str, AfterValidator(_below_outputs)] | None = Field(
+    path: Annotated[str, AfterValidator(_check_output_path)] | None = Field(
         None, description="A file, a glob or a folder below the outputs. Defaults to all outputs."
     )
     description: str = ""
@@ -272,7 +272,7 @@ class ResourcesFile(StrictModel):
         None, min_length=1, description="Allowed VM sizes, such as Standard_NC4as_T4_v3."
     )
     nodes: int = Field(
-        1, ge=1, le=MOST_NODES, description="Number of nodes that run the command at once."
+        1, ge=1, le=MAX_NODES, description="Number of nodes that run the command at once."
     )
     capacity: Capacity | None = Field(
         None, description="Spot nodes, dedicated nodes, or spot nodes with a dedicated fallback."
@@ -377,7 +377,7 @@ def to_keep_rule(parsed: KeepFile | None) -> KeepRule | None:
 
 
 _INPUT_KINDS: tuple[InputKind, ...] = ("blob", "share", "url", "dataset", "run", "path")
-_ONE_SOURCE = [{"required": [kind]} for kind in _INPUT_KINDS if kind != "path"] + [
+_ONE_SOURCE_SCHEMA = [{"required": [kind]} for kind in _INPUT_KINDS if kind != "path"] + [
     {"required": ["path"], "not": {"required": ["run"]}}
 ]
 
@@ -387,7 +387,7 @@ _INPUT_FORMS = (
 )
 
 
-class InputFile(StrictModel, json_schema_extra={"oneOf": cast("Any", _ONE_SOURCE)}):
+class InputFile(StrictModel, json_schema_extra={"oneOf": cast("Any", _ONE_SOURCE_SCHEMA)}):
     """The source of an input: one of blob, share, url, dataset, run and path."""
 
     blob: str | None = Field(None, description="container/prefix of the stack's storage account.")
@@ -516,7 +516,7 @@ def to_secrets(secrets: dict[str, SecretFile]) -> tuple[SecretRef, ...]:
 _SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
 
 
-def _argument_list(value: object) -> object:
+def _split_command(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
@@ -537,6 +537,6 @@ def _argument_list(value: object) -> object:
 
 Command = Annotated[
     list[Annotated[str, Field(min_length=1)]],
-    BeforeValidator(_argument_list, json_schema_input_type=str | list[str]),
+    BeforeValidator(_split_command, json_schema_input_type=str | list[str]),
     Field(min_length=1),
 ]

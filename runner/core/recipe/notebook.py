@@ -1,5 +1,7 @@
-"""Notebooks as scripts: their code, and the parameters of the cell with the tag `parameters`, as
-papermill reads them. `recipe.notebook_of` recognises the command of a notebook.
+"""Notebooks as scripts: their code and parameters.
+
+The parameters are the variables that the cell with the tag `parameters` sets, as in papermill.
+`recipe.find_notebook` recognises the command of a notebook.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from runner.protocol.errors import RunnerError
 SUFFIX = ".ipynb"
 PACKAGES = ("papermill", "ipykernel")  # packages that execute a notebook
 _TAG = "parameters"
-_KEPT_MAGICS = ("time", "timeit", "capture", "prun")  # magics whose cell is Python code
+_PYTHON_MAGICS = ("time", "timeit", "capture", "prun")  # cell magics that run Python code
 _MAGIC_LINE = re.compile(r"^([ \t]*)[%!?].*$|^([ \t]*)[\w.]+\?{1,2}[ \t]*$", re.MULTILINE)
 _HOW_TO_TAG = (
     "add the tag `parameters` to the cell that sets them: in JupyterLab under the gear at the top "
@@ -70,11 +72,11 @@ def read_params(path: Path) -> tuple[Param, ...]:
         else:
             continue
         if isinstance(target, ast.Name):
-            found[target.id] = _param(target.id, annotation, statement.value)
+            found[target.id] = _to_param(target.id, annotation, statement.value)
     return tuple(found.values())
 
 
-def _param(name: str, annotation: str | None, value: ast.expr | None) -> Param:
+def _to_param(name: str, annotation: str | None, value: ast.expr | None) -> Param:
     default: Any = None
     with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         if value is not None:
@@ -96,7 +98,7 @@ def _is_value(value: object) -> bool:
     return isinstance(value, int | str | bool | list)
 
 
-def merged_params(path: Path, declared: tuple[Param, ...]) -> tuple[Param, ...]:
+def merge_params(path: Path, declared: tuple[Param, ...]) -> tuple[Param, ...]:
     """Return the parameters of a notebook; declarations in train.yaml replace its own.
 
     Raises:
@@ -108,7 +110,7 @@ def merged_params(path: Path, declared: tuple[Param, ...]) -> tuple[Param, ...]:
             raise RunnerError(
                 "R-NOTEBOOK-PARAM",
                 f"params: {param.name!r} is not a parameter of {path.name}",
-                why=_why(path.name, tuple(own)),
+                why=_explain_params(path.name, tuple(own)),
                 fix=f"set {param.name} in the cell, or remove it from `params`"
                 if own
                 else _HOW_TO_TAG,
@@ -121,12 +123,12 @@ def unknown_param(notebook: str, name: str, known: tuple[str, ...], near: str) -
     return RunnerError(
         "R-SET-UNKNOWN",
         f"parameter {name!r} is not a parameter of {notebook}",
-        why=_why(notebook, known),
+        why=_explain_params(notebook, known),
         fix=near if known else _HOW_TO_TAG,
     )
 
 
-def _why(notebook: str, known: tuple[str, ...]) -> str:
+def _explain_params(notebook: str, known: tuple[str, ...]) -> str:
     if not known:
         return f"{notebook} has no cell with the tag `{_TAG}` that sets parameters"
     return f"the cell with the tag `{_TAG}` sets: {', '.join(known)}"
@@ -144,7 +146,7 @@ def refuse_arguments(notebook: str, arguments: Sequence[str]) -> None:
 
 
 def parse_text(raw: str) -> ParamValue:
-    """Return the value of a text: JSON or a Python literal, else the text itself."""
+    """Return the value of a text that is JSON or a Python literal, else the text itself."""
     with suppress(ValueError, RecursionError):
         return json.loads(raw, parse_constant=_refuse_constant)
     with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -157,7 +159,7 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-def parsed_code(path: Path) -> ast.Module:
+def parse_code(path: Path) -> ast.Module:
     """Return the code of all cells that are valid Python; empty if the file is not a notebook."""
     body: list[ast.stmt] = []
     with suppress(RunnerError):
@@ -171,7 +173,7 @@ def _without_magics(source: str) -> str:
     """Return the code of a cell without IPython syntax, with the same number of lines."""
     if source.lstrip().startswith("%%"):
         first, _, rest = source.lstrip().partition("\n")
-        if first[2:].split(" ")[0] not in _KEPT_MAGICS:
+        if first[2:].split(" ")[0] not in _PYTHON_MAGICS:
             return ""
         source = f"\n{rest}"
     return _MAGIC_LINE.sub(r"\1\2pass", source)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe.notebook import parse_text, unknown_param
-from runner.core.recipe.recipe import MOST_NODES, PRIORITIES, Param, ParamValue, Recipe
+from runner.core.recipe.recipe import MAX_NODES, PRIORITIES, Param, ParamValue, Recipe
 from runner.core.units import parse_duration_flag
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import (
@@ -30,10 +30,18 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 def resolve_params(
     params: tuple[Param, ...], overrides: Iterable[str], notebook: str | None = None
 ) -> dict[str, ParamValue]:
-    """Return each parameter's default or the last value given; omit one with neither.
+    """Return the value of each parameter: the last override, else its default.
 
-    A script without declared parameters gets every name with the text as typed, because only the
-    script knows its arguments. `notebook` is the notebook that declares them, or None.
+    Parameters without a value are omitted. If a script declares no parameters, all names are
+    allowed and values are the texts as typed, because only the script knows its arguments.
+
+    Args:
+        params: the declared parameters.
+        overrides: `NAME=VALUE` texts.
+        notebook: the notebook that declares the parameters, or None for a script.
+
+    Raises:
+        RunnerError: an override is invalid.
     """
     declared = {param.name: param for param in params}
     values: dict[str, ParamValue] = {
@@ -44,23 +52,23 @@ def resolve_params(
         if not declared and notebook is None and _NAME.fullmatch(name):
             values[name] = raw
         elif name not in declared:
-            raise _unknown(name, tuple(declared), notebook)
+            raise _unknown_param(name, tuple(declared), notebook)
         else:
             values[name] = parse_value(declared[name], raw)
     return values
 
 
 def parse_value(param: Param, raw: str) -> ParamValue:
-    """Return the value in the parameter's type. Raise RunnerError if it is out of range."""
-    value = _typed(param, raw)
+    """Return the text as a value of the parameter's type. Raise RunnerError if it is invalid."""
+    value = _convert(param, raw)
     if param.choices is not None and value not in param.choices:
         allowed = ", ".join(str(choice) for choice in param.choices)
-        raise _refused(param, raw, f"allowed values: {allowed}")
+        raise _invalid_value(param, raw, f"allowed values: {allowed}")
     if isinstance(value, int | float) and not isinstance(value, bool):
         if param.min is not None and value < param.min:
-            raise _refused(param, raw, f"must be at least {_plain(param.min)}")
+            raise _invalid_value(param, raw, f"must be at least {_format_limit(param.min)}")
         if param.max is not None and value > param.max:
-            raise _refused(param, raw, f"must be at most {_plain(param.max)}")
+            raise _invalid_value(param, raw, f"must be at most {_format_limit(param.max)}")
     return value
 
 
@@ -76,40 +84,40 @@ def _split(text: str) -> tuple[str, str]:
     return name, raw
 
 
-def _typed(param: Param, raw: str) -> ParamValue:
+def _convert(param: Param, raw: str) -> ParamValue:
     if param.type == "str":
         return raw
     if param.type == "bool":
-        return _boolean(param, raw)
+        return _parse_bool(param, raw)
     if param.type in ("list", "any"):
         found = parse_text(raw)
         if param.type == "list" and not isinstance(found, list):
-            raise _refused(param, raw, "must be a list, like [1, 2]")
+            raise _invalid_value(param, raw, "must be a list, like [1, 2]")
         return found
     try:
         value = int(raw) if param.type == "int" else float(raw)
     except ValueError as err:
         kind = "a whole number" if param.type == "int" else "a number"
-        raise _refused(param, raw, f"must be {kind}") from err
+        raise _invalid_value(param, raw, f"must be {kind}") from err
     if not math.isfinite(value):
-        raise _refused(param, raw, "must be a finite number")
+        raise _invalid_value(param, raw, "must be a finite number")
     return value
 
 
-def _boolean(param: Param, raw: str) -> bool:
+def _parse_bool(param: Param, raw: str) -> bool:
     word = raw.strip().lower()
     if word in _TRUE:
         return True
     if word in _FALSE:
         return False
-    raise _refused(param, raw, "must be true or false")
+    raise _invalid_value(param, raw, "must be true or false")
 
 
-def _plain(limit: float) -> str:
+def _format_limit(limit: float) -> str:
     return str(int(limit)) if float(limit).is_integer() else str(limit)
 
 
-def _refused(param: Param, raw: str, why: str) -> RunnerError:
+def _invalid_value(param: Param, raw: str, why: str) -> RunnerError:
     return RunnerError(
         "R-SET-VALUE",
         f"invalid value {raw!r} for parameter {param.name!r}",
@@ -125,7 +133,7 @@ def _example(param: Param) -> str:
     return str(param.choices[0]) if param.choices else "VALUE"
 
 
-def _unknown(name: str, known: tuple[str, ...], notebook: str | None) -> RunnerError:
+def _unknown_param(name: str, known: tuple[str, ...], notebook: str | None) -> RunnerError:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     fix = (
         "did you mean " + " or ".join(near) + "?" if near else "use one of the declared parameters"
@@ -140,12 +148,12 @@ def _unknown(name: str, known: tuple[str, ...], notebook: str | None) -> RunnerE
     return RunnerError("R-SET-UNKNOWN", f"parameter {name!r} is not declared", why=why, fix=fix)
 
 
-_MOST_RETRIES = 100
+_MAX_RETRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeFlags:
-    """Options as typed; None and () are defaults. `max_time` has a unit: `90m`, `2h`."""
+    """Options as typed; None and () if not given. `max_time` has a unit: `90m`, `2h`."""
 
     gpus: int | None = None
     capacity: Capacity | None = None
@@ -175,25 +183,28 @@ def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
         recipe,
         resources=replace(
             asked,
-            gpus=_within("gpu", flags.gpus, asked.gpus, range(17)),
-            nodes=_within("nodes", flags.nodes, asked.nodes, range(1, MOST_NODES + 1)) or 1,
+            gpus=_check_range("gpu", flags.gpus, asked.gpus, range(17)),
+            nodes=_check_range("nodes", flags.nodes, asked.nodes, range(1, MAX_NODES + 1)) or 1,
             capacity=flags.capacity or asked.capacity,
         ),
-        priority=_within("priority", flags.priority, recipe.priority, PRIORITIES) or 0,
+        priority=_check_range("priority", flags.priority, recipe.priority, PRIORITIES) or 0,
         after=flags.after or recipe.after,
         keep=_with_paths(recipe.keep, flags.keep),
         timeout_s=recipe.timeout_s if flags.max_time is None else _max_time_s(flags.max_time),
-        retries=_within("retries", flags.retries, recipe.retries, range(_MOST_RETRIES + 1)) or 0,
+        retries=_check_range("retries", flags.retries, recipe.retries, range(_MAX_RETRIES + 1))
+        or 0,
         max_cost_micros=recipe.max_cost_micros
         if flags.max_cost is None
         else to_micros(flags.max_cost),
-        launcher=recipe.launcher if flags.launcher is None else _launcher(recipe, flags.launcher),
-        env={**recipe.env, **_variables(flags.env)},
+        launcher=recipe.launcher
+        if flags.launcher is None
+        else _check_launcher(recipe, flags.launcher),
+        env={**recipe.env, **_check_variables(flags.env)},
     )
 
 
 def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `--env NAME=VALUE`; `NAME` alone has its value in `environment`.
+    """Return the variables of `--env NAME=VALUE`; `NAME` alone gets its value from `environment`.
 
     Messages do not repeat the texts, which may contain secrets.
     """
@@ -203,7 +214,7 @@ def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str,
         if not name:
             raise RunnerError("R-ENV", "invalid --env: expected NAME=VALUE", fix="--env NAME=VALUE")
         if not equals:
-            _variables({name: ""})
+            _check_variables({name: ""})
             if name not in environment:
                 raise RunnerError(
                     "R-ENV",
@@ -216,20 +227,20 @@ def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str,
     return found
 
 
-def _variables(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Return variables that `env` of train.yaml accepts. Raise RunnerError for another one."""
+def _check_variables(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables. Raise RunnerError for one that `env` of train.yaml does not accept."""
     if not given:
         return given
-    from runner.core.recipe.keys import refused_variable  # noqa: PLC0415  loads pydantic
+    from runner.core.recipe.keys import explain_invalid_variable  # noqa: PLC0415  loads pydantic
 
     for name, value in given.items():
-        if refused := refused_variable(name, value):
+        if refused := explain_invalid_variable(name, value):
             what, why, fix = refused
             raise RunnerError("R-ENV", f"--env {name}: {what}", why=why, fix=fix)
     return given
 
 
-def _launcher(recipe: Recipe, name: str) -> Launcher:
+def _check_launcher(recipe: Recipe, name: str) -> Launcher:
     """Return the launcher of an option. Raise RunnerError if it is unknown or does not fit."""
     known: dict[str, Launcher] = {each: each for each in LAUNCHERS}
     launcher = known.get(name)
@@ -260,7 +271,7 @@ def _with_paths(rule: KeepRule | None, paths: tuple[str, ...]) -> KeepRule | Non
     return replace(rule, paths=(*rule.paths, *paths))
 
 
-def _within(flag: str, given: int | None, default: int | None, allowed: range) -> int | None:
+def _check_range(flag: str, given: int | None, default: int | None, allowed: range) -> int | None:
     if given is None:
         return default
     if given in allowed:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 CAPACITIES: tuple[Capacity, ...] = get_args(Capacity)
 # Maximum nodes of a pool with inter-node communication (Batch quotas page).
-MOST_NODES = 100
+MAX_NODES = 100
 PRIORITIES = range(-1000, 1001)  # priorities of a Batch job: Jobs - Create, Batch REST 2025-06-01
 
 
 BUILTIN_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 TEMPLATE = "template"
 RECIPE_FILE = "train.yaml"
-SENT_ALONE = "R-RECIPE-ALONE"  # error code: the script imports files of its folder
+NEEDS_FOLDER = "R-RECIPE-ALONE"  # error code: the script uses files of its folder
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
         entry: script of the folder to use instead of the one in train.yaml or with a usual name.
 
     Raises:
-        RunnerError: the recipe is missing or invalid; `SENT_ALONE` if a script needs its folder.
+        RunnerError: the recipe is missing or invalid; `NEEDS_FOLDER` if a script needs its folder.
     """
     from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
 
@@ -130,7 +130,7 @@ def notebook_command(name: str) -> tuple[str, ...]:
     return *_NOTEBOOK_DRIVER, name
 
 
-def notebook_of(command: Sequence[str]) -> str | None:
+def find_notebook(command: Sequence[str]) -> str | None:
     """Return the notebook that a command executes, or None for another command."""
     length = len(_NOTEBOOK_DRIVER)
     is_notebook = tuple(command[:length]) == _NOTEBOOK_DRIVER

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import RunSpec, SecretRef
 
-REDACTED_FROM = 6  # characters; shorter values occur by chance in any text
+MIN_REDACTED_LENGTH = 6  # characters; shorter values occur by chance in any text
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables of the agent, of Batch, and those that select the program to run.
+# Variables that the agent or Batch sets, and variables that select the program to run.
 _RESERVED = ("RUNNER_", "AZ_BATCH_")
 _RESERVED_NAMES = frozenset({"PATH", "VIRTUAL_ENV", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHOME"})
 # Key Vault docs, "Vault name and object name": one suffix per cloud.
@@ -20,7 +20,10 @@ _VAULT_PATH = re.compile(r"/secrets/[0-9A-Za-z-]{1,127}(/[0-9a-f]{32})?/?")
 
 
 class SecretValues:
-    """Secret values by variable; only `reveal` returns them."""
+    """The secrets of a run by variable: values, and URLs of a key vault.
+
+    Only `reveal` returns the values, so that no log and no error shows them.
+    """
 
     def __init__(self, values: Mapping[str, str], vault: Mapping[str, str]) -> None:
         self._values = dict(values)
@@ -39,13 +42,13 @@ class SecretValues:
 
     def short(self) -> list[str]:
         """Return the variables whose values are too short to be redacted."""
-        return [name for name, value in self._values.items() if len(value) < REDACTED_FROM]
+        return [name for name, value in self._values.items() if len(value) < MIN_REDACTED_LENGTH]
 
     def found_in(self, texts: Iterable[str]) -> Iterator[str]:
         """Yield the variables whose value is in one of the texts."""
         together = "\n".join(texts)
         for name, value in self._values.items():
-            if len(value) >= REDACTED_FROM and value in together:
+            if len(value) >= MIN_REDACTED_LENGTH and value in together:
                 yield name
 
 
@@ -66,11 +69,11 @@ def check_secret(ref: SecretRef) -> SecretRef:
     if ref.env is not None and not _NAME.fullmatch(ref.env):
         raise ValueError("env must be the name of a variable of this machine, not a value")
     if ref.keyvault is not None:
-        _check_vault(ref.keyvault)
+        _check_vault_url(ref.keyvault)
     return ref
 
 
-def _check_vault(url: str) -> None:
+def _check_vault_url(url: str) -> None:
     parts = urlsplit(url)
     host = parts.hostname or ""
     named = parts.netloc == host and host.endswith(VAULT_HOSTS) and not parts.query
@@ -116,7 +119,7 @@ def read_secrets(refs: Iterable[SecretRef], environment: Mapping[str, str]) -> S
     return SecretValues(values, vault)
 
 
-def refuse_in_the_open(values: SecretValues, texts: Iterable[str]) -> None:
+def refuse_exposed_secrets(values: SecretValues, texts: Iterable[str]) -> None:
     """Raise RunnerError if a secret value occurs in arguments or settings of run.json."""
     for name in values.found_in(texts):
         raise RunnerError(

@@ -34,7 +34,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model
 from pydantic_core import PydanticCustomError
 
 from runner.core.recipe.keys import Command, key_error
-from runner.core.yaml_files import StrictModel, TextField, explain_errors, near, one_of
+from runner.core.yaml_files import StrictModel, TextField, did_you_mean, explain_errors, one_of
 from runner.protocol.errors import RunnerError
 from runner.protocol.sweeps import StopRule
 
@@ -42,7 +42,7 @@ Value = bool | int | float | str
 Trial = dict[str, Value]
 
 BLOBS = "blob:"  # prefix of a pattern in `files` that matches blobs
-MOST_TRIALS = 10_000
+MAX_TRIALS = 10_000
 DEFAULT_TRIALS = 20
 _REDRAWS = 1000  # maximum number of draws to get a value between `min` and `max`
 _DIGITS = 6  # significant digits of a drawn number
@@ -183,7 +183,7 @@ def _plain(value: object) -> object:
     if hasattr(value, "tolist"):
         value = cast("Any", value).tolist()
     if isinstance(value, list | tuple | range):
-        values = itertools.islice(cast("Iterable[object]", value), MOST_TRIALS + 1)
+        values = itertools.islice(cast("Iterable[object]", value), MAX_TRIALS + 1)
         return [_plain(each) for each in values]
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in cast("dict[str, object]", value).items()}
@@ -209,7 +209,7 @@ def _param(value: object) -> object:
     if others:
         raise key_error(
             f"{others[0]!r} is not a distribution",
-            near(str(others[0]), _KINDS) or f"use one of {', '.join(_KINDS)}",
+            did_you_mean(str(others[0]), _KINDS) or f"use one of {', '.join(_KINDS)}",
         )
     if len(kinds) != 1:
         problem = f"expected one of {', '.join(_KINDS)}, got {' and '.join(kinds) or 'none'}"
@@ -321,10 +321,10 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     trials: int | None = Field(
         None,
         ge=1,
-        le=MOST_TRIALS,
+        le=MAX_TRIALS,
         description=f"Number of trials with method random or tpe; defaults to {DEFAULT_TRIALS}.",
     )
-    repeat: int = Field(1, ge=1, le=MOST_TRIALS, description="Number of runs per trial.")
+    repeat: int = Field(1, ge=1, le=MAX_TRIALS, description="Number of runs per trial.")
     seed: int = Field(0, description="Seed of random values: the same seed gives the same trials.")
     max_parallel: int | None = Field(
         None, ge=1, description="Maximum number of trials that run at the same time."
@@ -375,7 +375,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         copy._given = tuple(trials)
         return copy
 
-    def method_with(self, metric: str | None) -> Literal["grid", "random", "tpe"]:
+    def choose_method(self, metric: str | None) -> Literal["grid", "random", "tpe"]:
         """Return the method of the sweep; `metric` compares its trials, if any.
 
         Raises:
@@ -458,7 +458,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         """Return the parameters of all trials.
 
         Raises:
-            RunnerError: R-SWEEP-SIZE, there are more than `MOST_TRIALS`; R-SWEEP-FILES,
+            RunnerError: R-SWEEP-SIZE, there are more than `MAX_TRIALS`; R-SWEEP-FILES,
                 R-SWEEP-BOUNDS.
         """
         if self._given:
@@ -476,7 +476,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         Raises:
             RunnerError: R-SWEEP-SIZE, there are too many.
         """
-        most = MOST_TRIALS // self.repeat
+        most = MAX_TRIALS // self.repeat
         found = list(itertools.islice(trials, most + 1))
         if len(found) > most:
             number = f"{count:,}" if count and self.repeat == 1 else f"more than {most:,}"
@@ -484,7 +484,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
             raise RunnerError(
                 "R-SWEEP-SIZE",
                 f"sweep: {number} trials{times}",
-                why=f"a sweep has at most {MOST_TRIALS:,} trials",
+                why=f"a sweep has at most {MAX_TRIALS:,} trials",
                 fix=f"let {self.generator or 'the generator'} yield fewer trials"
                 if self.generator or self._given
                 else "use fewer values, or try 100 combinations: --method random --trials 100",
@@ -508,7 +508,7 @@ def _grid(dimensions: Sequence[Dimension], trial: Trial) -> Iterator[Trial]:
 def _count(dimensions: Sequence[Dimension]) -> int | None:
     """Return the number of combinations, or None if only building them tells it."""
     counts = [len(each.rows) for each in dimensions]
-    if any(each.when for each in dimensions) or max(counts, default=0) > MOST_TRIALS:
+    if any(each.when for each in dimensions) or max(counts, default=0) > MAX_TRIALS:
         return None
     return math.prod(counts)
 
@@ -617,7 +617,7 @@ def _rows(
         return tuple(zip(*columns, strict=True))
     if kind in ("combinations", "permutations"):
         choose = itertools.combinations if kind == "combinations" else itertools.permutations
-        rows = tuple(itertools.islice(choose(_scalars(values), len(names)), MOST_TRIALS + 1))
+        rows = tuple(itertools.islice(choose(_scalars(values), len(names)), MAX_TRIALS + 1))
         if not rows:
             problem = f"{kind} of {len(names)} parameters need at least {len(names)} values"
             raise key_error(problem, "add values")
@@ -646,7 +646,7 @@ def _range(values: Sequence[object]) -> Sequence[int]:
     numbers = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
     if not numbers:
         raise key_error(f"range {list(values)} is empty", "write `range: [first, last]`")
-    return numbers[: MOST_TRIALS + 1]
+    return numbers[: MAX_TRIALS + 1]
 
 
 def _files(name: str, raw: object, folder: Path | None) -> list[str]:
@@ -714,7 +714,7 @@ def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
                 if missing
                 else f"{', '.join(d.names[0] for d in waiting)} depend on each other"
             )
-            raise key_error(problem, near(missing or "", names) or "correct `when`")
+            raise key_error(problem, did_you_mean(missing or "", names) or "correct `when`")
         waiting.remove(ready)
         ordered.append(ready)
         known |= set(ready.names)
@@ -756,14 +756,14 @@ def change_sweep(
         ) from err
 
 
-def list_given(
+def replace_trials(
     sweep: SweepFile | None, trials: Iterable[object], changes: Mapping[str, object]
 ) -> SweepFile:
     """Return a sweep with the given trials instead of the parameters of another one.
 
     Args:
         sweep: that of train.yaml, or None.
-        trials: the parameters of each trial, as mappings; of more than `MOST_TRIALS`, the first.
+        trials: the parameters of each trial, as mappings; of more than `MAX_TRIALS`, the first.
         changes: as for `change_sweep`.
 
     Raises:
@@ -775,7 +775,7 @@ def list_given(
             "sweep: the given trials decide the parameters and the number of trials",
             fix="remove `method` and `trials`",
         )
-    found = [_plain(each) for each in itertools.islice(trials, MOST_TRIALS + 1)]
+    found = [_plain(each) for each in itertools.islice(trials, MAX_TRIALS + 1)]
     given = [cast("Trial", each) for each in found if isinstance(each, dict) and each]
     if len(given) < len(found) or not found:
         wrong: list[object] = [each for each in found if not isinstance(each, dict) or not each]

@@ -19,8 +19,8 @@ from runner.core.yaml_files import (
     StrictModel,
     TextField,
     check_document,
+    did_you_mean,
     field_error,
-    near,
     one_of,
     read_document,
 )
@@ -168,7 +168,7 @@ def load_submit_file(path: Path) -> tuple[SubmitFile, Document]:
     for name, task in parsed.tasks.items():
         _check_after(document, name, task, tuple(parsed.tasks))
     try:
-        in_order(edges(parsed))
+        order_tasks(edges(parsed))
     except CyclicError as err:
         raise RunnerError(
             f"{CODE}-CYCLE",
@@ -222,7 +222,7 @@ def _check_after(document: Document, name: str, task: TaskFile, known: tuple[str
             problem, fix = f"{name!r} depends on itself", "remove it"
         elif before not in known:
             problem = f"unknown task {before!r}"
-            fix = near(before, known) or f"use one of the tasks: {', '.join(known)}"
+            fix = did_you_mean(before, known) or f"use one of the tasks: {', '.join(known)}"
             if is_run_id(before) or before == "@last":
                 problem = f"{before!r} is a run, but a task can only wait for tasks of this file"
                 file = document.path.name
@@ -234,7 +234,7 @@ def _check_after(document: Document, name: str, task: TaskFile, known: tuple[str
         raise field_error(document, where, problem, code=CODE, fix=fix)
 
 
-def in_order(after: Edges) -> tuple[str, ...]:
+def order_tasks(after: Edges) -> tuple[str, ...]:
     """Return the tasks after their predecessors, otherwise in the order of the file.
 
     Unknown names are ignored. Raises CyclicError.
@@ -245,9 +245,9 @@ def in_order(after: Edges) -> tuple[str, ...]:
 _NAMED = 3  # maximum number of predecessors in one line of the tree
 
 
-def draw(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def draw_tree(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the lines of a tree with each task below its last predecessor; it names the others."""
-    order = in_order(after)
+    order = order_tasks(after)
     place = {name: number for number, name in enumerate(order)}
     children: dict[str | None, list[str]] = {}
     for name in order:

@@ -23,7 +23,7 @@ from batch_emulator.autoscale.samples import PERIOD, TICKS_PER_SECOND, SampleHis
 from batch_emulator.autoscale.scope import METRIC_ALIASES
 from batch_emulator.autoscale.values import FormulaSyntaxError, FormulaTooLongError, Timestamp
 from batch_emulator.domain.chance import chance_key, draw_normal, draw_wait
-from runner.core.simulation.result import Moment, SimulationResult, Trouble
+from runner.core.simulation.result import Moment, SimulationProblem, SimulationResult
 from runner.core.simulation.scenario import MS, Scenario, ScenarioError, SimulatedPool
 
 _SAMPLE_MS = 30 * MS
@@ -158,7 +158,7 @@ class _Simulation:
         self.epoch_ticks = Timestamp.of(scenario.start).ticks
         self.timeline: list[Moment] = []
         self.spacing = 1
-        self.problems: list[Trouble] = []
+        self.problems: list[SimulationProblem] = []
 
     # -- the loop
 
@@ -706,9 +706,9 @@ class _Simulation:
     def _problem(self, message: str) -> None:
         last = self.problems[-1] if self.problems else None
         if last is not None and last.message == message:
-            self.problems[-1] = Trouble(last.time_ms, message, last.count + 1)
+            self.problems[-1] = SimulationProblem(last.time_ms, message, last.count + 1)
         elif len(self.problems) < _PROBLEMS:
-            self.problems.append(Trouble(self.now, message))
+            self.problems.append(SimulationProblem(self.now, message))
 
     def _result(self, ended: int) -> SimulationResult:
         self.now = ended

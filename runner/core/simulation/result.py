@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Spent = Literal["boot", "setup", "useful", "lost", "idle"]
-SPENT: tuple[Spent, ...] = ("boot", "setup", "useful", "lost", "idle")
+Purpose = Literal["boot", "setup", "useful", "lost", "idle"]
+PURPOSES: tuple[Purpose, ...] = ("boot", "setup", "useful", "lost", "idle")
 _HOUR_MS = 3_600_000
 _PERCENT = 100
 
@@ -24,7 +24,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class SimulationProblem:
     """A failed evaluation or incomplete resize; `count` of them in a row since `time_ms`."""
 
     time_ms: int
@@ -60,12 +60,12 @@ class SimulationResult:
     repeated: int
     makespan_ms: int | None
     waits_ms: Sequence[int]
-    spent_ms: Mapping[Spent, tuple[int, int]]
+    spent_ms: Mapping[Purpose, tuple[int, int]]
     slots_per_node: int
     left_nodes: int
     ended_ms: int
     timeline: Sequence[Moment]
-    problems: Sequence[Trouble]
+    problems: Sequence[SimulationProblem]
     evaluations: int
     events: int
 
@@ -84,15 +84,15 @@ class SimulationResult:
 
     def cost_micro(
         self, spot_usd_per_hour: float | None, dedicated_usd_per_hour: float | None
-    ) -> dict[Spent, int] | None:
+    ) -> dict[Purpose, int] | None:
         """Return micro-dollars by purpose, whose sum is exactly the rounded price of the node time.
 
         Returns:
             None if a price is unknown and nodes of its kind ran.
         """
-        totals = dict.fromkeys(SPENT, 0)
+        totals = dict.fromkeys(PURPOSES, 0)
         for kind, price in enumerate((spot_usd_per_hour, dedicated_usd_per_hour)):
-            parts: dict[Spent, int] = {name: self.spent_ms[name][kind] for name in SPENT}
+            parts: dict[Purpose, int] = {name: self.spent_ms[name][kind] for name in PURPOSES}
             if not any(parts.values()):
                 continue
             if price is None:
@@ -102,14 +102,16 @@ class SimulationResult:
         return totals
 
 
-def _divide(parts: Mapping[Spent, int], micro_per_hour: int, slots: int) -> list[tuple[Spent, int]]:
+def _divide(
+    parts: Mapping[Purpose, int], micro_per_hour: int, slots: int
+) -> list[tuple[Purpose, int]]:
     """Divide the price of some slot time by largest remainder."""
     whole = slots * _HOUR_MS
     total = (2 * sum(parts.values()) * micro_per_hour + whole) // (2 * whole)
-    exact: dict[Spent, tuple[int, int]] = {
+    exact: dict[Purpose, tuple[int, int]] = {
         name: divmod(ms * micro_per_hour, whole) for name, ms in parts.items()
     }
     left = total - sum(floor for floor, _ in exact.values())
     largest = sorted(exact, key=lambda name: -exact[name][1])
-    up = set(largest[:left]) if left > 0 else set[Spent]()
+    up = set(largest[:left]) if left > 0 else set[Purpose]()
     return [(name, floor + (name in up)) for name, (floor, _) in exact.items()]

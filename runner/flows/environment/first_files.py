@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from runner.core.home import not_writable
 from runner.core.pricing.prices import Price, load_price_table
 from runner.core.settings import Settings
-from runner.core.yaml_files import near
+from runner.core.yaml_files import did_you_mean
 from runner.flows.environment.plan import EXAMPLE, PROJECT, Plan, find_project, plan_environment
 from runner.flows.environment.skus import list_skus
 from runner.protocol.errors import ExitCode, RunnerError
@@ -320,7 +320,8 @@ def check_location(location: str, known: Collection[str]) -> None:
     """Raise RunnerError for an unknown region, if the known regions could be listed."""
     if known and location not in known:
         fix = (
-            near(location, known) or "run `az account list-locations -o table` to list all regions"
+            did_you_mean(location, known)
+            or "run `az account list-locations -o table` to list all regions"
         )
         raise RunnerError(
             "R-AZURE-REGION",

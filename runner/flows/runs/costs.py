@@ -10,7 +10,14 @@ from typing import Literal
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
-from runner.core.pricing.ledger import MICRO, Gap, Ledger, RunUsage, Spent, keep_ledger
+from runner.core.pricing.cost import MICROS_PER_USD
+from runner.core.pricing.ledger import (
+    Gap,
+    Ledger,
+    NodeCosts,
+    RunUsage,
+    compute_ledger,
+)
 from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import load_price_table
 from runner.core.states import RunState
@@ -55,7 +62,7 @@ class CostRow:
 
     name: str
     runs: tuple[str, ...]
-    spent: Spent
+    spent: NodeCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class CostReport:
 
     by: CostKey
     rows: tuple[CostRow, ...]
-    total: Spent
+    total: NodeCosts
     gaps: tuple[Gap, ...]
     prices: tuple[PriceUsed, ...]
     region: str
@@ -93,7 +100,7 @@ def report_costs(
         connection: The services.
         query: Which runs, and prices.
         home: RUNNER_HOME, which has newer prices.
-        now: The present, for tests.
+        now: The current time, for tests.
 
     Raises:
         RunnerError: The records or the nodes cannot be listed.
@@ -101,16 +108,16 @@ def report_costs(
     rows = list_runs(connection, limit=None).rows
     usages = dict(zip((row.run_id for row in rows), _usages(connection, rows), strict=True))
     pools = {
-        usage.place_of(attempt).pool
+        usage.find_pool(attempt).pool
         for usage in usages.values()
         for attempt in usage.attempts or ()
     }
     prices = _Prices(query, home, connection.outputs.location)
-    ledger = keep_ledger(
+    ledger = compute_ledger(
         usages.values(),
         prices.rate,
         now_ms=to_milliseconds(now or datetime.now(UTC)) or 0,
-        present=_present_nodes(connection, sorted(pools)),
+        existing_nodes=_present_nodes(connection, sorted(pools)),
         share_kernel=connection.outputs.location == "local",
     )
     chosen = {row.run_id: row for row in rows if _accepts(query, row)}
@@ -197,7 +204,7 @@ class _Prices:
         if key not in self.used:
             self.used[key] = self._find(vm_size, spot=spot)
         usd = self.used[key].usd_per_hour
-        return None if usd is None else round(usd * MICRO)
+        return None if usd is None else round(usd * MICROS_PER_USD)
 
     def _find(self, vm_size: str, *, spot: bool) -> PriceUsed:
         size = self._query.vm_size or vm_size
@@ -216,15 +223,15 @@ class _Prices:
 def _report(
     query: CostQuery, chosen: Mapping[str, RunRow], ledger: Ledger, prices: _Prices
 ) -> CostReport:
-    groups: dict[str, dict[str, Spent]] = {}
+    groups: dict[str, dict[str, NodeCosts]] = {}
     for (run_id, pool), spent in ledger.pools.items():
         if run_id in chosen:
             name = pool if query.by == "pool" else _name(query.by, chosen[run_id])
-            groups.setdefault(name, {}).setdefault(run_id, Spent()).add(spent)
+            groups.setdefault(name, {}).setdefault(run_id, NodeCosts()).add(spent)
     rows: list[CostRow] = []
-    total = Spent()
+    total = NodeCosts()
     for name, of_runs in groups.items():
-        spent = Spent()
+        spent = NodeCosts()
         for each in of_runs.values():
             spent.add(each)
         total.add(spent)

@@ -15,7 +15,8 @@ from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
-from runner.core.pricing.ledger import EVICTED, MICRO, Spent
+from runner.core.pricing.cost import MICROS_PER_USD
+from runner.core.pricing.ledger import EVICTED, NodeCosts
 from runner.core.states import RunState, WaitCause
 from runner.core.sweep_plots import PlottedTrial, draw_sweep, sweep_html
 from runner.flows.runs.costs import CostQuery, report_costs
@@ -250,13 +251,14 @@ def trial_costs(
     spent = report_costs(connection, CostQuery(by="run"), home).ledger.runs
     found: dict[str, TrialCost] = {}
     for name, run_id in board.sweep.trial_runs.items():
-        total = Spent()
+        total = NodeCosts()
         for each in (*board.sweep.earlier.get(name, ()), run_id):
-            total.add(spent[each] if each in spent else Spent())
+            total.add(spent[each] if each in spent else NodeCosts())
         micro = total.total_micro
         lost = None if micro is None else sum(total.micro[part] for part in EVICTED)
         found[name] = TrialCost(
-            None if micro is None else micro / MICRO, None if lost is None else lost / MICRO
+            None if micro is None else micro / MICROS_PER_USD,
+            None if lost is None else lost / MICROS_PER_USD,
         )
     return found
 

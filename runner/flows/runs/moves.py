@@ -31,7 +31,7 @@ from runner.core.job_moves import (
     JobStep,
     Running,
     describe_pool,
-    misfit,
+    explain_misfit,
     next_pause_step,
     next_step,
 )
@@ -200,7 +200,7 @@ class _Pools:
         """Return a pool. Raise R-POOL-UNKNOWN if it does not exist."""
         found = self.find(pool_id)
         if found is None:
-            from runner.core.yaml_files import near  # noqa: PLC0415  only a mistake needs it
+            from runner.core.yaml_files import did_you_mean  # noqa: PLC0415  only a mistake needs it
 
             names = [pool.id for pool in self._views.values() if pool.state != "deleting"]
             raise RunnerError(
@@ -209,7 +209,7 @@ class _Pools:
                 why=f"pools of the account: {', '.join(names)}"
                 if names
                 else "the account has no pools",
-                fix=near(pool_id, names) or "runner pool ls",
+                fix=did_you_mean(pool_id, names) or "runner pool ls",
                 exit_code=ExitCode.PREFLIGHT,
             )
         return found
@@ -228,7 +228,9 @@ def plan_move(connection: Connection, jobs: Sequence[JobRuns], to: str) -> MoveP
         for record in each.records:
             now = pools.find(record.pool)
             slots = each.tasks[record.run_id].slots
-            why = misfit(record, slots, target.output, target.view.slots, now and now.output)
+            why = explain_misfit(
+                record, slots, target.output, target.view.slots, now and now.output
+            )
             if why and not each.job.is_in(target.view.id):
                 refused.setdefault(why, []).append(record.run_id)
     if refused:
@@ -281,7 +283,7 @@ class _Mover:
 
     def move(self, runs: JobRuns) -> JobChange:
         """Take the steps of one job until it is in the pool."""
-        to, changed, is_asked, was_noted = self.target.view.id, False, False, False
+        to, changed, is_requested, was_noted = self.target.view.id, False, False, False
         is_recorded = all(record.pool.lower() == to.lower() for record in runs.records)
         while True:
             job = read_job(self.connection, runs.job.id)
@@ -289,7 +291,7 @@ class _Mover:
                 return JobChange(runs.job.id, 0, changed, is_paused=False)
             if was_noted and job.note is not None and job.note.to and job.note != self.note:
                 raise self._overtaken(job)
-            step = next_step(job, self.note, is_recorded=is_recorded, is_asked=is_asked)
+            step = next_step(job, self.note, is_recorded=is_recorded, is_requested=is_requested)
             if step is JobStep.DONE:
                 return JobChange(job.id, len(runs.records), changed, is_paused=job.disabled)
             changed = True
@@ -300,7 +302,7 @@ class _Mover:
                 self._wait(job)
             else:
                 done = self._request(step, job)
-                is_asked |= done and step is JobStep.DISABLE
+                is_requested |= done and step is JobStep.DISABLE
                 was_noted |= done and step is JobStep.NOTE
 
     def _request(self, step: JobStep, job: JobSnapshot) -> bool:
@@ -396,7 +398,7 @@ def pause_jobs(
     running: Running,
     on_progress: OnProgress,
     *,
-    awaits: bool,
+    wait_for_tasks: bool,
 ) -> list[JobChange]:
     """Disable the jobs. Safe to repeat.
 
@@ -406,7 +408,7 @@ def pause_jobs(
         note: the pause, which the jobs then have.
         running: how running tasks are treated.
         on_progress: receives the progress.
-        awaits: True returns only when no task runs any more.
+        wait_for_tasks: True returns only when no task runs any more.
 
     Raises:
         RunnerError: R-JOB-MOVING, a move of a job was not completed.
@@ -415,18 +417,20 @@ def pause_jobs(
     on_progress(Progress("pause", "start"))
 
     def pause(runs: JobRuns) -> JobChange:
-        changed = is_asked = False
+        changed = is_requested = False
         while True:
             job = read_job(connection, runs.job.id)
             if job is None or job.closed:
                 return JobChange(runs.job.id, 0, changed, is_paused=False)
-            step = next_pause_step(job, note, awaits=awaits, is_asked=is_asked)
+            step = next_pause_step(
+                job, note, wait_for_tasks=wait_for_tasks, is_requested=is_requested
+            )
             if step is JobStep.DONE:
                 return JobChange(job.id, len(runs.records), changed, is_paused=True)
             if step is JobStep.NOTE:
                 note_job(connection, job, note)
             elif step is JobStep.DISABLE:
-                is_asked = disable_job(connection, job, running)
+                is_requested = disable_job(connection, job, running)
             else:
                 _report_wait(connection, job, on_progress, "pause")
                 time.sleep(_POLL_S)
@@ -542,7 +546,7 @@ def drain_pool(
     """Disable scheduling on the nodes of a pool, and move or pause its jobs. Safe to repeat."""
     ours = [each for each in jobs if each.records]
     if target is None:
-        done = pause_jobs(connection, ours, note, running, on_progress, awaits=True)
+        done = pause_jobs(connection, ours, note, running, on_progress, wait_for_tasks=True)
     else:
         done = move_jobs(connection, ours, target, note, running, on_progress)
     nodes = [node for node in list_pool_nodes(connection, note.name) if node.state in _WORKING]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
-from runner.core.yaml_files import near
+from runner.core.yaml_files import did_you_mean
 from runner.flows.runs.documents import load_metrics
 from runner.flows.runs.history import EVERY_RUN, RunFilter, RunHistory, RunRow, list_runs
 from runner.protocol.errors import RunnerError
@@ -109,5 +109,5 @@ def _unknown(name: str, known: Sequence[str]) -> RunnerError:
         "R-METRIC-UNKNOWN",
         f"no run has a metric {name!r}",
         why=f"metrics: {', '.join(known)}",
-        fix=near(name, known) or "use one of these metrics",
+        fix=did_you_mean(name, known) or "use one of these metrics",
     )

@@ -13,7 +13,7 @@ from runner.azure.batch.jobs import get_task, read_task_file, terminate_task
 from runner.azure.batch.schedules import GROUP_TASK_ID, TASK_ID, ScheduleView
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.units import format_duration
-from runner.core.yaml_files import near
+from runner.core.yaml_files import did_you_mean
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import load_result, runs_container
 from runner.protocol.encoding import parse_json
@@ -94,7 +94,7 @@ def find_schedule(connection: Connection, schedule_id: str) -> ScheduleRecord:
         "R-SCHEDULE-UNKNOWN",
         f"unknown schedule {schedule_id!r}",
         why=f"schedules: {', '.join(known)}" if known else "there are no schedules",
-        fix=near(schedule_id, known) or "run `runner schedule ls` to list them",
+        fix=did_you_mean(schedule_id, known) or "run `runner schedule ls` to list them",
     )
 
 

@@ -15,8 +15,8 @@ from runner.core.recipe.file import missing_script
 from runner.core.recipe.keys import to_inputs
 from runner.core.recipe.recipe import Param, Recipe, load_recipe
 from runner.core.recipe.sweep import Trial
-from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, in_order
-from runner.core.yaml_files import near
+from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, order_tasks
+from runner.core.yaml_files import did_you_mean
 from runner.flows.submit.prepare import CheckedRun, Memo, TrainOptions, check_run, random_suffix
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import TRIALS_INPUT, RunGroup
@@ -62,7 +62,7 @@ def check_file(file: SubmitFile, path: Path, request: GroupRequest) -> CheckedFi
     priority = file.priority if request.priority is None else request.priority
     caps = _caps(request.max_cost or file.max_cost, recipes)
     runs: dict[str, CheckedRun] = {}
-    for task in in_order(edges(file)):
+    for task in order_tasks(edges(file)):
         options = _options(file.tasks[task], path.parent, overrides[task], experiment)
         with of_task(task):
             recipe = replace(recipes[task], priority=priority, max_cost_micros=caps[task])
@@ -236,7 +236,7 @@ def _by_task(texts: Sequence[str], recipes: Mapping[str, Recipe]) -> dict[str, l
                 "R-SET-UNKNOWN",
                 f"--set {text!r}: unknown task {task!r}",
                 why=f"tasks: {', '.join(recipes)}",
-                fix=near(task, recipes) or "use one of these tasks",
+                fix=did_you_mean(task, recipes) or "use one of these tasks",
             )
         found[task].append(rest)
     return found

@@ -50,13 +50,13 @@ from runner.core.planning.repeat import Repetition, change_params, choose_same_p
 from runner.core.pricing.cost import CostCap, SubmissionCost, Work, plan_cost
 from runner.core.pricing.prices import load_price_table
 from runner.core.progress import OnProgress
-from runner.core.recipe.entry import unread_packages
+from runner.core.recipe.entry import warn_unsupported_packages
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import (
     SecretValues,
     read_secrets,
     recorded_secrets,
-    refuse_in_the_open,
+    refuse_exposed_secrets,
 )
 from runner.core.schedules.submit_file import must_succeed
 from runner.core.settings import Settings
@@ -148,7 +148,9 @@ class PlannedRun:
         found = [notice, secrets, *self.plan.warnings]
         if code is not None:  # of a recipe on this machine
             recipe = self.plan.recipe
-            packages = unread_packages(recipe) if recipe.requirements_file is None else None
+            packages = (
+                warn_unsupported_packages(recipe) if recipe.requirements_file is None else None
+            )
             found = [*code.warnings, packages, *found]
         return tuple(text for text in found if text)
 
@@ -386,7 +388,7 @@ def _refuse_vaults(recipe: Recipe, outputs: StackOutputs) -> None:
 
 def _choose_pool(run: CheckedRun, wanted: str | None, outputs: StackOutputs) -> PoolChoice:
     fitting = pools_for(run.recipe.image, wanted, outputs)
-    return choose_pool(wanted, fitting, run.recipe.resources, run.insisted)
+    return choose_pool(wanted, fitting, run.recipe.resources, run.required_resources)
 
 
 def _read_group(
@@ -659,5 +661,5 @@ def plan_repetition(
         )
 
     planned = PlannedRun(plan_in_job(job.job_id), RunFiles(None, agent), secrets, plan_in_job)
-    refuse_in_the_open(secrets, planned.plan.command)
+    refuse_exposed_secrets(secrets, planned.plan.command)
     return SubmissionPlan({record.recipe: planned}, job, cost=cost)

@@ -27,8 +27,8 @@ from runner.core.recipe.inputs import (
 )
 from runner.core.recipe.notebook import refuse_arguments
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Recipe, notebook_of
-from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_in_the_open
+from runner.core.recipe.recipe import Recipe, find_notebook
+from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_exposed_secrets
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
@@ -75,7 +75,7 @@ class TrainOptions:
     experiment: str | None = None
     data: Path | None = None
     inputs: tuple[str, ...] = ()  # NAME=SPEC
-    insisted: Resources = NO_RESOURCES
+    required_resources: Resources = NO_RESOURCES
     rehearsal: Mapping[str, Any] | None = None  # as in RunSpec
 
 
@@ -90,7 +90,7 @@ class CheckedRun:
     request: RunRequest
     secrets: SecretValues
     data: Path | None = None
-    insisted: Resources = NO_RESOURCES
+    required_resources: Resources = NO_RESOURCES
     resolved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
 
 
@@ -106,15 +106,15 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
         inputs = override_inputs(recipe.inputs, options.inputs, Path.cwd())
         recipe = replace(recipe, inputs=inputs)
     values = read_secrets(recipe.secrets, os.environ)
-    notebook = notebook_of(recipe.command)
+    notebook = find_notebook(recipe.command)
     if notebook is not None:
         refuse_arguments(notebook, options.script_args)
     params = resolve_params(recipe.params, options.overrides, notebook)
     request = RunRequest(params, options.script_args, options.experiment, options.rehearsal)
     arguments = (*recipe.command, *to_arguments(params), *options.script_args)
-    refuse_in_the_open(values, [*arguments, *recipe.env.values()])
+    refuse_exposed_secrets(values, [*arguments, *recipe.env.values()])
     _refuse_unknown_variables(recipe, arguments, has_data=options.data is not None)
-    return CheckedRun(recipe, request, values, options.data, options.insisted)
+    return CheckedRun(recipe, request, values, options.data, options.required_resources)
 
 
 # Variables that the agent sets for every script (docs/run-format.md) and that every node has.
@@ -166,12 +166,12 @@ def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_d
 
 
 def _variable_fix(name: str, known: Collection[str]) -> str:
-    from runner.core.yaml_files import near  # noqa: PLC0415  only a mistake needs it
+    from runner.core.yaml_files import did_you_mean  # noqa: PLC0415  only a mistake needs it
 
     return (
-        near(name, known, 0.85)
+        did_you_mean(name, known, 0.85)
         or advise_variable(name)
-        or near(name, known)
+        or did_you_mean(name, known)
         or f"set {name} with --env or under `env`, or write $${name} for the text itself"
     )
 

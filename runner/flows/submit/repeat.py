@@ -17,7 +17,7 @@ from runner.azure.batch.translate import to_trial_tasks
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.planning.plan import RunIdentity
-from runner.core.planning.repeat import Repetition, order_again
+from runner.core.planning.repeat import Repetition, order_runs
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
 from runner.flows.runs.attempts import find_checkpoint, incomplete_checkpoints, list_checkpoints
@@ -77,7 +77,7 @@ def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow
         run_id: [before for before in row.record.after if before in found] if row.record else []
         for run_id, row in found.items()
     }
-    return [found[run_id] for run_id in order_again(after)]
+    return [found[run_id] for run_id in order_runs(after)]
 
 
 def retry_each(

@@ -18,9 +18,9 @@ from runner.core.progress import OnProgress
 from runner.core.recipe.file import missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Recipe, load_recipe, notebook_of
+from runner.core.recipe.recipe import Recipe, find_notebook, load_recipe
 from runner.core.recipe.sweep import (
-    MOST_TRIALS,
+    MAX_TRIALS,
     MergeFile,
     SweepFile,
     Trial,
@@ -246,7 +246,7 @@ def _trial_specs(
 ) -> Callable[[str, int, Trial], TrialSpec]:
     """Return a function that makes the `trial` of run.json."""
     metric = sweep.metric or recipe.primary_metric
-    method = sweep.method_with(metric)
+    method = sweep.choose_method(metric)
     nodes = recipe.resources.nodes
     if nodes > 1 and (sweep.method == "tpe" or sweep.stops_early):
         raise RunnerError(
@@ -280,7 +280,7 @@ def _options(
     trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
     if inputs:
         options = replace(options, inputs=(*options.inputs, *inputs))
-    if not recipe.params and notebook_of(recipe.command) is None:
+    if not recipe.params and find_notebook(recipe.command) is None:
         return replace(options, script_args=(*to_arguments(trial), *options.script_args))
     swept = (f"{name}={value}" for name, value in trial.items())
     return replace(options, overrides=(*options.overrides, *swept))
@@ -305,7 +305,7 @@ def _generated(recipe: Recipe, generator: str) -> list[Trial]:
     path = (recipe.folder / file).resolve()
     if not path.is_file() or not path.is_relative_to(recipe.folder.resolve()):
         raise _refused(generator, f"no file {file} in {recipe.folder}", "correct the file's name")
-    command = [sys.executable, "-c", _GENERATE, str(path), name, str(MOST_TRIALS + 1)]
+    command = [sys.executable, "-c", _GENERATE, str(path), name, str(MAX_TRIALS + 1)]
     try:
         done = subprocess.run(
             command,

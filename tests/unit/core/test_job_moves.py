@@ -15,7 +15,7 @@ from runner.core.job_moves import (
     JobSnapshot,
     JobStep,
     describe_pool,
-    misfit,
+    explain_misfit,
     next_pause_step,
     next_step,
     with_note,
@@ -58,13 +58,15 @@ class Service:
 
     def steps(self, note: JobNote) -> Iterator[JobStep]:
         """Move the job, and yield each step after it was taken."""
-        is_asked = False
+        is_requested = False
         while True:
-            step = next_step(self.job, note, is_recorded=self.is_recorded, is_asked=is_asked)
+            step = next_step(
+                self.job, note, is_recorded=self.is_recorded, is_requested=is_requested
+            )
             if step is JobStep.DONE:
                 return
             self.take(step, note)
-            is_asked |= step is JobStep.DISABLE
+            is_requested |= step is JobStep.DISABLE
             yield step
 
 
@@ -110,18 +112,18 @@ def test_paused_job_moves_and_stays_paused(note: JobNote | None) -> None:
 def test_job_waiting_for_its_tasks_is_polled() -> None:
     job = replace(JOB, state="disabling", note=MOVE)
     assert next_step(job, MOVE, is_recorded=False) is JobStep.DISABLE
-    assert next_step(job, MOVE, is_recorded=False, is_asked=True) is JobStep.WAIT
+    assert next_step(job, MOVE, is_recorded=False, is_requested=True) is JobStep.WAIT
 
 
 def pause_steps(service: Service, wanted: JobNote) -> list[JobStep]:
     steps: list[JobStep] = []
-    is_asked = False
+    is_requested = False
     while (
-        step := next_pause_step(service.job, wanted, awaits=True, is_asked=is_asked)
+        step := next_pause_step(service.job, wanted, wait_for_tasks=True, is_requested=is_requested)
     ) is not JobStep.DONE:
         service.take(step, wanted)
         steps.append(step)
-        is_asked |= step is JobStep.DISABLE
+        is_requested |= step is JobStep.DISABLE
     return steps
 
 
@@ -129,7 +131,7 @@ def test_pause_notes_before_it_disables() -> None:
     for note in (PAUSE, DRAIN):
         assert pause_steps(Service(JOB), note) == [JobStep.NOTE, JobStep.DISABLE, JobStep.WAIT]
     waiting = replace(JOB, state="disabling", note=PAUSE)
-    assert next_pause_step(waiting, PAUSE, awaits=False, is_asked=True) is JobStep.DONE
+    assert next_pause_step(waiting, PAUSE, wait_for_tasks=False, is_requested=True) is JobStep.DONE
 
 
 @pytest.mark.parametrize("state", ["disabled", "disabling"])
@@ -160,7 +162,7 @@ def test_pause_of_a_disabled_job_is_noted() -> None:
 def test_note_is_read_as_written_and_names_the_next_command(note: JobNote, command: str) -> None:
     assert JobNote.parse(note.to_text()) == note
     assert note.command == command
-    items = dict(with_note(replace(JOB, others=(("team", "vision"),)), note))
+    items = dict(with_note(replace(JOB, other_metadata=(("team", "vision"),)), note))
     assert items == {"team": "vision", "runner": note.to_text()}
 
 
@@ -185,18 +187,20 @@ def test_metadata_of_other_programs_is_no_note(text: str) -> None:
     ],
 )
 def test_run_fits_a_pool_without_new_gaps(record: RunSpec, pool: PoolOutput, why: str) -> None:
-    found = misfit(record, 1, pool, 1, SMALL)
+    found = explain_misfit(record, 1, pool, 1, SMALL)
     assert (why in found) if why else not found
 
 
 def test_missing_gpus_and_slots_are_named() -> None:
     with_gpu = replace(SMALL, gpus=1)
     run = RunSpec(run_id="r", resources=Resources(gpus=1))
-    assert misfit(run, 1, BIG, 1, with_gpu) == "has no GPUs (1 needed)"
-    assert misfit(RunSpec(run_id="r"), 4, BIG, 2, SMALL) == "has 2 slots per node (4 needed)"
+    assert explain_misfit(run, 1, BIG, 1, with_gpu) == "has no GPUs (1 needed)"
+    assert (
+        explain_misfit(RunSpec(run_id="r"), 4, BIG, 2, SMALL) == "has 2 slots per node (4 needed)"
+    )
     in_container = RunSpec(run_id="r", image="python:3.12")
     anywhere, gpus = replace(BIG, containers=None), replace(with_gpu, containers=None)
-    assert "no GPU" in misfit(in_container, 1, anywhere, 1, gpus)
+    assert "no GPU" in explain_misfit(in_container, 1, anywhere, 1, gpus)
 
 
 def test_undeclared_pool_has_the_gpus_of_its_size() -> None:

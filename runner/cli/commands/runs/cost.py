@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from runner.core.pricing.billing import Bill
-    from runner.core.pricing.ledger import Gap, Spent
+    from runner.core.pricing.ledger import Gap, NodeCosts
     from runner.flows.runs.costs import CostReport, CostRow
 
 _DEFAULT = "show"
@@ -274,7 +274,7 @@ def _print_document(out: Output, report: CostReport) -> None:
     )
 
 
-def _document(spent: Spent) -> dict[str, Any]:
+def _document(spent: NodeCosts) -> dict[str, Any]:
     even = spent.break_even
     return {
         "cost_micro_usd": spent.total_micro,
@@ -330,7 +330,7 @@ def _text_row(report: CostReport, row: CostRow) -> dict[str, Any]:
     return {report.by: row.name, "runs": len(row.runs), **_texts(report, row.spent)}
 
 
-def _texts(report: CostReport, spent: Spent) -> dict[str, Any]:
+def _texts(report: CostReport, spent: NodeCosts) -> dict[str, Any]:
     total = spent.total_ms
     shares = {part: f"{100 * ms / total:.1f} %" if ms else "" for part, ms in spent.ms.items()}
     return {

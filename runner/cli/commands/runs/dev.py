@@ -74,7 +74,9 @@ def dev(
     recipe = replace(recipe, timeout_s=seconds + _MARGIN_S, estimate=f"{seconds} s")
     if jupyter:
         recipe = replace(recipe, packages=(*recipe.packages, *JUPYTER_PACKAGES))
-    request = TrainOptions(data=data, inputs=tuple(input_ or ()), insisted=flags.resources)
+    request = TrainOptions(
+        data=data, inputs=tuple(input_ or ()), required_resources=flags.resources
+    )
     checked = check_run(with_flags(recipe, flags), request)
     with out.stages() as view:
         connection, plan = open_and_plan(checked, settings, view.on_progress, view.warning)

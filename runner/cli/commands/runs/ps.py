@@ -199,13 +199,13 @@ class _Extra:
 
 
 def _unknown_param(name: str, known: Sequence[str]) -> RunnerError:
-    from runner.core.yaml_files import near
+    from runner.core.yaml_files import did_you_mean
 
     return RunnerError(
         "R-PARAM-UNKNOWN",
         f"no listed run has a parameter {name!r}",
         why=f"parameters: {', '.join(known)}" if known else "the listed runs have no parameters",
-        fix=near(name, known) or "use one of these, or remove --param",
+        fix=did_you_mean(name, known) or "use one of these, or remove --param",
     )
 
 

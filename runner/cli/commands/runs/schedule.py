@@ -287,7 +287,7 @@ def _format_ids(ids: list[str]) -> str:
 def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups: list[str]) -> None:
     """Draw the newest group with its states, or the tasks if there is no group."""
     from runner.cli.ui.groups import draw_group
-    from runner.core.schedules.submit_file import draw
+    from runner.core.schedules.submit_file import draw_tree
     from runner.flows.runs.groups import find_group, load_group_view
 
     view = None
@@ -298,7 +298,7 @@ def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups:
         out.text(f"\n{view.group.group_id}:")
         draw_group(out, view)
         return
-    for line in draw(schedule.tasks):
+    for line in draw_tree(schedule.tasks):
         out.text(line)
 
 

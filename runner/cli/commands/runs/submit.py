@@ -96,7 +96,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
 
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
-    from runner.core.schedules.submit_file import draw
+    from runner.core.schedules.submit_file import draw_tree
     from runner.flows.schedules.create import file_schedule, plan_schedule
     from runner.flows.submit.pipeline import plan_submission, preview_target
 
@@ -120,7 +120,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
         out.record({**group.to_json(), **more, **schedule, "runs": plan.documents()})
         return
     notes = {name: shlex.join(run.plan.command) for name, run in plan.runs.items()}
-    for line in draw(group.after, notes):
+    for line in draw_tree(group.after, notes):
         out.text(line)
     out.note(f"{format_count(len(plan.runs), 'task')} in job {group.job_id} on pool {group.pool}")
     for name, text in cost_lines(plan.cost).items():

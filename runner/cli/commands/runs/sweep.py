@@ -159,7 +159,7 @@ def start(
         experiment=experiment,
         data=data,
         inputs=tuple(input_ or ()),
-        insisted=flags.resources,
+        required_resources=flags.resources,
     )
     settings = call.settings(pool=pool)
     with call.out.stages() as view:
@@ -490,8 +490,10 @@ def pause(call: Invocation, experiment: JobsArgument, running: RunningOption = "
     name, jobs = find_jobs(connection, experiment)
     note = JobNote("pause", name)
     with out.stages() as view:
-        awaits = running != "wait"
-        done = pause_jobs(connection, jobs, note, running, view.on_progress, awaits=awaits)
+        wait_for_tasks = running != "wait"
+        done = pause_jobs(
+            connection, jobs, note, running, view.on_progress, wait_for_tasks=wait_for_tasks
+        )
     if not out.as_text:
         out.record({"name": name, "jobs": [each.to_json() for each in done]})
         return

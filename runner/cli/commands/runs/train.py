@@ -70,7 +70,7 @@ def train(
         experiment=experiment,
         data=data,
         inputs=tuple(input_ or ()),
-        insisted=flags.resources,
+        required_resources=flags.resources,
         rehearsal=_rehearsal(evict),
     )
     checked = check_run(recipe, request)
@@ -89,12 +89,12 @@ def _rehearsal(text: str | None) -> dict[str, Any] | None:
 def _load(out: Output, ref: str, entry: str | None) -> Recipe:
     """Load the recipe; offer to send the folder of a script that imports files in it."""
     from runner.core.recipe.entry import entry_in_folder
-    from runner.core.recipe.recipe import SENT_ALONE, load_recipe
+    from runner.core.recipe.recipe import NEEDS_FOLDER, load_recipe
 
     try:
         return load_recipe(ref, cwd=Path.cwd(), entry=entry)
     except RunnerError as err:
-        if err.code != SENT_ALONE:
+        if err.code != NEEDS_FOLDER:
             raise
         folder, script = entry_in_folder((Path.cwd() / Path(ref).expanduser()).resolve())
         if not out.confirm(f"{err.what}. Send the whole folder instead?"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.planning.pool_choice import choose_common_pool, choose_pool, lacks
+from runner.core.planning.pool_choice import choose_common_pool, choose_pool, missing_resources
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import Resources
 from tests.unit.core.recipe_maker import outputs, plan, pool, recipe
@@ -73,13 +73,15 @@ def test_named_pool_must_satisfy_flags_but_may_lack_recipe_resources() -> None:
 
 def test_pool_of_both_kinds_is_neither_spot_nor_dedicated() -> None:
     mixed = pool("mixed", capacity="mixed")
-    assert lacks(mixed, Resources(capacity="spot")) == "mixed nodes"
-    assert lacks(BOTH, Resources(capacity="dedicated")) == "spot-then-dedicated nodes"
-    assert lacks(pool("old", spot=False), Resources(capacity="dedicated")) == ""
+    assert missing_resources(mixed, Resources(capacity="spot")) == "mixed nodes"
+    assert missing_resources(BOTH, Resources(capacity="dedicated")) == "spot-then-dedicated nodes"
+    assert missing_resources(pool("old", spot=False), Resources(capacity="dedicated")) == ""
 
 
 def test_size_missing_from_the_table_excludes_no_pool() -> None:
-    assert lacks(pool("local", vm_size="local"), Resources(memory_bytes=900 * GIB)) == ""
+    assert (
+        missing_resources(pool("local", vm_size="local"), Resources(memory_bytes=900 * GIB)) == ""
+    )
 
 
 @pytest.mark.feature(28)

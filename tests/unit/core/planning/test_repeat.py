@@ -14,7 +14,7 @@ from runner.core.planning.repeat import (
     Repetition,
     change_params,
     choose_same_pool,
-    order_again,
+    order_runs,
     plan_again,
 )
 from runner.flows.local.state import LocalState, local_outputs
@@ -208,8 +208,8 @@ def test_repetition_uses_a_pool_with_as_many_nodes() -> None:
 
 
 def test_cycle_of_runs_to_retry_is_an_expected_error() -> None:
-    assert order_again({"b": ("a",), "a": ()}) == ("a", "b")
+    assert order_runs({"b": ("a",), "a": ()}) == ("a", "b")
     with pytest.raises(RunnerError) as caught:
-        order_again({"a": ("b",), "b": ("a",), "c": ()})
+        order_runs({"a": ("b",), "b": ("a",), "c": ()})
     assert caught.value.code == "R-RETRY-CYCLE"
     assert "a -> b -> a" in caught.value.what.replace("b -> a -> b", "a -> b -> a")

@@ -14,9 +14,9 @@ from runner.core.pricing.ledger import (
     PARTS,
     Gap,
     Ledger,
+    NodeCosts,
     RunUsage,
-    Spent,
-    keep_ledger,
+    compute_ledger,
 )
 from runner.protocol.run_spec import PoolStay
 from runner.protocol.usage import AttemptUsage
@@ -41,10 +41,10 @@ def run(name: str, *attempts: AttemptUsage, status: str = "succeeded", **more: A
 
 
 def keep(*runs: RunUsage, now: int = 100 * HOUR, **more: Any) -> Ledger:
-    return keep_ledger(runs, rate, now_ms=now, **more)
+    return compute_ledger(runs, rate, now_ms=now, **more)
 
 
-def parts(spent: Spent) -> dict[str, int]:
+def parts(spent: NodeCosts) -> dict[str, int]:
     return {part: ms for part, ms in spent.ms.items() if ms}
 
 
@@ -87,7 +87,7 @@ def test_shared_time_is_divided_and_idle_time_belongs_to_the_last_run() -> None:
     one = run("a", attempt(1, HOUR, 3 * HOUR, created=0))
     other = run("b", attempt(1, 2 * HOUR, 6 * HOUR, created=0))
     late = run("c", attempt(1, 8 * HOUR, 9 * HOUR, created=0))
-    ledger = keep(one, other, late, now=10 * HOUR, present={("pool", "tvm-1"): True})
+    ledger = keep(one, other, late, now=10 * HOUR, existing_nodes={("pool", "tvm-1"): True})
     assert parts(ledger.runs["a"]) == {"boot": HOUR, "useful": HOUR + HOUR // 2}
     assert parts(ledger.runs["b"]) == {"useful": 3 * HOUR + HOUR // 2, "idle": 2 * HOUR}
     assert parts(ledger.runs["c"]) == {"useful": HOUR, "idle": HOUR}
@@ -122,7 +122,7 @@ def test_unknown_price_makes_the_cost_unknown_and_not_zero() -> None:
     known = run("a", attempt(1, 0, HOUR, created=0))
     unknown = run("b", attempt(1, 0, HOUR, node="tvm-2", created=0), vm_size="Standard_New")
     ledger = keep(known, unknown)
-    total = Spent()
+    total = NodeCosts()
     for spent in ledger.runs.values():
         total.add(spent)
     assert (total.total_micro, total.unpriced_ms) == (None, HOUR)
@@ -259,11 +259,11 @@ def test_parts_sum_exactly_to_node_time_times_price(
     runs: Sequence[RunUsage], share_kernel: bool, price: int, exists: bool
 ) -> None:
     present = {("pool", f"tvm-{n}"): exists for n in (1, 2, 3)}
-    ledger = keep_ledger(
+    ledger = compute_ledger(
         runs,
         lambda size, spot: price if size == SIZE else None,
         now_ms=60 * HOUR,
-        present=present,
+        existing_nodes=present,
         share_kernel=share_kernel,
     )
     assert_sums(ledger)
@@ -280,7 +280,7 @@ def test_runs_on_a_shared_node_pay_for_all_of_it(spans: list[tuple[int, int]], p
         run(f"r{n}", attempt(1, start, start + took, created=0))
         for n, (start, took) in enumerate(spans)
     ]
-    ledger = keep_ledger(runs, lambda *_: price, now_ms=60 * HOUR)
+    ledger = compute_ledger(runs, lambda *_: price, now_ms=60 * HOUR)
     assert_sums(ledger)
     (life,) = ledger.lives
     end = max(start + took for start, took in spans)
@@ -309,6 +309,6 @@ def test_constant_clock_offset_changes_no_cost(runs: Sequence[RunUsage], skew: i
 
 
 def test_sums_have_a_field_for_every_part() -> None:
-    spent = Spent()
+    spent = NodeCosts()
     assert tuple(spent.ms) == tuple(spent.micro) == PARTS
     assert spent.goodput is None

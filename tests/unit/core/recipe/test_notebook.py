@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.core.recipe.notebook import parse_text, read_params
-from runner.core.recipe.recipe import load_recipe, notebook_of
+from runner.core.recipe.recipe import find_notebook, load_recipe
 from runner.core.recipe.sweep import change_sweep, parse_param
 from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.flows.submit.sweep import check_sweep
@@ -124,7 +124,7 @@ def test_arguments_of_a_script_are_refused(notebook: Path) -> None:
 @pytest.mark.parametrize("name", ["nb.ipynb", "."])
 def test_notebook_is_recognised_as_a_file_and_in_a_folder(notebook: Path, name: str) -> None:
     recipe = load_recipe(name, cwd=notebook.parent)
-    assert notebook_of(recipe.command) == "nb.ipynb"
+    assert find_notebook(recipe.command) == "nb.ipynb"
     assert recipe.live_outputs == ("nb.ipynb",)
     assert recipe.packages == ("papermill", "ipykernel")
     assert recipe.files == (("nb.ipynb",) if name != "." else None)
@@ -135,7 +135,7 @@ def test_notebook_below_a_folder_is_an_entry(tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
     write_notebook(tmp_path / "books/nb.ipynb", ("x = 1", "parameters"))
     recipe = load_recipe(".", cwd=tmp_path, entry="books/nb.ipynb")
-    assert (notebook_of(recipe.command), recipe.live_outputs) == ("books/nb.ipynb", ("nb.ipynb",))
+    assert (find_notebook(recipe.command), recipe.live_outputs) == ("books/nb.ipynb", ("nb.ipynb",))
 
 
 def test_notebook_that_imports_a_sibling_module_is_refused_alone(notebook: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.recipe.entry import unread_packages
+from runner.core.recipe.entry import warn_unsupported_packages
 from runner.core.recipe.recipe import BUILTIN_FOLDER, Recipe, list_recipes, load_recipe
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import load_text
@@ -345,7 +345,7 @@ def test_only_requirements_of_a_container_are_installed(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     recipe = load_text(tmp_path, "command: python -V\nimage: a/b\n")
     assert recipe.requirements_file is None
-    assert unread_packages(recipe) is None
+    assert warn_unsupported_packages(recipe) is None
 
 
 @pytest.mark.parametrize(
@@ -361,9 +361,11 @@ def test_packages_listed_in_an_unread_file_cause_a_warning(
     tmp_path: Path, name: str, text: str
 ) -> None:
     (tmp_path / "train.py").touch()
-    assert unread_packages(load_recipe(".", cwd=tmp_path)) is None
+    assert warn_unsupported_packages(load_recipe(".", cwd=tmp_path)) is None
     (tmp_path / name).write_text(text)
-    assert f"{name} is not supported" in (unread_packages(load_recipe(".", cwd=tmp_path)) or "")
+    assert f"{name} is not supported" in (
+        warn_unsupported_packages(load_recipe(".", cwd=tmp_path)) or ""
+    )
 
 
 def test_every_built_in_recipe_loads_and_the_template_is_not_listed() -> None:

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from runner.core.recipe.sweep import (
     DISTRIBUTIONS,
-    MOST_TRIALS,
+    MAX_TRIALS,
     SweepFile,
     change_sweep,
-    list_given,
     parse_param,
     parse_params,
+    replace_trials,
 )
 from runner.core.yaml_files import explain_errors
 from runner.protocol.errors import RunnerError
@@ -160,7 +160,7 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
     with pytest.raises(RunnerError, match="sweep: 100,000 trials") as caught:
         trials({"a": {"range": [1, 1000]}, "b": {"range": [1, 100]}})
     assert "--method random --trials 100" in caught.value.fix
-    assert len(trials({"a": {"range": [1, MOST_TRIALS]}})) == MOST_TRIALS
+    assert len(trials({"a": {"range": [1, MAX_TRIALS]}})) == MAX_TRIALS
 
 
 @pytest.mark.parametrize(
@@ -283,19 +283,19 @@ DRAWN = {"lr": {"loguniform": [1e-4, 1e-1]}, "layers": [1, 2]}
 @pytest.mark.feature(45)
 def test_tpe_with_median_stopping_is_the_default_of_draws_with_a_metric() -> None:
     drawn = sweep(DRAWN)
-    assert (drawn.method_with("loss"), drawn.method_with(None)) == ("tpe", "random")
+    assert (drawn.choose_method("loss"), drawn.choose_method(None)) == ("tpe", "random")
     assert drawn.stop_rule("tpe") == StopRule("median", min_reports=3)
     assert drawn.stop_rule("random") is None
     assert sweep(DRAWN, early_stop="none").stop_rule("tpe") is None
-    assert sweep(DRAWN, method="random").method_with("loss") == "random"
-    assert sweep({"lr": [0.1, 0.2]}).method_with("loss") == "grid"
+    assert sweep(DRAWN, method="random").choose_method("loss") == "random"
+    assert sweep({"lr": [0.1, 0.2]}).choose_method("loss") == "grid"
     assert sweep({"lr": [0.1]}, early_stop="halving").stop_rule("grid") == StopRule("halving")
 
 
 @pytest.mark.parametrize("keys", [{"method": "tpe"}, {"early_stop": "bandit"}])
 def test_learning_from_results_needs_a_metric(keys: dict[str, Any]) -> None:
     with pytest.raises(RunnerError, match="requires a metric"):
-        sweep(DRAWN, **keys).method_with(None)
+        sweep(DRAWN, **keys).choose_method(None)
 
 
 def test_unknown_rule_and_too_early_decisions_are_refused() -> None:
@@ -322,15 +322,15 @@ def test_space_of_the_sampler_keeps_bounds_and_conditions() -> None:
 
 
 def test_repeated_draws_are_not_changed_by_a_sampler() -> None:
-    assert sweep(DRAWN, repeat=2).method_with("loss") == "random"
+    assert sweep(DRAWN, repeat=2).choose_method("loss") == "random"
     with pytest.raises(RunnerError, match="`repeat` does not apply to `method: tpe`"):
-        sweep(DRAWN, repeat=2, method="tpe").method_with("loss")
+        sweep(DRAWN, repeat=2, method="tpe").choose_method("loss")
 
 
 def test_goal_without_a_metric_is_refused() -> None:
     with pytest.raises(RunnerError, match="`goal` requires a metric"):
-        sweep({"lr": [0.1, 0.2]}, goal="min").method_with(None)
-    assert sweep({"lr": [0.1, 0.2]}, goal="min").method_with("regret") == "grid"
+        sweep({"lr": [0.1, 0.2]}, goal="min").choose_method(None)
+    assert sweep({"lr": [0.1, 0.2]}, goal="min").choose_method("regret") == "grid"
 
 
 @pytest.mark.parametrize(
@@ -382,10 +382,10 @@ def test_values_of_python_are_lists_of_values() -> None:
 def test_given_trials_are_the_trials_of_the_sweep() -> None:
     own = sweep({"lr": {"uniform": [0, 1]}}, trials=5, metric="loss")
     wanted: list[object] = [{"lr": 0.1}, {"lr": Array(0.2), "momentum": 0.9}, {"width": 3}]
-    found = list_given(own, iter(wanted), {"repeat": 1})
+    found = replace_trials(own, iter(wanted), {"repeat": 1})
     expected = ({"lr": 0.1}, {"lr": 0.2, "momentum": 0.9}, {"width": 3})
     assert found.list_trials(HERE) == expected
-    assert (found.metric, found.method_with("loss")) == ("loss", "grid")
+    assert (found.metric, found.choose_method("loss")) == ("loss", "grid")
     for wrong, what in (
         ([], "no trials"),
         ([{}], "invalid trial"),
@@ -393,8 +393,8 @@ def test_given_trials_are_the_trials_of_the_sweep() -> None:
         ([{"lr": float("nan")}], "nan"),
     ):
         with pytest.raises(RunnerError, match=what):
-            list_given(None, wrong, {})
+            replace_trials(None, wrong, {})
     with pytest.raises(RunnerError, match="the number of trials"):
-        list_given(None, wanted, {"method": "random"})
+        replace_trials(None, wanted, {"method": "random"})
     with pytest.raises(RunnerError, match="more than 10,000 trials"):
-        list_given(None, ({"n": n} for n in itertools.count()), {}).list_trials(HERE)
+        replace_trials(None, ({"n": n} for n in itertools.count()), {}).list_trials(HERE)

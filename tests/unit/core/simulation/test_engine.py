@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.core.simulation.engine import simulate
-from runner.core.simulation.result import SPENT, SimulationResult
+from runner.core.simulation.result import PURPOSES, SimulationResult
 from runner.core.simulation.scenario import (
     MS,
     CapacityChange,
@@ -168,7 +168,7 @@ def test_cost_is_the_sum_of_its_parts(scenario: Scenario, spot: float, dedicated
     assert cost is not None
     whole = scenario.slots_per_node * HOUR
     expected = sum(
-        (2 * sum(found.spent_ms[name][kind] for name in SPENT) * round(usd * 1e6) + whole)
+        (2 * sum(found.spent_ms[name][kind] for name in PURPOSES) * round(usd * 1e6) + whole)
         // (2 * whole)
         for kind, usd in enumerate((spot, dedicated))
     )
