@@ -159,6 +159,11 @@ while number < 100_000 and not os.path.exists("../../go"):
 """
 
 
+def notices(task: Task) -> list[str]:
+    events = task.lines("attempts/1/events.jsonl")
+    return [event["message"] for event in events if event["stage"] == "notice"]
+
+
 def test_evicted_script_is_stopped_in_time_to_commit_its_files(
     task: Task, imds: FakeImds, until: Until
 ) -> None:
@@ -172,13 +177,14 @@ def test_evicted_script_is_stopped_in_time_to_commit_its_files(
     until(lambda: task.has("attempts/1/end.json"))
     [manifest] = manifests(task)
     saved = content(task, manifest, "counter").decode()
-    # The end of an attempt waits a second for logs, which are sent until the node is gone.
+    # The end of an attempt waits a second for logs and events, which are sent until the node is
+    # gone.
     until(lambda: task.text("logs/stdout.txt").endswith(f"saved {saved}\n"))
+    until(lambda: notices(task))
     end = task.json("attempts/1/end.json")
     assert (end["why"], end["checkpoint"]["last"]) == ("terminated", 1)
-    said = [e["message"] for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "notice"]
-    assert len(said) == 1
-    assert "about to be evicted" in said[0]
+    assert len(notices(task)) == 1
+    assert "about to be evicted" in notices(task)[0]
     assert process.poll() is None, "a task that ends by itself is not run again elsewhere"
     task.kill(process)
     imds.events = []
