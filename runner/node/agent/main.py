@@ -1,6 +1,7 @@
 """The agent as a program: run one task of a run, from its code archive to `result.json`.
 
-Reading order: `start` -> `main` -> `run_task` -> `_run_attempt` -> `attempt.Attempt`.
+Reading order: `start` -> `main` -> `run_task` -> `_attempt` -> `_run_attempt` -> `_stages`, which
+calls the stages of `attempt.Attempt`.
 """
 
 from __future__ import annotations
