@@ -53,7 +53,7 @@ def set_up_logs(form: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_LOG_LINE))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for noisy in ("httpx", "httpcore", "asyncio"):  # URLs with their SAS, and every select
+    for noisy in ("httpx", "httpcore", "asyncio"):  # they log URLs with their SAS, or every select
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = replace(settings, names=_node_names(settings, url_of(listeners[1])))
     try:
         isolation = choose_isolation(settings.isolation, settings.data_dir)
-        if isolation.owner is not None:  # a umask of 077 would close its folders to the tasks
+        if isolation.owner is not None:  # with a umask of 077, tasks could not enter its folders
             os.umask(0o022)
         emulator = Emulator(settings, isolation=isolation)
     except (StoreInUseError, StoreFormatError, sqlite3.Error, OSError) as err:

@@ -80,17 +80,17 @@ class EmulatorSettings:
     limits: Limits = field(default_factory=Limits)
     pass_env: tuple[str, ...] = ()
     kill_grace_s: float = 5.0
-    storage: StorageAccount | None = None  # whose shares are served and mounted
-    blob_endpoint: str | None = None  # of the account in its path: its containers are mounted
+    storage: StorageAccount | None = None  # its shares are served and mounted
+    blob_endpoint: str | None = None  # for mounts of containers; the path is the account
     time_scale: float = 1.0
     container_engine: str = "auto"  # or podman, docker, none, a path
     container_options: tuple[str, ...] = ()  # for every container
     isolation: str = "environment"  # or user, auto
-    names: NodeNames | None = None  # Azure's, for tasks
+    names: NodeNames | None = None  # Azure's host names, served to tasks
 
 
 class Emulator:
-    """An emulator with all that a request needs; `isolation` is what the settings ask for.
+    """A running emulator and its parts. `isolation` is by default the one of the settings.
 
     Raises StoreInUseError, StoreFormatError, or IsolationError if tasks cannot run as another user.
     """
@@ -157,7 +157,7 @@ class Emulator:
         )
 
     def _prepare_node(self, layout: NodeLayout) -> None:
-        """Make what is beside the folders of a node. Blocks. Raises OSError."""
+        """Create the folders and files beside the root of a node. Blocks. Raises OSError."""
         self.isolation.prepare_node(layout)
         if self.settings.names is not None:
             self.settings.names.write(layout)
@@ -193,7 +193,7 @@ class Emulator:
             self.launches.node_dir(pool.id, node.id)
             for pool in self.account.pools.values()
             for node in pool.nodes.values()
-            if node.booted is not None  # else a disk that was about to be emptied
+            if node.booted is not None  # otherwise its disk was about to be deleted
         }
         for folder in self.launches.nodes.glob("*/*"):
             if folder not in known and not mounted_below(folder):  # never delete a mount's files
@@ -205,7 +205,7 @@ class Emulator:
             for node in pool.nodes.values():
                 layout = self.launches.layout(pool.id, node.id)
                 if layout.root.is_dir():
-                    self._prepare_node(layout)  # of another mode, or an older version
+                    self._prepare_node(layout)  # it may be from another mode or an older version
                 self._mounts.resume(Booted(pool.id, node.id, pool.spec, layout))
         self._background = asyncio.get_running_loop().create_task(self.loop.run())
         self._background.add_done_callback(_report)
@@ -218,11 +218,11 @@ class Emulator:
 
     @property
     def trouble(self) -> str | None:
-        """Return why nothing new is accepted although it is healthy, or None."""
+        """Return why a healthy emulator accepts nothing new, or None."""
         return self.store.blocked or shortage(self.settings.data_dir)
 
     async def reset(self) -> None:
-        """End and delete all jobs, schedules and pools; return when nothing of them is left.
+        """End and delete all jobs, schedules and pools; return when they are gone.
 
         Entities that are added in the meantime stay.
         """
@@ -234,7 +234,7 @@ class Emulator:
             doomed &= entities_of(self.account)
 
     async def close(self) -> None:
-        """Stop everything that runs; the state on disk stays that of an interruption."""
+        """Stop everything that runs. The state on disk is then as after a crash."""
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait({self._background})
@@ -250,7 +250,7 @@ def _identity(settings: EmulatorSettings) -> NodeIdentity | None:
 
 
 def _network(data_dir: Path) -> int:
-    """Return a network, so that nodes of two emulators differ, but for one chance in 250 [S]."""
+    """Return a network; two emulators have the same with a probability of 1/250 [S]."""
     return 1 + hashlib.sha256(os.fsencode(data_dir.absolute())).digest()[0] % 250
 
 
@@ -264,7 +264,7 @@ def inherited_environment(
 ) -> dict[str, str]:
     """Return the variables of this process that tasks inherit: LANG and matches of the patterns.
 
-    The PATH of nodes is their own, unless a pattern asks for that of this process.
+    Nodes have their own PATH, unless a pattern matches PATH.
     """
     wanted = (*_ALWAYS_PASSED, *patterns)
     return {

@@ -34,7 +34,7 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The user of tasks, where it is another than the emulator's."""
+    """The user that runs tasks, if it is not that of the emulator."""
 
     uid: int
     gid: int
@@ -44,9 +44,9 @@ class Owner:
         os.chown(path, self.uid, self.gid, dir_fd=dir_fd, follow_symlinks=False)
 
     def give(self, folder: Path) -> None:
-        """Give a folder and all below it to the user; what vanishes meanwhile does not matter.
+        """Give a folder and its content to the user. Files that vanish meanwhile are skipped.
 
-        A file with several names stays: another name may be outside, where a task has linked it.
+        Files with several hard links are skipped, too: a task may have linked a file from outside.
         """
         with suppress(FileNotFoundError, NotADirectoryError, RecursionError):
             for _, _, files, descriptor in os.fwalk(folder, follow_symlinks=False):
@@ -58,7 +58,7 @@ class Owner:
                             self.own(name, descriptor)
 
 
-# What is left below these limits is for work that has begun.
+# The space below these limits is reserved for work that has begun.
 _LOW_BYTES = 1 << 20
 _LOW_INODES = 64
 
@@ -72,8 +72,8 @@ def shortage(folder: Path) -> str | None:
     try:
         found = os.statvfs(next(path for path in (real, *real.parents) if path.exists()))
     except OSError:
-        return None  # what is written to it reports that
-    privileged = os.geteuid() == 0  # may use what the file system reserves
+        return None  # writing to it will report the error
+    privileged = os.geteuid() == 0  # may use the reserved part of the file system
     free = (found.f_bfree if privileged else found.f_bavail) * found.f_frsize
     inodes = found.f_ffree if privileged else found.f_favail
     if found.f_flag & os.ST_RDONLY:
@@ -101,7 +101,7 @@ def remove_tree(folder: Path) -> None:
             subprocess.run([*command, "--", str(folder)], check=False, capture_output=True)
 
 
-def make_plain(folder: Path, top: Path) -> None:
+def make_real_folder(folder: Path, top: Path) -> None:
     """Create a folder and its parents below `top`. Raises OSError.
 
     A link on the way is replaced: a task put it there, and it would lead writes and deletions of

@@ -66,9 +66,10 @@ class TaskTokens:
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """Azure's host names for tasks: `authorities` are those that they trust.
+    """What tasks need to reach local services by Azure's host names.
 
-    `variables` are those of a task, by the path of a file with the authorities.
+    `authorities` are the certificates that tasks trust. `variables` returns the variables of a
+    task, given the path of a file with these certificates.
     """
 
     variables: Callable[[str], Mapping[str, str]]
@@ -82,7 +83,7 @@ class NodeNames:
         path.write_bytes(self.authorities)
         path.chmod(0o644)
 
-    def at(self, layout: NodeLayout) -> Mapping[str, str]:
+    def task_variables(self, layout: NodeLayout) -> Mapping[str, str]:
         """Return the variables of the tasks of a node."""
         return self.variables(str(self._path(layout)))
 
@@ -93,15 +94,14 @@ class NodeNames:
 _MASTER_PORT = 6000  # environment variables page: AZ_BATCH_MASTER_NODE
 
 
-def with_instances(
+def instance_launch(
     execution: Execution,
     group: MultiInstance,
     layout: NodeLayout,
     launch: LaunchSpec,
     spent_s: float,
 ) -> LaunchSpec:
-    """Return the launch of the coordination command, or of the task's own one once all are
-    coordinated.
+    """Return the launch of the coordination command, or of the task's own command after it.
 
     Common resource files go to the task's folder, the others to the primary's working directory
     before the task's own command [S]. `spent_s` is the part of maxWallClockTime that has passed.
@@ -110,7 +110,7 @@ def with_instances(
     nodes = [member.node for member in group.members]
     environment = {
         **launch.environment,
-        **environment_of(nodes, execution.instance),
+        **instance_variables(nodes, execution.instance),
         "AZ_BATCH_TASK_SHARED_DIR": str(directory),
     }
     if not execution.coordinating:
@@ -134,7 +134,7 @@ def _shared_dir(execution: Execution, layout: NodeLayout) -> Path:
     return layout.task_dir("" if job is None else job.id, "" if task is None else task.id)
 
 
-def environment_of(nodes: Sequence[Node], instance: int) -> dict[str, str]:
+def instance_variables(nodes: Sequence[Node], instance: int) -> dict[str, str]:
     """Return the variables about the instances, the primary first (environment variables page)."""
     addresses = [node.address for node in nodes]
     cores = cores_of(nodes[0].pool.spec["vmSize"])
@@ -148,13 +148,13 @@ def environment_of(nodes: Sequence[Node], instance: int) -> dict[str, str]:
     }
 
 
-_OF_THE_NODE = ("PATH", "HOME")  # mean nothing in a container, unless the user sets them
+_NODE_VARIABLES = ("PATH", "HOME")  # without meaning in a container, unless the user sets them
 
-# what the emulator finds its containers by [S]
-_OURS = ("--name", "--label", "--label-file", "-l", "--cidfile", "--pod")
+# options with which the emulator identifies its containers [S]
+_RESERVED_OPTIONS = ("--name", "--label", "--label-file", "-l", "--cidfile", "--pod")
 
 
-def in_container(
+def container_launch(
     execution: Execution, launch: LaunchSpec, layout: NodeLayout, data_dir: Path
 ) -> LaunchSpec:
     """Return the launch in a container, if the task asks for one. Raises ExecutionError.
@@ -197,7 +197,7 @@ def _container_options(settings: Json) -> tuple[str, ...]:
             task_containers.invalid_settings(f"containerRunOptions: {err}")
         ) from err
     for option in options:
-        if option.split("=")[0] in _OURS:
+        if option.split("=")[0] in _RESERVED_OPTIONS:
             why = f"containerRunOptions: {option} is set by the service"
             raise ExecutionError(task_containers.invalid_settings(why))
     return options
@@ -213,7 +213,7 @@ def _container_environment(execution: Execution, launch: LaunchSpec) -> dict[str
     return {
         name: value
         for name, value in launch.environment.items()
-        if name in own or name not in _OF_THE_NODE
+        if name in own or name not in _NODE_VARIABLES
     }
 
 
@@ -223,7 +223,7 @@ def _container_mounts(
     """Return all of the node's folders, or those that are listed (containerHostBatchBindMounts)."""
     if "containerHostBatchBindMounts" not in settings:
         yield ContainerMount(layout.root)
-        yield from _linked(execution, layout, read_only=False)
+        yield from _link_targets(execution, layout, read_only=False)
         return
     job = execution.job
     folders = {
@@ -241,10 +241,10 @@ def _container_mounts(
             folders[source].mkdir(parents=True, exist_ok=True)
             yield ContainerMount(folders[source], read_only)
         if source == "vfsmounts":
-            yield from _linked(execution, layout, read_only=read_only)
+            yield from _link_targets(execution, layout, read_only=read_only)
 
 
-def _linked(
+def _link_targets(
     execution: Execution, layout: NodeLayout, *, read_only: bool
 ) -> Iterable[ContainerMount]:
     """Return the targets of links to mounts of the node, which must exist in the container too."""
@@ -258,8 +258,9 @@ def _linked(
 def _container_working_dir(
     settings: Json, launch: LaunchSpec, mounts: tuple[ContainerMount, ...]
 ) -> Path | None:
-    """Return the task's working directory, unless the image's is requested or the task's not
-    mounted [S].
+    """Return the working directory of the task, None for that of the image.
+
+    The image's is used if it is requested, or if the directory of the task is not mounted [S].
     """
     if str(settings.get("workingDirectory")).lower() == "containerimagedefault":
         return None
@@ -308,7 +309,7 @@ class LaunchBuilder:
         """Return the node's folders; its root is `tasks` as on the service's Linux images."""
         return NodeLayout(self.node_dir(pool_id, node_id) / "tasks")
 
-    def of(self, execution: Execution, now: datetime) -> LaunchSpec:
+    def build(self, execution: Execution, now: datetime) -> LaunchSpec:
         """Return the launch of an execution whose body is loaded."""
         node = execution.node
         layout = self.layout(node.pool.id, node.id)
@@ -318,8 +319,8 @@ class LaunchBuilder:
         if group is not None:
             begun = None if execution.task is None else execution.task.start
             spent_s = 0.0 if begun is None else (now - begun).total_seconds() / self._time_scale
-            launch = with_instances(execution, group, layout, launch, spent_s)
-        return in_container(execution, launch, layout, self._data_dir)
+            launch = instance_launch(execution, group, layout, launch, spent_s)
+        return container_launch(execution, launch, layout, self._data_dir)
 
     def _launch(self, execution: Execution, layout: NodeLayout, directory: Path) -> LaunchSpec:
         body = execution.body
@@ -361,11 +362,11 @@ class LaunchBuilder:
         job = execution.job
         if job is None:
             return layout.startup
-        directory = layout.task_dir(job.id, _own_id(execution))
+        directory = layout.task_dir(job.id, _id_of_task(execution))
         return directory / str(execution.instance) if execution.instance else directory
 
     def _wall_clock_s(self, execution: Execution) -> float | None:
-        """Return the limit in seconds of the machine, which are fewer on a faster clock."""
+        """Return the limit in seconds of real time, which are fewer with a faster clock."""
         limit_s = _wall_clock_s(execution)
         return None if limit_s is None else limit_s / self._time_scale
 
@@ -386,39 +387,39 @@ class LaunchBuilder:
         extra = {
             **installed(layout),
             "BATCH_EMULATOR_NODE_IP": node.address,
-        }  # ours: where a server listens
+        }  # our own variable: servers of the task listen there
         if execution.task is not None and planned_evictions(execution.body):
             extra[EVICTED_VARIABLE] = str(execution.task.evicted)
         if self._imds is not None:
             extra[eviction.IMDS_VARIABLE] = self._imds(node.pool.id, node.id)
         if self._names is not None:
-            extra |= self._names.at(layout)
+            extra |= self._names.task_variables(layout)
         return task_environment(
             facts,
             kind,
             directory,
-            **_of_job(execution),
+            **_job_arguments(execution),
             task_settings=settings,
             extra=extra,
             node_path=f"{layout.python / 'bin'}:{self._node_path}",
         )
 
 
-def _of_job(execution: Execution) -> dict[str, Any]:
-    """Return the variables about the job; none for a start task."""
+def _job_arguments(execution: Execution) -> dict[str, Any]:
+    """Return the arguments of `task_environment` about the job; none for a start task."""
     job = execution.job
     if job is None:
         return {}
     prepared = job.spec.get("jobPreparationTask") is not None
     return {
         "job_id": job.id,
-        "task_id": _own_id(execution),
+        "task_id": _id_of_task(execution),
         "preparation_task_id": task_id(job, ExecutionKind.PREPARATION) if prepared else None,
         "job_settings": job.spec.get("commonEnvironmentSettings") or [],
     }
 
 
-def _own_id(execution: Execution) -> str:
+def _id_of_task(execution: Execution) -> str:
     if execution.task is not None:
         return execution.task.id
     return "" if execution.job is None else task_id(execution.job, execution.kind)
@@ -449,7 +450,7 @@ class TaskKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What every task of a node reads about it from its environment."""
+    """Facts about a node that every task on it finds in its environment."""
 
     account_name: str
     account_url: str
@@ -459,7 +460,7 @@ class NodeFacts:
     layout: NodeLayout
 
 
-def task_environment(  # noqa: PLR0913 - one argument per thing the page names
+def task_environment(  # noqa: PLR0913 - one argument per input of the page
     node: NodeFacts,
     kind: TaskKind,
     task_dir: Path,
@@ -487,8 +488,8 @@ def task_environment(  # noqa: PLR0913 - one argument per thing the page names
         **(extra or {}),
         **_settings(job_settings),
         **_settings(task_settings),
-        **_of_node(node),
-        **_of_task(kind, task_dir),
+        **_node_variables(node),
+        **_task_variables(kind, task_dir),
     }
     if kind is not TaskKind.START:
         environment["AZ_BATCH_JOB_ID"] = job_id or ""
@@ -500,7 +501,7 @@ def task_environment(  # noqa: PLR0913 - one argument per thing the page names
     return environment
 
 
-def _of_node(node: NodeFacts) -> dict[str, str]:
+def _node_variables(node: NodeFacts) -> dict[str, str]:
     return {
         "AZ_BATCH_ACCOUNT_NAME": node.account_name,
         "AZ_BATCH_ACCOUNT_URL": node.account_url,
@@ -514,7 +515,7 @@ def _of_node(node: NodeFacts) -> dict[str, str]:
     }
 
 
-def _of_task(kind: TaskKind, task_dir: Path) -> dict[str, str]:
+def _task_variables(kind: TaskKind, task_dir: Path) -> dict[str, str]:
     is_start = kind is TaskKind.START
     return {
         "AZ_BATCH_TASK_DIR": str(task_dir),

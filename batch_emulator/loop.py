@@ -62,10 +62,10 @@ from batch_emulator.storage.transaction import BlockedError
 log = logging.getLogger(__name__)
 
 _SWEPT_AT_ONCE = 50
-_NEW_WORK = (AddNodes, PlaceTask, PlaceMultiInstance)  # what a full disk delays
+_NEW_WORK = (AddNodes, PlaceTask, PlaceMultiInstance)  # actions that a full disk delays
 _Action = Action | ScheduleAction
 _ROOM_POLL_S = 0.5
-_STARTS = 3  # of an execution whose files do not fit on the disk that the state is on, too
+_STARTS = 3  # attempts to start an execution while the disk of the state is full
 
 
 class Loop:
@@ -125,7 +125,7 @@ class Loop:
             await asyncio.sleep(0)  # serve requests in between
 
     async def _settle(self) -> None:
-        """Wait for work that takes no time of the pushed clock: nodes set up, or lost."""
+        """Wait for work that takes no time on a pushed clock: the setup and the loss of nodes."""
         while await self.node_setup.settle() or await self._await_lost():
             self.step()
 
@@ -170,7 +170,7 @@ class Loop:
         return [action for action in actions if not isinstance(action, _NEW_WORK)]
 
     async def _await_room(self) -> None:
-        """Decide about everything anew once there is room."""
+        """Decide again about all pools once there is room."""
         while shortage(self.store.folder) is not None:
             await asyncio.sleep(_ROOM_POLL_S)
         log.warning("there is room on the disk again: tasks and nodes are started")
@@ -179,7 +179,7 @@ class Loop:
         self.wake()
 
     def _do_effects(self) -> None:
-        """Carry out effects, in order; what needs the state waits while it cannot be written."""
+        """Carry out effects in order, until one needs the state while it cannot be written."""
         effects = deque(self.account.take_effects())
         try:
             while effects:
@@ -189,7 +189,7 @@ class Loop:
             self.account.effects[:0] = effects
 
     def _do_effect(self, effect: Effect) -> None:
-        """Raises BlockedError, and then the effect can be repeated."""
+        """Carry out one effect. Raises BlockedError; then the effect can be repeated."""
         match effect:
             case Start(execution):
                 self._start(execution)
@@ -267,7 +267,7 @@ class Loop:
             _require_wanted(execution)
             eviction.schedule_planned_eviction(self.account, execution, self.clock.now())
             self.wake()
-            launch = self.node_setup.around(self.launches.of(execution, self.clock.now()))
+            launch = self.node_setup.around(self.launches.build(execution, self.clock.now()))
             outcome = await self.executor.run(
                 launch,
                 lambda _pid: None,
@@ -286,9 +286,10 @@ class Loop:
         return outcome
 
     def _lacked_room(self, execution: Execution, outcome: ExecutionOutcome) -> bool:
-        """Return True if the start failed for the disk that the emulator itself waits for.
+        """Return True if the start failed because the disk that holds the state is full.
 
-        The service has no disk in common with its nodes; a node's own full disk fails the task.
+        The service shares no disk with its nodes. If a node has a disk of its own and that is full,
+        the task fails.
         """
         failure = outcome.failure
         if failure is None or failure.code != DISK_FULL or outcome.exit_code is not None:
@@ -309,7 +310,7 @@ class Loop:
                 await asyncio.sleep(_ROOM_POLL_S)
 
     def _load_body(self, execution: Execution) -> None:
-        """Raises BlockedError."""
+        """Load the body of a task from the store. Raises BlockedError."""
         job, task = execution.job, execution.task
         if execution.kind is ExecutionKind.TASK and job is not None and task is not None:
             self.store.flush(self.account.take_journal())
@@ -322,7 +323,7 @@ class Loop:
             self.spawn(self._release_instance(execution))
         elif key not in self._running:
             if execution.task is not None and execution.stop is Stop.TERMINATE:
-                self._load_body(execution)  # its exit conditions count
+                self._load_body(execution)  # for its exit conditions
             self._ended(execution, None)
         elif hard:
             if execution.stop is Stop.LOST:
@@ -380,7 +381,7 @@ class Loop:
     async def _sweep(self) -> None:
         """Delete expired task folders in batches, because thousands may expire at once.
 
-        Between batches requests are served and threads are free: ends of processes need them too.
+        Between batches, requests are served and threads are free for the ends of processes.
         """
         while True:
             try:
@@ -408,8 +409,9 @@ class Loop:
         self.spawn(_delete(*self._move_to_trash(folder)))
 
     def _move_to_trash(self, folder: Path) -> list[Path]:
-        """Move a folder away at once, so that its successor of the same name is safe. Return the
-        paths to delete.
+        """Move a folder away at once, and return the paths to delete.
+
+        A new folder of the same name is then safe from the deletion.
         """
         if not is_below(folder.parent, self.launches.nodes):
             log.warning("refusing to delete %s: a link leads out of the node", folder)
@@ -441,9 +443,7 @@ class Loop:
 
 
 def _require_wanted(execution: Execution) -> None:
-    """Raise ExecutionError if the execution is to end already: its body may be deleted with its
-    task.
-    """
+    """Raise ExecutionError if the execution is to end: its body may be deleted with its task."""
     if execution.stop is not None:
         raise ExecutionError(ended_by_request())
 

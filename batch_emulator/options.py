@@ -305,7 +305,7 @@ def _isolation(given: str | None) -> str:
     mode = given or os.environ.get(name) or "auto"
     if mode not in MODES:
         raise OptionError(
-            f"invalid {name} '{mode}'", f"it is none of {', '.join(MODES)}", f"export {name}=auto"
+            f"invalid {name} '{mode}'", f"expected one of {', '.join(MODES)}", f"export {name}=auto"
         )
     return mode
 

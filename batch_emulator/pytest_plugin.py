@@ -1,4 +1,4 @@
-"""Fixtures for the tests of others; pytest finds them when the emulator is installed."""
+"""Fixtures for projects that use the emulator; pytest finds them when it is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def batch_emulator() -> Generator[Server]:
     """An Azure Batch account of this test run: `url`, `account` and `key` are what clients need."""
-    from batch_emulator.server import Server  # noqa: PLC0415 - only who uses it pays for it
+    from batch_emulator.server import Server  # noqa: PLC0415 - slow, and not every session uses it
 
     with Server() as server:
         yield server
@@ -22,7 +22,7 @@ def batch_emulator() -> Generator[Server]:
 
 @pytest.fixture
 def new_batch_emulator() -> Generator[Server]:
-    """The same for one test alone."""
+    """An Azure Batch account like `batch_emulator`, for a single test."""
     from batch_emulator.server import Server  # noqa: PLC0415
 
     with Server() as server:

@@ -36,14 +36,14 @@ class WithFiles:
         self._port: int = listener.getsockname()[1]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one ASGI scope; start and stop are the Batch account's."""
+        """Answer one ASGI scope. The Batch app handles startup and shutdown."""
         server = scope.get("server")
         is_for_files = scope["type"] == "http" and server is not None and server[1] == self._port
         await (self._files if is_for_files else self._batch)(scope, receive, send)
 
 
 _STOPS_WITHIN_S = 60.0
-_ANSWERS_WITHIN_S = 5  # after a stop; later requests are cut off
+_ANSWERS_WITHIN_S = 5  # for requests that are open at shutdown
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -55,7 +55,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(1024)  # who connects from now on is answered as soon as we serve
+        listener.listen(1024)  # connections are accepted from now on, and answered later
     except OSError:
         listener.close()
         raise
@@ -77,7 +77,7 @@ def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
         log_config=None,
         log_level="warning",
         lifespan="on",
-        date_header=False,  # both apps send their own, by their clock
+        date_header=False,  # both apps send one from their own clock
         timeout_graceful_shutdown=_ANSWERS_WITHIN_S,
     )
 
@@ -95,9 +95,9 @@ class Server:
         with Server() as server:
             client = BatchClient(server.url, AzureNamedKeyCredential(server.account, server.key))
 
-    Without `data_dir` its state and its nodes lie in a temporary folder that goes with it. Nodes
-    boot in a twentieth of a second. `settings` are fields of `EmulatorSettings`.
-    Raises what Emulator raises.
+    Without `data_dir`, its state and its nodes are in a temporary folder, which `close` deletes.
+    Nodes boot in 50 ms. `settings` are fields of `EmulatorSettings`. Raises the errors of
+    `Emulator`.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class Server:
         self._settings = replace(usual, **settings)
         self.account, self.key = self._settings.account, self._settings.key
         self.url = ""
-        self.files_url: str | None = None  # of the storage account, where settings name one
+        self.files_url: str | None = None  # of the storage account, if the settings name one
         self.emulator: Emulator | None = None
         self._clock = clock
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
     def application(self, emulator: Emulator) -> ASGIApp:
-        """Return the ASGI app, before anything has started; for others to wrap."""
+        """Return the ASGI app, before anything has started. Subclasses may wrap it."""
         return App(emulator)
 
     def start(self) -> Server:

@@ -8,15 +8,16 @@ from urllib.parse import urlsplit
 
 
 def reason_to_refuse(headers: Mapping[str, str]) -> str | None:
-    """Return why a request is refused, or None: a browser sends Origin, or (rebound) a name as
-    Host.
+    """Return why a request is refused, or None if it does not come from a web page.
+
+    A browser sends Origin or, after DNS rebinding, the name of the page's host as Host.
     """
     if "origin" in headers:
         return "requests of web pages are refused"
     given = headers.get("host", "")
     try:
         host = urlsplit(f"//{given}").hostname or ""
-    except ValueError:  # a bracket without the other, or an address that is none
+    except ValueError:  # unbalanced brackets, or an invalid address
         host = given
     if host not in ("", "localhost") and not _is_loopback(host):
         return f"Host '{host[:64]}' is not a loopback address"

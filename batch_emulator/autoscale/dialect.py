@@ -1,6 +1,6 @@
-"""Where the sources on the formula language disagree or are silent: one switch each.
+"""A switch for each point of the formula language on which the sources disagree or are silent.
 
-[X]: two sources say different things. [S]: none says anything. The rest of the language is fixed.
+[X]: the sources disagree. [S]: no source covers the point. The rest of the language is fixed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A reading of the language. The defaults are what the newest sources and samples need."""
+    """An interpretation of the language. The defaults follow the newest sources and samples."""
 
     case_sensitive: bool = True
     """[X] The REST reference of 2017 writes `$targetDedicatedNodes`, the article never does."""
@@ -29,21 +29,21 @@ class Dialect:
 
     more_operators: bool = False
     """[X] Also timestamp - timeinterval, double op doubleVec, timeinterval / timeinterval and
-    `-` of a vector, which the table of operators does not have and some prose uses."""
+    `-` of a vector, which some texts use although the table of operators lacks them."""
 
     minimum_percent: float = 70.0
-    """[X] The percentage that GetSample of a time frame wants if none is given. On new pools the
-    service answers "wanted 70%, received 0%" (Azure/batch-shipyard#138, read 2026-11-22). The
-    article implies 0, and the REST reference of 2017 shows 10."""
+    """[X] The percentage of samples that GetSample of a time frame requires by default. On new
+    pools the service answers "wanted 70%, received 0%" (Azure/batch-shipyard#138, read 2026-11-22).
+    The article implies 0, and the REST reference of 2017 shows 10."""
 
     percent_scale: float = 100.0
-    """[X] What GetSamplePercent calls all: 100 (seen on the service), 1 in the REST reference."""
+    """[X] GetSamplePercent of complete samples: 100 (seen on the service), 1 (REST reference)."""
 
     cpu_scale: float = 1.0
-    """[X] What `$CPUPercent` calls fully busy: 1 in the formulas, 100 in the text above them."""
+    """[X] `$CPUPercent` of a fully busy pool: 1 in the formulas, 100 in the text above them."""
 
     sunday: int = 7
-    """[S] `weekday` of a Sunday; Monday is 1. 7 is ISO 8601 and what public formulas test, or 0."""
+    """[S] `weekday` of a Sunday; Monday is 1. ISO 8601 and public formulas use 7; 0 is possible."""
 
     rounding: bool = True
     """[X by date] ceil, floor and round exist; formulas older than 2022 say they do not."""

@@ -37,7 +37,7 @@ from batch_emulator.autoscale.scope import (
     TARGET_ALIASES,
     TARGETS,
     Scope,
-    meant,
+    correct_case,
     member,
     metric,
     spelled,
@@ -54,7 +54,7 @@ from batch_emulator.autoscale.values import (
 )
 
 Code = Callable[[Scope], Value]
-# for two doubles, which most operands are; everything else goes through the table of operators
+# for two doubles, as most operands are; all others go through the table of operators
 _FAST: dict[str, Callable[[float, float], float]] = {
     "+": add,
     "-": sub,
@@ -89,7 +89,7 @@ def _statement(statement: Statement, dialect: Dialect) -> Callable[[Scope], None
         return _read_only(name, at)
     if name in TARGETS or name in TARGET_ALIASES:
         return _set_target(name, value, at)
-    intended = meant(name)
+    intended = correct_case(name)
 
     def assign(scope: Scope) -> None:
         scope.at = at
@@ -110,7 +110,7 @@ def _read_only(name: str, at: int) -> Callable[[Scope], None]:
 def _set_target(name: str, value: Code, at: int) -> Callable[[Scope], None]:
     def assign(scope: Scope) -> None:
         scope.at = at
-        found = scope.settled(value(scope), at)
+        found = scope.resolved(value(scope), at)
         wanted = Word if name == OPTION else float
         if not isinstance(found, wanted):
             what = "a word, as requeue" if name == OPTION else "a double"
@@ -162,9 +162,9 @@ def _name(name: str, at: int, dialect: Dialect) -> Code:
     def read(scope: Scope) -> Value:
         value = scope.variables.get(name)
         if value is None:
-            intended = meant(name)
+            intended = correct_case(name)
             hint = f"; did you mean {intended}?" if intended else ""
-            # without its `$`, as recorded of the service
+            # without its `$`, as in recorded answers
             raise FormulaError(at, f"Undefined symbol: {name.removeprefix('$')}{hint}")
         return value
 
@@ -203,9 +203,9 @@ def _constant(expression: Expression, dialect: Dialect) -> Value | None:
             left, right = _constant(first, dialect), _constant(second, dialect)
             if left is None or right is None:
                 return None
-            nowhere = Scope(SampleHistory(), Timestamp(0), lambda: 0.0, dialect, {})
+            empty = Scope(SampleHistory(), Timestamp(0), lambda: 0.0, dialect, {})
             try:
-                return functions.apply(nowhere, sign, left, right, at)
+                return functions.apply(empty, sign, left, right, at)
             except FormulaError:
                 return None  # an error of the evaluation, not of the syntax
         case _:
@@ -261,7 +261,7 @@ def _binary(left: Code, sign: str, at: int, right: Code) -> Code:
     def run(scope: Scope) -> Value:
         a, b = left(scope), right(scope)
         if type(a) is MetricSamples:
-            a = scope.settled(a, at)
+            a = scope.resolved(a, at)
         if type(a) is float and type(b) is float and (b != 0.0 or not divides):
             value = fast(a, b)
             if value - value == 0.0:
@@ -286,7 +286,7 @@ def _logic(first: Code, rest: list[tuple[str, int, Code]], at: int) -> Code:
 
 
 def _choice(cases: list[tuple[Code, Code]], otherwise: Code, at: int) -> Code:
-    """Return code that evaluates only the chosen branch, with which formulas guard GetSample."""
+    """Return code that evaluates only the chosen branch: formulas guard GetSample with it."""
     truth = functions.truth
 
     def run(scope: Scope) -> Value:
@@ -335,13 +335,13 @@ def _samples(expression: MemberAccess, dialect: Dialect) -> Code | None:
         or not isinstance(expression.target, NameReference)
     ):
         return None
-    of = metric(spelled(expression.target.name, dialect), dialect)
+    sampled = metric(spelled(expression.target.name, dialect), dialect)
     known = [_constant(argument, dialect) for argument in expression.arguments]
     given = [value for value in known if value is not None]
-    if of is None or of.name in LEGACY_METRICS or len(given) < len(known):
+    if sampled is None or sampled.name in LEGACY_METRICS or len(given) < len(known):
         return None
     at = expression.at
-    return lambda scope: method(scope, of, given, at)
+    return lambda scope: method(scope, sampled, given, at)
 
 
 def _member(value: Code, name: str, arguments: list[Code] | None, at: int) -> Code:
@@ -354,8 +354,8 @@ def _member(value: Code, name: str, arguments: list[Code] | None, at: int) -> Co
     return run
 
 
-_NUMBER_CHARS = 16  # at most, of a number in the results
-MAX_RESULTS = 65_536  # [S] characters; they are kept with the pool and shown wherever it is
+_NUMBER_CHARS = 16  # the longest number in the results
+MAX_RESULTS = 65_536  # [S] characters; stored with the pool and part of every answer that shows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +444,7 @@ def _count(scope: Scope, name: str) -> int:
 
 
 def _results(scope: Scope) -> str:
-    """Return the targets, then the variables of the formula in the order of their bytes (as seen).
+    """Return the targets, then the variables of the formula in byte order (seen on the service).
 
     Targets are the numbers of nodes that the pool gets, without fractions
     (Azure/batch-shipyard#239, read 2026-11-22).

@@ -120,7 +120,7 @@ _MORE_RULES = _undocumented()
 
 def apply(scope: Scope, sign: str, left: Value, right: Value, at: int) -> Value:
     """Return the value of `left sign right`. Raises FormulaError."""
-    a, b = scope.settled(left, at), scope.settled(right, at)
+    a, b = scope.resolved(left, at), scope.resolved(right, at)
     key = (kind_of(a), sign, kind_of(b))
     rule = _RULES.get(key)
     if rule is None and scope.dialect.more_operators:
@@ -148,7 +148,7 @@ def finite(value: Value, at: int) -> Value:
 
 def negative(scope: Scope, value: Value, at: int) -> Value:
     """Return `-value`. Raises FormulaError."""
-    value = scope.settled(value, at)
+    value = scope.resolved(value, at)
     if isinstance(value, float):
         return -value
     if isinstance(value, Interval):
@@ -161,7 +161,7 @@ def negative(scope: Scope, value: Value, at: int) -> Value:
 
 def truth(scope: Scope, value: Value, at: int) -> bool:
     """Return True if a double is not 0, for conditions, `!`, `&&` and `||`. Raises FormulaError."""
-    value = scope.settled(value, at)
+    value = scope.resolved(value, at)
     if not isinstance(value, float):
         raise FormulaError(at, f"A condition must be a double and is a {kind_of(value)}")
     return value != 0.0
@@ -193,7 +193,7 @@ def _parts(scope: Scope, name: str, arguments: list[Value], at: int) -> list[Par
         if type(argument) is float:
             found.append(argument)
             continue
-        value = argument if type(argument) is Window else scope.settled(argument, at)
+        value = argument if type(argument) is Window else scope.resolved(argument, at)
         if isinstance(value, Vector):
             size = len(value)
             scope.spend(value.cost(size))
@@ -240,7 +240,7 @@ def _lowest(parts: list[Part]) -> float:
 
 
 def _over_parts(name: str, compute: Callable[[list[Part]], float], *, empty: bool) -> Function:
-    """Return a function that reduces a list to a number; `empty`: also an empty list."""
+    """Return a function that reduces a list to a number, with `empty` an empty list, too."""
 
     def call(scope: Scope, arguments: list[Value], at: int) -> Value:
         parts = _parts(scope, name, arguments, at)
@@ -286,11 +286,11 @@ def _elementwise(name: str, compute: Callable[[float], float]) -> Function:
 
 
 def _many(scope: Scope, arguments: list[Value], at: int) -> bool:
-    return len(arguments) > 1 or isinstance(scope.settled(arguments[0], at), Vector)
+    return len(arguments) > 1 or isinstance(scope.resolved(arguments[0], at), Vector)
 
 
 def _double(scope: Scope, name: str, argument: Value, at: int) -> float:
-    value = scope.settled(argument, at)
+    value = scope.resolved(argument, at)
     if not isinstance(value, float):
         raise FormulaError(at, f"{name} wants a double and got a {kind_of(value)}")
     return value
@@ -301,7 +301,7 @@ def _away_from_zero(value: float) -> float:
 
 
 def _vector(scope: Scope, name: str, argument: Value, at: int) -> Vector:
-    value = scope.settled(argument, at)
+    value = scope.resolved(argument, at)
     if isinstance(value, float):
         return Vector([value])
     if not isinstance(value, Vector):

@@ -1,7 +1,7 @@
 """The grammar of the formula language: tokens, syntax and the parser.
 
-`at` is the character at which an error of a part is reported: its first one, or the parenthesis
-of a method call, as the service does (Azure/batch-shipyard#138, read 2026-11-22).
+`at` is the position that an error in a part reports: that of its first character, or of the
+parenthesis of a method call, as on the service (Azure/batch-shipyard#138, read 2026-11-22).
 
     formula    := statement (';' statement)* ';'?
     statement  := NAME '=' expression | expression
@@ -18,7 +18,7 @@ of a method call, as the service does (Azure/batch-shipyard#138, read 2026-11-22
     arguments  := expression (',' expression)*
     NAME       := '$'? [A-Za-z_] [A-Za-z0-9_]*
 
-The precedence is C's [S]: none is published, and this one gives the results that are.
+The precedence is that of C [S]: the docs state none, and this one gives the published results.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`a ? x : b ? y : z`, one node for the same reason."""
+    """`a ? x : b ? y : z` as one node, for the same reason as in `Chain`."""
 
     at: int
     cases: tuple[tuple[Expression, Expression], ...]
@@ -158,8 +158,8 @@ def tokens(text: str) -> list[Token]:
 
 
 MAX_STATEMENTS = 100  # docs
-MAX_DEPTH = 50  # [S] of what stands in each other; bounds the stack here and in the evaluation
-_MAX_MEMBERS = 3  # [S] in a row; no value has a member that has a member that has one
+MAX_DEPTH = 50  # [S] of nested expressions; bounds the stack here and in the evaluation
+_MAX_MEMBERS = 3  # [S] in a chain; no valid formula needs more
 
 _POWER = {
     "||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4,

@@ -33,7 +33,7 @@ METRICS = (
     "$TaskSlotsPerNode",
     "$UsableNodeCount",
 )
-# gone from newer lists; nothing here measures them, they are 0 [S]
+# removed from newer lists of metrics; not measured here, always 0 [S]
 LEGACY_METRICS = (
     "$WallClockSeconds",
     "$MemoryBytes",

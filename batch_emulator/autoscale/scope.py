@@ -1,4 +1,4 @@
-"""What one evaluation of a formula can read and set: its state, and the meaning of each name.
+"""The state of one evaluation of a formula, and the meaning of each name in it.
 
 Names are constants, words, metrics, variables of the formula, and members after a dot.
 """
@@ -32,8 +32,8 @@ from batch_emulator.autoscale.values import (
     kind_of,
 )
 
-# [S] numbers that one evaluation may look at: about 20 ms, in which nobody else is answered; all
-# samples that there are, seven times
+# [S] elements that one evaluation may read. This takes about 20 ms, during which no request is
+# answered, and is enough to read all samples seven times.
 MAX_ELEMENTS = 250_000
 MAX_WARNINGS = 20
 
@@ -76,13 +76,13 @@ class Scope:
         self.now = now
         self.random = random
         self.dialect = dialect
-        self.initial = initial  # of the variables that the formula sets, before it does
+        self.initial = initial  # values of the targets before the formula sets them
         self.variables: dict[str, Value] = {}
         self.warnings: list[str] = []
         self.seen = history.visible(now.ticks)
-        self.left = MAX_ELEMENTS
-        self.at = 0  # of the statement being evaluated
-        self.windows: dict[tuple[int, int], tuple[int, int, float]] = {}  # that were looked up
+        self.left = MAX_ELEMENTS  # elements that may still be read
+        self.at = 0  # the position of the statement that is being evaluated
+        self.windows: dict[tuple[int, int], tuple[int, int, float]] = {}  # looked-up windows
 
     def spend(self, elements: int) -> None:
         """Count the elements of vectors that are read. Raises FormulaError above the limit."""
@@ -106,7 +106,7 @@ class Scope:
         """Return the samples of a metric; the first `seen` of them are visible."""
         return self.history.series.get(metric.name) or _zeros()
 
-    def settled(self, value: Value, at: int) -> Value:
+    def resolved(self, value: Value, at: int) -> Value:
         """Return the value, for a metric its newest sample. Raises FormulaError."""
         if not isinstance(value, MetricSamples):
             return value
@@ -125,7 +125,7 @@ DEDICATED = "$TargetDedicatedNodes"
 SPOT = "$TargetLowPriorityNodes"
 OPTION = "$NodeDeallocationOption"
 TARGETS = (DEDICATED, SPOT, OPTION)
-# the names of before there were spot nodes; the full name wins where both are set (docs)
+# names from before there were spot nodes; if both are set, the full name counts (docs)
 TARGET_ALIASES = {"$TargetDedicated": DEDICATED, "$TargetLowPriority": SPOT}
 METRIC_ALIASES = {"$CurrentDedicated": "$CurrentDedicatedNodes"}
 
@@ -158,8 +158,8 @@ def spelled(name: str, dialect: Dialect) -> str:
     return name if dialect.case_sensitive else _FOLDED.get(name.lower(), name)
 
 
-def meant(name: str) -> str | None:
-    """Return the service's name that differs only in case, or None."""
+def correct_case(name: str) -> str | None:
+    """Return the service's name if this one differs from it only in case, else None."""
     found = _FOLDED.get(name.lower())
     return None if found == name else found
 
@@ -201,7 +201,7 @@ def _part(scope: Scope, target: Timestamp, name: str, at: int) -> float:
 
 
 def _moment(scope: Scope, argument: Value, at: int) -> int:
-    """Return the ticks of a timestamp, or of a time before now. Raises FormulaError."""
+    """Return the ticks of a timestamp, or of now minus an interval. Raises FormulaError."""
     if isinstance(argument, Timestamp):
         return argument.ticks
     if isinstance(argument, Interval):
@@ -223,7 +223,7 @@ def _window(scope: Scope, arguments: _Arguments, at: int) -> tuple[int, int]:
 
 def _available(scope: Scope, start: int, end: int) -> tuple[int, int, float]:
     """Return the first and last sample of a window, and the percentage that is available."""
-    found = scope.windows.get((start, end))  # formulas ask for most windows more than once
+    found = scope.windows.get((start, end))  # most formulas read the same window repeatedly
     if found is None:
         low, high = scope.history.between(start, end, scope.seen)
         found = (low, high, min(100.0, 100.0 * (high - low) / expected(start, end)))
@@ -234,21 +234,21 @@ def _available(scope: Scope, start: int, end: int) -> tuple[int, int, float]:
 def _get_sample(scope: Scope, metric: MetricSamples, arguments: _Arguments, at: int) -> Value:
     count = len(arguments)
     if not 1 <= count <= 3:
-        _counted("GetSample", arguments, 1, 3, at)
+        _require_count("GetSample", arguments, 1, 3, at)
     series, seen = scope.series(metric), scope.seen
     first = arguments[0]
     if count == 1 and type(first) is float and first >= 0:
         return Window(series, seen - int(first) if first < seen else 0, seen)
     if type(first) is not Interval:
-        first = scope.settled(first, at)
+        first = scope.resolved(first, at)
     if isinstance(first, float):
-        _counted("GetSample of a number", arguments, 1, 1, at)
+        _require_count("GetSample of a number", arguments, 1, 1, at)
         if first < 0:
             raise FormulaError(at, "GetSample of less than no samples")
         return Window(series, max(0, seen - int(min(first, float(seen)))), seen)
     wanted = scope.dialect.minimum_percent
     if count > 1:
-        last = scope.settled(arguments[-1], at)
+        last = scope.resolved(arguments[-1], at)
         if isinstance(last, float):
             wanted = last
             arguments = arguments[:-1]
@@ -266,28 +266,28 @@ def _get_sample(scope: Scope, metric: MetricSamples, arguments: _Arguments, at: 
 
 
 def _get_sample_percent(scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
-    _counted("GetSamplePercent", arguments, 1, 2, at)
+    _require_count("GetSamplePercent", arguments, 1, 2, at)
     start, end = _window(scope, arguments, at)
     return _available(scope, start, end)[2] * scope.dialect.percent_scale / 100.0
 
 
 def _get_sample_period(_scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
-    _counted("GetSamplePeriod", arguments, 0, 0, at)
+    _require_count("GetSamplePeriod", arguments, 0, 0, at)
     return Interval(PERIOD)  # [S] documented as "the period", without a type
 
 
 def _count(scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
-    _counted("Count", arguments, 0, 0, at)
+    _require_count("Count", arguments, 0, 0, at)
     return float(scope.seen)
 
 
 def _history_begin_time(scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
-    _counted("HistoryBeginTime", arguments, 0, 0, at)
+    _require_count("HistoryBeginTime", arguments, 0, 0, at)
     times = scope.history.times
     return Timestamp(times[0]) if scope.seen else scope.now
 
 
-def _counted(name: str, arguments: _Arguments, least: int, most: int, at: int) -> None:
+def _require_count(name: str, arguments: _Arguments, least: int, most: int, at: int) -> None:
     if not least <= len(arguments) <= most:
         raise FormulaError(at, f"{name} cannot take {len(arguments)} arguments")
 

@@ -57,7 +57,7 @@ _EPOCH = datetime(1, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 MAX_TICKS = 2**63 - 1  # of an interval, about 29,000 years
 LAST_TICK = 3_155_378_975_999_999_999  # of the year 9999
-LEFT_OUT = "..."  # of results, what is too long
+LEFT_OUT = "..."  # replaces values that are too long for the results
 WORDS = ("requeue", "terminate", "taskcompletion", "retaineddata")
 
 
@@ -131,7 +131,7 @@ class Vector:
         return max(self._values)
 
 
-_NONE: list[float] = []  # of a window that nobody has looked into
+_NONE: list[float] = []  # the values of a window that was not read yet
 
 
 class Window(Vector):

@@ -26,7 +26,7 @@ from batch_emulator.executor import members, task_containers, task_files, task_p
 from batch_emulator.executor.blob_client import AWAY_S, BlobClient, NodeIdentity
 from batch_emulator.executor.engine import inherited
 from batch_emulator.executor.task_containers import TaskContainers, new_name, not_started
-from batch_emulator.folders import Owner, make_plain
+from batch_emulator.folders import Owner, make_real_folder
 
 _T = TypeVar("_T")
 
@@ -367,7 +367,7 @@ async def _wait_for_end(running: task_process.TaskProcess, found: set[int], grac
 def _make_directories(launch: LaunchSpec) -> None:
     for folder in (launch.working_dir, launch.task_dir / "certs"):
         try:
-            make_plain(folder, launch.root_dir.parent)
+            make_real_folder(folder, launch.root_dir.parent)
         except OSError as err:
             raise ExecutionError(directory_failure(str(folder), err)) from err
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batch_emulator.domain.model import job_folder
-from batch_emulator.folders import make_plain, remove_tree
+from batch_emulator.folders import make_real_folder, remove_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class NodeLayout:
             self.volatile,
             self.workitems,
         ):
-            make_plain(folder, self.root.parent)
+            make_real_folder(folder, self.root.parent)
         self.packages.unlink(missing_ok=True)  # of the boot before
 
     def delete(self) -> None:

@@ -1,6 +1,7 @@
-"""`python -m batch_emulator.gateway ... -- COMMAND`: a command that reaches us by Azure's names.
+"""`python -m batch_emulator.gateway ... -- COMMAND`: run a command against the local services.
 
-The keys come from AZURE_BATCH_ACCESS_KEY and AZURE_STORAGE_KEY.
+The command reaches them by Azure's host names. The keys come from AZURE_BATCH_ACCESS_KEY and
+AZURE_STORAGE_KEY.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def run(gateway: Gateway, command: list[str]) -> int:
             if process is not None:
                 process.terminate()
 
-        # Before the command starts. A handler that does nothing, since the command would inherit
-        # that a signal is ignored: Ctrl-C reaches it as well, and it decides.
+        # Set before the command starts. Ctrl-C reaches the command as well, and the command
+        # decides. SIG_IGN instead of a handler that does nothing would be inherited by it.
         signal.signal(signal.SIGINT, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, end)
         try:
@@ -94,12 +95,14 @@ def run(gateway: Gateway, command: list[str]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and return the exit code of the command."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m batch_emulator.gateway")
     parser.add_argument("--account", required=True, help="name of both accounts")
     parser.add_argument("--batch", required=True, metavar="URL", help="the Batch emulator")
-    parser.add_argument("--blob", required=True, metavar="URL", help="Azurite, with the account")
-    parser.add_argument("--file", required=True, metavar="URL", help="Azure Files, with it as well")
+    parser.add_argument(
+        "--blob", required=True, metavar="URL", help="Azurite, with the account in its path"
+    )
+    parser.add_argument("--file", required=True, metavar="URL", help="Azure Files, likewise")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
     keys = (os.environ["AZURE_BATCH_ACCESS_KEY"], os.environ["AZURE_STORAGE_KEY"])

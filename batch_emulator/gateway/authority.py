@@ -22,7 +22,7 @@ _ALREADY_VALID = timedelta(hours=1)  # clocks of containers may be behind
 
 
 class Authority:
-    """Issues certificates of hosts, and answers with TLS contexts that use them. Thread-safe."""
+    """Issues certificates for hosts, and returns TLS contexts with them. Thread-safe."""
 
     def __init__(self, valid_for: timedelta) -> None:
         self._valid_for = valid_for  # every certificate, from its creation

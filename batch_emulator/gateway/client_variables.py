@@ -1,4 +1,4 @@
-"""What a program needs to reach a gateway: variables, and the authorities that it trusts."""
+"""The variables and the trusted certificates that a program needs to use a gateway."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from batch_emulator.gateway.proxy import Gateway
 from batch_emulator.gateway.sign_in import IDENTITY_PATH
 
 BUNDLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
-_DIRECT = "127.0.0.1,localhost"  # not the user's: Azure's names must never lead to Azure
+_DIRECT = "127.0.0.1,localhost"  # not the user's, which could bypass the gateway for Azure's names
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-# Where OpenSSL names a folder only: Debian, Fedora, Alpine, openSUSE.
+# The bundles of Debian, Fedora, Alpine and openSUSE, where OpenSSL names only a folder.
 SYSTEM = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -24,7 +24,7 @@ SYSTEM = (
 
 
 def client_variables(gateway: Gateway, bundle: str) -> dict[str, str]:
-    """Return the variables of a program; `bundle` is the path of what `bundle_of` returns."""
+    """Return the variables of a program; `bundle` is the path of a file from `bundle_of`."""
     return {
         **dict.fromkeys(("HTTPS_PROXY", "https_proxy"), gateway.proxy_url),
         **dict.fromkeys(("NO_PROXY", "no_proxy"), _DIRECT),
@@ -35,13 +35,13 @@ def client_variables(gateway: Gateway, bundle: str) -> dict[str, str]:
 
 
 def bundle_of(gateway: Gateway) -> bytes:
-    """Return the certificates that programs on this machine trust, and the gateway's.
+    """Return the certificates that programs on this machine trust, and that of the gateway.
 
-    One file takes the place of those that the variables of all kinds of programs name.
+    One file replaces those that the variables of different programs name (`BUNDLES`).
     """
     defaults = (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *SYSTEM)
     found: list[bytes] = []
-    for path in filter(None, (*defaults, _of_certifi())):
+    for path in filter(None, (*defaults, _certifi_bundle())):
         found = found or _certificates(path)
     for name in (*BUNDLES, "SSL_CERT_DIR"):
         for path in filter(None, os.environ.get(name, "").split(os.pathsep)):
@@ -50,7 +50,7 @@ def bundle_of(gateway: Gateway) -> bytes:
 
 
 def _certificates(path: str) -> list[bytes]:
-    """Return the certificates in a file or the files of a folder, and no key beside them."""
+    """Return the certificates in a file, or in the files of a folder, without any keys."""
     found: list[bytes] = []
     given = Path(path)
     with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ def _certificates(path: str) -> list[bytes]:
     return found
 
 
-def _of_certifi() -> str | None:
+def _certifi_bundle() -> str | None:
     try:
         import certifi  # noqa: PLC0415  not every installation has it
     except ImportError:

@@ -1,7 +1,7 @@
-"""Pools that are created through Azure Resource Manager, as the Batch service describes them.
+"""Translate pools that are created through Azure Resource Manager for the Batch service.
 
-Both planes describe one pool. A property that is not renamed here passes unchanged, and the Batch
-service refuses it by its name if it has none of that name: nothing gets lost on the way.
+A property that is not renamed here passes unchanged. If the Batch service does not know it, it
+refuses the pool and names the property, so no property is lost.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, cast
 from batch_emulator.gateway.sign_in import Json, NamedAccounts, arm_error, resource_id
 from batch_emulator.http.bodies import FREE
 
-_API_VERSION = "2024-07-01.20.0"  # the last with all that the management plane had until then
-_SAME_SINCE = "2025-06-01"  # both planes lost and got the same properties
-# Names in all of azure-mgmt-batch 19.0 and azure-native 3.29 that azure-batch 15.1 has not.
+_API_VERSION = "2024-07-01.20.0"  # the last with all properties of older management APIs
+_SAME_SINCE = "2025-06-01"  # from here on, both planes have the same properties
+# Names of azure-mgmt-batch 19.0 and azure-native 3.29 that azure-batch 15.1 spells differently.
 _NAMES = {
     "nodeAgentSkuId": "nodeAgentSKUId",
     "inboundNatPools": "inboundNATPools",
@@ -31,7 +31,7 @@ MANAGEMENT_ONLY = ("identity", "tags")
 
 @dataclass(frozen=True, slots=True)
 class WantedPool:
-    """A pool that a request of Resource Manager asks for; `body` is for the Batch service."""
+    """The pool of a request to Resource Manager; `body` is for the Batch service."""
 
     path: str
     document: Json
@@ -44,10 +44,10 @@ def api_version(of_management: str) -> str:
 
 
 def pool_of(method: str, path: str, account: NamedAccounts, content: bytes) -> WantedPool | None:
-    """Return the pool that a request asks for, or None if it is another request.
+    """Return the pool that a request creates, or None for any other request.
 
     Raises:
-        ValueError: the content is not that of a pool.
+        ValueError: the content does not describe a pool.
     """
     batch, _, name = path.rpartition("/pools/")
     if (
@@ -57,7 +57,7 @@ def pool_of(method: str, path: str, account: NamedAccounts, content: bytes) -> W
         return None
     try:
         document: Any = json.loads(content)
-        return WantedPool(path, document, data_plane(name, document["properties"]))
+        return WantedPool(path, document, to_data_plane(name, document["properties"]))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as err:
         raise ValueError("The request content was invalid and could not be deserialized.") from err
 
@@ -75,8 +75,8 @@ def arm_answer(pool: WantedPool, status: int, answer: Json) -> tuple[int, Json]:
     return 200, {"id": pool.path, "name": name, "type": kind, **kept, "properties": properties}
 
 
-def data_plane(pool_id: str, properties: Mapping[str, Any]) -> Json:
-    """Return the body with which the Batch service makes a pool of the management plane."""
+def to_data_plane(pool_id: str, properties: Mapping[str, Any]) -> Json:
+    """Return the body with which the Batch service creates a pool of the management plane."""
     body: Json = {"id": pool_id}
     for name, value in properties.items():
         if name == "deploymentConfiguration":  # {"virtualMachineConfiguration": ...}
@@ -101,7 +101,7 @@ def _scale(settings: Mapping[str, Any]) -> Json:
     ((kind, given),) = ((kind, given) for kind, given in settings.items() if given is not None)
     found: Json = _renamed(given)
     if kind != "autoScale":
-        found.pop("nodeDeallocationOption", None)  # of later resizes only
+        found.pop("nodeDeallocationOption", None)  # it applies to later resizes only
         return found
     scale = {"enableAutoScale": True, "autoScaleFormula": found.pop("formula")}
     if "evaluationInterval" in found:

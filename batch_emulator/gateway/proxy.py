@@ -1,8 +1,9 @@
 """The proxy: it ends TLS for Azure's names and passes requests to local services.
 
-Signatures are checked here before a request is signed anew for the local service, whose paths
-begin with the account. For a command every other host is refused, so that nothing meant for the
-local services reaches Azure. Tasks of nodes reach all other hosts, except those of the account.
+The proxy checks the signature of a request, and signs the request again for the local service,
+whose paths begin with the account. For a command, every other host is refused, so that no request
+for the local services reaches Azure. Tasks of nodes reach all other hosts, except Azure's hosts of
+the account.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ from batch_emulator.http.auth import signature_of
 
 _CHUNK_BYTES = 256 * 1024
 _TIMEOUT_S = 300.0
-_POLL_S = 0.05  # how long `close` waits at most for the thread of the server
+_POLL_S = 0.05  # the longest time that `close` waits for the server thread
 _CONNECT_S = 60.0
 _TUNNEL_BYTES = 64 * 1024
 _MAX_SIGN_IN_BYTES = 64 * 1024
 _VALID_FOR_COMMANDS = timedelta(days=2)
 _VALID_FOR_NODES = timedelta(days=3650)  # an emulator may run for months
-_COPY_LIMIT = timedelta(hours=1)  # of reading a source of a copy that came with a token
+_COPY_LIMIT = timedelta(hours=1)  # validity of the SAS for a copy source that came with a token
 _PROXY_USER = "local"
-# Audiences without a slash at the end. Storage takes those of one account as well
+# Audiences without a final slash. Storage also accepts the audience of a single account
 # (https://learn.microsoft.com/azure/storage/common/storage-auth-aad-msi, read 2026-11-23).
 _BATCH_AUDIENCES = frozenset({"https://batch.core.windows.net"})
 _STORAGE_AUDIENCE = "https://storage.azure.com"
@@ -80,7 +81,7 @@ _HOP_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LocalServices:
-    """Where Azure's names lead: URLs of local services, those of storage with the account."""
+    """The local services behind Azure's host names; the paths of storage URLs are the account."""
 
     account: NamedAccounts
     batch_url: str
@@ -88,11 +89,11 @@ class LocalServices:
     file_url: str
 
     def batch_pattern(self) -> re.Pattern[str]:
-        """Return what matches the host of the Batch account, in any region."""
+        """Return the pattern of the host of the Batch account, in any region."""
         return re.compile(rf"{re.escape(self.account.name)}\.[a-z0-9]+\.batch\.azure\.com")
 
-    def of(self, host: str) -> str | None:
-        """Return the URL to which a host of Batch or Storage leads, or None."""
+    def url_of(self, host: str) -> str | None:
+        """Return the URL of the local service behind a host of Batch or Storage, or None."""
         if self.batch_pattern().fullmatch(host):
             return self.batch_url
         storage = {"blob": self.blob_url, "file": self.file_url}
@@ -103,16 +104,16 @@ class LocalServices:
 
     def knows(self, host: str) -> bool:
         """Return True if the host is served."""
-        return host in (SIGN_IN_HOST, MANAGEMENT_HOST) or self.of(host) is not None
+        return host in (SIGN_IN_HOST, MANAGEMENT_HOST) or self.url_of(host) is not None
 
     def claims(self, host: str) -> bool:
-        """Return True if the host would be one of the account on Azure, served or not."""
+        """Return True if the host is one of the account on Azure, served here or not."""
         name, _, domain = host.partition(".")
         own = (self.account.name, f"{self.account.name}-secondary")
         return name in own and any(domain.endswith(end) for end in DOMAINS)
 
     def audiences(self, host: str) -> frozenset[str]:
-        """Return the audiences of the tokens that a host of Azure takes."""
+        """Return the audiences of the tokens that a host of Azure accepts."""
         if host == MANAGEMENT_HOST:
             return _MANAGEMENT_AUDIENCES
         if self.batch_pattern().fullmatch(host):
@@ -123,8 +124,8 @@ class LocalServices:
 class Gateway(ThreadingHTTPServer):
     """Serves on a free port of loopback, in threads, from `start` to `close`.
 
-    For tasks of nodes (`for_nodes`) other hosts are reached, and tokens open storage only: a task
-    gets no keys of the accounts, and no other rights in Batch than by its authentication token.
+    With `for_nodes`, other hosts can be reached, and tokens give access to storage only: a task
+    gets no account keys, and rights in Batch only through its authentication token.
     """
 
     daemon_threads = True
@@ -141,12 +142,12 @@ class Gateway(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Return the URL of the identity's endpoint."""
+        """Return the URL of this server, where the endpoint of the managed identity is."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     @property
     def proxy_url(self) -> str:
-        """Return the URL of the proxy, with the password: other users reach the port as well."""
+        """Return the URL of the proxy, with a password, because other users can reach the port."""
         return f"http://{_PROXY_USER}:{self._password}@127.0.0.1:{self.server_address[1]}"
 
     def admits(self, authorization: str) -> bool:
@@ -159,12 +160,12 @@ class Gateway(ThreadingHTTPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; connections that are open end with the process."""
+        """Stop. Open connections end with the process."""
         self.shutdown()
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore connections that clients cut."""
+        """Ignore connections that clients close early."""
 
 
 @dataclass(slots=True)
@@ -199,10 +200,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Gateway  # pyright: ignore[reportIncompatibleVariableOverride]
     _host = ""
-    _begun = False  # the answer to the request
+    _begun = False  # True once the answer to the request has begun
 
     def do_CONNECT(self) -> None:
-        """Become the host of that name, if it is one of ours."""
+        """Serve a host over TLS if it is one of the local services, else tunnel or refuse."""
         if not self._host and not self.server.admits(self.headers.get("Proxy-Authorization", "")):
             self._ask_for_password()
             return
@@ -230,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = False
 
     def _ask_for_password(self) -> None:
-        """Answer a client that gave no password, or waits for the question as .NET does."""
+        """Request the password, which some clients (.NET) send only then."""
         self.close_connection = True
         self.send_response(407)
         self.send_header("Proxy-Authenticate", 'Basic realm="batch-emulator"')
@@ -324,7 +325,7 @@ class _Handler(BaseHTTPRequestHandler):
         return arm_answer(wanted, *self._create_pool(wanted.body))
 
     def _create_pool(self, body: Json) -> tuple[int, Json]:
-        """Ask the Batch service for a pool; its answer."""
+        """Create a pool through the Batch service. Return status and body of its answer."""
         asked = query_of(urlsplit(self.path).query).get("api-version", "")
         services, query = self.server.services, f"api-version={api_version(asked)}"
         content = json.dumps(body).encode()
@@ -352,7 +353,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _body(self) -> Iterator[bytes]:
-        """The body of the request, whatever its encoding."""
+        """Yield the body of the request, which may be chunked."""
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             while size := int(self.rfile.readline(_MAX_SIGN_IN_BYTES).partition(b";")[0], 16):
                 yield self.rfile.read(size)
@@ -371,7 +372,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         """Send the request to the local service, and its answer back."""
         services = self.server.services
-        base = urlsplit(services.of(self._host) or "")
+        base = urlsplit(services.url_of(self._host) or "")
         headers = {
             name.lower(): value
             for name, value in self.headers.items()
@@ -386,10 +387,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         else:
             request = _Request(self.command, self.path, headers)
-            is_signed_anew = self._is_signed_anew(request)
+            needs_signature = self._needs_signature(request)
             if self.command == "POST" and query_of(request.query).get("comp") == "batch":
-                body = [self._lead_batch(headers, base.path)]
-            self._lead(request, base.path, is_signed_anew=is_signed_anew)
+                body = [self._rewrite_batch(headers, base.path)]
+            self._rewrite(request, base.path, needs_signature=needs_signature)
             self.path = request.target
         # A connection for each request: the service may close one that is idle at any time.
         connection = http.client.HTTPConnection(base.netloc, timeout=_TIMEOUT_S)
@@ -410,10 +411,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_back(upstream.getresponse(), base.scheme + "://" + base.netloc + base.path)
 
     def _send_back(self, answer: http.client.HTTPResponse, local_url: str) -> None:
-        """Pass an answer on; the documents of the services then name Azure's host."""
+        """Pass an answer on, with Azure's host instead of local URLs in headers and documents."""
         kind = answer.headers.get("Content-Type", "")
         local, named = local_url.encode(), f"https://{self._host}".encode()
-        # Not what tasks and users wrote: a file's content passes unchanged.
+        # The content of files, which tasks and users wrote, passes unchanged.
         is_document = kind.startswith("application/json;") or "comp=list" in self.path
         body = answer.read().replace(local, named) if is_document else None
         self._begun = True
@@ -440,7 +441,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(part if length else b"%x\r\n%b\r\n" % (len(part), part))
         if length is None:
             self.wfile.write(b"0\r\n\r\n")
-        elif sent < int(length):  # the service broke off: so does this answer
+        elif sent < int(length):  # the service closed the connection early
             self.close_connection = True
 
     def _wants_user_key(self) -> bool:
@@ -459,7 +460,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, user_key_document(start, expiry, version), "application/xml")
 
     def _has_token(self, headers: dict[str, str], *, others: bool = False) -> bool:
-        """Whether the request has a token of ours; with another one it is refused, or passed on."""
+        """Return True if the request has a valid token of this gateway, False if it has no token.
+
+        Args:
+            headers: those of the request, with lower-case names.
+            others: return False for any other token, instead of raising _RefusedError.
+        """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return False
@@ -471,9 +477,10 @@ class _Handler(BaseHTTPRequestHandler):
         raise _RefusedError(401, "InvalidAuthenticationInfo", "The access token is invalid.")
 
     def _sign_for_batch(self, headers: dict[str, str]) -> None:
-        """Replace a token by a signature; a signature does not name the host and stays.
+        """Replace a token of this gateway by a signature of the account.
 
-        So does the token of a task, which the service knows.
+        A signature of the client stays, because it does not include the host. The authentication
+        token of a task stays, too, because the service knows it.
         """
         if not self._has_token(headers, others=True):
             return
@@ -489,8 +496,12 @@ class _Handler(BaseHTTPRequestHandler):
         signed = signature_of(method, (path, query), headers, account.name, account.batch_key)
         headers["authorization"] = f"SharedKey {account.name}:{signed}"
 
-    def _is_signed_anew(self, request: _Request) -> bool:
-        """Return True if a valid key or token signed a request; a SAS does not name the host."""
+    def _needs_signature(self, request: _Request) -> bool:
+        """Return True if the request has to be signed for the local service.
+
+        This is so for a valid shared key or token, which are checked. A SAS does not include the
+        host, so the local service checks it. Raises _RefusedError.
+        """
         account = self.server.services.account
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "sharedkey":
@@ -504,18 +515,18 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusedError(403, "AuthenticationFailed", message)
         return True
 
-    def _lead(self, request: _Request, prefix: str, *, is_signed_anew: bool) -> None:
-        """Change what the local service expects otherwise, except the prefix of its paths."""
+    def _rewrite(self, request: _Request, prefix: str, *, needs_signature: bool) -> None:
+        """Rewrite headers and target for the local service, except the prefix of its paths."""
         account, headers = self.server.services.account, request.headers
-        if not is_signed_anew:
-            self._lead_copy_source(headers)
-            headers["x-forwarded-proto"] = "https"  # our Azure Files admits a SAS for HTTPS then
+        if not needs_signature:
+            self._rewrite_copy_source(headers)
+            headers["x-forwarded-proto"] = "https"  # our Azure Files then accepts a SAS for HTTPS
             known = without_protocol(request.path, request.query, account.name, account.storage_key)
             request.target = f"{request.path}?{known}" if known else request.path
             return
         if not headers.get("authorization", "").lower().startswith("sharedkey"):
             headers["x-ms-date"] = format_datetime(datetime.now(UTC), usegmt=True)
-        self._lead_copy_source(headers)
+        self._rewrite_copy_source(headers)
         text = self._texts(request, prefix)[0]
         headers["authorization"] = f"SharedKey {account.name}:{_sign(text, account.storage_key)}"
 
@@ -526,21 +537,21 @@ class _Handler(BaseHTTPRequestHandler):
         )
         return strings_to_sign(signed, self.server.services.account.name)
 
-    def _lead_batch(self, headers: dict[str, str], prefix: str) -> bytes:
-        """Return the body of Blob Batch, whose requests are signed each, for the local service.
+    def _rewrite_batch(self, headers: dict[str, str], prefix: str) -> bytes:
+        """Return the body of a Blob Batch, whose requests are signed, for the local service.
 
         Source: https://learn.microsoft.com/rest/api/storageservices/blob-batch, read 2026-11-28.
         """
         _, _, boundary = headers.get("content-type", "").partition("boundary=")
         mark = b"--" + boundary.strip().encode()
         first, *parts = b"".join(self._body()).split(mark)
-        body = mark.join([first, *(self._lead_part(part, prefix) for part in parts)])
+        body = mark.join([first, *(self._rewrite_part(part, prefix) for part in parts)])
         if "content-length" in headers:
             headers["content-length"] = str(len(body))
         return body
 
-    def _lead_part(self, part: bytes, prefix: str) -> bytes:
-        """Return a part of a batch for the local service, which refuses it if it is invalid."""
+    def _rewrite_part(self, part: bytes, prefix: str) -> bytes:
+        """Return a part of a batch for the local service, unchanged if it is invalid."""
         try:
             about, content, rest = part.split(b"\r\n\r\n", 2)
             line, *lines = content.decode("latin-1").split("\r\n")
@@ -548,18 +559,18 @@ class _Handler(BaseHTTPRequestHandler):
             pairs = [each.partition(":") for each in lines]
             request = _Request(method, target, {n.lower(): v.strip() for n, _, v in pairs})
             with contextlib.suppress(_RefusedError):
-                self._lead(request, prefix, is_signed_anew=self._is_signed_anew(request))
+                self._rewrite(request, prefix, needs_signature=self._needs_signature(request))
         except ValueError:
             return part
         lines = [f"{name}: {value}" for name, value in request.headers.items()]
         written = "\r\n".join([f"{method} {prefix}{request.target} {version}", *lines])
         return b"\r\n\r\n".join([about, written.encode("latin-1"), rest])
 
-    def _lead_copy_source(self, headers: dict[str, str]) -> None:
-        """Name the source of a copy by its local URL, and sign it if it comes with a token."""
+    def _rewrite_copy_source(self, headers: dict[str, str]) -> None:
+        """Replace the source of a copy by its local URL, with a SAS if it came with a token."""
         source = headers.get("x-ms-copy-source", "")
         split = urlsplit(source)
-        local = self.server.services.of(split.hostname or "")
+        local = self.server.services.url_of(split.hostname or "")
         if not source or local is None:
             return
         account = self.server.services.account
@@ -591,10 +602,10 @@ def _open_tunnel(host: str, port: int) -> socket.socket:
     elif proxy.scheme != "http":
         raise OSError(f"the emulator's own proxy must have an http:// URL, not {proxy.scheme}://")
     else:
-        way = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=_CONNECT_S)
-        way.set_tunnel(host, port, _authorization(proxy.username, proxy.password))
-        way.connect()
-        remote = way.sock
+        connection = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=_CONNECT_S)
+        connection.set_tunnel(host, port, _authorization(proxy.username, proxy.password))
+        connection.connect()
+        remote = connection.sock
     remote.settimeout(None)
     return remote
 

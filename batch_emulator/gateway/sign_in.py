@@ -1,10 +1,9 @@
-"""The services around Batch and Storage that their clients ask: for tokens and for keys.
+"""Microsoft Entra ID and Azure Resource Manager, as clients of Batch and Storage use them.
 
-Tokens are given for the secrets of this gateway only: that of a client of Microsoft Entra ID, and
-that of a managed identity, which all SDKs find by two variables as in an App Service
-(learn.microsoft.com/azure/app-service/overview-managed-identity, read 2026-11-23). Of Azure
-Resource Manager there is one subscription with one resource group, one Batch account and one
-storage account.
+Tokens are issued only for two secrets of this gateway: the secret of a client of Microsoft Entra
+ID, and the header of a managed identity, which all SDKs find by two variables, as in App Service
+(learn.microsoft.com/azure/app-service/overview-managed-identity, read 2026-11-23). Azure Resource
+Manager has one subscription with one resource group, one Batch account and one storage account.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class NamedAccounts:
 
 
 class Tokens:
-    """Gives tokens to who has the secret, and knows them again."""
+    """Issues access tokens and validates them."""
 
     def __init__(self) -> None:
         self.secret = secrets.token_urlsafe(32)
@@ -61,7 +60,7 @@ class Tokens:
         self._key = secrets.token_bytes(32)
 
     def issue(self, audience: str) -> str:
-        """Return a token in the form of a JWT: some clients read its claims."""
+        """Return a token, which is a JWT because some clients read its claims."""
         now = int(time.time())
         claims = {
             "aud": audience,
@@ -77,7 +76,7 @@ class Tokens:
         return f"{text}.{self._signature(text)}"
 
     def is_valid(self, token: str, audiences: frozenset[str]) -> bool:
-        """Return True if the token was given here for one of the audiences and has not expired."""
+        """Return True if the token was issued here for one of the audiences and has not expired."""
         text, _, signature = token.rpartition(".")
         if not hmac.compare_digest(self._signature(text).encode(), signature.encode()):
             return False
@@ -145,7 +144,7 @@ def answer_identity(
 ) -> tuple[int, Json]:
     """Answer a request for a token of the managed identity: status and body.
 
-    With `any_id` every ID names it: programs in tasks pass that of an identity of their pool.
+    With `any_id`, every ID is accepted: programs in tasks pass the ID of an identity of their pool.
     """
     if not hmac.compare_digest(header.encode(), tokens.identity_header.encode()):
         return 401, {"statusCode": 401, "message": "The X-IDENTITY-HEADER is not IDENTITY_HEADER."}
@@ -212,7 +211,7 @@ def resource_id(kind: str, account: NamedAccounts) -> str:
 
 
 def _resources(account: NamedAccounts) -> dict[str, Json]:
-    """Return what can be read, by path in lower case."""
+    """Return the resources that can be read, by path in lower case."""
     top = f"/subscriptions/{SUBSCRIPTION}"
     group = f"{top}/resourceGroups/{GROUP}"
     done = {"provisioningState": "Succeeded"}

@@ -25,7 +25,7 @@ from batch_emulator.autoscale.scope import (
     METRIC_ALIASES,
     TARGET_ALIASES,
     TARGETS,
-    meant,
+    correct_case,
 )
 from batch_emulator.autoscale.values import (
     FormulaError,
@@ -70,7 +70,7 @@ def check_formula(text: str, where: str) -> None:
         raise _error(where, err.detail(text)) from err
     for statement in statements:
         # The node cap would miss such an assignment if the service ignores case.
-        if (name := meant(statement.target or "")) in _COUNTS:
+        if (name := correct_case(statement.target or "")) in _COUNTS:
             raise _error(where, f"'{statement.target}' sets no node count; case matters: {name}")
     assigned = {statement.target for statement in statements}
     if not assigned & _COUNTS:
@@ -155,7 +155,7 @@ def _check_names(statements: Sequence[Statement]) -> None:
 
 
 def _hint(name: str) -> str:
-    found = meant(name)
+    found = correct_case(name)
     return f"; did you mean '{found}'?" if found else ", not assigned before this statement"
 
 

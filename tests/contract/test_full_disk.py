@@ -241,7 +241,7 @@ def test_launch_that_failed_for_space_is_retried(
     pool_id = things.pool(target_dedicated_nodes=1)
     things.wait_nodes(pool_id, 1)
     job_id = things.job(pool_id)
-    make, failures = executor.make_plain, [0]
+    make, failures = executor.make_real_folder, [0]
 
     def full(folder: Path, top: Path) -> None:
         if disk.changes or not failures[0]:
@@ -250,7 +250,7 @@ def test_launch_that_failed_for_space_is_retried(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         make(folder, top)
 
-    monkeypatch.setattr(executor, "make_plain", full)
+    monkeypatch.setattr(executor, "make_real_folder", full)
     task_id = things.task(job_id, "/bin/true")
     eventually(lambda: failures[0])
     assert running.client.get_task(job_id, task_id).state == "running"
@@ -270,7 +270,7 @@ def test_task_that_never_gets_space_fails_with_disk_full(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
     job_id = things.job(pool_id)
-    monkeypatch.setattr(executor, "make_plain", full)
+    monkeypatch.setattr(executor, "make_real_folder", full)
     info = things.wait_task(job_id, things.task(job_id)).execution_info
     assert info is not None
     assert info.failure_info is not None
@@ -288,7 +288,7 @@ def test_task_waiting_for_space_can_be_terminated(
         disk.fill()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
-    monkeypatch.setattr(executor, "make_plain", full)
+    monkeypatch.setattr(executor, "make_real_folder", full)
     task_id = things.task(job_id)
     eventually(lambda: disk.changes)
     running.client.delete_task(job_id, task_id)

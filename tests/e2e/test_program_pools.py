@@ -22,7 +22,7 @@ import pytest
 from azure.batch import BatchClient, models
 
 from batch_emulator.files_share.shares import StorageAccount
-from batch_emulator.gateway.pools import MANAGEMENT_ONLY, data_plane
+from batch_emulator.gateway.pools import MANAGEMENT_ONLY, to_data_plane
 from batch_emulator.server import Server
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, ensure_containers
@@ -127,7 +127,7 @@ def declared_pool(declared: Mapping[str, Any]) -> models.BatchPoolCreateOptions:
     """Return a declared pool in the terms of the service."""
     aside = (*MANAGEMENT_ONLY, "poolName", "accountName", "resourceGroupName")
     properties = {name: value for name, value in declared.items() if name not in aside}
-    return models.BatchPoolCreateOptions(data_plane(declared["poolName"], properties))
+    return models.BatchPoolCreateOptions(to_data_plane(declared["poolName"], properties))
 
 
 def _recorded() -> Recording:

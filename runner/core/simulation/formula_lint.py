@@ -16,7 +16,7 @@ from typing import Literal
 from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
 from batch_emulator.autoscale.parser import Statement, parse, tokens
 from batch_emulator.autoscale.samples import KEPT, METRICS, PERIOD, SampleHistory
-from batch_emulator.autoscale.scope import DEDICATED, OPTION, SPOT, TARGET_ALIASES, meant
+from batch_emulator.autoscale.scope import DEDICATED, OPTION, SPOT, TARGET_ALIASES, correct_case
 from batch_emulator.autoscale.values import (
     FormulaSyntaxError,
     FormulaTooLongError,
@@ -195,7 +195,7 @@ class _Lint:
     def _misspelled(self) -> Iterator[Finding]:
         for statement in self.statements:
             name = statement.target
-            intended = meant(name) if name else None
+            intended = correct_case(name) if name else None
             if intended is not None:
                 yield Finding(
                     "other-case",

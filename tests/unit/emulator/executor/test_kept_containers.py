@@ -55,7 +55,7 @@ def launch_of(
         certificates=Certificates(folder / "certificates"),
     )  # fmt: skip
     execution.body = {**TASK, "containerSettings": {**TASK["containerSettings"], **settings}}
-    launch = launches.of(execution, world.clock.now())
+    launch = launches.build(execution, world.clock.now())
     assert launch.container is not None
     return launch, launch.container
 
