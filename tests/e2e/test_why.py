@@ -153,6 +153,20 @@ def test_text_answer_has_cause_evidence_fix_and_next_command(cli: Cli, script: W
         assert line in shown
 
 
+def test_sweep_is_explained_by_its_first_failed_trial(cli: Cli, script: Write) -> None:
+    folder = script("import sys\nprint(1 / int(sys.argv[2]))")
+    assert cli.run("sweep", "start", folder, "-p", "n=1,0,0").returncode == 1
+    sweep = cli.json("sweep", "ls")[0]["sweep"]
+    found = cli.json("why", sweep)
+    first = sweep.replace("-20", "-2-20", 1)
+    assert (found["subject"], found["cause"]) == (sweep, "ScriptError")
+    assert found["state"] == "1 succeeded, 2 failed"
+    assert found["message"].startswith(f"2 runs failed, the first is {first}: ")
+    assert "ZeroDivisionError" in found["message"]
+    assert found["command"] == f"runner logs {first} --stderr --tail 50"
+    assert cli.json("why", sweep[:-2]) == found
+
+
 def test_failed_environment_is_named(cli: Cli, script: Write) -> None:
     folder = script("print(1)")
     (folder / "requirements.txt").write_text("./no-such-package\n")

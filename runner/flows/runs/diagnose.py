@@ -6,7 +6,9 @@ those of `stuck`, causes of failures those of `runner.core.diagnosis`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -38,6 +40,7 @@ from runner.core.diagnosis import (
     explain_task_end,
 )
 from runner.core.states import JOB_DISABLED, RunState, TaskView, WaitCause
+from runner.core.units import format_count
 from runner.flows.runs.attempts import list_checkpoints
 from runner.flows.runs.documents import (
     find_run,
@@ -46,6 +49,8 @@ from runner.flows.runs.documents import (
     load_result,
     runs_container,
 )
+from runner.flows.runs.groups import group_instead
+from runner.flows.runs.history import list_runs
 from runner.flows.runs.stuck import (
     NodeNeed,
     PoolFacts,
@@ -56,6 +61,7 @@ from runner.flows.runs.stuck import (
 )
 from runner.flows.runs.watch import RunView, load_view
 from runner.protocol.errors import RunnerError
+from runner.protocol.groups import RunGroup
 from runner.protocol.paths import RunPaths, is_run_id
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
@@ -72,24 +78,17 @@ _OUTPUT_CAUSES = (
 
 
 def diagnose(connection: Connection, reference: str) -> Diagnosis:
-    """Return the problem of a run, a pool, a node or a job, and the next command.
+    """Return the problem of a run, a group, a pool, a node or a job, and the next command.
 
     Args:
         connection: The services.
-        reference: A reference to a run, or the ID of a sweep or group, a pool, a node or a job.
+        reference: A reference to a run, sweep or group, or the ID of a pool, a node or a job.
 
     Raises:
         RunnerError: nothing has this ID.
     """
     if reference.startswith("@") or is_run_id(reference):
-        try:
-            return diagnose_run(connection, find_run(connection, reference))
-        except RunnerError:
-            # The job of a sweep or another group has its ID.
-            job = find_job_view(connection, reference) if is_run_id(reference) else None
-            if job is None:
-                raise
-            return diagnose_job(connection, job)
+        return _diagnose_id(connection, reference)
     if (facts := _pool_facts(connection, reference)) is not None:
         return diagnose_pool(connection, facts)
     if reference.startswith("tvm"):
@@ -98,11 +97,35 @@ def diagnose(connection: Connection, reference: str) -> Diagnosis:
             return diagnose_node(connection, *found)
     if (job := find_job_view(connection, reference)) is not None:
         return diagnose_job(connection, job)
+    return _diagnose_prefix(connection, reference)
+
+
+def _diagnose_id(connection: Connection, reference: str) -> Diagnosis:
+    try:
+        return diagnose_run(connection, find_run(connection, reference))
+    except RunnerError as err:
+        if not is_run_id(reference):
+            raise
+        with suppress(RunnerError):
+            return diagnose_group(connection, group_instead(connection, reference, err))
+        # The job of a deleted group has its ID.
+        job = find_job_view(connection, reference)
+        if job is None:
+            raise
+        return diagnose_job(connection, job)
+
+
+def _diagnose_prefix(connection: Connection, reference: str) -> Diagnosis:
     try:
         return diagnose_run(connection, find_run(connection, reference))
     except RunnerError as err:
         if err.code != "R-RUN-UNKNOWN":
             raise
+        group = None
+        with suppress(RunnerError):
+            group = group_instead(connection, reference, err)
+        if group is not None:
+            return diagnose_group(connection, group)
         what = f"no run, pool, node or job has the ID {reference!r}"
         raise RunnerError(err.code, what, why=err.why, fix=err.fix) from err
 
@@ -508,7 +531,35 @@ def _start_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[st
         return ()
 
 
-# -- jobs
+# -- groups and jobs
+
+
+def diagnose_group(connection: Connection, group: RunGroup) -> Diagnosis:
+    """Return the problem of the job of a sweep or group, else of its first failed or lost run."""
+    job = find_job_view(connection, group.job_id)
+    blank = Diagnosis(group.group_id, "job", "deleted")
+    found = blank if job is None else replace(diagnose_job(connection, job), subject=blank.subject)
+    if found.cause is not None:
+        return found
+    rows = list_runs(connection, limit=None, ids=[*group.runs.values()]).rows
+    states = {row.run_id: row.status.state for row in rows if row.status}
+    counts = Counter(states.values())
+    for state in (RunState.FAILED, RunState.LOST):
+        run_id = next((each for each in group.runs.values() if states.get(each) is state), None)
+        if run_id is None:
+            continue
+        first = diagnose_run(connection, find_run(connection, run_id))
+        count, fix, command = counts[state], first.fix, first.command
+        if state is RunState.LOST:
+            again = f"sweep resume {group.group_id}" if group.trials else "retry --failed"
+            fix, command = "submit the lost runs again", f"runner {again}"
+        return replace(
+            found, cause=first.cause, evidence=first.evidence, fix=fix, command=command,
+            state=", ".join(f"{counts[each]} {each.value}" for each in RunState if counts[each]),
+            message=f"{format_count(count, 'run')} {state.value}, the first is {run_id}: "
+            f"{first.message}",
+        )  # fmt: skip
+    return found
 
 
 def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
