@@ -107,6 +107,8 @@ class Emulator:
             isolation = choose_isolation(settings.isolation, settings.data_dir)
         self.isolation = isolation
         self.store = AccountStore(settings.data_dir)
+        if settings.blob_endpoint is not None:
+            self.store.follow_storage(settings.blob_endpoint)
         isolation.settle(settings.data_dir)
         self.shares = settings.storage and Shares(
             settings.data_dir, settings.storage, isolation.folder, isolation.owner

@@ -111,7 +111,8 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     group.add_argument(
         "--blob-endpoint",
         metavar="URL",
-        help="blob service for mounts, with the account in its path: http://127.0.0.1:10000/NAME",
+        help="blob service for mounts, with the account in its path: http://127.0.0.1:10000/NAME; "
+        "after a change, the stored tasks use it instead of the earlier one",
     )
     group.add_argument(
         "--storage-account",

@@ -186,6 +186,28 @@ class AccountStore:
         self._db.execute(f"PRAGMA user_version={FORMAT}")
         _finish_erasure(self._db)
 
+    def follow_storage(self, endpoint: str) -> None:
+        """Replace the blob endpoint of the last start in pools, jobs, schedules and waiting tasks.
+
+        Their URLs and variables name the port of the blob service, which may have another one now.
+        """
+        remembered = self.folder / "blob_endpoint"
+        before = remembered.read_text("utf-8") if remembered.exists() else endpoint
+        if before != endpoint:
+            self._db.execute("BEGIN IMMEDIATE")
+            for table in ("pools", "nodes", "jobs", "schedules"):
+                self._db.execute(
+                    f"UPDATE {table} SET record=replace(record, ?, ?)",  # noqa: S608  a constant
+                    (before, endpoint),
+                )
+            self._db.execute(
+                "UPDATE tasks SET record=replace(record, ?, ?), body=replace(body, ?, ?) "
+                "WHERE state <> 'completed'",
+                (before, endpoint, before, endpoint),
+            )
+            self._db.execute("COMMIT")
+        remembered.write_text(endpoint, "utf-8")
+
     @property
     def tasks_are_checked(self) -> bool:
         """Return True unless an emulator that did not check bodies may have stored tasks."""

@@ -260,8 +260,12 @@ def _check_range(option: str, value: int | None, low: int, high: int) -> None:
 
 
 def _fixed(state: LocalState, name: str) -> tuple[int, ...]:
-    """Return the settings that a service keeps while it runs."""
-    return (*_ports(state, name), name == BATCH and state.azure_names)
+    """Return the settings that a service keeps while it runs.
+
+    The emulator knows the port of Azurite, and names it to tasks.
+    """
+    own = (state.blob_port, state.azure_names) if name == BATCH else ()
+    return (*_ports(state, name), *own)
 
 
 def _ports(state: LocalState, name: str) -> tuple[int, ...]:

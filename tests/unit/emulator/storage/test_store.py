@@ -51,6 +51,28 @@ def reopened(store: AccountStore, tmp_path: Path, world: World) -> tuple[Account
     return again, account
 
 
+def test_waiting_tasks_follow_the_blob_service_to_another_port(tmp_path: Path) -> None:
+    store, world = AccountStore(tmp_path / "data"), World()
+    before, after = "http://127.0.0.1:2001/unit", "http://127.0.0.1:2002/unit"
+    store.follow_storage(before)
+    world.pool()
+    files = [{"httpUrl": f"{before}/runs/code?sig=a", "filePath": "code"}]
+    variables = [{"name": "BLOB", "value": before}]
+    job = world.job(commonEnvironmentSettings=variables)
+    world.task(job, "waiting", resourceFiles=files, environmentSettings=variables)
+    store.write(world.account.take_journal())
+    store.close()
+    moved = AccountStore(tmp_path / "data")
+    moved.follow_storage(after)
+    store, account = reopened(moved, tmp_path, world)
+    ((_, _, task),) = store.tasks.bodies()
+    store.close()
+    again = account.jobs["job"]
+    assert again.spec["commonEnvironmentSettings"] == [{"name": "BLOB", "value": after}]
+    assert task["resourceFiles"][0]["httpUrl"] == f"{after}/runs/code?sig=a"
+    assert task["environmentSettings"] == [{"name": "BLOB", "value": after}]
+
+
 def test_state_is_restored(tmp_path: Path) -> None:
     store, world = AccountStore(tmp_path / "data"), World()
     pool = world.pool(taskSlotsPerNode=2, metadata=[{"name": "a", "value": "b"}])
