@@ -283,12 +283,11 @@ def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
         first = "start Docker or Podman on this machine" if is_engine else "correct the pool"
         fix = f"{first}, then replace the nodes: {fix}"
     elif set(counts) <= _CLOSED:
-        code, message = "NodesOffline", f"{every} of pool {pool.id} takes no tasks: {shown.state}"
-        enable = f"`runner pool enable {pool.id} {shown.id}`"
+        takes = "takes" if len(nodes) == 1 else "take"
+        code, message = "NodesOffline", f"{every} of pool {pool.id} {takes} no tasks: {shown.state}"
         offline = shown.state == "offline"
-        fix = (f"enable scheduling on a node again: {enable}, or " if offline else "") + (
-            f"replace the nodes: {fix}"
-        )
+        fix = f"enable scheduling again: `runner pool enable {pool.id}`, or " if offline else ""
+        fix += f"replace the nodes: {_replace_nodes(need, pool)}"
     else:
         states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         message = f"no node of pool {pool.id} can run tasks: {states}"

@@ -91,6 +91,13 @@ def test_every_stuck_run_has_a_next_step() -> None:
         assert any(word in cause.fix for word in ("runner ", "az ", "formula tries again"))
 
 
+def test_drained_pool_is_enabled_as_a_whole() -> None:
+    cause = explain_wait(NEED, PoolFacts("t4", WANTS_TWO, nodes("offline", "offline")), NOW)
+    assert cause is not None
+    assert cause.message == "all 2 nodes of pool t4 take no tasks: offline"
+    assert cause.fix.startswith("enable scheduling again: `runner pool enable t4`, or ")
+
+
 @pytest.mark.parametrize(
     ("pool", "states"),
     [
