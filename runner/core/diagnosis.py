@@ -108,6 +108,11 @@ _DISK = re.compile(r"No space left on device|Disk quota exceeded")
 _PER_REPLICA = re.compile(r"ValueError: Attempt to convert a value \(PerReplica:")
 _FIT_OF_KERAS_3 = re.compile(r"\.fit\((?s:.)*[/\\]keras[/\\]src[/\\]utils[/\\]traceback_utils\.py")
 _MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'$")
+# `python -m`, with which launchers such as torchrun start, prints no traceback.
+_MODULE_TO_RUN = re.compile(
+    r"Error while finding module specification for '[\w.]+' "
+    r"\(ModuleNotFoundError: No module named '([\w.]+)'\)$"
+)
 _VARIABLE = re.compile(r"KeyError: '(\w+)'$")
 _IN_ENVIRON = re.compile(r'File ".*\bos(?:\.py|>)", line \d+, in __getitem__')
 _TRACEBACK = "Traceback (most recent call last):"
@@ -158,6 +163,8 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
     shown_error = f"{what}: {lines[last]}" if last is not None else what
     if last is not None and (known := _explain_exception(lines[: last + 1], shown_error)):
         return known
+    if last is None and ends and (missing := _MODULE_TO_RUN.search(ends[-1])):
+        return Failure("ModuleMissing", what, _fix_module(missing[1]), shown)
     for pattern, cause, message, fix in _CAUSES_IN_OUTPUT:
         if pattern.search(final):
             return Failure(cause, message, fix, shown)
@@ -169,6 +176,10 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
     return Failure("ScriptError", shown_error, "correct the script", shown)
 
 
+def _fix_module(name: str) -> str:
+    return f"add the package of module {name} to the requirements, or the file to the code"
+
+
 def _explain_exception(lines: Sequence[str], message: str) -> Failure | None:
     """Return the cause of the exception in the last line, or None if it is unknown."""
     starts = [n for n, line in enumerate(lines) if line.strip() == _TRACEBACK]
@@ -178,8 +189,7 @@ def _explain_exception(lines: Sequence[str], message: str) -> Failure | None:
         what = "`fit` of Keras 3 does not work with MultiWorkerMirroredStrategy"
         return Failure("KerasMultiWorker", what, _FIX_KERAS, shown)
     if missing := _MODULE.match(lines[-1]):
-        fix = f"add the package of module {missing[1]} to the requirements, or the file to the code"
-        return Failure("ModuleMissing", message, fix, shown)
+        return Failure("ModuleMissing", message, _fix_module(missing[1]), shown)
     if (missing := _VARIABLE.match(lines[-1])) and _IN_ENVIRON.search("\n".join(trace[-4:])):
         fix = advise_variable(missing[1])
         if not fix and not missing[1].startswith(("RUNNER_", "AZ_BATCH_")):

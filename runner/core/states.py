@@ -44,7 +44,8 @@ _ADVICE_FOR_RESULTS = {
     "DataMissing": "submit the run again: missing files are uploaded",
     "InputMissing": "correct the input, or submit the run again: inputs are resolved again",
     "SecretUnavailable": "check the secret and who may read it: docs/guides/recipes.md, Secrets",
-    "CommandNotFound": "correct `command`, which does not run in a shell",
+    "CommandNotFound": "install the program with the requirements or `prepare`, or correct "
+    "`command`, which does not run in a shell",
     "NotebookCellFailed": "correct the cell; the outputs contain the notebook as executed so far",
     "VariableMissing": "set it with --env or under `env`, or write $$NAME for the text $NAME",
     "Timeout": "raise --max-time or `timeout` in train.yaml, or reduce the work",

@@ -147,7 +147,11 @@ SEVERAL_NODES = (
     "from there on all ranks"
 )
 # The end of a traceback in stderr; the script may print something after it.
-_MISSING_MODULE = re.compile(r"(?m)^ModuleNotFoundError: No module named '([A-Za-z_]\w{0,80})")
+# At the start of a line after a traceback, in parentheses after `python -m`, as by torchrun.
+_MISSING_MODULE = re.compile(
+    r"(?m)(?:^|module specification for '[\w.]+' \()"
+    r"ModuleNotFoundError: No module named '([A-Za-z_]\w{0,80})"
+)
 # The last words of `runner.hooks.notebook`.
 _STOPPED_NOTEBOOK = re.compile(rf"(?m)^{re.escape(NOTEBOOK_STOPPED)}(.+)$")
 MAX_COMMAND_CHARS = 80  # of a process in a notice

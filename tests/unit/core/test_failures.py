@@ -72,6 +72,12 @@ def test_missing_module_is_the_cause() -> None:
     )
     found = explain_output("it failed", 1, f"{frame}ModuleNotFoundError: No module named 'x'")
     assert (found.cause, "module x" in found.fix) == ("ModuleMissing", True)
+    launched = (
+        "/env/bin/python: Error while finding module specification for 'torch.distributed.run' "
+        "(ModuleNotFoundError: No module named 'torch')\n"
+    )
+    found = explain_output("it failed", 1, launched)
+    assert (found.cause, "module torch" in found.fix) == ("ModuleMissing", True)
     caught = f"{frame}ModuleNotFoundError: No module named 'x'\n{frame}KeyError: 'y'"
     assert explain_output("it failed", 1, caught).cause == "ScriptError"
 

@@ -176,6 +176,13 @@ def test_failed_module_is_named(task: Task) -> None:
     assert task.json("result.json")["message"] == "python -m train exited with code 3"
 
 
+def test_missing_module_of_a_launcher_is_named_with_a_fix(task: Task) -> None:
+    task.submit("", command=["python", "-m", "humanize.x"])
+    assert task.run() == 1
+    message = task.json("result.json")["message"]
+    assert ": no module 'humanize'; add its package to a requirements.txt" in message
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "hint"),
