@@ -267,7 +267,8 @@ class Loop:
             _require_wanted(execution)
             eviction.schedule_planned_eviction(self.account, execution, self.clock.now())
             self.wake()
-            launch = self.node_setup.around(self.launches.build(execution, self.clock.now()))
+            launch = self.launches.build(execution, self.clock.now())
+            launch = self.node_setup.with_downloads(launch)
             outcome = await self.executor.run(
                 launch,
                 lambda _pid: None,

@@ -1,7 +1,7 @@
 """Application packages on nodes: unpacked once per node, named by variables of its tasks.
 
-The zip files are not trusted: nothing is unpacked outside the folder, no links, no end of the
-disk.
+The zip files are not trusted: unpacking creates no links, writes nothing outside the folder, and
+does not fill the disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def unpack(
 ) -> None:
     """Unpack into a folder that exists. Raises BrokenArchiveError and OSError.
 
-    Gives up when `stop` is set. What the headers say of sizes is not believed.
+    Unpacking ends when `stop` is set. Sizes in the headers are not trusted.
     """
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -54,7 +54,7 @@ def unpack(
                 left -= _unpack_one(opened, member, target, stop, left)
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as err:
         raise BrokenArchiveError(f"it is not a ZIP file: {err}") from err
-    except (NotImplementedError, RuntimeError) as err:  # encrypted, or packed in an unknown way
+    except (NotImplementedError, RuntimeError) as err:  # encrypted, or an unknown compression
         raise BrokenArchiveError(str(err)) from err
 
 
@@ -119,7 +119,7 @@ class _GoneError(Exception):
 def variables(reference: Reference, package: Package, folder: Path) -> dict[str, str]:
     """Return the variables of a package: with its version, and without if none was requested.
 
-    Both were seen on nodes whose pool names no version. The id keeps its case (docs).
+    Both were seen on nodes of pools that name no version. The id keeps its case (docs).
     """
     names = [f"{package.application}_{package.version}"]
     if not reference.get("version"):
@@ -167,7 +167,7 @@ class PackageInstaller:
     ) -> Callable[[], Awaitable[dict[str, str]]]:
         """Return a function that installs the packages of a task and returns their variables.
 
-        Raises ExecutionError, of the user [S].
+        The function raises ExecutionError of the category UserError [S].
         """
 
         async def install() -> dict[str, str]:
@@ -227,7 +227,7 @@ def _missing(reference: Reference) -> str:
 def _unpack(archive: Path, folder: Path, stop: threading.Event, owner: Owner | None) -> None:
     """Unpack into another folder and rename it, so that the package appears complete."""
     beside = folder.parent / f".{uuid4().hex}"
-    beside.mkdir()  # the node's folders exist, or it is gone
+    beside.mkdir()  # fails if the node has left
     try:
         unpack(archive, beside, stop)
         if owner is not None:

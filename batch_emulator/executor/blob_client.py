@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 ATTEMPTS = 6  # within 15 s
-# Our choice for storage on this machine that does not run or is busy: it may be started later than
-# this service or lack room on the disk, and Batch never repeats a task whose files could not be
-# downloaded.
+# Our choice for storage on this machine that is stopped or busy: it may start later than the
+# emulator, or have a full disk, and Batch never repeats a task whose files could not be downloaded.
 AWAY_S = 300.0
 TIMEOUT_S = 60.0  # without a byte of progress, not for a whole transfer
-SINGLE_PUT_BYTES = 256 * 1024 * 1024  # what the blob service takes in one Put Blob
+SINGLE_PUT_BYTES = 256 * 1024 * 1024  # the limit of the blob service for one Put Blob
 BLOCK_BYTES = 32 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _TRANSFERS = 8
@@ -55,7 +54,7 @@ class BlobRequestError(Exception):
 
 
 class LocalWriteError(Exception):
-    """The local side of a download failed; `__cause__` is the OSError."""
+    """The local side of a download failed; `cause` is the OSError."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(str(cause))
@@ -95,8 +94,8 @@ class Uploaded:
 class BlobClient:
     """Downloads, lists and uploads over one shared connection pool.
 
-    `sign` signs each request; without it a SAS in the URL says what is allowed. Requests wait up to
-    `away_s` for storage on this machine that does not run, or answers 503.
+    `sign` signs each request; without it, a SAS in the URL gives access. Requests wait up to
+    `away_s` for storage on this machine that is stopped or answers 503.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class BlobClient:
             await self._of_identity.close()
 
     def on_behalf(self, reference: object, url: str) -> BlobClient:
-        """Return the client for an `identityReference`, else this one. Raises StorageError."""
+        """Return the client for an `identityReference`, else this one. Raises BlobRequestError."""
         if not reference:
             return self
         if self._identity is None or not self._identity.covers(url):
@@ -141,11 +140,11 @@ class BlobClient:
         return self._of_identity
 
     def _local(self, url: str) -> str:
-        """Return the local URL of one that names the linked account as Azure does."""
+        """Return the local form of an Azure URL of the linked account; others stay unchanged."""
         return url if self._identity is None else self._identity.local(url)
 
     def linked(self, container: str) -> tuple[BlobClient, str]:
-        """Return a client and the URL of a container in the linked account. Raises StorageError."""
+        """Return client and URL of a container in the linked account. Raises BlobRequestError."""
         if self._identity is None:
             raise BlobRequestError("denied", "no storage account is linked to the Batch account")
         url = self._identity.container_url(container)
@@ -154,7 +153,7 @@ class BlobClient:
     async def download(self, url: str, target: Path) -> str:
         """Download a URL into a file and return its entity tag.
 
-        Raises StorageError or LocalWriteError.
+        Raises BlobRequestError or LocalWriteError.
         """
         async with self._transfers:
             local = self._local(url)
@@ -175,7 +174,7 @@ class BlobClient:
                 return
 
     async def delete(self, url: str) -> None:
-        """Delete a blob if it exists. Raises StorageError."""
+        """Delete a blob if it exists. Raises BlobRequestError."""
 
         local = self._local(url)
 
@@ -191,7 +190,7 @@ class BlobClient:
     ) -> Uploaded:
         """Upload a file as a block blob; follow no link below `top`, if given.
 
-        Raises StorageError or OSError.
+        Raises BlobRequestError or OSError.
         """
         url = self._local(url)
         async with self._transfers:
@@ -208,7 +207,7 @@ class BlobClient:
         if self._client is None:
             import httpx  # noqa: PLC0415 - most tasks transfer nothing
 
-            logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs URLs, SAS included
+            logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs URLs with their SAS
             direct: dict[str, httpx.AsyncBaseTransport | None] = {
                 f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")
             }
@@ -216,7 +215,7 @@ class BlobClient:
                 timeout=httpx.Timeout(TIMEOUT_S),
                 auth=self._sign,
                 follow_redirects=True,
-                headers={"Accept-Encoding": "identity"},  # blobs are stored as they are
+                headers={"Accept-Encoding": "identity"},  # receive blobs as they are stored
                 mounts=direct,  # a proxy cannot reach the loopback of this machine
             )
         return self._client
@@ -346,7 +345,7 @@ def _etag(answer: httpx.Response) -> str:
 
 
 def parse_listing(body: bytes) -> tuple[list[ListedBlob], str]:
-    """Return the blobs and the next marker of a List Blobs response. Raises StorageError."""
+    """Return the blobs and the next marker of a List Blobs response. Raises BlobRequestError."""
     try:
         root = ET.fromstring(body)  # noqa: S314 - expat limits entities
     except ET.ParseError as err:
@@ -394,7 +393,7 @@ async def _read(file: BinaryIO, start: int, length: int) -> AsyncIterator[bytes]
         yield chunk
 
 
-API_VERSION = "2020-10-02"  # the newest that every supported Azurite knows
+API_VERSION = "2020-10-02"  # the newest that every supported Azurite accepts
 _SIGNED = (
     "Content-Encoding",
     "Content-Language",
@@ -470,7 +469,7 @@ class NodeIdentity:
         return f"{self._base.geturl().rstrip('/')}/{name}"
 
     def local(self, url: str) -> str:
-        """Return the local URL of one that names the account as Azure does, else the same."""
+        """Return the local form of an Azure URL of the account, or any other URL unchanged."""
         try:
             asked = urlsplit(url)
         except ValueError:
@@ -486,7 +485,7 @@ class NodeIdentity:
         try:
             asked = urlsplit(self.local(url))
             here = _origin(asked) == _origin(self._base)
-        except ValueError:  # a port that is none
+        except ValueError:  # an invalid port
             return False
         return here and asked.path.startswith(f"{self._base.path.rstrip('/')}/")
 
@@ -496,7 +495,7 @@ def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def endpoint_of(account: str, blob_endpoint: str | None) -> str:
-    """Return the local endpoint if it is that of the account, else the one of Azure."""
+    """Return the local endpoint if its path is the account, else the endpoint of Azure."""
     if blob_endpoint is None or urlsplit(blob_endpoint).path.strip("/") != account:
         return f"https://{quote(account, safe='')}.blob.core.windows.net"
     return blob_endpoint.rstrip("/")

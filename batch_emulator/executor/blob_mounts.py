@@ -1,11 +1,9 @@
-"""Blob containers mounted on nodes: by blobfuse2 where FUSE may be used, else as a mirror
-(`mirror`).
+"""Blob containers mounted on nodes: by blobfuse2 if FUSE can be used, else as a mirror (`mirror`).
 
-A node that began with a mirror keeps it, because its container may lack what tasks wrote
-there. Options of the command line outrank the configuration file of blobfuse2, and the last
-one counts: the folders that the emulator chooses for cache and log follow the
-`blobfuseOptions` of the pool. The key is only in a file of mode 0600, from which the next
-start learns of mounts after a crash.
+A node that began with a mirror keeps it, because files that tasks wrote may not be in the container
+yet. Command line options of blobfuse2 outrank its configuration file, and of repeated options the
+last one counts, so the emulator's folders for cache and log come after the `blobfuseOptions` of the
+pool. The key is only in a file of mode 0600. After a crash, the next start finds mounts by it.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 _PREFIX = "blobfuse2-"
 _MOUNT_WITHIN_S = 60.0
 _UNMOUNT_WITHIN_S = 30.0
-_SAID_BYTES = 500
+_OUTPUT_BYTES = 500
 Json = dict[str, Any]
 
 
@@ -122,7 +120,7 @@ class Blobfuse:
             )
         try:
             code = await asyncio.wait_for(process.wait(), _MOUNT_WITHIN_S)
-        except BaseException as err:  # cancelled too: half a mount must not stay
+        except BaseException as err:  # also if cancelled: an incomplete mount must not stay
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -132,7 +130,7 @@ class Blobfuse:
             raise
         if code != 0:
             self._config.unlink()
-            raise BlobfuseError(self._said() or f"exit code {code}")
+            raise BlobfuseError(self._output() or f"exit code {code}")
 
     def _arguments(self) -> list[str]:
         try:
@@ -152,7 +150,7 @@ class Blobfuse:
         ]
 
     def _prepare(self) -> None:
-        shutil.rmtree(self._cache, ignore_errors=True)  # it refuses one that is not empty
+        shutil.rmtree(self._cache, ignore_errors=True)  # blobfuse2 needs an empty one
         self._cache.mkdir(mode=0o700)
         for path in (self._config, self._log):
             path.unlink(missing_ok=True)
@@ -161,8 +159,8 @@ class Blobfuse:
             file.write(f"# {json.dumps(str(self._point))}\n")
             json.dump(self._container.config(self._cache), file)
 
-    def _said(self) -> str:
-        text = self._log.read_text(errors="replace")[-_SAID_BYTES:]
+    def _output(self) -> str:
+        text = self._log.read_text(errors="replace")[-_OUTPUT_BYTES:]
         for secret in (self._container.key, self._container.sas):
             if secret:
                 text = text.replace(secret, "***")
@@ -210,7 +208,7 @@ def _run(command: list[str]) -> bool:
         log.warning("%s: %s", command[0], err)
         return False
     if done.returncode != 0:
-        log.warning("%s says: %s", command[0], done.stderr.strip()[-_SAID_BYTES:])
+        log.warning("%s says: %s", command[0], done.stderr.strip()[-_OUTPUT_BYTES:])
     return done.returncode == 0
 
 
@@ -228,7 +226,7 @@ def mounted_below(folder: Path) -> list[Path]:
 def _mount_points() -> Iterator[Path]:
     try:
         text = _MOUNTINFO.read_bytes()
-    except OSError:  # no Linux: no blobfuse2 either
+    except OSError:  # not Linux, so no blobfuse2
         return
     for line in text.splitlines():
         escaped = line.split(b" ")[4]
@@ -266,7 +264,7 @@ class _Mirrored:
         """Mount, and return when all blobs are downloaded."""
         try:
             await self._mirror.pull()
-        except BaseException:  # cancelled too
+        except BaseException:  # also if cancelled
             self.forget()
             await self.release()
             raise
@@ -380,7 +378,7 @@ class BlobMounts:
         endpoint, name = endpoint_of(account, self._endpoint), str(settings["containerName"])
         if command is not None:
             if self._owner is not None:
-                options += " --allow-other"  # than root, who mounts it
+                options += " --allow-other"  # otherwise only root, which mounts it, has access
             container = FuseContainer(account, name, endpoint, str(key or ""), sas)
             return _Fused(Blobfuse(command, container, point, beside, short, options))
         url = f"{endpoint}/{quote(name, safe='$')}" + (f"?{sas}" if sas else "")
@@ -439,7 +437,7 @@ class BlobMounts:
     def forget(self, root: Path) -> Callable[[], Awaitable[None]] | None:
         """Stop uploading changes of a node that has left or boots again.
 
-        Returns what is left to do before its folders may be deleted, if there is something.
+        Return a function to await before its folders are deleted, or None if that is not needed.
         """
         gone = list(self._at.pop(root, {}).values())
         for mounted in gone:
@@ -474,7 +472,7 @@ def forget_leftovers(nodes: Path) -> None:
 
 
 def _key(path: str) -> str:
-    """Return a file name for a mount path, which may be longer than file names can be."""
+    """Return a file name for a mount path, which may be too long for a file name."""
     quoted = quote(path, safe="")
     return quoted if len(quoted) <= _LONGEST_KEY else hashlib.sha256(path.encode()).hexdigest()
 

@@ -23,9 +23,9 @@ def user_delegation_key(oid: str, tenant: str, start: str, expiry: str, version:
 
 
 def without_protocol(path: str, raw_query: str, account: str, key: str) -> str:
-    """Return the query of a request whose signature admits HTTPS only, signed for HTTP too.
+    """Return the query of a request with a SAS for HTTPS only, signed again for HTTP, too.
 
-    Without such a valid signature the query is returned as it is, for the service to refuse it.
+    Any other query is returned unchanged; the service refuses it if its signature is invalid.
 
     Args:
         path: The path as sent, without the account.
@@ -51,7 +51,7 @@ def without_protocol(path: str, raw_query: str, account: str, key: str) -> str:
 
 
 def read_signature(path: str, expiry: str, account: str, key: str) -> str:
-    """Return the query of a signature that lets one blob be read.
+    """Return the query of a SAS that allows reading one blob.
 
     Args:
         path: The path of the blob as sent, without the account.
@@ -65,7 +65,7 @@ def read_signature(path: str, expiry: str, account: str, key: str) -> str:
 
 
 def _text(path: str, query: Mapping[str, str], account: str) -> str:
-    """Return what is signed of a shared access signature."""
+    """Return the string to sign of a shared access signature."""
     version = query.get("sv", "")
 
     def values(*names: str) -> list[str]:

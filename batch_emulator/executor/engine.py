@@ -28,10 +28,10 @@ def create_arguments(
 ) -> list[str]:
     """Return the arguments of `docker` or `podman` that create the container.
 
-    Later options win, so those of the task stand last. An image's entry point gets the command as
-    its arguments, unless `--entrypoint` is among the options: so today's container workloads page;
-    until 2023 it said that the command replaces it [X]. The network is the node's [S], because
-    storage and the other nodes are on the loopback of this machine.
+    Later options win, so those of the task come last. The command is passed as arguments to the
+    entry point of the image, unless `--entrypoint` is among the options (container workloads page;
+    until 2023 it said that the command replaces the entry point [X]). The network is that of the
+    node [S], because storage and the other nodes are on the loopback of this machine.
     """
     given = [*extra, *container.run_options]
     arguments = [
@@ -51,7 +51,7 @@ def create_arguments(
     arguments += env_arguments(container.environment, env_file)
     if container.working_dir is not None:
         arguments.append(f"--workdir={container.working_dir}")
-    # the service takes care of the removal itself (container workloads page)
+    # the service removes containers itself (container workloads page)
     arguments += [option for option in given if option not in ("--rm", "--rm=true")]
     return [*arguments, container.image, *container.command]
 
@@ -130,7 +130,7 @@ class Engine:
 
     @property
     def is_podman(self) -> bool:
-        """Return True if it takes the options of podman."""
+        """Return True if the engine accepts the options of podman."""
         return "podman" in Path(self.program).name
 
     def command(self, *arguments: str, config_dir: Path | None = None) -> list[str]:
@@ -138,7 +138,8 @@ class Engine:
         if not self.is_podman:
             config = [] if config_dir is None else ["--config", str(config_dir)]
             return [self.program, *config, *arguments]
-        quiet = [self.program, "--log-level=error"]  # its warnings would be the task's stderr
+        # its warnings would appear in the stderr of the task
+        quiet = [self.program, "--log-level=error"]
         if config_dir is None:
             return [*quiet, *arguments]
         return [*quiet, arguments[0], f"--authfile={config_dir}/config.json", *arguments[1:]]
@@ -166,7 +167,7 @@ class Engine:
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
-        except (OSError, ValueError) as err:  # ValueError: a NUL in what a client gave
+        except (OSError, ValueError) as err:  # ValueError: a NUL in a value from a client
             return Result(-1, "", str(err))
         try:
             given = None if text is None else text.encode()
@@ -177,8 +178,8 @@ class Engine:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
                     process.kill()
-        said, complained = (text.decode(errors="replace") for text in (out, err))
-        return Result(process.returncode or 0, said, complained)
+        stdout, stderr = (text.decode(errors="replace") for text in (out, err))
+        return Result(process.returncode or 0, stdout, stderr)
 
 
 async def find(choice: str) -> Engine | None:
@@ -198,16 +199,16 @@ async def find(choice: str) -> Engine | None:
 
 
 def remove_all(program: str, label: str) -> None:
-    """Remove the containers of a crash. Blocks, as no event loop runs at the start."""
-    listing = _now(program, "ps", "--all", "--quiet", f"--filter=label={label}")
+    """Remove the containers that a crash left. Blocks: no event loop runs at the start."""
+    listing = _run_blocking(program, "ps", "--all", "--quiet", f"--filter=label={label}")
     names = [] if listing is None else listing.split()
     if names:
         log.info("removing %d containers that a crash left", len(names))
-        _now(program, "kill", *names)
-        _now(program, "rm", "--force", *names)
+        _run_blocking(program, "kill", *names)
+        _run_blocking(program, "rm", "--force", *names)
 
 
-def _now(program: str, *arguments: str) -> str | None:
+def _run_blocking(program: str, *arguments: str) -> str | None:
     command: Sequence[str] = Engine(program).command(*arguments)
     try:
         done = subprocess.run(

@@ -31,7 +31,7 @@ from batch_emulator.folders import Owner, make_real_folder
 _T = TypeVar("_T")
 
 _POLL_S = 0.02
-_OF_THE_NODE = ("PATH", "HOME", "LANG", "USER", "LOGNAME")  # an image has its own
+_NODE_VARIABLES = ("PATH", "HOME", "LANG", "USER", "LOGNAME")  # images have their own
 _ENGINE_S = 5.0  # for an engine to notice that a container was killed
 
 
@@ -41,12 +41,12 @@ class _Execution:
 
     launch: LaunchSpec
     stop: asyncio.Future[FailureInfo]
-    abandon: asyncio.Future[None]  # resolves when not even the output files are wanted
+    abandon: asyncio.Future[None]  # resolves if output files need not be uploaded
     done: asyncio.Event
-    on_container: Callable[[dict[str, Any]], None]  # hears the wire's containerInfo
+    on_container: Callable[[dict[str, Any]], None]  # is called with the containerInfo
     process: task_process.TaskProcess | None = None
     container: str | None = None  # its name
-    in_kept: bool = False  # the process is the engine's client: what it runs is not its child
+    in_kept: bool = False  # the process is the engine's client, and the command is not its child
     ending: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
 
@@ -86,7 +86,7 @@ class Executor:
         on_started: Callable[[int], None],
         on_container: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> ExecutionOutcome:
-        """Run one launch to its end; never raises for anything the task did."""
+        """Run one launch to its end. Failures of the task are outcomes, not exceptions."""
         loop = asyncio.get_running_loop()
         execution = _Execution(
             launch, loop.create_future(), loop.create_future(), asyncio.Event(), on_container
@@ -138,7 +138,7 @@ class Executor:
         self._held.pop(key, None)
 
     async def upload(self, url: str, source: Path, reference: object = None) -> None:
-        """Upload a text file that belongs to no task. Raises StorageError or OSError."""
+        """Upload a text file that belongs to no task. Raises BlobRequestError or OSError."""
         storage = self._storage.on_behalf(reference, url)
         await storage.upload(url, source, {"Content-Type": "text/plain"})
 
@@ -152,7 +152,7 @@ class Executor:
     def kill_leftovers(folder: Path) -> int:
         """Kill every process of the nodes at or below a folder. Return their number.
 
-        For the start after a crash of the emulator: it finds them by their environment.
+        This ends the processes that a crash of the emulator left.
         """
         return members.kill_node_members(folder)
 
@@ -176,7 +176,7 @@ class Executor:
         if execution.stop.done():
             return ExecutionOutcome(None, execution.stop.result(), retryable=False)
         if launch.container is not None and self._containers is not None:
-            passed = {n: v for n, v in self._pass_environment.items() if n not in _OF_THE_NODE}
+            passed = {n: v for n, v in self._pass_environment.items() if n not in _NODE_VARIABLES}
             wanted = {**passed, **launch.container.environment, **_added(environment)}
             container = replace(launch.container, environment=wanted)
             if self._kept is not None and (launch.holds or launch.continues):
@@ -281,7 +281,7 @@ class Executor:
         if execution.stop.done():
             return ExecutionOutcome(outcome.exit_code, execution.stop.result(), retryable=False)
         if failure is None or outcome.failure is not None:
-            return outcome  # a failed command outweighs a failed upload (exit conditions page)
+            return outcome  # a failed command outranks a failed upload (exit conditions page)
         return ExecutionOutcome(outcome.exit_code, failure, retryable=False)
 
     def _on_wall_clock(self, execution: _Execution) -> None:
@@ -303,7 +303,7 @@ class Executor:
     def _begin_end(self, execution: _Execution, why: FailureInfo, grace_s: float) -> None:
         ended = execution.process is not None and execution.process.ended.done()
         if ended and not execution.abandon.done():
-            return  # it ended by itself and its files are on their way: that is its outcome
+            return  # it ended by itself, and its output files are being uploaded
         if not execution.stop.done():
             execution.stop.set_result(why)
         execution.ending.append(asyncio.create_task(self._end(execution, grace_s)))
@@ -325,7 +325,7 @@ class Executor:
         running.keep_group = False
         if execution.container is not None and self._containers is not None:
             await self._containers.kill(execution.container)
-            await asyncio.wait({running.ended}, timeout=_ENGINE_S)  # it has the exit code
+            await asyncio.wait({running.ended}, timeout=_ENGINE_S)  # for its exit code
         running.signal_group(signal.SIGKILL)
         await asyncio.to_thread(members.kill_task_members, running.pid, execution.launch.task_dir)
         await asyncio.shield(running.ended)

@@ -1,8 +1,9 @@
-"""What keeps tasks away from this program: a user of their own, or an environment of their own.
+"""Isolate tasks from the emulator, by a user or by an environment of their own.
 
-As root the emulator runs tasks as a user that owns the nodes' folders and can read nothing else
-of ours. Otherwise tasks run as the emulator's user, without its variables and with a Python of
-their own. Elevated tasks (`elevationLevel` admin) run as the emulator's user in both modes.
+As root, the emulator runs tasks as a user that owns the folders of nodes and cannot read any other
+file of the emulator. Otherwise tasks run as the emulator's user, without its variables and with a
+Python of their own. Elevated tasks (`elevationLevel` admin) run as the emulator's user in both
+modes.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ USER_NAME = "_azbatch"  # as in AZ_BATCH_TASK_USER
 _FIRST_UID = 41000
 _LAST_UID = 41999
 _OUTSIDE = Path("/var/lib/batch-emulator")
-_LINK = "outside"  # in the data dir: where the folders of tasks are, if not there
-_LASTING = ("shares", "nfs", "cifs")
-_OF_NODES = ("nodes", "trash")
+_LINK = "outside"  # in the data dir: a link to the folders of tasks, if they are elsewhere
+_KEPT_FOLDERS = ("shares", "nfs", "cifs")
+_NODE_FOLDERS = ("nodes", "trash")
 
 
 class IsolationError(Exception):
@@ -42,9 +43,10 @@ class IsolationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How tasks are kept apart. `folder` holds what they reach: nodes and shares.
+    """How tasks are isolated. `folder` contains what they can reach: nodes and shares.
 
-    `owner` is their user, None for the emulator's own; `why` says why `auto` did not choose one.
+    `owner` is the user of tasks, None for the emulator's user; `why` says why `auto` did not choose
+    another user.
     """
 
     folder: Path
@@ -68,22 +70,22 @@ class Isolation:
         return {"mode": self.mode, "uid": uid, "folder": str(self.folder), "why": self.why}
 
     def prepare_node(self, layout: NodeLayout) -> None:
-        """Make the Python of a node, and give the folders of tasks to their user. Blocks."""
+        """Create the Python of a node, and give the folders of tasks to their user. Blocks."""
         self.python.make(layout.python, self.owner)
         if self.owner is None:
             return
         above = takewhile(lambda folder: folder != self.folder, layout.root.parents)
         for folder in (layout.applications, layout.workitems, layout.root, *above):
-            _open_way(folder)
+            _make_passable(folder)
         self.owner.own(layout.fsmounts)
         for folder in (layout.startup, layout.shared, layout.volatile):
             if folder.stat().st_uid != self.owner.uid:
                 self.owner.give(folder)
 
     def settle(self, data_dir: Path) -> None:
-        """Bring the folders of tasks to `folder`, from where an earlier mode had them. Blocks.
+        """Move the folders of tasks to `folder` from where an earlier mode had them. Blocks.
 
-        Azure Files stay; nodes boot again, since their disks are gone.
+        Shares are kept; nodes boot again, because their disks are deleted.
         """
         link = data_dir / _LINK
         earlier = link.readlink() if link.is_symlink() else data_dir
@@ -91,9 +93,9 @@ class Isolation:
         if earlier == self.folder:
             return
         kill_node_members(earlier / "nodes")
-        for name in _LASTING:
+        for name in _KEPT_FOLDERS:
             _move(earlier / name, self.folder / name)
-        for name in _OF_NODES:
+        for name in _NODE_FOLDERS:
             if not mounted_below(earlier / name):
                 remove_tree(earlier / name)
         link.unlink(missing_ok=True)
@@ -101,27 +103,27 @@ class Isolation:
             link.symlink_to(self.folder)
 
     def close_folders(self, data_dir: Path) -> None:
-        """Leave to the user of tasks only the way to its folders, and to other users nothing."""
+        """Let the user of tasks reach only its folders, and other users nothing."""
         if self.owner is None:
             data_dir.chmod(0o700)
             return
         self.folder.chmod(0o711)
         if self.folder.parent == _OUTSIDE:
             _OUTSIDE.chmod(0o711)
-        for name in (*_LASTING, "nodes"):
-            _open_way(self.folder / name)
+        for name in (*_KEPT_FOLDERS, "nodes"):
+            _make_passable(self.folder / name)
         if self.folder != data_dir:
             data_dir.chmod(0o700)
             return
         for path in data_dir.iterdir():
-            if path.name not in _LASTING and path.name != "nodes":
+            if path.name not in _KEPT_FOLDERS and path.name != "nodes":
                 path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move a folder, unless the target exists; if we are killed, the next call goes on.
+    """Move a folder, unless the target exists. After a crash, the next call continues.
 
-    Between two file systems the copy is whole before the source loses its name.
+    Between two file systems, the copy is complete before the source is renamed.
     """
     copy, moved = (path.with_name(f".{path.name}.moving") for path in (target, source))
     if source.is_dir() and not target.exists():
@@ -139,8 +141,8 @@ def _move(source: Path, target: Path) -> None:
     remove_tree(moved)
 
 
-def _open_way(folder: Path) -> None:
-    """Let every user go through a folder that was made with a umask of 027 or 077."""
+def _make_passable(folder: Path) -> None:
+    """Let every user pass through a folder that was created with a umask of 027 or 077."""
     with suppress(FileNotFoundError):
         if not folder.stat().st_mode & stat.S_IXOTH:
             folder.chmod(0o755)
@@ -183,7 +185,7 @@ def _free_uid() -> int:
 
 
 def _reachable(data_dir: Path) -> Path:
-    """Return the data dir if other users can go there, else a folder where they can."""
+    """Return the data dir if other users can reach it, else a folder that they can reach."""
     if is_open(data_dir.parent):
         return data_dir
     name = hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
@@ -191,7 +193,7 @@ def _reachable(data_dir: Path) -> Path:
 
 
 def is_open(folder: Path) -> bool:
-    """Return True if every user may go through the folder and those above it."""
+    """Return True if every user can pass through the folder and its parents."""
     real = Path(os.path.realpath(folder))
     with suppress(OSError):
         return all(one.stat().st_mode & stat.S_IXOTH for one in (real, *real.parents))
@@ -199,7 +201,7 @@ def is_open(folder: Path) -> bool:
 
 
 def is_elevated(body: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
-    """Return True if a task runs with administrator access: its own user's, or an account's."""
+    """Return True if the auto user or the user account of a task has administrator access."""
     identity = _part(body, "userIdentity")
     level = _part(identity, "autoUser").get("elevationLevel")
     name = identity.get("username")

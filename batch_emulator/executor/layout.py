@@ -52,7 +52,7 @@ class NodeLayout:
 
     @property
     def authorities(self) -> Path:
-        """Where the certificates are that tasks trust for Azure's names; beside the root."""
+        """Folder of the certificates that tasks trust for Azure's host names; beside the root."""
         return self.root.parent / "authorities"
 
     @property
@@ -83,7 +83,7 @@ class NodeLayout:
             self.workitems,
         ):
             make_real_folder(folder, self.root.parent)
-        self.packages.unlink(missing_ok=True)  # of the boot before
+        self.packages.unlink(missing_ok=True)  # from the previous boot
 
     def delete(self) -> None:
         """Delete everything, as if the node was reimaged or has left."""

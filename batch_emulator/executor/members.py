@@ -1,12 +1,11 @@
-"""Find and end the processes of a task or of a lost node, also those that left its session.
+"""Find and end the processes of a task or of a lost node, including those that left its session.
 
-Looking at all processes is slow: it is done to end tasks only, and off the event loop for
-lost nodes.
+Scanning all processes is slow, so it is done only to end tasks, and in a thread for lost nodes.
 
-Processes of a node inherit a mark that only /proc shows, a resource limit: Linux has had no
-use for RLIMIT_LOCKS since 2.4.25 (getrlimit(2)), yet keeps and inherits it. A daemon that
-leaves its session, cleans its environment, closes its files and goes to / still has it;
-cgroups would do as well, but need rights that few emulators have. [S]
+Processes of a node inherit a mark, which only /proc shows: a resource limit. Linux has not used
+RLIMIT_LOCKS since 2.4.25 (getrlimit(2)), but processes still inherit it. A daemon that leaves its
+session, clears its environment, closes its files and changes to / still has the mark. Cgroups would
+work as well, but require rights that few emulators have. [S]
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typing import TypeVar
 
 import psutil
 
-_LOCKS = 10  # RLIMIT_LOCKS of every architecture but those where it has another number
+_LOCKS = 10  # RLIMIT_LOCKS; some architectures have another number
 _BITS = 31
 _LOCKS_LINE = re.compile(rb"^Max file locks +(\d+) ", re.MULTILINE)
 
@@ -47,7 +46,7 @@ def _mark_of(node: Path) -> int:
 def marking(root: Path) -> Generator[None]:
     """Mark processes that are started in the block as those of the node with this root.
 
-    The limit is the emulator's own for that time, which changes nothing for it.
+    During the block the emulator itself has the limit, which has no effect on it.
     """
     if sys.platform != "linux":
         yield
@@ -57,7 +56,7 @@ def marking(root: Path) -> Generator[None]:
     soft, hard = resource.getrlimit(_LOCKS)
     try:
         resource.setrlimit(_LOCKS, (_mark_of(root.parent), hard))
-    except (OSError, ValueError):  # somebody has limited it: tasks go without
+    except (OSError, ValueError):  # the limit cannot be raised: no mark
         yield
         return
     try:
@@ -79,7 +78,7 @@ def marks_below(limits: bytes, folders: Iterable[Path]) -> bool:
 _PROC = Path("/proc")
 _TASK_MARKER = "AZ_BATCH_TASK_DIR"
 _NODE_MARKER = "AZ_BATCH_NODE_ROOT_DIR"
-_ROUNDS = 500  # 5 s and more: what is killed goes when it has a turn, on a busy machine late
+_ROUNDS = 500  # 5 s and more: on a busy machine, killed processes end late
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,8 @@ def task_members(pid: int, task_dir: Path) -> set[int]:
 def node_members(*folders: Path) -> set[int]:
     """Return the processes of the nodes at or below the folders, with their descendants.
 
-    They are known by the node root in their environment, or, where a task cleaned that, by the
-    stdout.txt or stderr.txt that they write to, or by their mark (`marks`).
+    They are identified by the node root in their environment or, if a task cleared that, by the
+    stdout.txt or stderr.txt that they write to, or by their mark (`marking`).
     """
     roots, below = {str(folder) for folder in folders}, tuple(f"{folder}/" for folder in folders)
     processes = _snapshot(_NODE_MARKER)
@@ -115,14 +114,14 @@ def node_members(*folders: Path) -> set[int]:
         or _writes_below(p.pid, below)
         or _is_marked(p.pid, folders)
     }
-    # we may wear a mark just now (`marks.marking`), which makes no member of what we started
+    # the emulator may have a mark just now (`marking`), which must not make its children members
     return _with_descendants(found - {os.getpid()}, processes) - {os.getpid()}
 
 
 def _writes_below(pid: int, below: tuple[str, ...]) -> bool:
     for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
         with suppress(OSError):
-            # without a Path each, because nodes are looked for among all processes of the machine
+            # without Path objects, because this scans all processes of the machine
             target = os.readlink(f"{_PROC}/{pid}/fd/{number}").removesuffix(" (deleted)")  # noqa: PTH115
             if target.startswith(below) and target.endswith(f"/{name}"):
                 return True
@@ -148,7 +147,7 @@ def _with_descendants(found: set[int], processes: list[_Process]) -> set[int]:
 def send(pids: Iterable[int], number: signal.Signals) -> None:
     """Signal processes that still run, parents (which have lower ids) first.
 
-    A shell whose child ends before it has its own signal would go on, or end, as if nobody asked.
+    If a child ended first, its shell could continue or exit normally before it gets the signal.
     """
     for pid in sorted(pids):
         with suppress(ProcessLookupError, PermissionError):
@@ -214,7 +213,7 @@ def _from_proc(variable: str) -> Iterator[_Process]:
         try:
             status = _bytes(f"{_PROC}/{name}/stat").rpartition(b")")[2].split()
             environment = _bytes(f"{_PROC}/{name}/environ")
-        except OSError:  # it ended meanwhile, or it is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
         if status and status[0] not in b"ZX":
             marker = _marker(environment, start)
@@ -252,8 +251,8 @@ _T = TypeVar("_T")
 async def in_thread(work: Callable[[], _T]) -> _T:
     """Return the result of `work`, run in a thread; a cancelled caller waits for its end.
 
-    What `asyncio.to_thread` runs goes on when its caller is cancelled: it would write into a
-    folder that is being deleted.
+    Work in `asyncio.to_thread` continues when its caller is cancelled: it could write into a folder
+    that is being deleted.
     """
     thread = asyncio.ensure_future(asyncio.to_thread(work))
     try:
@@ -275,6 +274,6 @@ class LostNodeProcesses:
         self._waiting.add(folder)
         async with self._lock:
             if folder not in self._waiting:
-                return  # who had the lock took it along
+                return  # the previous scan included this node
             folders, self._waiting = self._waiting, set()
             await in_thread(lambda: kill_node_members(*folders))

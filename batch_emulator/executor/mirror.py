@@ -1,7 +1,7 @@
 """Synchronize a blob container and a folder of a node in both directions.
 
-Synchronized files are recorded as JSON lines, one after each transfer, so that they do not look
-like changes of the node after a crash. The last line of a name counts.
+Each transferred file is recorded in a line of JSON, so that after a crash it does not look like a
+change of the node. If a name has several lines, the last one counts.
 
 This replaces blobfuse, which needs a kernel module and rights that few users have [S]. Blobs are
 downloaded before a task starts and every SYNC_S seconds. Files of tasks are uploaded when a task
@@ -47,8 +47,8 @@ class Known:
     size: int
     time_ns: int
 
-    def is_of(self, status: os.stat_result) -> bool:
-        """Return True if the file has not changed."""
+    def matches(self, status: os.stat_result) -> bool:
+        """Return True if the file has not changed since then."""
         return (self.size, self.time_ns) == (status.st_size, status.st_mtime_ns)
 
 
@@ -130,7 +130,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 SYNC_S = 10.0
-SETTLED_S = 2.0  # since its last change a file counts as written
+SETTLED_S = 2.0  # time since its last change after which a file counts as written
 MAX_BLOBS = 100_000
 INCOMING = "incoming-"
 
@@ -158,8 +158,8 @@ class Mirror:
         self._lock = asyncio.Lock()
         self.closed = False
 
-    def _same_place(self) -> int:
-        """Return the folder's inode if it is still the mounted one. Raises OSError.
+    def _require_mounted(self) -> int:
+        """Return the inode of the mounted folder. Raises OSError if it was replaced.
 
         A real mount point cannot be renamed or replaced; here a task can do so.
         """
@@ -171,9 +171,9 @@ class Mirror:
         return status.st_ino
 
     async def pull(self) -> None:
-        """Update the folder. Raises StorageError, LocalWriteError and OSError."""
+        """Update the folder. Raises BlobRequestError, LocalWriteError and OSError."""
         async with self._lock:
-            self._same_place()
+            self._require_mounted()
             found: dict[str, ListedBlob] = {}
             async for blob in self._storage.blobs(self._url):
                 found[blob.name] = blob
@@ -196,11 +196,11 @@ class Mirror:
                 cause = err.cause if isinstance(err, LocalWriteError) else err
                 if cause.errno in NO_SPACE:
                     raise
-                # a name that is too long, or below what is a file here: the others still come
+                # the name is too long, or its folder is a file here: go on with the others
                 log.warning(
                     "blob %r cannot be stored in %s: %s", name, self._folder, cause.strerror
                 )
-        self._same_place()
+        self._require_mounted()
         for name in [name for name in self._records.files if name not in found]:
             if self._unchanged(name):
                 (self._folder / name).unlink(missing_ok=True)
@@ -209,7 +209,7 @@ class Mirror:
     async def _pull_one(self, blob: ListedBlob) -> None:
         known = self._records.files.get(blob.name)
         if known is not None and known.etag == blob.etag:
-            return  # also when it was deleted here: that is still to be said there
+            return  # or it was deleted here, and the next push deletes the blob
         target = self._folder / blob.name
         if not _is_inside(target, self._folder) or (
             target.exists() if known is None else not self._unchanged(blob.name)
@@ -233,8 +233,8 @@ class Mirror:
         self._records.put(blob.name, known)
 
     def _is_still_inside(self, target: Path) -> bool:
-        """Return False if a link leads out of the folder by now. Raises OSError."""
-        self._same_place()
+        """Return False if a link now leads out of the folder. Raises OSError."""
+        self._require_mounted()
         return _is_inside(target, self._folder)
 
     def _make_parents(self, target: Path) -> None:
@@ -245,44 +245,44 @@ class Mirror:
                 self._owner.own(target.parent)
 
     async def push(self, *, settled_s: float = 0.0) -> None:
-        """Update the container. Raises StorageError and OSError.
+        """Update the container. Raises BlobRequestError and OSError.
 
-        A folder that is gone means that the node is, never that its blobs are to be deleted. A
-        file that is refused is tried again the next time and holds up no other.
+        If the folder is gone, the node is gone, and no blob is deleted. A file that the service
+        refuses is tried again the next time, and does not stop the others.
         """
         if self._read_only or self.closed:
             return
         async with self._lock:
-            place = self._same_place()
+            place = self._require_mounted()
             files, unread = await asyncio.to_thread(_walk, self._folder)
-            if self.closed or self._same_place() != place:
+            if self.closed or self._require_mounted() != place:
                 return
             failure: BlobRequestError | None = None
             before_ns = time.time_ns() - int(settled_s * 1e9)
             for name, status in files.items():
                 known = self._records.files.get(name)
-                if (known and known.is_of(status)) or (
+                if (known and known.matches(status)) or (
                     settled_s and status.st_mtime_ns > before_ns
                 ):
                     continue
                 try:
                     await self._push_one(name, status)
                 except BlobRequestError as err:
-                    if not err.detail.startswith("HTTP 400"):  # it is not about this one
+                    if not err.detail.startswith("HTTP 400"):  # the error concerns all files
                         raise
                     log.warning("%s of %s is not written: %s", name, self._folder, err.detail)
                     failure = failure or err
-            await self._delete_but(files, unread)
+            await self._delete_missing(files, unread)
             self._save()
             if failure is not None:
                 raise failure
 
-    async def _delete_but(self, files: dict[str, os.stat_result], unread: set[str]) -> None:
+    async def _delete_missing(self, files: dict[str, os.stat_result], unread: set[str]) -> None:
         for name in [name for name in self._records.files if name not in files]:
             if self.closed:
                 return
             if not any(name.startswith(folder) for folder in unread):
-                self._same_place()  # between two of them it may have been taken away
+                self._require_mounted()  # it may have been replaced between two deletions
                 await self._storage.delete(blob_url(self._url, name))
                 self._records.drop(name)
 
@@ -292,14 +292,14 @@ class Mirror:
         try:
             url, path = blob_url(self._url, name), self._folder / name
             done = await self._storage.upload(url, path, {}, top=self._folder)
-        except OSError as err:  # deleted meanwhile, behind a link now, or it may not be read
+        except OSError as err:  # deleted meanwhile, now behind a link, or not readable
             log.info("%s of %s cannot be read: %s", name, self._folder, err.strerror)
             return
         except BlobRequestError as err:
-            if "shrank" in err.detail:  # it is being written: next time
+            if "shrank" in err.detail:  # it is being written; upload it next time
                 return
             raise
-        # with what it was before: a change meanwhile is seen by the next push
+        # with the status before the upload, so that the next push sees a change during it
         self._records.put(name, Known(done.etag, status.st_size, status.st_mtime_ns))
 
     async def follow(self) -> None:
@@ -315,7 +315,7 @@ class Mirror:
     def _unchanged(self, name: str) -> bool:
         path = self._folder / name
         try:
-            same = self._records.files[name].is_of(path.lstat())
+            same = self._records.files[name].matches(path.lstat())
         except OSError:
             return False
         return same and _is_inside(path, self._folder)
@@ -326,11 +326,11 @@ class Mirror:
 
 
 def _files(names: dict[str, ListedBlob]) -> Iterator[str]:
-    """Yield the names that can be files: no folders of other names, none that leave the folder."""
+    """Yield the names that can be files: not the folder of another name, not outside the folder."""
     folders: set[str] = set()
     for name in names:
         while "/" in name:
-            name = name.rpartition("/")[0]  # noqa: PLW2901 - it climbs
+            name = name.rpartition("/")[0]  # noqa: PLW2901 - from folder to parent
             folders.add(name)
     for name in names:
         parts = safe_parts(name)
@@ -341,11 +341,11 @@ def _files(names: dict[str, ListedBlob]) -> Iterator[str]:
 def _walk(top: Path) -> tuple[dict[str, os.stat_result], set[str]]:
     """Return the files below a folder by name, and unreadable folders with a final `/`.
 
-    Links are not followed; names that are no UTF-8 cannot be those of blobs. Raises OSError.
+    Links are not followed; names that are not UTF-8 cannot be blob names. Raises OSError.
     """
     files: dict[str, os.stat_result] = {}
     unread: set[str] = set()
-    folders = [""]  # no recursion: tasks make folders deeper than Python goes
+    folders = [""]  # no recursion: folders of tasks may be deeper than Python's limit
     while folders:
         above = folders.pop()
         try:

@@ -1,7 +1,7 @@
 """Files of tasks and nodes on disk: list, describe, read a range, delete. All of it blocks.
 
-A root is the folder that file paths are relative to: of a task its task directory, of a node its
-root directory. Nothing outside the root is shown, read or deleted, not through a link either.
+A root is the folder that file paths are relative to: the task directory of a task, or the root
+directory of a node. Nothing outside the root is shown, read or deleted, not even through a link.
 """
 
 from __future__ import annotations
@@ -152,13 +152,13 @@ def _range(header: str | None, size: int) -> tuple[int, int]:
 
 
 def _scan(root: Path, real_root: Path, *, recursive: bool) -> Iterator[FileEntry]:
-    folders = [""]  # no recursion: tasks make folders deeper than Python goes
+    folders = [""]  # no recursion: folders of tasks may be deeper than Python's limit
     while folders:
         above = folders.pop()
         try:
             with os.scandir(root / above) as entries:
                 found = list(entries)
-        except OSError:  # it vanished, or the task took the right to read it away
+        except OSError:  # it vanished, or the task made it unreadable
             continue
         for one in found:
             name = above + one.name

@@ -74,7 +74,7 @@ class NodeMounts:
         self, folder: Path, shares: Shares | None, blobs: BlobMounts, owner: Owner | None = None
     ) -> None:
         self.blobs = blobs
-        self._folder = folder  # below it are the exports of NFS and CIFS
+        self._folder = folder  # contains the exports of NFS and CIFS
         self._owner = owner
         self._shares = shares
         self._folders: Mapping[str, Callable[[Mapping[str, Any]], Path]] = {
@@ -89,7 +89,7 @@ class NodeMounts:
 
     async def mount_all(self, node: Booted) -> None:
         """Mount everything until one mount fails. Raises NodeError."""
-        release = self.blobs.forget(node.layout.root)  # of the boot before
+        release = self.blobs.forget(node.layout.root)  # from the previous boot
         if release is not None:
             await release()
         taken: list[str] = []
@@ -106,10 +106,10 @@ class NodeMounts:
 
     async def _mount(self, mount: MountEntry, layout: NodeLayout) -> None:
         if mount.kind != BLOB:
-            self._link(mount, layout.fsmounts)  # a few calls: no thread to outlive us
+            self._link(mount, layout.fsmounts)  # a few system calls: no thread is needed
             return
         point = layout.fsmounts / mount.path
-        if not point.is_dir() or point.is_symlink():  # its files stay when the node boots again
+        if not point.is_dir() or point.is_symlink():  # its files survive a reboot
             free_mount_point(layout.fsmounts, mount.path).mkdir()
             if self._owner is not None:
                 self._owner.own(point)
@@ -145,14 +145,14 @@ class NodeMounts:
         return _below(folder, parts[1:])
 
     def _nfs(self, settings: Mapping[str, Any]) -> Path:
-        """`host:/path`, a folder `nfs/host/path` of the data dir, made when it is missing [S]."""
+        """Return the folder `nfs/host/path` for `host:/path`, created if it is missing [S]."""
         host, colon, path = str(settings["source"]).partition(":")
         if not colon or not path.startswith("/"):
             raise MountFailedError("mount.nfs: the source is not of the form host:/path")
         return self._export("nfs", host, tuple(part for part in path.split("/") if part))
 
     def _cifs(self, settings: Mapping[str, Any]) -> Path:
-        """`//host/share`: a share of the storage account, else a folder `cifs/host/share` [S]."""
+        """Return a share of the account, or folder `cifs/host/share`, for `//host/share` [S]."""
         source = str(settings["source"]).replace("\\", "/")
         host, _, path = source.removeprefix("//").partition("/")
         parts = tuple(part for part in path.split("/") if part)
@@ -193,7 +193,7 @@ def free_mount_point(fsmounts: Path, path: str) -> Path:
     if not is_below(point.parent, fsmounts):
         raise MountFailedError("the mount point is behind a link")
     point.parent.mkdir(parents=True, exist_ok=True)
-    if point.is_symlink():  # of the boot before
+    if point.is_symlink():  # from the previous boot
         point.unlink()
     elif point.exists():
         try:

@@ -1,8 +1,8 @@
-"""The Python of a node: a virtual environment of its own, made without running anything.
+"""The virtual environment of a node, which is created without running a program.
 
-A virtual machine's image has a Python with pip. What a task installs with it goes into the
-environment of its node, never into the one that runs the emulator. Making the environment takes
-a millisecond: pip is unpacked into it by the first task that calls it.
+The image of a virtual machine has a Python with pip. Packages that a task installs go into the
+environment of its node, never into the environment of the emulator. Creating it takes a
+millisecond, because the first task that calls pip unpacks pip into it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OLDEST = (3, 10)
 
 _PIP_COMMAND = '#!/bin/sh\nexec "${0%/*}/python3" -m pip "$@"\n'
 
-# Python runs it as `python3 -m pip` until the real pip has taken its place.
+# `python3 -m pip` runs this until the real pip has replaced it.
 _PIP = '''"""Unpack the pip that comes with this Python, then run it."""
 
 import fcntl
@@ -80,13 +80,13 @@ os.execv(sys.executable, [sys.executable, "-m", "pip"] + sys.argv[1:])
 
 @dataclass(frozen=True, slots=True)
 class BasePython:
-    """An installed Python, of which the environments of nodes are made."""
+    """An installed Python from which the environments of nodes are created."""
 
     executable: Path
     version: tuple[int, int]
 
     def make(self, folder: Path, owner: Owner | None) -> None:
-        """Make the environment at `folder`, unless it is there; it is `owner`'s. Raises OSError."""
+        """Create the environment at `folder` for `owner`, unless it exists. Raises OSError."""
         settings = (
             f"home = {self.executable.parent}\n"
             "include-system-site-packages = false\n"
@@ -94,7 +94,8 @@ class BasePython:
         )
         written = folder / "pyvenv.cfg"
         if written.is_file() and written.read_text(encoding="utf-8") == settings:
-            if owner is not None and folder.stat().st_uid != owner.uid:  # of another mode
+            # it may be from another isolation mode
+            if owner is not None and folder.stat().st_uid != owner.uid:
                 owner.give(folder)
             return
         remove_tree(folder)
@@ -113,7 +114,7 @@ class BasePython:
             (programs / command).chmod(0o755)
         if owner is not None:
             owner.give(folder)
-        written.write_text(settings, encoding="utf-8")  # last: what has it is whole
+        written.write_text(settings, encoding="utf-8")  # last: it marks a complete environment
 
 
 def own_python() -> BasePython:

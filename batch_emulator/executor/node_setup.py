@@ -50,8 +50,8 @@ class NodeError(Exception):
 class Step:
     """A step of the setup: whether a pool needs it, and its execution. `run` raises NodeError.
 
-    It may be cancelled at any time, is run again on a node that has it already (reboots), and
-    leaves no thread behind that still writes below the node's folder.
+    `run` can be cancelled at any time, runs again after a reboot, and leaves no thread behind that
+    writes below the node's folder.
     """
 
     name: str
@@ -62,8 +62,8 @@ class Step:
 class NodeSetup:
     """Sets up nodes, step by step, and deletes their folders.
 
-    What concerns one node happens in order: a node that is lost while it is set up is given up
-    first, then deleted, and only then set up anew.
+    The work on one node happens in order: if a node is lost during its setup, the setup is
+    cancelled first, then the node is deleted, and only then is it set up again.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class NodeSetup:
         """Set up the node in the background, then call `ready` with the errors."""
         task = self._next(node.layout.root, lambda: self._run(node, ready))
         if not self._wanted(node):
-            self._be_brief(task)
+            self._mark_brief(task)
 
     def give_up(self, root: Path, delete: Callable[[], None]) -> None:
         """End all work and processes of a node that has left, then `delete` it."""
         release = self._blobs.forget(root)
-        # daemons live as long as their node; its folder is the one above its root
+        # daemons live as long as their node, whose folder is the parent of its root
         killing = asyncio.get_running_loop().create_task(self._leftovers.kill(root.parent))
         self._killing.add(killing)
         killing.add_done_callback(self._killing.discard)
@@ -108,16 +108,16 @@ class NodeSetup:
         task = self._next(root, after)
         self._deleting.add(task)
         if release is None:
-            self._be_brief(task)
+            self._mark_brief(task)
 
-    def _be_brief(self, task: asyncio.Task[None]) -> None:
+    def _mark_brief(self, task: asyncio.Task[None]) -> None:
         self._brief.add(task)
         task.add_done_callback(self._brief.discard)
 
     async def settle(self) -> bool:
         """Wait until folders are created and deleted. Return True if there were any.
 
-        Not for what takes its time: mounts, packages and images.
+        It does not wait for slow steps: mounts, packages and images.
         """
         if not self._brief:
             return False
@@ -134,7 +134,7 @@ class NodeSetup:
         earlier = self._at.get(root)
         if earlier is not None and earlier not in self._deleting:
             earlier.cancel()
-        task = asyncio.get_running_loop().create_task(_after(earlier, work))
+        task = asyncio.get_running_loop().create_task(_run_after(earlier, work))
         self._at[root] = task
         task.add_done_callback(lambda done: self._forget(root, done))
         return task
@@ -154,7 +154,7 @@ class NodeSetup:
                 await step.run(node)
         except NodeError as err:
             errors.append(err.document())
-        except Exception as err:  # a node must become something whatever happens to it
+        except Exception as err:  # the node must not stay in the state starting
             log.exception("node %s cannot be set up", node.node_id)
             message = "An internal error occurred while preparing the node"
             errors.append(NodeError("Unknown", message, (("Message", str(err)),)).document())
@@ -175,8 +175,8 @@ class NodeSetup:
                 why = f"Its folders cannot be made: {err.strerror}"
                 raise NodeError(DISK_FULL, why) from err
 
-    def around(self, launch: LaunchSpec) -> LaunchSpec:
-        """Return the launch, preceded by a download of changes of the node's containers."""
+    def with_downloads(self, launch: LaunchSpec) -> LaunchSpec:
+        """Return the launch, which first downloads the changes of the node's blob containers."""
         root, install = launch.root_dir, launch.prepare
         if not self._blobs.any_at(root):
             return launch
@@ -200,10 +200,10 @@ class NodeSetup:
         await asyncio.gather(*tasks, *self._killing, return_exceptions=True)
 
 
-async def _after(
+async def _run_after(
     earlier: asyncio.Task[None] | None, work: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
-    """Do `work` after the earlier work on the same node, and never end before that."""
+    """Do `work` after the earlier work on the same node; even if cancelled, end after it."""
     if earlier is not None:
         try:
             await asyncio.wait({earlier})

@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 _PULL_S = 3600.0
 _MISSING = 127
 _MISSING_TEXTS = ("executable file not found", "command that was not found")
-_TOLD = 1000  # characters of what an engine wrote
-_NEVER = "0001-01-01"  # how both engines write that a container was not started
+_OUTPUT_CHARACTERS = 1000  # characters of an engine's output
+_NOT_STARTED = "0001-01-01"  # StartedAt of a container that was not started, in both engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ContainerExit:
 
 
 class TaskContainers:
-    """Runs containers for one emulator. `choice` as for `engine.find`; `run_options` go to all."""
+    """Runs containers for one emulator. See `engine.find` for `choice`; all get `run_options`."""
 
     def __init__(
         self, data_dir: Path, choice: str = "none", run_options: Sequence[str] = ()
@@ -71,7 +71,7 @@ class TaskContainers:
         self._pulls: dict[str, asyncio.Lock] = {}
 
     @property
-    def _trace(self) -> Path:
+    def _engine_file(self) -> Path:
         return self._data_dir / "container-engine"
 
     async def engine(self) -> Engine | None:
@@ -81,18 +81,18 @@ class TaskContainers:
         found = await asyncio.shield(self._engine)
         if found is None:
             self._engine = None
-        if found is not None and not self._trace.exists():
-            self._trace.write_text(found.program, encoding="utf-8")
+        if found is not None and not self._engine_file.exists():
+            self._engine_file.write_text(found.program, encoding="utf-8")
         return found
 
     def remove_leftovers(self) -> None:
         """Remove the containers of an emulator that crashed on this data dir."""
-        if self._trace.exists():
-            program = self._trace.read_text(encoding="utf-8")
+        if self._engine_file.exists():
+            program = self._engine_file.read_text(encoding="utf-8")
             remove_all(program, f"{DATA_LABEL}={self._data_dir}")
 
     async def require(self) -> Engine:
-        """Return the engine. Raises ExecutionError as the service does for other pools."""
+        """Return the engine. Without one, raise the ExecutionError of pools without containers."""
         found = await self.engine()
         if found is None:
             raise ExecutionError(not_supported("No container engine works on this machine"))
@@ -119,7 +119,7 @@ class TaskContainers:
         return created.out.strip()
 
     async def words_of(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return entry point and command of an image, if it has them."""
+        """Return entry point and command of an image; each is empty if the image has none."""
         answer = await (await self.require()).run("image", "inspect", image)
         try:
             config: dict[str, Any] = json.loads(answer.out)[0].get("Config") or {}
@@ -138,7 +138,7 @@ class TaskContainers:
     async def remove(self, name: str) -> None:
         """End a container, if it runs, and remove it, if it is there."""
         engine = await self.require()
-        await self.kill(name)  # podman would give it ten seconds
+        await self.kill(name)  # because podman waits ten seconds before it kills
         await engine.run("rm", "--force", name)
 
     async def finish(self, name: str) -> ContainerExit | None:
@@ -154,13 +154,13 @@ class TaskContainers:
             return None
         state: dict[str, Any] = found.get("State") or {}
         status = state.get("Status", "")
-        if status in ("running", "stopped"):  # it was killed, and podman has not tidied up yet
+        if status in ("running", "stopped"):  # it was killed, and podman has not noticed yet
             status = "exited"
         document = {"containerId": found.get("Id", ""), "state": status}
         error = str(state.get("Error") or "")
         if error:
             document["error"] = error
-        started = not str(state.get("StartedAt") or _NEVER).startswith(_NEVER)
+        started = not str(state.get("StartedAt") or _NOT_STARTED).startswith(_NOT_STARTED)
         return ContainerExit(document, started, error, int(state.get("ExitCode") or 0))
 
     async def fetch(self, image: str, registries: Iterable[RegistryCredentials]) -> None:
@@ -257,11 +257,11 @@ def not_supported(why: str) -> FailureInfo:
 def not_started(launch: LaunchSpec, code: int, ended: ContainerExit) -> FailureInfo:
     """Return the error of a command that the engine could not start.
 
-    A missing program is 127 of the container in docker, and a message in podman; the engine is all
-    that wrote to stderr.txt.
+    For a missing program, docker sets the exit code 127 of the container, and podman prints a
+    message. Only the engine has written to stderr.txt.
     """
     said = (launch.task_dir / "stderr.txt").read_text(encoding="utf-8", errors="replace")
-    why = ended.error or said[-_TOLD:].strip() or f"the engine ended with {code}"
+    why = ended.error or said[-_OUTPUT_CHARACTERS:].strip() or f"the engine ended with {code}"
     line = launch.command_line
     if _MISSING in (code, ended.code) or any(text in why for text in _MISSING_TEXTS):
         program = line.split(maxsplit=1)[0] if line.strip() else ""
@@ -281,14 +281,14 @@ def _write_secret(path: Path, text: str) -> None:
         stream.write(text)
 
 
-# A shell whose input never ends and says nothing [S]: an engine has no empty container to offer.
+# A shell that reads endless empty input keeps the container running [S].
 _IDLE_COMMAND = "/bin/sh"
 _IDLE_OPTIONS = ("--interactive", f"--entrypoint={_IDLE_COMMAND}")
 _IDLE_ARGUMENTS = ("-s",)
 
-# An engine's own exit codes, which a command can have as well; docker's client has 1 for what the
-# daemon refuses. Hence its last words count, too, in the form that an engine gives them. A command
-# that forges both spoils only its own result.
+# Exit codes of engines, which a command can have as well; the client of docker exits with 1 if the
+# daemon refuses. So the last line of the output must also have the form of an engine's message. A
+# command that imitates both affects only its own result.
 _REFUSALS = (1, 125, 126, 127, 255)
 _REFUSAL = re.compile(
     r"(?=Error: |Error response from daemon: |OCI runtime exec failed: )"
@@ -296,8 +296,8 @@ _REFUSAL = re.compile(
     r"|no such (exec|container))",
     re.IGNORECASE,
 )
-# runc, docker, crun: each has its own way to say it
-_NO_CONTAINER = re.compile(
+# the messages of runc, docker and crun
+_NO_PROGRAM = re.compile(
     r"no such file or directory|executable file .*not found|command that was not found",
     re.IGNORECASE,
 )
@@ -317,7 +317,7 @@ class _InstanceContainer:
 
 
 class InstanceContainers:
-    """The containers that exist from a coordination command to the end of its task, by launch."""
+    """The containers that exist from a coordination command to the end of its task, by key."""
 
     def __init__(self, containers: TaskContainers) -> None:
         self._containers = containers
@@ -340,7 +340,7 @@ class InstanceContainers:
     async def open(self, key: str, container: ContainerSpec) -> None:
         """Create and start the container of a launch. Raises ExecutionError.
 
-        It is started without the task's variables: its own process is not one of the task's.
+        It starts without the task's variables: its first process does not belong to the task.
         """
         kept = self._kept[key]
         options, entry = _without_entry_point(container.run_options)
@@ -403,7 +403,7 @@ def _without_entry_point(options: tuple[str, ...]) -> tuple[list[str], tuple[str
 
 
 def _entry_words(value: str) -> tuple[str, ...]:
-    if value.startswith("["):  # podman takes a list too
+    if value.startswith("["):  # podman also accepts a list
         try:
             return tuple(str(word) for word in json.loads(value))
         except ValueError:
@@ -429,7 +429,7 @@ def refusal(launch: LaunchSpec, code: int) -> FailureInfo | None:
     why = said.rpartition("\n")[2]
     if not _REFUSAL.match(why):
         return None
-    if _NO_CONTAINER.search(why):
+    if _NO_PROGRAM.search(why):
         words = shlex.split(launch.command_line)
         return command_not_found(launch.command_line, words[0] if words else "", why)
     return command_launch_failed(launch.command_line, why)

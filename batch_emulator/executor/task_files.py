@@ -105,7 +105,7 @@ async def _plan(
         parts = safe_parts(name)
         if not parts:
             raise ExecutionError(_other(name, "the blob name leaves the working directory"))
-        if not name.endswith("/"):  # such names stand for empty folders
+        if not name.endswith("/"):  # a name with a final slash is an empty folder
             target = working_dir.joinpath(path, *parts)
             source = blob_url(url, name)
             transfers.append(_Transfer(storage, source, working_dir, target, mode))
@@ -114,7 +114,7 @@ async def _plan(
 
 async def _fetch(one: _Transfer) -> None:
     try:
-        await asyncio.to_thread(_make_room, one)
+        await asyncio.to_thread(_prepare_target, one)
     except OSError as err:
         raise ExecutionError(launch.directory_failure(str(one.target.parent), err)) from err
     try:
@@ -129,7 +129,7 @@ async def _fetch(one: _Transfer) -> None:
         raise ExecutionError(launch.write_failure(str(one.target), err)) from err
 
 
-def _make_room(one: _Transfer) -> None:
+def _prepare_target(one: _Transfer) -> None:
     """Create the folder of the file, and remove links and pipes of an earlier attempt."""
     target = one.target
     if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(one.root)):
@@ -185,8 +185,8 @@ def has_wildcard(pattern: str) -> bool:
 def find_files(pattern: str, working_dir: Path, task_dir: Path, root: Path) -> list[Match]:
     """Return the files that match an expanded pattern, sorted. Raises PatternError. Blocks.
 
-    What a link finds outside the root of the node is left out: the emulator may read more than the
-    task that made the link.
+    Files that a link finds outside the root of the node are left out: the emulator may have rights
+    that the task that made the link does not have.
     """
     fixed, rest = _split(pattern)
     base = Path(os.path.normpath(working_dir.joinpath(*fixed)))
@@ -204,7 +204,7 @@ def find_files(pattern: str, working_dir: Path, task_dir: Path, root: Path) -> l
 
 
 def _split(pattern: str) -> tuple[list[str], list[str]]:
-    """Split into fixed folders and the parts from the first wildcard, at least the last part."""
+    """Split into fixed folders and the parts from the first wildcard on, or the last part."""
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if not parts:
         raise PatternError(f"{pattern!r} names no file")
@@ -351,7 +351,7 @@ class _Log:
     def save(self, task_dir: Path) -> None:
         for name, lines in (("fileuploadout.txt", self._out), ("fileuploaderr.txt", self._err)):
             with suppress(OSError):  # a full disk: the outcome says what failed
-                (task_dir / name).unlink(missing_ok=True)  # the task may have left a pipe there
+                (task_dir / name).unlink(missing_ok=True)  # the task may have put a pipe there
                 text = "".join(lines)
                 (task_dir / name).write_text(text, encoding="utf-8", errors="replace")
 
@@ -374,7 +374,7 @@ async def _upload_one(
     except PatternError as err:
         log.fail(_upload_failure("other", container["containerUrl"], pattern, str(err)))
         return
-    if not found:  # the service is silent on this; nothing to upload is no failure here
+    if not found:  # [S]: nothing to upload is not a failure
         log.note(f"no file matches {pattern}")
     headers = {str(h["name"]): str(h["value"]) for h in container.get("uploadHeaders") or ()}
     path = str(container.get("path") or "")

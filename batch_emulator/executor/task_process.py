@@ -33,8 +33,8 @@ _HAS_WAITID = hasattr(os, "waitid")  # macOS has it from Python 3.13 on
 class TaskProcess:
     """A started command; `ended` resolves to its exit code, negative for a signal.
 
-    With `holds` the process is not collected when it ends, nor is the rest of its group killed:
-    its id stays its own until `release`.
+    With `holds`, the process is not collected when it ends, and the rest of its group is not
+    killed. Its process ID is not reused until `release`.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], *, holds: bool = False) -> None:
@@ -44,7 +44,7 @@ class TaskProcess:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self.usage: ResourceUsage | None = (
-            None  # of the command and what it waited for, once it ended
+            None  # of the command and the children that it awaited, once it ended
         )
         self.keep_group = False  # True while the rest of the group has its grace period
         self._watch()
@@ -64,7 +64,7 @@ class TaskProcess:
             else:
                 self._loop.add_reader(pidfd, self._on_exit, pidfd)
                 return
-        # macOS too: awaiting a pid without SIGCHLD, which belongs to the main thread
+        # also on macOS: a thread can await a pid; SIGCHLD is handled by the main thread only
         threading.Thread(target=self._wait_in_thread, daemon=True).start()
 
     def _on_exit(self, pidfd: int) -> None:
@@ -73,7 +73,7 @@ class TaskProcess:
         if self._holds:
             self._finish(self._wait_only())
             return
-        self._kill_rest()  # before the zombie is collected: nobody else can own its group id
+        self._kill_rest()  # before the zombie is collected, while its group ID cannot be reused
         self._finish(self._collect())
 
     def _wait_only(self) -> int:
@@ -96,7 +96,7 @@ class TaskProcess:
         else:
             code = self._collect()
             self._kill_rest()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._finish, code)
 
     def _collect(self) -> int:
@@ -104,7 +104,8 @@ class TaskProcess:
         if self._popen.returncode is not None:
             return self._popen.returncode
         if _HAS_WAITID:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # its counters go with it
+            # its counters vanish when it is collected
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         counters = _io_counters(self.pid)
         _, status, spent = os.wait4(self.pid, 0)
         self._popen.returncode = os.waitstatus_to_exitcode(status)
@@ -153,7 +154,7 @@ def start(
     Raises ExecutionError with the service's failureInfo.
     """
     argv = command or split_command(launch.command_line)
-    opened = _continue if launch.continues else _create
+    opened = _open_existing if launch.continues else _create
     stdout = opened(launch.task_dir / "stdout.txt")
     try:
         stderr = opened(launch.task_dir / "stderr.txt")
@@ -183,14 +184,14 @@ def split_command(command_line: str) -> list[str]:
 def _create(path: Path) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     try:
-        # what an earlier attempt left may be a pipe, which would block all of us, or a link
+        # an earlier attempt may have left a link, or a pipe, which would block the event loop
         path.unlink(missing_ok=True)
         return os.open(path, flags, 0o644)
     except OSError as err:
         raise ExecutionError(create_failure(str(path), err)) from err
 
 
-def _continue(path: Path) -> int:
+def _open_existing(path: Path) -> int:
     """Open the output file of an earlier command of the attempt, if it is still a file."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
