@@ -34,8 +34,8 @@ from batch_emulator.http.call import (
     check_version,
     day_of,
     selection_in_current_names,
-    shaped,
     to_client_names,
+    without_unknown_names,
 )
 from batch_emulator.http.routes import admin
 from batch_emulator.http.routes.table import ROUTES, Matcher
@@ -47,12 +47,12 @@ log = logging.getLogger(__name__)
 # The REST reference of addtaskcollection says 1 MB; only a comment in the SDKs says 4 MB [X].
 MAX_BODY_BYTES = 1024 * 1024
 JSON_TYPE = "application/json;odata=minimalmetadata"
-# How long the answer to a request waits that was carried out when the disk became full: less than
-# clients wait, and long enough for most to hear what happened instead of having to ask.
+# How long a request that was carried out waits for its commit if the disk has become full: less
+# than the timeouts of clients, and long enough for most of them to get the answer.
 _COMMITS_WITHIN_S = 30.0
 _INTERNAL = 500
-# What creates work. A nearly full disk accepts everything else, so that the task that fills it can
-# be ended; Pool_Resize itself refuses to grow.
+# Operations that create work. With a nearly full disk all others are accepted, so that a client can
+# end the task that fills it; the handler of Pool_Resize refuses to grow a pool.
 _NEEDS_ROOM = frozenset(
     {"Pool_Add", "Job_Add", "JobSchedule_Add", "Task_Add", "Task_AddCollection"}
 )
@@ -67,7 +67,7 @@ class App:
         self._admin = Matcher(admin.ADMIN_ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle startup and shutdown, or one HTTP request. ASGI."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
@@ -136,7 +136,7 @@ class App:
         request = (method, path, params, query, headers, whole, base_url, now, request_id)
         call = Call(self.emulator, *request, operation, stream)
         if not is_open:
-            self._write()  # a handler finds in the store what is in memory
+            self._write()  # so that the handler finds all changes in the store
             self._require_room(takes_room)
         try:
             result = handler(call)
@@ -145,7 +145,7 @@ class App:
             if not is_open:
                 await self._commit(method)
         if reply.body is not None:
-            reply.body = to_client_names(shaped(reply.body, query), query)
+            reply.body = to_client_names(without_unknown_names(reply.body, query), query)
         return reply
 
     def _find(
@@ -170,7 +170,7 @@ class App:
         return route, params
 
     async def _commit(self, method: str) -> None:
-        """Commit before the answer: it shows neither a change nor a state that is not on disk."""
+        """Commit before the answer, so that no answer shows a state that is not on disk."""
         emulator = self.emulator
         if emulator.store.failed:
             return
@@ -186,9 +186,9 @@ class App:
                 raise err from None
 
     def _require_room(self, takes_room: bool) -> None:
-        """Refuse a request before it changes what cannot be written. Raises Fault.
+        """Refuse a request before it changes state that cannot be written. Raises Fault.
 
-        A nearly full disk refuses only what takes more room.
+        With a nearly full disk, only requests that take room are refused.
         """
         emulator = self.emulator
         trouble = emulator.trouble if takes_room else emulator.store.blocked
@@ -278,7 +278,7 @@ class _Body:
         return b"".join(parts)
 
     async def drain(self) -> None:
-        """Receive the rest and discard it."""
+        """Receive the rest of the body and discard it."""
         with contextlib.suppress(Fault):
             async for _ in self:
                 pass

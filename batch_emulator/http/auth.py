@@ -47,7 +47,7 @@ class AuthFault(Exception):  # noqa: N818 - the service calls what it answers a 
         self.detail = detail
 
 
-def verify(  # noqa: PLR0917 - a request is made of this much
+def verify(  # noqa: PLR0917 - the parts of a request
     method: str,
     raw_path: str,
     raw_query: str,
@@ -97,7 +97,7 @@ def bearer_token(headers: Mapping[str, str]) -> str | None:
 
 
 def query_of(raw_query: str) -> dict[str, str]:
-    """Return the parameters of a query; the first of a repeated one, which was signed."""
+    """Return the parameters of a query, with the first value, which is the signed one, of each."""
     query: dict[str, str] = {}
     for name, value in parse_qsl(raw_query, keep_blank_values=True):
         query.setdefault(name, value)
@@ -111,7 +111,7 @@ def _authorization(headers: Mapping[str, str]) -> tuple[str, str]:
     scheme, _, credentials = value.partition(" ")
     if scheme.lower() == "bearer":
         raise AuthFault(
-            "Tokens are not accepted but from running tasks: sign requests with the shared key."
+            "Only tokens of running tasks are accepted: sign requests with the shared key."
         )
     account, colon, signature = credentials.strip().partition(":")
     if scheme.lower() != "sharedkey" or not (account and colon and signature):

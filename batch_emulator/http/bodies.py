@@ -1,4 +1,4 @@
-"""Request bodies: what is JSON at all, identity references, and files of a linked storage account.
+"""Request bodies: JSON, identity references, and files of a linked storage account.
 
 `domain.validation.body_schema` checks the properties.
 """
@@ -18,7 +18,7 @@ _IDENTITY_NAME = "identityReference"
 FREE = frozenset({"resourceTags", "settings", "protectedSettings"})  # names in them are the user's
 _LINKED_NAME = "autoStorageContainerName"
 _FILES = ("resourceFiles", "commonResourceFiles")
-# A body with neither these nor a name needs no look: names may be escaped, or in another encoding.
+# A body that has a name in an escaped form, or in another encoding, contains one of these.
 _OTHER_SPELLINGS = (b"\\u", b"\0")
 
 
@@ -50,7 +50,7 @@ def names_linked_storage(value: Any, name: str = "") -> bool:
 
 
 def check_identities(body: Json, *, known: bool) -> None:
-    """Refuse identities without a storage account (`known`) and wrong references. Raises Fault."""
+    """Refuse wrong identity references, or all if no identity is `known`. Raises Fault."""
     for where, reference in _identity_references(body, ""):
         problem = identity_problem(reference)
         if not known:
@@ -81,7 +81,7 @@ def parse(body: bytes, *, optional: bool = False) -> Json:
     try:
         value = json.loads(body, parse_constant=_no_number, parse_float=_finite)
         if b"\\" in body or not body.isascii():
-            # half a surrogate pair is no text; it comes from an escape or from bytes beyond ASCII
+            # half a surrogate pair is not text; it comes from an escape or from non-ASCII bytes
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as err:
         raise Fault("InvalidRequestBody", {"Reason": f"not JSON: {err}"}) from err

@@ -1,10 +1,10 @@
-"""A request on its way to a handler, and the reply on its way back: parameters, conditional
-headers, and the names that older clients use.
+"""Requests as handlers see them, and replies: parameters, conditional headers, and the names that
+older clients use.
 
-Inside and from api-version 2020-09-01.12.0 on names are today's. Before it a pool had
-`maxTasksPerNode` where it now has `taskSlotsPerNode`, tasks had no `requiredSlots`, nodes no
-`runningTaskSlotsCount`, and task counts were not counted in slots. Before 2018-12-01.8.0 the
-`httpUrl` of a resource file was its `blobSource`. Source: the models of azure-batch 5.1
+The emulator uses the names of api-version 2020-09-01.12.0 and later. Before that version, a pool
+had `maxTasksPerNode` instead of `taskSlotsPerNode`, tasks had no `requiredSlots`, nodes had no
+`runningTaskSlotsCount`, and slots were not counted. Before 2018-12-01.8.0, a resource file had
+`blobSource` instead of `httpUrl`. Source: the models of azure-batch 5.1
 (2018-08-01.7.0), 6.0 (2018-12-01.8.0), 9.0 (2020-03-01.11.0) and 10.0 (2020-09-01.12.0).
 """
 
@@ -35,7 +35,7 @@ _SLOTS_SINCE = date(2020, 9, 1)
 NEWEST = date(2025, 6, 1)
 _NO_SSH_SINCE = date(2024, 7, 1)
 
-# today's names by older ones, with the api-version that renamed them
+# today's names, each with its older name and the api-version that renamed it
 _RENAMED: Mapping[str, tuple[str, date]] = {
     "taskSlotsPerNode": ("maxTasksPerNode", _SLOTS_SINCE),
     "httpUrl": ("blobSource", date(2018, 12, 1)),
@@ -100,14 +100,14 @@ def to_client_names(body: Json, query: Mapping[str, str]) -> Json:
 
 
 def _old_names(query: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what the client's version calls what has another name today."""
+    """Return the older names that the client's version uses, by today's names."""
     day = day_of(query)
     return {new: old for new, (old, since) in _RENAMED.items() if day < since}
 
 
-# What an api-version answers that another one does not know: names by the first version that has
-# them, and by the first that has them no more. Names that requests have too are in the schema of
-# requests. Source: the models and release notes of azure-batch 4.1 to 15.1, and recorded answers.
+# Names in answers that not every api-version has, by the first version that has them and by the
+# first that no longer has them. Names that occur in requests, too, are in the schema of requests.
+# Source: the models and release notes of azure-batch 4.1 to 15.1, and recorded answers.
 _SINCE: Mapping[str, date] = {
     "nodeAgentInfo": date(2018, 8, 1),
     "virtualMachineInfo": date(2021, 6, 1),
@@ -136,14 +136,15 @@ def _unknown_to(version: str) -> frozenset[str]:
     renamed = {
         *_RENAMED,
         *(old for old, _ in _RENAMED.values()),
-    } | _UNKNOWN_THEN  # `to_client_names` sees to these
+    } | _UNKNOWN_THEN  # `to_client_names` renames these
     return frozenset(late | gone | (names_unknown_to(day.isoformat()) - renamed))
 
 
-def shaped(body: Json, query: Mapping[str, str]) -> Json:
+def without_unknown_names(body: Json, query: Mapping[str, str]) -> Json:
     """Return an answer without the properties that the client's version does not have.
 
-    Lists of tasks are left as they are, for their length: no property of a task came or went.
+    Lists of tasks stay unchanged, because they may be long: no property of a task was ever added or
+    removed.
     """
     if str(body.get("odata.metadata", "")).endswith(("#tasks", "#taskaddresult")):
         return body
@@ -152,16 +153,16 @@ def shaped(body: Json, query: Mapping[str, str]) -> Json:
     return _without(body, _unknown_to(version), disk)
 
 
-def _without(value: Any, names: frozenset[str], of_disk: str) -> Any:
-    """Drop names everywhere, and of data disks the name that another version has."""
+def _without(value: Any, names: frozenset[str], disk_name: str) -> Any:
+    """Remove names everywhere, and from data disks `disk_name`, which other versions use."""
     if isinstance(value, list):
-        return [_without(item, names, of_disk) for item in cast("list[Any]", value)]
+        return [_without(item, names, disk_name) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
     known = cast("Json", value)
-    dropped = {*names, of_disk} if "lun" in known else names
+    dropped = {*names, disk_name} if "lun" in known else names
     return {
-        name: item if name in FREE else _without(item, names, of_disk)
+        name: item if name in FREE else _without(item, names, disk_name)
         for name, item in known.items()
         if name not in dropped
     }
@@ -211,8 +212,8 @@ class Call:
     base_url: str
     now: datetime
     request_id: str
-    operation: str = ""  # its name in the service's description; none has the admin API
-    stream: AsyncIterator[bytes] | None = None  # the body, of requests that may be large
+    operation: str = ""  # its name in the service's description, empty for the admin API
+    stream: AsyncIterator[bytes] | None = None  # the body of a request that may be large
 
     def json(self, *, optional: bool = False) -> Json:
         """Return the body, checked and coerced, with today's names. Raises Fault."""
@@ -221,13 +222,13 @@ class Call:
         body = to_current_names(checked, self.query)
         if bodies.may_name_identities(self.body):
             bodies.check_identities(body, known=self.emulator.identity is not None)
-        of_many = self.path.endswith("/addtaskcollection")  # refuses each task by itself
-        if not of_many and bodies.may_name_linked_storage(self.body):
+        is_collection = self.path.endswith("/addtaskcollection")  # refuses single tasks
+        if not is_collection and bodies.may_name_linked_storage(self.body):
             self.require_linked_storage(body)
         return body
 
     def require_linked_storage(self, body: Json) -> None:
-        """Refuse files of a linked storage account where none is linked. Raises Fault."""
+        """Refuse files of a linked storage account if none is linked. Raises Fault."""
         if self.emulator.identity is None and bodies.names_linked_storage(body):
             reason = "no storage account is linked to the Batch account"
             raise bad_property("resourceFiles/autoStorageContainerName", "", reason)
@@ -371,7 +372,7 @@ _PAIRS = ({_NONE_MATCH, _MODIFIED}, {_MATCH, _UNMODIFIED})
 def check(
     headers: Mapping[str, str], etag: str, last_modified: datetime, *, reading: bool
 ) -> Verdict:
-    """Evaluate lower-case headers against the entity; `etag` is unquoted as on the wire."""
+    """Evaluate lower-case headers against the entity; `etag` has no quotes, as in answers."""
     given = {n for n in (_MATCH, _NONE_MATCH, _MODIFIED, _UNMODIFIED) if headers.get(n)}
     if not given:
         return Verdict.PROCEED

@@ -23,7 +23,7 @@ USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
 _RETENTION = "P7D"
 _RELEASE_TIME = "PT15M"
 
-# words that the service returns in another case than in lower case
+# words that the service does not return in lower case
 _SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "nodeFillType": ("Spread", "Pack"),
     "caching": ("None", "ReadOnly", "ReadWrite"),
@@ -59,7 +59,7 @@ _CANONICAL: Mapping[str, _Spell] = {
 
 
 def _spelt(body: Json) -> Json:
-    """Return an object with its own properties (not those of objects in it) in canonical form."""
+    """Return an object with its own properties (not those of nested objects) in canonical form."""
     return {
         name: _respell(name, value) if name in _CANONICAL else value for name, value in body.items()
     }
@@ -162,7 +162,7 @@ def _data_disk(disk: Json) -> Json:
     return {
         **disk,
         "caching": str(disk.get("caching") or "none").lower(),
-        "storageAccountType": managed["storageAccountType"],  # until 2025-06-01, its place then is
+        "storageAccountType": managed["storageAccountType"],  # until 2025-06-01; since then in
         "managedDisk": managed,
     }
 

@@ -1,10 +1,10 @@
-"""Where the nodes of a pool would be reached from outside: on this host, where nothing listens."""
+"""Endpoints for connections to nodes: ports of this host, on which nothing listens."""
 
 from __future__ import annotations
 
 from batch_emulator.domain.model import Json, Node, Pool, part, parts
 
-_REMOTE_PORT = 50000  # as in the docs' example; one a node, and nobody answers there [S]
+_REMOTE_PORT = 50000  # of the first node, as in the docs' example; nothing listens there [S]
 _LOCALHOST = ("127.0.0.1", "::1")
 
 
@@ -48,7 +48,7 @@ def _on_host(entity: Node, pool: Json, port: int) -> list[Json]:
 
 
 def has_public_address(pool: Pool) -> bool:
-    """Return False if the pool asked for none: its nodes are reached in their network only."""
+    """Return False if the pool has no public addresses, so only its network reaches its nodes."""
     network = part(pool.spec, "networkConfiguration")
     provision = str(part(network, "publicIPAddressConfiguration").get("provision") or "")
     return provision.lower() != "nopublicipaddresses"
@@ -70,7 +70,7 @@ def _ssh_port(entity: Node) -> int | None:
 
 
 def remote_login(entity: Node) -> Json | None:
-    """Return where to connect to a node, or None if it has no endpoint for SSH or RDP."""
+    """Return the address and port of a node, or None if it has no endpoint for SSH or RDP."""
     port = _ssh_port(entity)
     if port is None and entity.pool.remote_access:
         port = _REMOTE_PORT + entity.number - 1

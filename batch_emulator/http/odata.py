@@ -123,7 +123,7 @@ TASK_FIELDS: Mapping[str, FieldRule] = {
     "stateTransitionTime": _TIME,
     "creationTime": _TIME,
     "lastModified": _TIME,
-    "lastModifiedTime": FieldRule("time", _RANGE, "lastModified"),  # so spelt on the page only
+    "lastModifiedTime": FieldRule("time", _RANGE, "lastModified"),  # as the docs page spells it
     "executionInfo/startTime": _TIME,
     "executionInfo/endTime": _TIME,
     "executionInfo/exitCode": _NUMBER,
@@ -385,7 +385,7 @@ def _converted(value: Any, wanted: _Value) -> _Value | None:
 
 
 MAX_RESULTS = 1000
-# Reads this many rows between looks at the filter, so that a page never holds the whole table.
+# The number of rows that are read at a time with a filter, so that memory stays small.
 _BATCH = 250
 
 Fetch = Callable[[str, int], Iterable[tuple[str, Json]]]

@@ -1,4 +1,4 @@
-"""Entities as the wire shows them: the client's body, defaults, and the emulator's properties."""
+"""Entities as answers show them: the client's body, defaults, and the emulator's properties."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
 
 
 def _node_image(reference: Json) -> Json:
-    """Return the image of a node; its exact version is the one that was asked for (recorded)."""
+    """Return the image of a node; its exact version is the requested one (recorded)."""
     shown = defaults.image(reference)
     return {**shown, "exactVersion": shown["version"]} if "version" in shown else shown
 
@@ -317,8 +317,8 @@ def duration(seconds: float) -> str:
     return f"PT{f'{max(0.0, seconds):.6f}'.rstrip('0').rstrip('.')}S"
 
 
-def _used(used: ResourceUsage) -> Json:
-    """Return usage; 64-bit counters travel as text, as recorded."""
+def _usage(used: ResourceUsage) -> Json:
+    """Return resource usage; 64-bit counters are sent as text, as in recorded answers."""
     return {
         "userCPUTime": duration(used.user_s),
         "kernelCPUTime": duration(used.kernel_s),
@@ -354,7 +354,7 @@ def task_statistics(record: Json, url: str, now: datetime) -> Json:
     total = _Sum()
     _count(total, record, now)
     span = _span(url, time_of(record["creationTime"]), now)
-    return {**span, **_used(total.used), "waitTime": duration(total.wait_s)}
+    return {**span, **_usage(total.used), "waitTime": duration(total.wait_s)}
 
 
 def job_statistics(entity: Job, store: AccountStore, url: str, now: datetime) -> Json:
@@ -362,27 +362,27 @@ def job_statistics(entity: Job, store: AccountStore, url: str, now: datetime) ->
     total = _Sum()
     for record in _records(entity, store):
         _count(total, record, now)
-    return _of_jobs(total, _span(url, entity.created, now), wait_s=0.0)
+    return _job_totals(total, _span(url, entity.created, now), wait_s=0.0)
 
 
-def lifetime_of_jobs(jobs: Iterable[Job], store: AccountStore, url: str, now: datetime) -> Json:
+def lifetime_statistics(jobs: Iterable[Job], store: AccountStore, url: str, now: datetime) -> Json:
     """Return the statistics of all jobs that exist [S]."""
     total, start = _Sum(), now
     for entity in jobs:
         start = min(start, entity.created)
         for record in _records(entity, store):
             _count(total, record, now)
-    return _of_jobs(total, _span(url, start, now), wait_s=total.wait_s)
+    return _job_totals(total, _span(url, start, now), wait_s=total.wait_s)
 
 
 def _records(entity: Job, store: AccountStore) -> Iterator[Json]:
     return iter(()) if entity.erasing else store.tasks.records(entity)
 
 
-def _of_jobs(total: _Sum, span: Json, *, wait_s: float) -> Json:
+def _job_totals(total: _Sum, span: Json, *, wait_s: float) -> Json:
     return {
         **span,
-        **_used(total.used),
+        **_usage(total.used),
         "numSucceededTasks": str(total.succeeded),
         "numFailedTasks": str(total.failed),
         "numTaskRetries": str(total.retries),
@@ -390,7 +390,7 @@ def _of_jobs(total: _Sum, span: Json, *, wait_s: float) -> Json:
     }
 
 
-def pools(found: Iterable[Pool], url: str, now: datetime) -> Json:
+def pool_statistics(found: Iterable[Pool], url: str, now: datetime) -> Json:
     """Return the statistics of one pool, or of all that exist [S].
 
     Measured resources are the processor, the disk traffic and the memory of task processes.

@@ -25,7 +25,7 @@ def public_machine(machine: Json) -> Json:
     return {**machine, "extensions": shown}
 
 
-# what installs the service's agent on every node (example, and recorded answers of the service)
+# the extension that installs the service's agent on every node (example and recorded answers)
 _AGENT_EXTENSION: Json = {
     "name": "batchNodeExtension",
     "publisher": "Microsoft.Azure.Extensions",
@@ -58,7 +58,7 @@ def _extension_view(extension: Json) -> Json:
     }
 
 
-_OF_USERS = ("password", "linuxUserConfiguration")
+_USER_SECRETS = ("password", "linuxUserConfiguration")
 
 
 def public_pool(spec: Json) -> Json:
@@ -71,7 +71,7 @@ def public_pool(spec: Json) -> Json:
         shown["startTask"] = public_task(spec["startTask"])
     if "userAccounts" in spec:
         shown["userAccounts"] = [
-            {name: value for name, value in user.items() if name not in _OF_USERS}
+            {name: value for name, value in user.items() if name not in _USER_SECRETS}
             for user in spec["userAccounts"]
         ]
     if "mountConfiguration" in spec:
@@ -99,7 +99,7 @@ def public_pool_info(info: Json) -> Json:
 def with_secrets(spec: Json, before: Json) -> Json:
     """Return a new body of a job; an auto pool equal to the one shown gets its secrets back.
 
-    So a client can send back what it read with another keepAlive.
+    This lets a client send back a job that it has read, with another keepAlive.
     """
     info, old = part(spec, "poolInfo"), part(before, "poolInfo")
     auto = part(info, "autoPoolSpecification")

@@ -73,7 +73,7 @@ def test_date_within_the_window_is_accepted(emulation: Emulation) -> None:
     ("headers", "why"),
     [
         ({"Authorization": None}, "missing"),
-        ({"Authorization": "Bearer token"}, "Tokens are not accepted"),
+        ({"Authorization": "Bearer token"}, "Only tokens of running tasks"),
         ({"If_Match": "*"}, "not the same as any computed signature"),
     ],
 )

@@ -1,8 +1,8 @@
 """The emulator's own API under `/_emulator`: clock, events, evictions, failures, Scheduled Events,
 reset.
 
-`GET /_emulator/health` is open. Other requests need `Authorization: Bearer <account key>`, since
-they can end tasks; answers are plain JSON, errors the service's error body.
+`GET /_emulator/health` is open. Other requests need `Authorization: Bearer <account key>`, because
+they can end tasks. Answers are plain JSON; errors have the form of the service's errors.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def fail_node(call: Call) -> Reply:
     node = call.node()
     if node.state in nodes.WITHOUT_MACHINE:
         raise Fault("OperationInvalidForCurrentState", {"State": node.state.value})
-    code, message = call.query.get("code"), call.query.get("message", "asked for")
+    code, message = call.query.get("code"), call.query.get("message", "requested by the admin API")
     details: list[Json] = []
     error: Json = {"code": code, "message": message, "errorDetails": details}
     errors = [error] if code else []
@@ -111,12 +111,12 @@ def leave_resize_error(call: Call) -> Reply:
     """Give a pool the error of an earlier resize, which the service keeps until the next one."""
     pool = call.pool()
     code = call.query.get("code") or "AllocationFailed"
-    message = call.query.get("message", "asked for")
+    message = call.query.get("message", "requested by the admin API")
     pools.keep_resize_error(call.emulator.account, pool, resize_error(code, message))
     return Reply(202)
 
 
-# -- what tasks see
+# -- the metadata service for tasks
 
 
 def get_scheduled_events(call: Call) -> Reply:
@@ -153,8 +153,9 @@ def _event_ids(call: Call) -> set[str] | None:
 
 
 def _check_metadata_request(call: Call) -> Reply | None:
-    """Refuse what the metadata service refuses, and callers without the node's secret. Raises
-    Fault.
+    """Return the answer to a request that the metadata service refuses, else None.
+
+    Raises Fault for callers without the secret of the node.
     """
     params = call.params
     key = call.emulator.settings.key
@@ -207,7 +208,7 @@ def authenticate(authorization: str, key: str) -> None:
 
 
 def health(call: Call) -> Reply:
-    """Return whether the emulator can store its state; `reason` says why it takes no work."""
+    """Return whether the emulator can store its state, with `reason` if it accepts no work."""
     emulator = call.emulator
     trouble = emulator.trouble
     uptime_s = (call.now - emulator.started).total_seconds()
@@ -255,7 +256,7 @@ async def push_clock(call: Call) -> Reply:
 
 
 async def reset(call: Call) -> Reply:
-    """End and delete all jobs, schedules and pools; answered when nothing of them is left."""
+    """End and delete all jobs, schedules and pools; answered when they are gone."""
     await call.emulator.reset()
     return Reply(204)
 

@@ -27,7 +27,7 @@ Root = Callable[[Call], tuple[Path, str]]
 def task_root(call: Call) -> tuple[Path, str]:
     """Return the folder of a task and the URL of its files. Raises Fault.
 
-    A task that has not run has none; the files of a node that has left are lost (docs).
+    A task that has not run has no files; the files of a node that has left are lost (docs).
     """
     job = call.job()
     row = call.emulator.store.tasks.find(job, key_of(call.params["taskId"]))
@@ -44,7 +44,7 @@ def task_root(call: Call) -> tuple[Path, str]:
         raise Fault("TaskFilesUnavailable", {"Reason": "the retention time is over"})
     launches = call.emulator.launches
     folder = launches.layout(*place).task_dir(job.id, row.id)
-    if not is_below(folder, launches.nodes):  # the task put a link in its place
+    if not is_below(folder, launches.nodes):  # a task replaced it by a link
         raise Fault("TaskFilesCleanedup", {"NodeId": place[1]})
     return folder, f"{call.base_url}/jobs/{job.id}/tasks/{row.id}/files"
 
@@ -78,7 +78,7 @@ def _render(entry: FileEntry, url: str) -> Json:
     if not entry.is_directory:
         body["properties"] = {
             "lastModified": time_text(entry.modified),
-            "contentLength": str(entry.size_bytes),  # a 64-bit number travels as text
+            "contentLength": str(entry.size_bytes),  # 64-bit numbers are sent as text
             "contentType": entry.content_type,
             "fileMode": entry.mode,
         }
@@ -128,7 +128,7 @@ def properties_of(root: Root) -> Handler:
 
 
 def get_of(root: Root) -> Handler:
-    """Return the GET operation on a file below a root; a range is answered 200 too (service)."""
+    """Return the GET operation on a file below a root; as on the service, a range gets 200, too."""
 
     async def get(call: Call) -> Reply:
         folder, url = root(call)

@@ -24,7 +24,7 @@ _REPLACED = (
     "metadata",
     "onAllTasksComplete",
 )
-# what a job is created with and keeps (docs: none of them is a property of an update)
+# properties that a job keeps from its creation (docs: an update has none of them)
 _FIXED = ("usesTaskDependencies", "onTaskFailure", "jobManagerTask")
 
 
@@ -42,7 +42,7 @@ def add(call: Call) -> Reply:
         raise Fault("JobScheduleWithSameIdExists")
     require_active_job_quota(account)
     job = pools.add_job(account, body, call.now)
-    # the service names every new job so (recorded from 2018 to 2024, azure-cli and three SDKs)
+    # the service answers this for every new job (recorded 2018 to 2024, azure-cli and three SDKs)
     return call.created(f"{call.base_url}/jobs/job-1", job.etag, job.modified)
 
 
@@ -57,7 +57,7 @@ def rendered(call: Call, job: Job) -> Json:
 def lifetime_statistics(call: Call) -> Reply:
     """Job_GetAllLifetimeStatistics, until 2023-05-01."""
     found, url = call.emulator.account.jobs.values(), f"{call.base_url}{call.path}"
-    body = render.lifetime_of_jobs(found, call.emulator.store, url, call.now)
+    body = render.lifetime_statistics(found, call.emulator.store, url, call.now)
     return call.entity(body, {})
 
 
@@ -200,7 +200,7 @@ def _render(call: Call, schedule: JobSchedule) -> Json:
     body = render.job_schedule(schedule, call.base_url)
     if call.expands_stats:
         found, url = job_schedules.jobs_of(call.emulator.account, schedule), str(body["url"])
-        body["stats"] = render.lifetime_of_jobs(found, call.emulator.store, url, call.now)
+        body["stats"] = render.lifetime_statistics(found, call.emulator.store, url, call.now)
     return body
 
 

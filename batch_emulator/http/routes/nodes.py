@@ -106,7 +106,7 @@ def delete_user(call: Call) -> Reply:
 
 
 def remote_login_settings(call: Call) -> Reply:
-    """ComputeNode_GetRemoteLoginSettings; refused where there is nothing to connect to [S]."""
+    """ComputeNode_GetRemoteLoginSettings; refused if the node has no endpoint [S]."""
     node = call.node()
     found = endpoints.remote_login(node)
     if found is None:  # an answer must have an address and a port
@@ -182,8 +182,8 @@ def _start_task_logs(
 def upload_service_logs(call: Call) -> Reply:
     """ComputeNode_UploadBatchServiceLogs: answered at once, uploaded later.
 
-    So the service does: a container that is not accessible is answered 200 (recorded with
-    azure-batch 14.0). What fails is logged.
+    The service does the same: it answers 200 for a container that is not accessible (recorded with
+    azure-batch 14.0). Failed uploads are logged.
     """
     node, body = call.node(), call.json()
     require(body, "containerUrl", "startTime")

@@ -25,7 +25,7 @@ from batch_emulator.http.call import (
 _REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
 _PACKAGES = "applicationPackageReferences"
 # properties that a PATCH may change while the pool has no nodes (docs, since 2024-07-01)
-_OF_EMPTY_POOLS = (
+_FIXED_WITH_NODES = (
     "displayName",
     "vmSize",
     "enableInterNodeCommunication",
@@ -37,8 +37,8 @@ _OF_EMPTY_POOLS = (
     "mountConfiguration",
     "upgradePolicy",
 )
-# what `check_machine` looks at; a pool that keeps all of it is not checked again
-_OF_MACHINES = (
+# properties that `check_machine` reads; a pool is checked again only if one of them changes
+_MACHINE_PROPERTIES = (
     "vmSize",
     "virtualMachineConfiguration",
     "networkConfiguration",
@@ -73,14 +73,14 @@ def add(call: Call) -> Reply:
 def _render(call: Call, pool: Pool) -> Json:
     body = render.pool(pool, call.base_url)
     if call.expands_stats:
-        body["stats"] = render.pools([pool], body["url"], call.now)
+        body["stats"] = render.pool_statistics([pool], body["url"], call.now)
     return body
 
 
 def lifetime_statistics(call: Call) -> Reply:
     """Pool_GetAllLifetimeStatistics, until 2023-05-01."""
     found, url = call.emulator.account.pools.values(), f"{call.base_url}{call.path}"
-    return call.entity(render.pools(found, url, call.now), {})
+    return call.entity(render.pool_statistics(found, url, call.now), {})
 
 
 async def list_all(call: Call) -> Reply:
@@ -128,12 +128,12 @@ def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
     spec = {name: value for name, value in spec.items() if name not in _FIXED}
     spec |= {name: pool.spec[name] for name in _FIXED if name in pool.spec}
     pool_rules.check_pool(spec)
-    if any(spec.get(name) != pool.spec.get(name) for name in _OF_MACHINES):
+    if any(spec.get(name) != pool.spec.get(name) for name in _MACHINE_PROPERTIES):
         machine_rules.check_machine(spec, call.emulator.account.limits.machines)
     if spec.get(_PACKAGES) != pool.spec.get(_PACKAGES):
         call.emulator.applications.check(parts(spec, _PACKAGES))
     call.emulator.certificates.check(parts(spec, "certificateReferences"))
-    for name in _OF_EMPTY_POOLS:
+    for name in _FIXED_WITH_NODES:
         if pool.nodes and spec.get(name) != pool.spec.get(name):
             reason = "it can be changed only while the pool has no nodes"
             raise Fault("OperationInvalidForCurrentState", {"PropertyName": name, "Reason": reason})
@@ -318,5 +318,5 @@ def _usage_view(key: tuple[str, str, datetime], node_s: float) -> tuple[str, Jso
         "vmSize": vm_size.lower(),
         "totalCoreHours": round(node_s / 3600 * cores_of(vm_size), 6),
     }
-    # a pool may have had a namesake in other case: pages are found by keys that are all different
+    # keys must be unique: an earlier pool may have had the same id in another case
     return f"{time_text(start)} {pool_id.lower()} {vm_size.lower()} {pool_id} {vm_size}", body

@@ -66,7 +66,7 @@ def _parameters(pattern: list[str], segments: list[str]) -> dict[str, str] | Non
         if not actual.startswith(head) or not actual.endswith(tail) or actual == head + tail:
             return None
         value = actual[len(head) : len(actual) - len(tail)]
-        # a path is bytes and comes back as they were; in an id they are no letters
+        # the bytes of file paths must stay unchanged; in ids, invalid bytes are replaced
         params[name] = unquote(value, errors="surrogateescape" if name == "filePath" else "replace")
     return params
 
@@ -80,7 +80,7 @@ class Route:
     operation: str
     handler: Handler | None = None
     since: date = date.min  # the first api-version that has it
-    until: date = date.max  # the first that has it no more
+    until: date = date.max  # the first that no longer has it
 
 
 _POOL = "/pools/{poolId}"
@@ -218,7 +218,7 @@ _ROUTES: tuple[Route, ...] = (
 
 
 def _in_versions(route: Route) -> Route:
-    """Return the route with the api-versions that have it, as the SDKs of each do."""
+    """Return the route with the api-versions that have it, according to their SDKs."""
     since, until = versions_of_route(route.method, route.path)
     return replace(route, since=since, until=until)
 

@@ -52,8 +52,9 @@ def add_collection(call: Call) -> Reply:
 
 
 def _add_one(call: Call, job: Job, item: Json | InvalidItem, key: str, taken: set[str]) -> Json:
-    """Return the result of one task. Statuses as the SDK compares them: `Success`, but lower-case
-    `clienterror`.
+    """Add one task and return its result.
+
+    The status has the case that the SDK expects: `Success`, but `clienterror`.
     """
     if isinstance(item, InvalidItem):
         return _refused(call, item.id, item.fault)
@@ -94,7 +95,7 @@ async def list_all(call: Call) -> Reply:
     job = call.job()
     asked = odata.parse(call.query, odata.TASK_FIELDS)
     only = _STATE_FILTER.fullmatch(asked.filter)
-    # the one filter that clients poll with is left to the database
+    # clients poll with this filter, so the database applies it
     state = only.group(1).lower() if only else None
 
     def fetch(after: str, limit: int) -> list[tuple[str, Json]]:

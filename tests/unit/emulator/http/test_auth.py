@@ -154,7 +154,7 @@ def test_ocp_date_takes_precedence_over_date() -> None:
     ("headers", "why"),
     [
         ({}, "Authorization header is missing"),
-        ({"authorization": "Bearer abc"}, "Tokens are not accepted"),
+        ({"authorization": "Bearer abc"}, "Only tokens of running tasks"),
         ({"authorization": "SharedKey local"}, "must read"),
         ({"authorization": "Basic local:abc"}, "must read"),
         ({"authorization": f"SharedKey {ACCOUNT}:abc"}, "Neither ocp-date nor Date"),
