@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.settings import Settings, load_settings
+from runner.core.settings import Settings, load_settings, refuse_stack_of_local
 from runner.protocol.errors import RunnerError
 
 
@@ -21,6 +21,15 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 def _load(tmp_path: Path, env: dict[str, str], **flags: object) -> Settings:
     return load_settings(flags, cwd=tmp_path, env=env)
+
+
+def test_stack_is_refused_for_the_local_target_only(tmp_path: Path, env: dict[str, str]) -> None:
+    local, azure = _load(tmp_path, env), _load(tmp_path, env, target="azure")
+    refuse_stack_of_local(local, None)
+    refuse_stack_of_local(azure, "team")
+    with pytest.raises(RunnerError, match="unexpected --stack team") as caught:
+        refuse_stack_of_local(local, "team")
+    assert caught.value.why == "target is local (built-in)"
 
 
 def test_defaults_need_no_file(tmp_path: Path, env: dict[str, str]) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.states import RunState, TaskView, count_evicted, decide_status
+from runner.core.states import RunState, TaskView, count_evicted, decide_status, parse_states
+from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptEnd, RunResult, parse_result
 
 
@@ -18,6 +19,14 @@ def committed(status: str, message: str | None = None) -> RunResult:
 
 def task(phase: Any, **changes: Any) -> TaskView:
     return TaskView(phase=phase, **changes)
+
+
+def test_states_are_repeated_or_separated_by_commas() -> None:
+    found = parse_states(["failed, Lost", "queued"])
+    assert found == {RunState.FAILED, RunState.LOST, RunState.QUEUED}
+    with pytest.raises(RunnerError, match="unknown state 'done'") as caught:
+        parse_states(["failed,done"])
+    assert "succeeded" in caught.value.why
 
 
 @pytest.mark.parametrize("status", ["succeeded", "failed", "cancelled"])

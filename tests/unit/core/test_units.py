@@ -52,14 +52,19 @@ DURATIONS = {
     "60m": 3600, "0d2h": 7200, "pt15m": 900,
 }  # fmt: skip
 LONG = {"1w": 604800, "P1DT2H": 93600, "P1W": 604800, "1w2d": 777600, "100h": 360000}
-NO_SIZES = ("", "big", "28 X", "28Gibi", "3i", "-1G", "1,5G", "1e9", "٣G", "9" * 40, "G")
+NO_SIZES = (
+    "", "big", "28 X", "28Gibi", "3i", "-1G", "1,5G", "1e9", "٣G", "9" * 40, f"{1 << 63}", "G",
+)  # fmt: skip
 NO_DURATIONS = (
     "", "soon", "P", "PT", "P1DT", "P1M", "P1Y", "1m1h", "-3d", "1e3d", "5 m i n", "1h30", "٣h",
     "T1H", "9" * 30 + "w",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "size_bytes"), SIZES.items())
+LARGEST = {f"{(1 << 63) - 1}": (1 << 63) - 1}
+
+
+@pytest.mark.parametrize(("text", "size_bytes"), (SIZES | LARGEST).items())
 def test_size_is_parsed(text: str, size_bytes: int) -> None:
     assert parse_size(text) == size_bytes
 

@@ -8,6 +8,7 @@ import pytest
 
 from runner.protocol.metrics import (
     default_goal,
+    describe_non_finite,
     format_metric,
     parse_metric_line,
     summarize_metrics,
@@ -34,6 +35,13 @@ def test_last_and_best_are_kept_apart() -> None:
 def test_losses_are_minimised_unless_a_goal_is_given() -> None:
     assert summary_of(*lines("val_loss", 0.5, 0.1, 0.3))["val_loss"].best == 0.1
     assert summary_of(*lines("score", 3, 1, 2), goals={"score": "min"})["score"].best == 1
+
+
+@pytest.mark.parametrize(("count", "said"), [(5, "m0, m1, m2, m3, m4: "), (7, "m4 and 2 more: ")])
+def test_metrics_that_are_not_finite_are_named_up_to_five(count: int, said: str) -> None:
+    values = {f"m{number}": math.nan for number in range(count)}
+    assert said in describe_non_finite({"good": 1.0, **values}, "r-1")
+    assert describe_non_finite({"good": 1.0}, "r-1") == ""
 
 
 def test_nan_is_never_the_best_value() -> None:

@@ -10,20 +10,21 @@ from azure.batch import models
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import to_task
+from runner.contract import PoolOutput
 from runner.protocol.run_spec import Resources
-from tests.unit.core.recipe_maker import outputs, plan, recipe
+from tests.unit.core.recipe_maker import outputs, plan, pool, recipe
 
 THREE = Resources(nodes=3)
 
 
-def task(**changes: Any) -> models.BatchTaskCreateOptions:
+def task(on: PoolOutput | None = None, **changes: Any) -> models.BatchTaskCreateOptions:
     """`credentials` of nobody: what is sent is looked at, not sent."""
     nobody = SimpleNamespace(
         node_storage=lambda _: {},
         read_access=lambda *_: {},
         resource_file=lambda blob, name, _: models.ResourceFile(http_url=blob, file_path=name),
     )
-    return to_task(plan(recipe(**changes), stack=outputs()), cast("Connection", nobody))
+    return to_task(plan(recipe(**changes), stack=outputs(on or pool())), cast("Connection", nobody))
 
 
 def settings_of(found: models.BatchTaskCreateOptions) -> dict[str, str]:
@@ -59,6 +60,13 @@ def test_secret_of_a_node_group_is_new_for_each_task() -> None:
     assert settings is not None
     token = settings_of(found)["RUNNER_NODES_TOKEN"]
     assert token not in f"{found.command_line} {settings.coordination_command_line}"
+
+
+@pytest.mark.parametrize(("gpus", "is_given"), [(0, False), (1, True)])
+def test_container_gets_the_gpus_of_its_pool(gpus: int, is_given: bool) -> None:
+    found = task(pool(gpus=gpus, containers=True), image="docker.io/library/python:3.12")
+    assert found.container_settings is not None
+    assert ("--gpus all" in (found.container_settings.container_run_options or "")) is is_given
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -106,6 +106,14 @@ def test_invalid_value_names_the_allowed_ones(text: str, why: str) -> None:
     assert text.partition("=")[0] in error.what
 
 
+def test_list_is_read_as_yaml_and_other_values_are_refused() -> None:
+    layers = param("layers", "list", None)
+    assert parse_value(layers, "[64, 32]") == [64, 32]
+    with pytest.raises(RunnerError) as caught:
+        parse_value(layers, "64")
+    assert "must be a list" in caught.value.why
+
+
 @pytest.mark.parametrize("word", ["true", "on", "1", "YES"])
 def test_words_for_true_are_accepted(word: str) -> None:
     assert parse_value(param("flag", "bool", False), word) is True

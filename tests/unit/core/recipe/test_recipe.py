@@ -110,6 +110,7 @@ def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
         ("name: has space\n", 1, "name", "is not a name"),
         ("metrics:\n  patterns:\n    a: '(('\n", 3, "metrics.patterns.a", "regular expression"),
         ("metrics:\n  patterns:\n    a: 'x'\n", 3, "metrics.patterns.a", "0 groups"),
+        ("metrics:\n  patterns:\n    a: '(x)(y)'\n", 3, "metrics.patterns.a", "2 groups"),
         ("outputs: [ok, /etc/passwd]\n", 1, "outputs.1", "leaves the folder"),
         ("outputs: ['../x']\n", 1, "outputs.0", "leaves the folder"),
         ("requirements: ../r.txt\n", 1, "requirements", "leaves the folder"),
