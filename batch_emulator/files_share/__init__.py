@@ -1,4 +1,4 @@
-"""An emulator of the REST side of Azure Files: shares are folders, files are files.
+"""An emulator of the REST API of Azure Files: a share is a folder of this machine.
 
-A mounted folder and the share that a client reads over HTTP are the same.
+A mount and a client that uses HTTP see the same files.
 """

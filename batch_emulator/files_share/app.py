@@ -41,9 +41,9 @@ from batch_emulator.web_pages import reason_to_refuse
 
 @dataclass(frozen=True, slots=True)
 class FilesRoute:
-    """One operation. `level` is service, share or path; `header` must be there to choose it.
+    """One operation. `level` is service, share or path; with `header`, it requires that header.
 
-    `permissions` is empty where a SAS never suffices; `by_share` says that one of a share does.
+    `permissions` is empty if no SAS is sufficient. With `by_share`, the SAS of a share or file is.
     """
 
     operation: str
@@ -66,20 +66,20 @@ class FilesRoute:
         return f"{self.method} {path}{'?' if query else ''}{query}"
 
 
-def _of_service(
+def _service_route(
     name: str, method: str, comp: str, handler: FilesHandler | None, sas: str
 ) -> FilesRoute:
     restype = "" if comp == "list" else "service"
     return FilesRoute(f"Service_{name}", method, "service", restype, comp, handler, "s", sas)
 
 
-def _of_share(
+def _share_route(
     name: str, method: str, comp: str, handler: FilesHandler | None, sas: str
 ) -> FilesRoute:
     return FilesRoute(f"Share_{name}", method, "share", "share", comp, handler, "c", sas)
 
 
-def _of_directory(
+def _directory_route(
     name: str, method: str, comp: str, handler: FilesHandler | None, sas: str
 ) -> FilesRoute:
     resource = "c" if comp == "list" else "o"
@@ -89,7 +89,7 @@ def _of_directory(
     )
 
 
-def _of_file(
+def _file_route(
     name: str,
     method: str,
     comp: str,
@@ -105,45 +105,49 @@ def _of_file(
 
 
 FILES_ROUTES: tuple[FilesRoute, ...] = (
-    _of_service("SetProperties", "PUT", "properties", shares.set_service_properties, "w"),
-    _of_service("GetProperties", "GET", "properties", shares.get_service_properties, "r"),
-    _of_service("ListSharesSegment", "GET", "list", shares.list_shares, "l"),
-    _of_service("GetUserDelegationKey", "POST", "userdelegationkey", None, ""),
-    _of_share("Create", "PUT", "", shares.create, "cw"),
-    _of_share("GetProperties", "GET", "", shares.get_properties, "r"),
-    _of_share("Delete", "DELETE", "", shares.delete, "d"),
-    _of_share("Lease", "PUT", "lease", shares.lease, "w"),
-    _of_share("CreateSnapshot", "PUT", "snapshot", None, "cw"),
-    _of_share("CreatePermission", "PUT", "filepermission", shares.create_permission, "w"),
-    _of_share("GetPermission", "GET", "filepermission", shares.get_permission, "r"),
-    _of_share("SetProperties", "PUT", "properties", shares.set_properties, "w"),
-    _of_share("SetMetadata", "PUT", "metadata", shares.set_metadata, "w"),
-    _of_share("GetMetadata", "GET", "metadata", shares.get_properties, "r"),
-    _of_share("GetAccessPolicy", "GET", "acl", shares.get_acl, ""),
-    _of_share("SetAccessPolicy", "PUT", "acl", shares.set_acl, ""),
-    _of_share("GetStatistics", "GET", "stats", shares.get_statistics, "r"),
-    _of_share("Restore", "PUT", "undelete", None, "w"),
-    _of_directory("Create", "PUT", "", directories.create, "cw"),
-    _of_directory("GetProperties", "GET", "", directories.get_properties, "r"),
-    _of_directory("Delete", "DELETE", "", directories.delete, "d"),
-    _of_directory("SetProperties", "PUT", "properties", directories.set_properties, "w"),
-    _of_directory("SetMetadata", "PUT", "metadata", directories.set_metadata, "w"),
-    _of_directory("GetMetadata", "GET", "metadata", directories.get_properties, "r"),
-    _of_directory("ListFilesAndDirectoriesSegment", "GET", "list", directories.list_entries, "l"),
-    _of_directory("ListHandles", "GET", "listhandles", directories.list_handles, "l"),
-    _of_directory("ForceCloseHandles", "PUT", "forceclosehandles", directories.close_handles, "w"),
-    _of_directory("Rename", "PUT", "rename", directories.rename, "w"),
-    _of_file("Create", "PUT", "", files.create, "cw"),
-    _of_file("StartCopy", "PUT", "", copies.start_copy, "cw", header="x-ms-copy-source"),
-    _of_file("Download", "GET", "", files.download, "r"),
-    _of_file("GetProperties", "HEAD", "", files.get_properties, "r"),
-    _of_file("Delete", "DELETE", "", files.delete, "d"),
-    _of_file("SetHttpHeaders", "PUT", "properties", files.set_properties, "w"),
-    _of_file("SetMetadata", "PUT", "metadata", files.set_metadata, "w"),
-    _of_file("GetMetadata", "GET", "metadata", files.get_properties, "r"),
-    _of_file("Lease", "PUT", "lease", files.lease, "w"),
-    _of_file("UploadRange", "PUT", "range", files.put, "w"),
-    _of_file(
+    _service_route("SetProperties", "PUT", "properties", shares.set_service_properties, "w"),
+    _service_route("GetProperties", "GET", "properties", shares.get_service_properties, "r"),
+    _service_route("ListSharesSegment", "GET", "list", shares.list_shares, "l"),
+    _service_route("GetUserDelegationKey", "POST", "userdelegationkey", None, ""),
+    _share_route("Create", "PUT", "", shares.create, "cw"),
+    _share_route("GetProperties", "GET", "", shares.get_properties, "r"),
+    _share_route("Delete", "DELETE", "", shares.delete, "d"),
+    _share_route("Lease", "PUT", "lease", shares.lease, "w"),
+    _share_route("CreateSnapshot", "PUT", "snapshot", None, "cw"),
+    _share_route("CreatePermission", "PUT", "filepermission", shares.create_permission, "w"),
+    _share_route("GetPermission", "GET", "filepermission", shares.get_permission, "r"),
+    _share_route("SetProperties", "PUT", "properties", shares.set_properties, "w"),
+    _share_route("SetMetadata", "PUT", "metadata", shares.set_metadata, "w"),
+    _share_route("GetMetadata", "GET", "metadata", shares.get_properties, "r"),
+    _share_route("GetAccessPolicy", "GET", "acl", shares.get_acl, ""),
+    _share_route("SetAccessPolicy", "PUT", "acl", shares.set_acl, ""),
+    _share_route("GetStatistics", "GET", "stats", shares.get_statistics, "r"),
+    _share_route("Restore", "PUT", "undelete", None, "w"),
+    _directory_route("Create", "PUT", "", directories.create, "cw"),
+    _directory_route("GetProperties", "GET", "", directories.get_properties, "r"),
+    _directory_route("Delete", "DELETE", "", directories.delete, "d"),
+    _directory_route("SetProperties", "PUT", "properties", directories.set_properties, "w"),
+    _directory_route("SetMetadata", "PUT", "metadata", directories.set_metadata, "w"),
+    _directory_route("GetMetadata", "GET", "metadata", directories.get_properties, "r"),
+    _directory_route(
+        "ListFilesAndDirectoriesSegment", "GET", "list", directories.list_entries, "l"
+    ),
+    _directory_route("ListHandles", "GET", "listhandles", directories.list_handles, "l"),
+    _directory_route(
+        "ForceCloseHandles", "PUT", "forceclosehandles", directories.close_handles, "w"
+    ),
+    _directory_route("Rename", "PUT", "rename", directories.rename, "w"),
+    _file_route("Create", "PUT", "", files.create, "cw"),
+    _file_route("StartCopy", "PUT", "", copies.start_copy, "cw", header="x-ms-copy-source"),
+    _file_route("Download", "GET", "", files.download, "r"),
+    _file_route("GetProperties", "HEAD", "", files.get_properties, "r"),
+    _file_route("Delete", "DELETE", "", files.delete, "d"),
+    _file_route("SetHttpHeaders", "PUT", "properties", files.set_properties, "w"),
+    _file_route("SetMetadata", "PUT", "metadata", files.set_metadata, "w"),
+    _file_route("GetMetadata", "GET", "metadata", files.get_properties, "r"),
+    _file_route("Lease", "PUT", "lease", files.lease, "w"),
+    _file_route("UploadRange", "PUT", "range", files.put, "w"),
+    _file_route(
         "UploadRangeFromURL",
         "PUT",
         "range",
@@ -151,12 +155,12 @@ FILES_ROUTES: tuple[FilesRoute, ...] = (
         "w",
         header="x-ms-copy-source",
     ),
-    _of_file("GetRangeList", "GET", "rangelist", files.list_ranges, "r"),
-    _of_file("AbortCopy", "PUT", "copy", copies.abort_copy, "w"),
-    _of_file("Rename", "PUT", "rename", directories.rename, "w"),
-    _of_file("CreateSymbolicLink", "PUT", "", None, "cw", restype="symboliclink"),
-    _of_file("GetSymbolicLink", "GET", "", None, "r", restype="symboliclink"),
-    _of_file("CreateHardLink", "PUT", "", None, "cw", restype="hardlink"),
+    _file_route("GetRangeList", "GET", "rangelist", files.list_ranges, "r"),
+    _file_route("AbortCopy", "PUT", "copy", copies.abort_copy, "w"),
+    _file_route("Rename", "PUT", "rename", directories.rename, "w"),
+    _file_route("CreateSymbolicLink", "PUT", "", None, "cw", restype="symboliclink"),
+    _file_route("GetSymbolicLink", "GET", "", None, "r", restype="symboliclink"),
+    _file_route("CreateHardLink", "PUT", "", None, "cw", restype="hardlink"),
 )
 
 
@@ -183,7 +187,7 @@ def find(
     share, _, inner = path.strip("/").partition("/")
     restype, comp = query.get("restype", "").lower(), query.get("comp", "").lower()
     level = "path" if share else "service"
-    if restype == "share" or (share and not inner and not restype and comp not in _OF_ROOT):
+    if restype == "share" or (share and not inner and not restype and comp not in _ROOT_OPERATIONS):
         level = "share"
     for verb in (method, "GET") if method == "HEAD" else (method,):
         for route in _BY_KEY.get((verb, level, restype, comp), ()):
@@ -200,9 +204,9 @@ def find(
     raise FilesFault("InvalidUri")
 
 
-# Azure Files has no conditional operations; what it answers is not documented. [S]
+# Azure Files has no conditional operations; its answer is not documented. [S]
 _CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
-_OF_ROOT = ("listhandles", "forceclosehandles")
+_ROOT_OPERATIONS = ("listhandles", "forceclosehandles")
 
 
 def authorize(route: FilesRoute, grant: Grant | None) -> None:
@@ -237,10 +241,10 @@ def check_emulated(
 
 log = logging.getLogger(__name__)
 
-VERSION = "2026-02-06"  # answered to who names none
+VERSION = "2026-02-06"  # the answer to requests without a version
 _CHUNK = 1024 * 1024
 _THREADS = 16
-_COPIES = 8  # from URLs elsewhere: such a copy takes as long as its source does
+_COPIES = 8  # from other servers; such a copy takes as long as its source
 _FAULT_OF = {
     errno.ENAMETOOLONG: "InvalidResourceName",
     errno.EILSEQ: "InvalidResourceName",
@@ -269,7 +273,7 @@ class FilesApp:
         self._copies = asyncio.Semaphore(_COPIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer one HTTP request. ASGI."""
         if scope["type"] != "http":
             return
         now = _world_time()
@@ -281,7 +285,7 @@ class FilesApp:
             reply = _failure(fault, request_id, now)
         except OSError as err:
             reply = _failure(_fault_of(err, scope), request_id, now)
-        except asyncio.CancelledError:  # the server stops and waits for nobody
+        except asyncio.CancelledError:  # the server stops
             reply = _failure(FilesFault("ServerBusy"), request_id, now)
         except Exception:  # the caller gets the service's error, the log gets the trace
             log.exception("%s %s failed", scope["method"], scope["path"])
@@ -299,12 +303,13 @@ class FilesApp:
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
         client = (scope.get("client") or ("",))[0]
-        scheme = headers.get("x-forwarded-proto", scope["scheme"])  # of the gateway, which ends TLS
+        # set by the gateway, which terminates TLS
+        scheme = headers.get("x-forwarded-proto", scope["scheme"])
         request = SignedRequest(scope["method"], raw_path, raw_query, headers, client, scheme)
         source = headers.get("x-ms-copy-source")
         if source is not None and not is_ours(source, headers, self._shares.account.name):
             async with self._copies:
-                return await _apart(partial(self._handle, request, body, now))
+                return await _in_daemon_thread(partial(self._handle, request, body, now))
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._handle, request, body, now)
 
@@ -374,15 +379,15 @@ class FilesApp:
             offset += len(data)
 
 
-async def _apart(work: Callable[[], FilesReply]) -> FilesReply:
+async def _in_daemon_thread(work: Callable[[], FilesReply]) -> FilesReply:
     """Run work in a daemon thread, which ends with the process."""
     done: Future[FilesReply] = Future()
-    done.set_running_or_notify_cancel()  # from here on only the thread ends it
+    done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
 
     def run() -> None:
         try:
             done.set_result(work())
-        except Exception as err:  # noqa: BLE001 - whoever awaits gets it
+        except Exception as err:  # noqa: BLE001 - raised by await
             done.set_exception(err)
 
     threading.Thread(target=run, name="copy", daemon=True).start()

@@ -42,7 +42,7 @@ _STANDARD_HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """What is signed of a request. Header names are lower-case, path and query as sent."""
+    """The signed parts of a request. Header names are lower-case, path and query as sent."""
 
     method: str
     raw_path: str
@@ -57,7 +57,7 @@ def verify_shared_key(request: SignedRequest, account: StorageAccount, now: date
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         raise FilesFault(
-            "InvalidAuthenticationInfo", {"AuthenticationErrorDetail": "no tokens here"}
+            "InvalidAuthenticationInfo", {"AuthenticationErrorDetail": "tokens are not supported"}
         )
     name, _, given = credentials.strip().partition(":")
     if scheme.lower() != "sharedkey" or not given:
@@ -74,13 +74,13 @@ def verify_shared_key(request: SignedRequest, account: StorageAccount, now: date
 
 
 def is_signature(given: str, text: str, account: StorageAccount) -> bool:
-    """Whether the text was signed with the account's key."""
+    """Return True if the text was signed with the account's key."""
     digest = hmac.digest(base64.b64decode(account.key), text.encode(), hashlib.sha256)
     return hmac.compare_digest(base64.b64encode(digest), given.encode())
 
 
 def query_of(raw_query: str) -> dict[str, str]:
-    """The parameters by lower-case name; values of one that is repeated, sorted, with commas."""
+    """Return the parameters by lower-case name; repeated values are sorted and joined by commas."""
     found: dict[str, list[str]] = {}
     for name, value in parse_qsl(raw_query, keep_blank_values=True):
         found.setdefault(name.lower(), []).append(value)
@@ -106,11 +106,11 @@ def _check_date(headers: Mapping[str, str], now: datetime) -> None:
 
 
 def strings_to_sign(request: SignedRequest, account: str) -> list[str]:
-    """What may have been signed, the documented form first.
+    """Return the strings that may have been signed, the documented form first.
 
-    Clients differ in harmless points: the Python SDK sorts the headers as the service does
-    (hyphens do not count) where the page says lexicographically, and others sign `0` for an
-    absent body as versions before 2015-02-21 did.
+    Clients differ in harmless points: the Python SDK sorts headers as the service does (without
+    hyphens), while the page says lexicographically. Others sign `0` for an absent body, as versions
+    before 2015-02-21 did.
     """
     headers = request.headers
     length = headers.get("content-length", "")
@@ -119,7 +119,7 @@ def strings_to_sign(request: SignedRequest, account: str) -> list[str]:
     resource = f"/{account}{request.raw_path}{tail}"
     own = [(name, value) for name, value in headers.items() if name.startswith("x-ms-")]
     texts: list[str] = []
-    orders: tuple[Callable[[tuple[str, str]], object], ...] = (_plain, _hyphens_aside)
+    orders: tuple[Callable[[tuple[str, str]], object], ...] = (_plain, _without_hyphens)
     for order in orders:
         lines = "".join(f"{name}:{value}\n" for name, value in sorted(own, key=order))
         for sent in dict.fromkeys(("" if length in ("", "0") else length, length)):
@@ -135,8 +135,8 @@ def _plain(header: tuple[str, str]) -> str:
     return header[0]
 
 
-def _hyphens_aside(header: tuple[str, str]) -> tuple[str, str]:
-    """Order of the service: hyphens weigh nothing, an underscore less than digits and letters."""
+def _without_hyphens(header: tuple[str, str]) -> tuple[str, str]:
+    """Return the sort key of the service: no hyphens, underscores before digits and letters."""
     return header[0].replace("-", "").replace("_", "\x01"), header[0]
 
 
@@ -156,12 +156,12 @@ _OVERRIDES = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a signature allows; `resource_types` is None for one of a share or file."""
+    """The rights of a SAS; `resource_types` is None for the SAS of a share or file."""
 
     permissions: str
     resource_types: str | None
     overrides: Mapping[str, str]
-    whole_share: bool  # not of one file only
+    whole_share: bool  # not only one file
 
 
 def verify_sas(request: SignedRequest, shares: Shares, now: datetime) -> Grant:
@@ -181,7 +181,7 @@ def verify_sas(request: SignedRequest, shares: Shares, now: datetime) -> Grant:
     _check_origin(query, request)
     overrides = {header: query[name] for name, header in _OVERRIDES.items() if query.get(name)}
     if any(not value.isprintable() for value in overrides.values()):
-        raise FilesFault("InvalidQueryParameterValue")  # no line ends into headers
+        raise FilesFault("InvalidQueryParameterValue")  # line ends must not get into headers
     types = query.get("srt", "") if fields is query and "ss" in query else None
     return Grant(fields.get("sp", ""), types, overrides, query.get("sr") != "f")
 
@@ -224,7 +224,7 @@ def _service_texts(request: SignedRequest, query: Mapping[str, str], account: st
 def _with_policy(
     request: SignedRequest, query: Mapping[str, str], shares: Shares
 ) -> Mapping[str, str]:
-    """The fields, some of them from the stored policy; each may stand in one place only."""
+    """Return the fields, with those of the stored policy; none may be in both places."""
     if not query.get("si"):
         return query
     share = shares.get(
@@ -257,7 +257,7 @@ def _check_times(fields: Mapping[str, str], now: datetime) -> None:
 
 
 def parse_sas_time(text: str) -> datetime:
-    """A time of a signature, UTC. Raises Fault."""
+    """Return a time of a SAS, UTC. Raises Fault."""
     match = _SAS_TIME.fullmatch(text)
     try:
         numbers = [int(part) for part in match.groups(default="0")] if match else []

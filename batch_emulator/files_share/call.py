@@ -67,7 +67,7 @@ class FilesCall:
 
     @property
     def may_overwrite(self) -> bool:
-        """Return True if the request may replace a file, for which creating is not enough."""
+        """Return True if the request may replace a file; the right to create is not enough."""
         return self.grant is None or "w" in self.grant.permissions
 
     def header(self, name: str) -> str:
@@ -82,7 +82,7 @@ class FilesCall:
         return share
 
     def parse(self, path: str) -> tuple[str, ...]:
-        """Return the components of a path, parsed as the headers ask for. Raises Fault."""
+        """Return the components of a path, parsed as the headers request. Raises Fault."""
         dots = self.header("x-ms-allow-trailing-dot").lower() == "true"
         try:
             return parse_path(path, allow_trailing_dot=dots)
@@ -93,7 +93,7 @@ class FilesCall:
     def place(self) -> Generator[TreeEntry]:
         """Yield the entry of the path. Raises Fault."""
         share = self.found_share()
-        with tree.at(self.shares.path(share.name), self.parse(self.path)) as place:
+        with tree.open_entry(self.shares.path(share.name), self.parse(self.path)) as place:
             yield place
 
     def item(self, place: TreeEntry) -> Item:

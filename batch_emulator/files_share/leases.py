@@ -1,6 +1,6 @@
 """Leases of shares and files: who may change or delete them.
 
-Source: "Lease File" and "Lease Share" (learn.microsoft.com). A file is leased without end only.
+Source: "Lease File" and "Lease Share" (learn.microsoft.com). Leases of files are always infinite.
 """
 
 from __future__ import annotations

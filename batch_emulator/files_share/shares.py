@@ -1,8 +1,8 @@
 """The shares of one storage account: folders of the data dir, and their records in SQLite.
 
-The records hold what a file system cannot: properties and metadata of shares, SMB attributes.
-A folder changes while tasks write to it, so the record of an item counts only while its path
-still has the same file.
+The records contain what a file system cannot store: properties and metadata of shares, SMB
+attributes. A folder changes while tasks write to it, so the record of a path is valid only as long
+as the path has the same inode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from batch_emulator.files_share.tree import BadNameError, check_share
 from batch_emulator.folders import Owner, open_database, remove_tree
 
 DEFAULT_QUOTA_GIB = 5120
-_INT64 = 2**63 - 1  # SQLite's integers; some file systems number their inodes higher
+_INT64 = 2**63 - 1  # the largest integer of SQLite; some file systems have larger inode numbers
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS shares (name TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
@@ -68,10 +68,10 @@ class Item:
     attributes: str | None = None
     created_ns: int | None = None
     changed_ns: int | None = None
-    modified_ns: int | None = None  # of a directory, whose own time moves with what is in it
+    modified_ns: int | None = None  # of a directory: its own time changes with its content
     permission_key: str | None = None
     copy: dict[str, str] = field(default_factory=dict[str, str])
-    revision: int = 0  # changes of properties, for the entity tag
+    revision: int = 0  # number of changes of properties, for the entity tag
     lease: Lease | None = None
 
 
@@ -99,7 +99,7 @@ class ShareRecords:
         return _share(rows[0][0]) if rows else None
 
     def put_share(self, share: Share) -> None:
-        """Insert or replace."""
+        """Insert or replace a share."""
         self._all("REPLACE INTO shares VALUES (?, ?)", share.name, _text(share))
 
     def delete_share(self, name: str) -> None:
@@ -108,13 +108,13 @@ class ShareRecords:
         self._all("DELETE FROM shares WHERE name = ?", name)
 
     def item(self, share: str, path: str, inode: int) -> Item:
-        """Return the record of a path, an empty one if another inode is there now."""
+        """Return the record of a path, an empty one if the path has another inode now."""
         query = "SELECT document FROM items WHERE share = ? AND path = ? AND inode = ?"
         rows = self._all(query, share, _key(path), inode & _INT64)
         return _item(rows[0][0]) if rows else Item()
 
     def put_item(self, share: str, path: str, inode: int, item: Item) -> None:
-        """Insert or replace."""
+        """Insert or replace the record of a path."""
         self._all(
             "REPLACE INTO items VALUES (?, ?, ?, ?)", share, _key(path), inode & _INT64, _text(item)
         )
@@ -195,7 +195,7 @@ def _raw(document: str) -> dict[str, Any]:
 
 
 GIB = 1024**3
-_USAGE_FOR_S = 2.0  # the service's figure is approximate too; a walk costs time
+_USAGE_FOR_S = 2.0  # the service's number is approximate, too, and a walk takes time
 _TRASH = ".trash"
 INCOMING = ".incoming"  # files on their way into a share
 _STRIPES = 64
@@ -240,13 +240,13 @@ class Shares:
         self._owner = owner
         self.root.mkdir(parents=True, exist_ok=True)
         self.records = ShareRecords(data_dir / "files.sqlite")
-        self.lock = threading.RLock()  # held while a folder and its record change together
+        self.lock = threading.RLock()  # held while a folder and its record are changed
         self._writes = [threading.Lock() for _ in range(_STRIPES)]
-        self._usage: dict[str, tuple[int, float]] = {}  # bytes, and until when they count
+        self._usage: dict[str, tuple[int, float]] = {}  # bytes, and until when they are valid
         for leftover in (_TRASH, INCOMING):
             remove_tree(self.root / leftover)
         (self.root / INCOMING).mkdir()
-        self._adopt()
+        self._add_existing_folders()
         for share in self.records.shares():
             path = self.root / share.name
             if owner is not None and path.is_dir() and path.stat().st_uid != owner.uid:
@@ -275,10 +275,10 @@ class Shares:
             return None
 
     def path(self, name: str) -> Path:
-        """The folder of a share; one that was deleted by hand comes back empty.
+        """Return the folder of a share. If it was deleted by hand, it is created again.
 
-        Of a share that another request has deleted meanwhile it does not, or the share would be
-        back after a restart: opening it fails then.
+        The folder of a share that another request has deleted meanwhile is not created, because the
+        share would exist again after a restart; opening the folder then fails.
         """
         folder = self.root / check_share(name)
         if not folder.is_dir():
@@ -300,12 +300,12 @@ class Shares:
             return True
 
     def own(self, path: Path | str, dir_fd: int | None = None) -> None:
-        """Let the tasks that mount a share write to what was made in it."""
+        """Let tasks that mount a share write to a new file or folder in it."""
         if self._owner is not None:
             self._owner.own(path, dir_fd)
 
     def delete(self, name: str) -> None:
-        """Delete a share and its files at once; the service takes half a minute. [S]"""
+        """Delete a share and its files at once, where the service takes half a minute. [S]"""
         trash = self.root / _TRASH / uuid4().hex
         with self.lock:
             trash.parent.mkdir(exist_ok=True)
@@ -337,8 +337,8 @@ class Shares:
                 size, until = self._usage[name]
                 self._usage[name] = (max(0, size + added), until)
 
-    def _adopt(self) -> None:
-        """Make a share of a folder that was created by hand."""
+    def _add_existing_folders(self) -> None:
+        """Create shares for folders that were created by hand."""
         known = {share.name for share in self.records.shares()}
         for entry in os.scandir(self.root):
             if entry.name in known or not entry.is_dir(follow_symlinks=False):
@@ -355,7 +355,7 @@ def _sizes(root: Path) -> Iterator[int]:
     while folders:
         try:
             entries = list(os.scandir(folders.pop()))
-        except OSError:  # deleted meanwhile, or deeper than a path can say
+        except OSError:  # deleted meanwhile, or its path is too long
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

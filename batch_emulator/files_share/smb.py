@@ -1,7 +1,7 @@
 """The SMB side of files and directories: attributes, times, permissions, ids, entity tags.
 
-Source: "Create File", "Set File Properties" (learn.microsoft.com). The last write time is the
-file's own; the creation time and a change time that was set are kept beside it.
+Source: "Create File", "Set File Properties" (learn.microsoft.com). The last write time is that
+of the file; the creation time and a change time that was set are in the records.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _ATTRIBUTES = (
     "NoScrubData",
 )
 _KEPT = ("", "preserve")
-_OF_NFS = ("x-ms-mode", "x-ms-owner", "x-ms-group", "x-ms-file-file-type")
-# What a new file of a share inherits from its root.
+_NFS_HEADERS = ("x-ms-mode", "x-ms-owner", "x-ms-group", "x-ms-file-file-type")
+# The descriptor that a new file of a share inherits from its root.
 DEFAULT_PERMISSION = (
     "O:SYG:SYD:(A;OICI;FA;;;BA)(A;OICI;FA;;;SY)(A;OICI;0x1301bf;;;AU)(A;OICI;0x1200a9;;;BU)"
 )
@@ -45,11 +45,11 @@ DEFAULT_PERMISSION = (
 def apply(
     headers: Mapping[str, str], item: Item, records: ShareRecords, now_ns: int, *, create: bool
 ) -> int | None:
-    """Take the SMB headers of a request into an item; returns the last write time to set.
+    """Apply the SMB headers of a request to an item. Return the last write time to set, or None.
 
     Raises Fault.
     """
-    for name in _OF_NFS:
+    for name in _NFS_HEADERS:
         if name in headers:
             raise not_implemented(f"NFS shares ({name})")
     attributes = _attributes(headers.get("x-ms-file-attributes", ""))
@@ -88,7 +88,7 @@ def headers_of(status: os.stat_result, item: Item, parent_id: int) -> dict[str, 
 
 
 def attributes_of(status: os.stat_result, item: Item) -> str:
-    """Return the attributes; a file without a record is Archive, as if written over SMB."""
+    """Return the attributes; a file without a record has Archive, as one written over SMB."""
     known = item.attributes
     if not stat.S_ISDIR(status.st_mode):
         return known or "Archive"
@@ -102,7 +102,7 @@ def created_ns(status: os.stat_result, item: Item) -> int:
 
 
 def modified_ns(status: os.stat_result, item: Item) -> int:
-    """Return Last-Modified: any change of a file, changed properties of a directory."""
+    """Return Last-Modified: the last change of a file, or of the properties of a directory."""
     if stat.S_ISDIR(status.st_mode):
         return item.modified_ns or status.st_mtime_ns
     return status.st_ctime_ns

@@ -4,9 +4,9 @@ without links.
 Source: "Naming and referencing shares, directories, files, and metadata" of the Files REST
 API.
 
-Every step opens the next folder relative to the last one and refuses a symbolic link, so what
-a task puts into a share leads no request out of it. Links, pipes and sockets are no part of
-the REST view; over SMB they would be ordinary files. [S]
+Every step opens the next folder relative to the last one and refuses symbolic links, so that no
+link that a task creates leads a request out of the share. REST does not show links, pipes and
+sockets; over SMB they would be ordinary files. [S]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHARE = re.compile(r"[a-z0-9](?:-?[a-z0-9])*")
 _SHARE_LENGTHS = range(3, 64)
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff"\\/:|<>*?]')
 _DEVICES = re.compile(r"(?:LPT[1-9]|COM[1-9]|PRN|AUX|NUL|CON|CLOCK\$)", re.IGNORECASE)
-_METADATA = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # a C# identifier, as far as headers carry it
+_METADATA = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # a C# identifier, in ASCII
 
 
 class BadNameError(ValueError):
@@ -46,10 +46,10 @@ def check_share(name: str) -> str:
 
 
 def parse_path(raw: str, *, allow_trailing_dot: bool = False) -> tuple[str, ...]:
-    """The components of a path as it stands in a URL, () for the root. Raises BadNameError.
+    """Return the components of the path of a URL, () for the root. Raises BadNameError.
 
-    A slash separates even when it is percent-encoded. Dots at the end of a component go unless
-    `allow_trailing_dot` (header x-ms-allow-trailing-dot).
+    A percent-encoded slash also separates components. Dots at the end of a component are removed
+    unless `allow_trailing_dot` is set (header x-ms-allow-trailing-dot).
     """
     try:
         text = unquote(raw, errors="strict")
@@ -83,19 +83,19 @@ def is_metadata_name(name: str) -> bool:
 
 
 def folded(name: str) -> str:
-    """Return the form that is equal for names that are the same in SMB."""
+    """Return the compared form of a name: SMB ignores case."""
     if name.isascii():
         return name.upper()
     return "".join(c.upper() if len(c.upper()) == 1 else c for c in name)
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not make us wait
+_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a pipe must not block
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a directory; `last` is where the next page begins after, "" when there is none."""
+    """Part of a directory. The next page begins after `last`, which is "" on the last page."""
 
     entries: list[tuple[str, os.stat_result]]
     last: str
@@ -103,7 +103,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """Where a file or directory is or could be: the open folder around it and its name there.
+    """The place of a file or directory, which may be missing: its open parent and its name.
 
     `path` and `name` are spelled as on disk. `status` is None when nothing is there.
     """
@@ -171,7 +171,7 @@ class TreeEntry:
     def page(self, prefix: str, after: str, count: int) -> Page:
         """Return the next files and directories of the directory, by name.
 
-        Only what is on the page is kept in memory and looked at more closely.
+        Only the entries of the page are kept in memory and have their status read.
         """
         begins = folded(prefix)
         descriptor = os.open(self.name, _FOLDER, dir_fd=self.parent_fd)
@@ -182,7 +182,7 @@ class TreeEntry:
                     for entry in found
                     if entry.name > after
                     and folded(entry.name).startswith(begins)
-                    and _is_ours(entry)
+                    and _is_visible(entry)
                 )
                 chosen = heapq.nsmallest(count + 1, fitting)
             known = [(name, _status(descriptor, name)) for name in chosen[:count]]
@@ -193,7 +193,7 @@ class TreeEntry:
 
 
 @contextmanager
-def at(root: Path, parts: tuple[str, ...]) -> Generator[TreeEntry]:
+def open_entry(root: Path, parts: tuple[str, ...]) -> Generator[TreeEntry]:
     """Yield the entry of a path below a share's folder. Raises Fault if its parent is missing."""
     descriptor = os.open(root, _FOLDER)
     try:
@@ -215,16 +215,16 @@ def at(root: Path, parts: tuple[str, ...]) -> Generator[TreeEntry]:
 def _step(descriptor: int, name: str) -> int:
     try:
         below = os.open(name, _FOLDER, dir_fd=descriptor)
-    except (FileNotFoundError, NotADirectoryError) as err:  # swapped for something else meanwhile
+    except (FileNotFoundError, NotADirectoryError) as err:  # replaced meanwhile
         raise FilesFault("ParentNotFound") from err
-    # the caller's `finally` closes one descriptor; this one replaces the one it had
+    # replaces the caller's descriptor, so that its `finally` closes the right one
     os.dup2(below, descriptor, inheritable=False)
     os.close(below)
     return descriptor
 
 
 def _find(descriptor: int, name: str) -> tuple[str, os.stat_result | None]:
-    """Return the name on disk and its status: the exact name, else one in other case as SMB."""
+    """Return the name on disk and its status: the exact name, else one in another case (SMB)."""
     status = _status(descriptor, name)
     if status is None:
         wanted = folded(name)
@@ -239,9 +239,9 @@ def _status(descriptor: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    except OSError as err:  # a name that this file system cannot hold
+    except OSError as err:  # a name that this file system cannot store
         raise FilesFault("InvalidResourceName") from err
 
 
-def _is_ours(entry: os.DirEntry[str]) -> bool:
+def _is_visible(entry: os.DirEntry[str]) -> bool:
     return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)

@@ -1,8 +1,7 @@
-"""Copy File and Put Range From URL, from a file of this account or an HTTP URL. A copy is done
-when it is answered. [S]
+"""Copy File and Put Range From URL, from a file of this account or an HTTP URL.
 
-The service copies in the background and says `pending` meanwhile; `success` at once is what
-it says too when source and target lie in one account.
+A copy is complete when it is answered [S]. The service copies in the background and answers
+`pending`, but also answers `success` at once if source and target are in the same account.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from batch_emulator.files_share.tree import BadNameError, parse_path
 
 _HEADER = "x-ms-copy-source"
 _TIMEOUT_S = 30.0
-# [S] a source that gives less is given up: it would hold one of the few copies for ever
+# [S] a slower source is given up, because the number of simultaneous copies is limited
 _LEAST_BYTES, _LEAST_WITHIN_S = 1024 * 1024, 60.0
 _CHUNK = 1024 * 1024
 _OK = (200, 206)
@@ -38,7 +37,7 @@ _OK = (200, 206)
 class CopySource:
     """An open source: its size, its parts with data, and the record of a local file.
 
-    `descriptor` is that file, which can be copied without reading it here.
+    `descriptor` is that file, which the kernel can copy.
     """
 
     size: int
@@ -49,7 +48,7 @@ class CopySource:
 
 
 def is_ours(url: str, headers: Mapping[str, str], account: str) -> bool:
-    """Return True if a URL is of a file of this account."""
+    """Return True if a URL names a file of this account."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -80,7 +79,7 @@ def open_source(call: FilesCall, span: tuple[int, int] | None = None) -> Generat
 def _local(
     call: FilesCall, path: str, raw_path: str, raw_query: str, span: tuple[int, int] | None
 ) -> Generator[CopySource]:
-    """Open a local file: a request signed with the key may read it, others need a SAS for it."""
+    """Open a local file. A request that is not signed with the key needs a SAS for it."""
     if "sig=" in raw_query or call.grant is not None:
         request = SignedRequest("GET", raw_path, raw_query, {}, call.client)
         try:
@@ -94,7 +93,7 @@ def _local(
     try:
         if share is None:
             raise FilesFault("ShareNotFound")
-        with tree.at(call.shares.path(share.name), parse_path(inner)) as place:
+        with tree.open_entry(call.shares.path(share.name), parse_path(inner)) as place:
             place.file()
             item = call.records.item(share.name, place.path, place.file().st_ino)
             descriptor = place.open(os.O_RDONLY)
@@ -124,7 +123,7 @@ def _data(descriptor: int, first: int, after: int) -> Iterator[tuple[int, bytes]
 
 @contextmanager
 def _remote(call: FilesCall, url: str, span: tuple[int, int] | None) -> Generator[CopySource]:
-    import httpx  # noqa: PLC0415 - copies from elsewhere are rare
+    import httpx  # noqa: PLC0415 - copies from other servers are rare
 
     headers = {"Accept-Encoding": "identity"}
     if span:
@@ -172,7 +171,7 @@ _CRC64 = (
 
 def start_copy(call: FilesCall) -> FilesReply:
     """Copy File: into a temporary file, which then replaces the target."""
-    with call.place() as place:  # refuse before anything is transferred
+    with call.place() as place:  # refuse before the transfer
         files.check_replaceable(call, place)
     incoming = call.shares.root / INCOMING / uuid4().hex
     try:
@@ -195,7 +194,7 @@ def start_copy(call: FilesCall) -> FilesReply:
 
 
 def abort_copy(call: FilesCall) -> FilesReply:
-    """Abort Copy File: none is ever pending."""
+    """Abort Copy File: refused, because no copy is ever pending."""
     if not call.query.get("copyid"):
         raise FilesFault("MissingRequiredQueryParameter", {"QueryParameterName": "copyid"})
     if call.header("x-ms-copy-action").lower() != "abort":
@@ -206,7 +205,7 @@ def abort_copy(call: FilesCall) -> FilesReply:
 
 
 def put_range_from_url(call: FilesCall) -> FilesReply:
-    """Put Range From URL: both ranges must be as long."""
+    """Put Range From URL: both ranges must have the same length."""
     for name in _CRC64:
         if name in call.headers:
             raise not_implemented(f"File_UploadRangeFromURL ({name})")

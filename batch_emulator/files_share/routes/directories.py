@@ -69,7 +69,8 @@ def delete(call: FilesCall) -> FilesReply:
     with call.shares.lock, call.place() as place:
         place.directory()
         if place.is_root:
-            raise FilesFault("InvalidInput", {"Reason": "the root directory goes with its share"})
+            reason = "the root directory is deleted with its share"
+            raise FilesFault("InvalidInput", {"Reason": reason})
         if smb.read_only(call.item(place)):
             raise FilesFault("ReadOnlyAttribute")
         try:
@@ -115,7 +116,7 @@ def list_entries(call: FilesCall) -> FilesReply:
 
 
 def list_handles(call: FilesCall) -> FilesReply:
-    """List Handles: mounts are folders here, so SMB holds nothing open."""
+    """List Handles: none, because mounts are folders here and do not use SMB."""
     with call.place() as place:
         if place.status is None:
             raise FilesFault("ResourceNotFound")
@@ -198,17 +199,21 @@ def _name_of(marker: str) -> str:
     try:
         return os.fsdecode(base64.b64decode(marker, altchars=b"-_", validate=True))
     except (binascii.Error, ValueError) as err:
-        raise bad_query("marker", marker, "it is none of ours") from err
+        raise bad_query("marker", marker, "not a marker of this service") from err
 
 
 def rename(call: FilesCall) -> FilesReply:
-    """Move what x-ms-file-rename-source names to the path of the request."""
+    """Move the file or directory of x-ms-file-rename-source to the path of the request."""
     is_directory = call.query.get("restype") == "directory"
     source, target = call.parse(_source(call)), call.parse(call.path)
     if not source or not target:
         raise FilesFault("InvalidInput", {"Reason": "the root directory cannot be renamed"})
     root = call.shares.path(call.found_share().name)
-    with call.shares.lock, tree.at(root, source) as old, tree.at(root, target) as new:
+    with (
+        call.shares.lock,
+        tree.open_entry(root, source) as old,
+        tree.open_entry(root, target) as new,
+    ):
         if old.status is None:
             raise FilesFault("ResourceNotFound")
         if old.is_directory != is_directory or not (old.is_directory or old.is_file):
@@ -219,7 +224,7 @@ def rename(call: FilesCall) -> FilesReply:
             _check_target(call, new)
             name = new.name
         else:
-            name = target[-1]  # also where only the case changes
+            name = target[-1]  # even if only the case changes
         path = "/".join([*new.path.split("/")[:-1], name])
         return _moved(call, old, TreeEntry(new.parent_fd, new.parent_id, name, path, None), item)
 
@@ -237,7 +242,7 @@ def _moved(call: FilesCall, old: TreeEntry, new: TreeEntry, item: Item) -> Files
     except OSError as err:
         if err.errno == errno.EINVAL:
             raise FilesFault(
-                "InvalidInput", {"Reason": "a directory cannot go into itself"}
+                "InvalidInput", {"Reason": "a directory cannot be moved into itself"}
             ) from err
         raise
     call.records.move_items(call.share, old.path, new.path)

@@ -33,7 +33,7 @@ _CONTENT_HEADERS = {
 
 
 def create(call: FilesCall) -> FilesReply:
-    """Create File: of a size, sparse, and with its first bytes where the request has a body."""
+    """Create File: a sparse file of the given size; a body, if any, is its first bytes."""
     if call.header("x-ms-type").lower() != "file":
         raise bad_header("x-ms-type", call.header("x-ms-type"))
     size = _size(call)
@@ -110,7 +110,7 @@ def get_properties(call: FilesCall) -> FilesReply:
 def set_properties(call: FilesCall) -> FilesReply:
     """Set File Properties: size, content headers, SMB properties.
 
-    Content headers that are left out are cleared, except by who only resizes.
+    Absent content headers are cleared, unless the request only resizes the file.
     """
     size, given = _size(call), _content_headers(call)
     with changed(call) as (place, item):
@@ -158,7 +158,7 @@ def lease(call: FilesCall) -> FilesReply:
 
 @contextmanager
 def changed(call: FilesCall) -> Generator[tuple[TreeEntry, Item]]:
-    """Yield a file whose record the request changes too. Raises Fault."""
+    """Yield a file whose record the request may change, too. Raises Fault."""
     with call.shares.lock, writable(call) as found:
         yield found
 
@@ -344,7 +344,7 @@ def _offset(call: FilesCall) -> int:
     """Return the offset of a page of ranges from its marker."""
     marker = call.query.get("marker", "0") or "0"
     if not re.fullmatch(r"[0-9]{1,18}", marker):
-        raise bad_query("marker", marker, "it is none of ours")
+        raise bad_query("marker", marker, "not a marker of this service")
     return int(marker)
 
 
@@ -354,7 +354,7 @@ def segments(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]
         try:
             first = os.lseek(descriptor, start, os.SEEK_DATA)
         except OSError as err:
-            if err.errno == errno.ENXIO:  # nothing but a hole until the end
+            if err.errno == errno.ENXIO:  # only a hole until the end
                 return
             raise
         if first >= end:

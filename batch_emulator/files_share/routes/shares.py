@@ -24,7 +24,7 @@ _MAX_POLICIES = 5
 _MAX_POLICY_ID = 64
 _TIERS = {t.lower(): t for t in ("TransactionOptimized", "Hot", "Cool", "Premium")}
 _PERMISSIONS = frozenset("rcwdl")
-_OF_PREMIUM_AND_NFS = (
+_PREMIUM_AND_NFS_HEADERS = (
     "x-ms-enabled-protocols",
     "x-ms-root-squash",
     "x-ms-enable-snapshot-virtual-directory-access",
@@ -40,7 +40,7 @@ _OF_PREMIUM_AND_NFS = (
 def create(call: FilesCall) -> FilesReply:
     """Create Share."""
     share = Share(call.share, call.now_ns, call.now_ns, metadata=call.metadata())
-    _take(call, share)
+    _apply_headers(call, share)
     try:
         made = call.shares.create(share)
     except BadNameError as err:
@@ -51,7 +51,7 @@ def create(call: FilesCall) -> FilesReply:
 
 
 def delete(call: FilesCall) -> FilesReply:
-    """Delete Share; there are no snapshots that could be in the way."""
+    """Delete Share. There are no snapshots, which could prevent this."""
     with call.shares.lock:
         share = call.found_share()
         _check_lease(call, share)
@@ -78,7 +78,7 @@ def get_properties(call: FilesCall) -> FilesReply:
 def set_properties(call: FilesCall) -> FilesReply:
     """Set Share Properties: quota and tier."""
     with _changed(call) as share:
-        _take(call, share)
+        _apply_headers(call, share)
     return FilesReply(200, _version(share))
 
 
@@ -180,8 +180,8 @@ def _check_lease(call: FilesCall, share: Share, *, writing: bool = True) -> None
     leases.check(share.lease, given, call.now_ns, kind="Share", writing=writing)
 
 
-def _take(call: FilesCall, share: Share) -> None:
-    for name in _OF_PREMIUM_AND_NFS:
+def _apply_headers(call: FilesCall, share: Share) -> None:
+    for name in _PREMIUM_AND_NFS_HEADERS:
         if name in call.headers and not (
             name == "x-ms-enabled-protocols" and call.header(name).upper() == "SMB"
         ):

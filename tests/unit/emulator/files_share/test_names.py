@@ -61,7 +61,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_path_leaves_its_share(root: Path, path: str) -> None:
     inside = {root.stat().st_ino, (root / "dir").stat().st_ino}
     try:
-        with tree.at(root, parse_path(path)) as place:
+        with tree.open_entry(root, parse_path(path)) as place:
             assert os.fstat(place.parent_fd).st_ino in inside
             if place.is_file or place.is_directory:
                 assert place.status is not None
