@@ -44,7 +44,7 @@ class FaultyLine:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                threading.Thread(target=self._lead, args=(client,), daemon=True).start()
+                threading.Thread(target=self._forward_requests, args=(client,), daemon=True).start()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -57,12 +57,12 @@ class FaultyLine:
             self.resets += bool(fault)
             return fault
 
-    def _lead(self, client: socket.socket) -> None:
+    def _forward_requests(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), client:
             with socket.create_connection(("127.0.0.1", self._target)) as service:
                 state = _Exchange()
                 threading.Thread(
-                    target=self._answers, args=(client, service, state), daemon=True
+                    target=self._forward_answers, args=(client, service, state), daemon=True
                 ).start()
                 while part := client.recv(_PIECE_BYTES):
                     if state.begins():
@@ -75,7 +75,7 @@ class FaultyLine:
             _reset(client)
 
     @staticmethod
-    def _answers(client: socket.socket, service: socket.socket, state: _Exchange) -> None:
+    def _forward_answers(client: socket.socket, service: socket.socket, state: _Exchange) -> None:
         with contextlib.suppress(OSError):
             while part := service.recv(_PIECE_BYTES):
                 fault = state.answered()
@@ -93,7 +93,7 @@ class FaultyLine:
 
 
 class _Exchange:
-    """Whether the next bytes of a client begin a request, and the fault of its answer."""
+    """Detects the first bytes of each request, and has the fault of its answer."""
 
     def __init__(self) -> None:
         self._waits = False
@@ -108,13 +108,13 @@ class _Exchange:
         return self.fault
 
 
-def _page(answer: bytes) -> bytes:
+def _replace_by_html(answer: bytes) -> bytes:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: "
     page = b"<html><body>Sign in to the network</body></html>"
     return head + str(len(page)).encode() + b"\r\n\r\n" + page
 
 
-def _half(answer: bytes) -> bytes:
+def _halve_body(answer: bytes) -> bytes:
     """Return an answer that was read in one piece with half of its body, and the right length."""
     head, _, body = answer.partition(b"\r\n\r\n")
     lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length")]
@@ -123,9 +123,9 @@ def _half(answer: bytes) -> bytes:
 
 
 _PROXIES: dict[str, Callable[[bytes], bytes]] = {
-    "html": _page,
+    "html": _replace_by_html,
     "empty": lambda answer: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
-    "half": _half,
+    "half": _halve_body,
 }
 
 

@@ -1,5 +1,5 @@
 # type: ignore - its imports are those of an environment of its own
-"""Hooks of schemathesis: requests are signed, and most of them use existing ids."""
+"""Hooks of schemathesis, which sign requests and use existing IDs in most of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIGNED = (
 
 
 class SharedKey(requests.auth.AuthBase):
-    """Signs requests as the service documents it."""
+    """Signs requests as the documentation of the service specifies."""
 
     def __call__(self, request):
         url = urlsplit(request.url)
@@ -96,7 +96,7 @@ def map_headers(context, headers):
 
 @schemathesis.check
 def no_server_error(context, response, case):
-    """No 5xx but 501, which has a name."""
+    """Accept no status of 500 and above except 501 with the name of the operation."""
     if response.status_code != 501:
         assert response.status_code < 500, response.text
     elif case.method.upper() != "HEAD":
@@ -116,7 +116,7 @@ def after_call(context, case, response):
 
 @atexit.register
 def tell():
-    """For the test: that the requests got past the signature at all."""
+    """Print counts, which show the test that requests passed the signature check."""
     pathlib.Path(os.environ["FUZZ_COUNTS"]).write_text(
         json.dumps({"statuses": COUNTS, "routes": ROUTES})
     )

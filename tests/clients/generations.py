@@ -29,7 +29,7 @@ _LIMIT_S = 200
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation: its package (none: the installed SDK) and what its script says of itself."""
+    """A client generation: its package (None: the installed SDK), and facts that its script prints."""
 
     name: str
     script: str
@@ -63,7 +63,7 @@ GENERATIONS = (
 
 
 class Runs:
-    """The runs of a test session, shared by the workers of pytest through a folder."""
+    """The output of the scenarios of a session; pytest workers share it through a folder."""
 
     def __init__(self, folder: Path, wanted: Mapping[Generation, Iterable[str]]) -> None:
         self._folder = folder
@@ -71,7 +71,7 @@ class Runs:
 
     def lines(self, generation: Generation) -> list[dict[str, Any]]:
         """Return the lines that the scenario printed for the resources of this session."""
-        for one in (generation, *self._wanted):  # while another worker runs it, run the next
+        for one in (generation, *self._wanted):  # if another worker runs this one, run the next
             self._run(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._path(generation).is_file():
                 break
@@ -114,7 +114,7 @@ class Runs:
 def _output(
     python: Path, generation: Generation, resources: list[str], url: str
 ) -> list[dict[str, Any]]:
-    """The script's lines, each with what was wrong with the answers up to it."""
+    """Return the lines of the script, each with the violations in the responses before it."""
     account = {
         "AZURE_BATCH_ENDPOINT": url,
         "AZURE_BATCH_ACCOUNT": ACCOUNT,

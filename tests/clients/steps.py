@@ -1,9 +1,9 @@
-"""What the scenarios of all client generations share. Needs nothing but the standard library.
+"""Functions for the scenarios of all client generations. Uses only the standard library.
 
-A scenario is a plain script in the environment of its client; where the account is it learns from
-the variables that `az batch` reads. It has one function for each resource of Batch, which makes
-what it needs, so that each can run alone: `python track1.py tasks files`. For each it prints one
-JSON line: what it checked and what the emulator said it does not emulate (501), or how it failed.
+A scenario is a script in the environment of its client. It finds the account by the variables that
+`az batch` reads. It has one function for each resource of Batch, which creates what it needs, so
+that each can run alone: `python track1.py tasks files`. For each resource it prints one JSON line:
+the number of checks and the operations that are not emulated (501), or the traceback of a failure.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _missed: list[str] = []
 
 
 def resource(function: Callable[[], None]) -> Callable[[], None]:
-    """Register the part of the scenario that uses one resource, in the order of definition."""
+    """Register the function of one resource; functions run in the order of definition."""
     _resources[function.__name__] = function
     return function
 
 
 def run(**facts: Any) -> None:
-    """Run every resource, or those of the command line, and print a line for each."""
+    """Run the functions of the resources on the command line, or of all. Print a line for each."""
     report(**facts)
     for name in sys.argv[1:] or _resources:
         before = _count
@@ -53,7 +53,7 @@ def run(**facts: Any) -> None:
 
 
 def report(**facts: Any) -> None:
-    """Print one line for the test."""
+    """Print one JSON line, which the test reads."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
@@ -65,7 +65,7 @@ def fresh(kind: str) -> str:
 
 
 def check(condition: object, what: object) -> None:
-    """Raise AssertionError unless the condition holds. Checks are counted: the test needs one."""
+    """Raise AssertionError if the condition is false. Count the check: each resource needs one."""
     global _count  # noqa: PLW0603 - a script has one count
     _count += 1
     if not condition:
@@ -74,7 +74,7 @@ def check(condition: object, what: object) -> None:
 
 @contextmanager
 def step(missing: Callable[[Exception], str | None]) -> Generator[None]:
-    """A part of the scenario that may not be emulated yet; `missing` names what a 501 lacks."""
+    """Allow a 501 in the block; `missing` returns its operation, or None for another error."""
     try:
         yield
     except Exception as err:
@@ -84,16 +84,16 @@ def step(missing: Callable[[Exception], str | None]) -> Generator[None]:
         _missed.append(name)
 
 
-def until(look: Callable[[], Any], what: str) -> Any:
-    """Look until there is something.
+def until(poll: Callable[[], Any], what: str) -> Any:
+    """Poll until the result is truthy, and return it.
 
-    A look of `az` takes as long as a command. The pause is twice as long, so that the processors
-    are left to the service.
+    Each pause is twice as long as the last poll, because a poll with `az` is a whole command, which
+    would slow the service down.
     """
     end = time.monotonic() + DEADLINE_S
     while True:
         began = time.monotonic()
-        found = look()
+        found = poll()
         if found:
             return found
         if time.monotonic() > end:
@@ -102,7 +102,7 @@ def until(look: Callable[[], Any], what: str) -> Any:
 
 
 def publish(application: str, version: str, **files: str) -> None:
-    """Give the account a version of an application, as the resource manager does in Azure."""
+    """Add a version of an application to the account, as Azure Resource Manager does."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, text in files.items():

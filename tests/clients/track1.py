@@ -1,7 +1,7 @@
 # type: ignore - its imports are another generation's, in an environment of its own
-"""azure-batch 9 to 14 (msrest), unmodified: jobs, tasks and what belongs to them.
+"""azure-batch 9 to 14 (msrest), unmodified: jobs, tasks, files and schedules.
 
-9.0 speaks 2020-03-01.11.0, 10.0 2020-09-01.12.0 and 14.2 2024-02-01.19.0.
+The API versions are 2020-03-01.11.0 of 9.0, 2020-09-01.12.0 of 10.0, and 2024-02-01.19.0 of 14.2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # type: ignore - its imports are another generation's, in an environment of its own
-"""azure-batch 9 to 14 (msrest): the client, and what its scenarios make and wait for.
+"""azure-batch 9 to 14 (msrest): the client, and functions that create resources and wait for them.
 
-The one thing asked of the generation: before 2020-09-01 slots were `max_tasks_per_node`.
+The generations differ here only in slots, which were `max_tasks_per_node` before 2020-09-01.
 """
 
 from __future__ import annotations

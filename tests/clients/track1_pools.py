@@ -1,5 +1,5 @@
 # type: ignore - its imports are another generation's, in an environment of its own
-"""azure-batch 9 to 14: the account, pools and what belongs to them."""
+"""azure-batch 9 to 14: the account, pools, nodes, applications and certificates."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # type: ignore - a plain script, typed as loosely as those of its users
-"""azure-batch 15.1 (2025-06-01): the same resources with the newest client, pollers included."""
+"""azure-batch 15.1 (2025-06-01): the same resources with the newest client and its pollers."""
 
 from __future__ import annotations
 

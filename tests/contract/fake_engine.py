@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A container engine for tests: takes what podman and docker take, no more, and runs on the host.
+"""A fake container engine for tests, which runs containers as processes of this machine.
 
-It is what it is called, podman or docker; an option that the real one does not know, in a place
-where the real one does not take it, ends it with 125. Images and registries stand in
-`images.json` beside it; each call is noted in `calls.jsonl`. The command of a container runs with
-the variables of the container alone, in its working directory, on the folders of this machine,
-once it was checked that each folder it names is mounted at the same path.
+The name of the program decides whether it acts as podman or docker. It accepts only options that
+the real engine accepts at the same position; others end it with exit code 125. The test describes
+images and registries in `images.json` next to the program; `calls.jsonl` lists the calls. The
+command of a container runs with only the variables of the container, in its working directory,
+and on folders of this machine. Each mounted folder must have the same path inside and outside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Tests call this a thousand times, so it imports only what a call needs, and nothing for types.
+# Tests start this program a thousand times, so each call imports only the modules that it needs.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -31,38 +31,38 @@ ME = Path(sys.argv[0]).absolute()
 HOME = ME.parent
 PODMAN = ME.name == "podman"
 BOXES = HOME / "containers"
-IN = "FAKE_CONTAINER"  # a variable of the processes that `exec` started, and of their children
+IN = "FAKE_CONTAINER"  # marks the processes that `exec` started, and their children
 
 
 def fail(why: str, code: int = 125) -> NoReturn:
-    """End as the real one does: its own failures are 125."""
+    """Print an error and exit, by default with 125, the code of the engine's own failures."""
     sys.stderr.write(f"Error: {why}\n")
     sys.exit(code)
 
 
 class Strict(argparse.ArgumentParser):
-    """No abbreviations, and the exit code of the engines."""
+    """A parser without abbreviated options, and with the exit code of the engines."""
 
     def __init__(self) -> None:
         super().__init__(prog=ME.name, add_help=False, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Complain as the engines do."""
+        """Report a usage error as the engines do."""
         fail(f"unknown flag or argument: {message}")
 
 
 def note(argv: list[str]) -> None:
-    """Keep what was called, for the tests to read."""
+    """Record the arguments of this call for the tests."""
     with (HOME / "calls.jsonl").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(json.dumps({"argv": argv}) + "\n")
 
 
 @contextmanager
-def alone() -> Generator[None]:
-    """No other call of this engine looks at a container or changes one meanwhile; does not nest.
+def exclusive() -> Generator[None]:
+    """Prevent other calls from reading or changing containers during the block. Does not nest.
 
-    So nothing is listed that is gone when it is read, and nothing starts in what was removed.
+    Otherwise a listed container could be gone when it is read, or a removed one be started.
     """
     with (HOME / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -70,18 +70,18 @@ def alone() -> Generator[None]:
 
 
 def write(file: Path, value: object) -> None:
-    """Replace a file whole: a call that is killed leaves the old one, no half of the new one."""
+    """Replace a file atomically, so that a killed call leaves the old file."""
     (new := HOME / f"{os.urandom(16).hex()}.new").write_text(json.dumps(value))
     new.replace(file)
 
 
 def machine() -> dict[str, Any]:
-    """What the test says there is: images by full name, accounts by registry, what is broken."""
+    """Return the test's settings: images by full name, accounts by registry, and faults."""
     return json.loads((HOME / "images.json").read_text())
 
 
 def full_name(image: str) -> str:
-    """Docker resolves short names itself."""
+    """Return the full name of an image, as Docker resolves it."""
     first, slash, _ = image.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         return image
@@ -89,12 +89,12 @@ def full_name(image: str) -> str:
 
 
 def credentials(file: Path | None) -> dict[str, Any]:
-    """What a login left in a file."""
+    """Return the logins that are stored in a file."""
     return json.loads(file.read_text()).get("auths", {}) if file and file.exists() else {}
 
 
 def login(options: list[str], config: Path | None) -> None:
-    """Check a password from stdin, never from the command line."""
+    """Log in with a password from stdin; one on the command line would be visible in `ps`."""
     parser = Strict()
     parser.add_argument("--username", required=True)
     parser.add_argument("--password-stdin", action="store_true", required=True)
@@ -140,7 +140,7 @@ def pull(options: list[str], config: Path | None) -> None:
 
 
 def local_image(name: str) -> dict[str, Any]:
-    """An image that was pulled."""
+    """Return a pulled image, or fail."""
     file = HOME / "pulled" / full_name(name).replace("/", "%")
     if not file.exists():
         fail(f"{name}: image not known")
@@ -148,7 +148,7 @@ def local_image(name: str) -> dict[str, Any]:
 
 
 def create(options: list[str]) -> None:
-    """Write down a container."""
+    """Create a container as a file."""
     parser = Strict()
     parser.add_argument("--name", required=True)
     parser.add_argument("--label", action="append", default=[])
@@ -182,7 +182,7 @@ def create(options: list[str]) -> None:
         "State": {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z", "Error": ""},
     }
     BOXES.mkdir(exist_ok=True)
-    with alone():
+    with exclusive():
         if (BOXES / given.name).exists():
             fail(f"the container name {given.name!r} is already in use")
         write(BOXES / given.name, box)
@@ -190,7 +190,7 @@ def create(options: list[str]) -> None:
 
 
 def variables(given: argparse.Namespace) -> dict[str, str]:
-    """Those of the file, which nobody else may read, and those of the engine's own."""
+    """Return the variables of the file, which must be private, and those of `--env`."""
     if stat.S_IMODE(given.env_file.stat().st_mode) & 0o077:
         fail(f"others can read {given.env_file}")
     lines = given.env_file.read_text().split("\n")
@@ -199,7 +199,7 @@ def variables(given: argparse.Namespace) -> dict[str, str]:
 
 
 def mounted(text: str) -> dict[str, Any]:
-    """A bind mount at the same path, of a folder that is there."""
+    """Return a bind mount of an existing folder at the same path, or fail."""
     fields = {name: value for name, _, value in (f.partition("=") for f in text.split(","))}
     read_only = fields.pop("readonly", None) is not None
     if set(fields) != {"type", "source", "target"} or fields["type"] != "bind":
@@ -210,12 +210,12 @@ def mounted(text: str) -> dict[str, Any]:
 
 
 def containers() -> list[dict[str, Any]]:
-    """Those there are; only for who is `alone`."""
+    """Return all containers. Call it within `exclusive`."""
     return [json.loads(file.read_text()) for file in BOXES.glob("*")]
 
 
 def load(name: str) -> dict[str, Any]:
-    """A container by name or id."""
+    """Return the container with this name or ID, or fail."""
     for box in containers():
         if name in (box["Name"], box["Id"]):
             return box
@@ -223,27 +223,27 @@ def load(name: str) -> dict[str, Any]:
 
 
 def save(box: dict[str, Any]) -> None:
-    """Keep a container as it is now, unless it was removed."""
+    """Store the present state of a container, unless it was removed."""
     if (BOXES / box["Name"]).exists():
         write(BOXES / box["Name"], box)
 
 
 def start(options: list[str]) -> None:
-    """Run the command of a container, its output being ours."""
+    """Run the command of a container; with `--attach`, on the streams of this process."""
     parser = Strict()
     parser.add_argument("--attach", action="store_true")
     parser.add_argument("name")
     given = parser.parse_args(options)
-    with alone():
+    with exclusive():
         box = load(given.name)
-        child = first_process(box) if given.attach else start_alone(box)
+        child = first_process(box) if given.attach else start_detached(box)
         box["State"] |= {"Status": "running", "StartedAt": "2026-01-01T00:00:00Z", "Pid": child.pid}
         save(box)
         signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
     if not given.attach:
         return
     code = child.wait()
-    with alone(), suppress(ProcessLookupError):  # the other processes end with the first one
+    with exclusive(), suppress(ProcessLookupError):  # the other processes end with the first one
         box["State"] |= {"Status": "exited", "Pid": 0}
         save(box)
         os.killpg(child.pid, signal.SIGKILL)
@@ -251,7 +251,7 @@ def start(options: list[str]) -> None:
 
 
 def first_process(box: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """The command of a container, where it says, or the end of this engine."""
+    """Start the command of a container in its working directory, or fail."""
     where = Path(box["workdir"])
     if where != Path("/") and not any(where.is_relative_to(m["path"]) for m in box["mounts"]):
         fail(f"workdir {where} does not exist in the container", 126)
@@ -269,8 +269,8 @@ def first_process(box: dict[str, Any]) -> subprocess.Popen[bytes]:
         fail(f"Error response from daemon: {why}", 1)
 
 
-def start_alone(box: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Leave the first process of a container running; without open input a shell would end."""
+def start_detached(box: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the command of a container in the background, with open input for a shell."""
     if not box["interactive"]:
         fail("this engine only leaves interactive containers running")
     reading, writing = os.pipe()
@@ -281,21 +281,21 @@ def start_alone(box: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def execute(options: list[str]) -> None:
-    """Run a command in a container that runs; killing this client does not end the command."""
+    """Run a command in a running container; it continues if this process is killed."""
     parser = Strict()
     parser.add_argument("--env-file", type=Path, required=True)
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("name")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args(options)
-    with alone():  # the command is found by its variables when the container is stopped
-        child = joining(load(given.name), given)
+    with exclusive():  # a concurrent kill must find the command by its variables
+        child = start_in(load(given.name), given)
     code = child.wait()
     sys.exit(128 - code if code < 0 else code)
 
 
-def joining(box: dict[str, Any], given: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """A command in a container that runs."""
+def start_in(box: dict[str, Any], given: argparse.Namespace) -> subprocess.Popen[bytes]:
+    """Start a command in a running container."""
     if box["State"]["Status"] != "running":
         fail("can only create exec sessions on running containers: container state improper", 255)
     environment = {**box["environment"], **variables(given), IN: box["Name"]}
@@ -310,7 +310,7 @@ def joining(box: dict[str, Any], given: argparse.Namespace) -> subprocess.Popen[
 
 
 def kill_all(box: dict[str, Any]) -> None:
-    """End the first process of a container, and with it everything else in it."""
+    """Kill all processes of a container, and mark it as exited unless `start` does."""
     with suppress(ProcessLookupError):
         os.killpg(box["State"]["Pid"], signal.SIGKILL)
     mark = f"{IN}={box['Name']}".encode()
@@ -324,12 +324,12 @@ def kill_all(box: dict[str, Any]) -> None:
 
 
 def kill(options: list[str]) -> None:
-    """End containers."""
+    """Kill the processes of containers."""
     parser = Strict()
     parser.add_argument("--signal", default="KILL", choices=["KILL"])
     parser.add_argument("names", nargs="+")
     for name in parser.parse_args(options).names:
-        with alone():
+        with exclusive():
             box = load(name)
             if box["State"]["Status"] != "running":
                 fail("can only kill running containers")
@@ -337,12 +337,12 @@ def kill(options: list[str]) -> None:
 
 
 def remove(options: list[str]) -> None:
-    """Remove containers, running ones too."""
+    """Remove containers, including running ones."""
     parser = Strict()
     parser.add_argument("--force", action="store_true", required=True)
     parser.add_argument("names", nargs="+")
     for name in parser.parse_args(options).names:
-        with alone():
+        with exclusive():
             box = load(name)
             if box["State"]["Status"] == "running":
                 kill_all(box)
@@ -350,26 +350,26 @@ def remove(options: list[str]) -> None:
 
 
 def listing(options: list[str]) -> None:
-    """The ids of the containers with a label."""
+    """Print the IDs of the containers with a label."""
     parser = Strict()
     for flag in ("--all", "--quiet"):
         parser.add_argument(flag, action="store_true", required=True)
     parser.add_argument("--filter", required=True)
     kind, name, value = parser.parse_args(options).filter.split("=", 2)
-    with alone():
+    with exclusive():
         found = [b["Id"] for b in containers() if b["labels"].get(name) == value]
     sys.stdout.writelines(f"{box}\n" for box in found if kind == "label")
 
 
 def inspect(name: str) -> None:
-    """A container as JSON."""
-    with alone():
+    """Print a container as JSON."""
+    with exclusive():
         box = load(name)
     sys.stdout.write(json.dumps([{name: box[name] for name in ("Id", "Name", "State")}]))
 
 
 def main(argv: list[str]) -> None:
-    """Global options, the command, its own options."""
+    """Parse the global options, and run the command with its own options."""
     note(argv)
     config = None
     if PODMAN and argv[0] == "--log-level=error":

@@ -1,13 +1,14 @@
-"""`runner` in a process of its own which does not load its modules anew: a warm process forks.
+"""Run `runner` in forks of a process that has imported its modules already.
 
-Four fifths of the processor time of a short command are imports. Here one process per worker
-imports them once and then forks for every command. The fork gets the arguments, the environment,
-the folder and the pipes that a process of `.venv/bin/runner` would get, runs the same `main`, and
-ends as Python ends but for taking its modules apart. The warm process executes no command itself,
-so none sees what another left. `Cli.start` and `test_installed.py` start the program itself.
+Imports take four fifths of the processor time of a short command. Here, one process per worker
+imports the modules once, and then forks for every command. A fork gets the arguments,
+environment, folder and pipes of a process of `.venv/bin/runner`, runs the same `main`, and exits
+as Python does, except that it does not clean up modules. The warm process itself executes no
+command, so no command sees the state of another. `Cli.start` and `test_installed.py` start the
+real program.
 
-The agent that forks submit holds its modules compiled: half of the time of an agent's start is
-their compilation. Runs that `Cli.start` submits have the agent as it is packed.
+Forks submit an agent that was packed once, because compiling its modules takes half a second.
+Runs that `Cli.start` submits have an agent that the command packs itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _PACKAGES = ("runner.core", "runner.azure", "runner.flows", "runner.cli")
-# What commands import within functions; the others come with the packages above.
+# Modules that commands import within functions, and that the packages above do not import.
 _LATE = (
     "_strptime",
     "azure.batch.models",
@@ -47,7 +48,7 @@ _LATE = (
     "typer._click.decorators",
     "typer.rich_utils",
 )
-# What `pulumi_azure_native` loads when the program of most stacks uses it, in these commands.
+# These commands load the modules of `pulumi_azure_native` that most stacks use.
 _DEPLOYING = ("up", "preview", "selftest")
 _SERVICES = (
     *("authorization", "batch", "consumption", "managedidentity", "monitor"),
@@ -65,7 +66,7 @@ class Warm:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(program), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,  # as the streams of a fork are, too
+                stdout=subprocess.PIPE,  # pipes, like the streams of a fork
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C goes to the tests, which then end this process
@@ -73,7 +74,7 @@ class Warm:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End the process, which ends when nobody can ask it any more."""
+        """End the process, by closing its socket."""
         self._requests.close()
         self._process.communicate()
 
@@ -84,7 +85,7 @@ class Warm:
     def run(
         self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """What `subprocess.run` of the command returns and raises."""
+        """Run the command in a fork; returns and raises like `subprocess.run`."""
         command = ["runner", *arguments]
         out, err, (ours, theirs) = os.pipe(), os.pipe(), socket.socketpair()
         request = json.dumps([list(arguments), dict(env), str(cwd)]).encode()
@@ -116,14 +117,14 @@ class Warm:
 
 @functools.cache
 def warm(program: Path) -> Warm:
-    """The warm process of this worker."""
+    """Return the warm process of this worker."""
     return Warm(program)
 
 
 def run(
     program: Path, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command, in a fork of this worker's warm process where processes can fork."""
+    """Run the command: on Linux in a fork of this worker's warm process, else as a new process."""
     if sys.platform == "linux":
         return warm(program).run(arguments, env, cwd, timeout_s)
     return subprocess.run(
@@ -143,12 +144,11 @@ def _read(fd: int, texts: list[str], number: int) -> None:
 
 
 def _serve(program: str, requests: socket.socket) -> None:
-    """Fork for each request; returns in the fork that is to run the command, and at the end.
+    """Fork for each request, and report how commands ended. Return only in a fork.
 
-    It also tells how commands ended. A process for each command that waits for it would cost as
-    much as the fork of the command itself.
+    A second fork for each command, which waits for it, would take as long as the command's fork.
     """
-    running: dict[int, int] = {}  # ID of a process -> where to tell its end
+    running: dict[int, int] = {}  # socket to report the exit code to, by process ID
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -183,7 +183,7 @@ def _tell_ended(running: dict[int, int]) -> None:
     for pid, answers in [*running.items()]:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            with contextlib.suppress(OSError):  # nobody waits for it any more
+            with contextlib.suppress(OSError):  # the test has stopped waiting
                 os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
             os.close(running.pop(pid))
 
@@ -191,7 +191,7 @@ def _tell_ended(running: dict[int, int]) -> None:
 def _become(
     program: str, streams: Sequence[int], arguments: list[str], env: dict[str, str], cwd: str
 ) -> None:
-    """Be the process of a command."""
+    """Turn this fork into the process of a command."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for fd, standard in zip(streams, (1, 2), strict=True):
         os.dup2(fd, standard)
@@ -222,20 +222,20 @@ def _import_all() -> None:
 
 @functools.cache
 def _load_services() -> None:
-    """Load what a deployment uses, before the first fork that deploys."""
+    """Load the modules of a deployment, before the first fork that deploys."""
     azure_native = importlib.import_module("pulumi_azure_native")
     for name in _SERVICES:
-        hasattr(getattr(azure_native, name), "any")  # whatever the name is, this loads it
+        hasattr(getattr(azure_native, name), "any")  # looking up any name loads the module
     gc.collect()
     gc.freeze()
 
 
 def _compile_agent() -> None:
-    """Compile the agent once for all homes."""
+    """Pack the agent once for all homes."""
     archive = importlib.import_module("runner.flows.submit.agent_archive")
     packed, original = archive.pack(archive.read_sources()), archive.build_agent
     for name, module in [*sys.modules.items()]:
-        # not `getattr`: some packages load thousands of modules for it
+        # `getattr` would make some lazy packages load thousands of modules.
         if name.startswith("runner.") and vars(module).get("build_agent") is original:
             module.build_agent = lambda: packed  # pyright: ignore[reportAttributeAccessIssue]
 

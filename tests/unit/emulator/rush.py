@@ -1,8 +1,7 @@
-"""An account in a hurry: the real loop and store, and an outside that answers late.
+"""An account with the emulator's real loop and store, and with fake processes and node setups.
 
-Unlike `World` nothing settles after a change: turns of the loop come when they come, several
-changes and much time may pass before one, and what was begun outside (nodes that are set up,
-processes that are to end) is answered in any order.
+Unlike in `World`, the scheduler does not run after every change: several changes and any time may
+pass before the loop runs, and the test completes node setups and processes in any order.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _MANY_TURNS = 12
 
 
 class Processes:
-    """The executor: what was started ends when somebody says how."""
+    """A fake executor, whose processes end when the test calls `end`."""
 
     def __init__(self) -> None:
         self.running: dict[str, tuple[LaunchSpec, asyncio.Future[ExecutionOutcome]]] = {}
-        self.doomed: dict[str, None] = {}  # their end was requested
+        self.doomed: dict[str, None] = {}  # keys of processes to be killed, in order
         self.held: set[str] = set()
 
     async def run(self, launch: LaunchSpec, *_: Callable[..., None]) -> ExecutionOutcome:
@@ -69,7 +68,7 @@ class Processes:
 
 
 class Setups:
-    """Nodes that are set up: each is ready, or not, when somebody says so."""
+    """Fake setups of nodes, which complete when the test calls the stored callback."""
 
     def __init__(self) -> None:
         self.begun: dict[Path, Callable[[list[Json]], None]] = {}
@@ -97,7 +96,7 @@ class Setups:
 
 
 class RushWorld(World):
-    """A world whose turns come when they come. Make it within a running event loop."""
+    """A `World` whose loop runs in the background. Create it within a running event loop."""
 
     def __init__(self, folder: Path, **limits: Any) -> None:
         self.folder, self.limits = folder, limits
@@ -105,7 +104,7 @@ class RushWorld(World):
         self.open()
 
     def open(self) -> None:
-        """Begin, or go on with what was committed."""
+        """Start with the committed state, if there is any."""
         self.store = AccountStore(self.folder / "data")
         self.account = Account("unit", Limits(**self.limits))
         restart.load(self.account, self.store, self.clock.now())
@@ -128,7 +127,7 @@ class RushWorld(World):
         self.look()
 
     async def crash(self) -> None:
-        """As `kill -9` does: what is not committed is lost, and so is what was to be done."""
+        """Restart as after `kill -9`: uncommitted changes and pending effects are lost."""
         await self._stop()
         self.store.failed = True  # rolls back
         self.store.close()
@@ -136,7 +135,7 @@ class RushWorld(World):
         self.open()
 
     async def close(self) -> None:
-        """End as the emulator does."""
+        """Stop as the emulator does."""
         await self._stop()
         self.store.close()
 
@@ -149,10 +148,10 @@ class RushWorld(World):
         assert self._background.cancelled(), self._background.exception()
         await self.loop.close()
 
-    # -- what `World` does at once
+    # -- what `World` does immediately
 
     def settle(self) -> None:
-        """A request ends: what it changed is written, and the loop will look at it."""
+        """Write the changes of a request, and wake the loop."""
         self.store.write(self.account.take_journal())
         self.loop.wake()
 
@@ -160,13 +159,13 @@ class RushWorld(World):
         self.clock.push(seconds)
 
     def push_through(self, seconds: float) -> None:
-        """Somebody asks for time to pass, from one thing that is due to the next."""
+        """Start to advance the clock, stopping at every time at which something is due."""
         if self.pushing is None:
             push = self.loop.push_clock(timedelta(seconds=seconds))
             self.pushing = asyncio.get_running_loop().create_task(push)
 
     def look(self) -> None:
-        """See what runs outside, and what of it is to end."""
+        """Update `processes` and `dying` from the executor."""
         running = {key: self.account.executions[key] for key in self.outside.running}
         doomed = self.outside.doomed
         self.processes = {key: one for key, one in running.items() if key not in doomed}
@@ -179,10 +178,10 @@ class RushWorld(World):
     def die(self, execution: Execution) -> None:
         self.finish(execution, _KILLED)
 
-    # -- what passes in between
+    # -- what happens between changes
 
     async def turns(self, count: int) -> None:
-        """So many turns of the event loop; the emulator's loop may have one in them."""
+        """Run `count` turns of the event loop, in which the emulator's loop may run."""
         for _ in range(count):
             await asyncio.sleep(0)
             if self._background.done():
@@ -192,13 +191,13 @@ class RushWorld(World):
         self.look()
 
     def answer(self, source: random.Random, errors: list[Json]) -> None:
-        """One of the nodes that are being set up is ready, or is not."""
+        """Complete the setup of a random node; with `errors`, it fails."""
         if self.setups.begun:
             root = source.choice(list(self.setups.begun))
             self.setups.begun.pop(root)(errors)
 
     async def everything_answers(self) -> None:
-        """Whatever was begun or is to end is answered until there is nothing more."""
+        """Complete all setups, kills and clock changes until none is pending."""
         for _ in range(1000):
             await self.turns(_MANY_TURNS)
             if not (self.setups.begun or self.outside.doomed or self.pushing):
@@ -207,4 +206,4 @@ class RushWorld(World):
                 self.setups.begun.pop(root)([])
             for execution in list(self.dying.values()):
                 self.die(execution)
-        raise AssertionError("there is no end of what is to be answered")
+        raise AssertionError("setups, kills or clock changes are still pending after 1,000 rounds")

@@ -1,4 +1,4 @@
-"""An account driven by hand: a pushed clock, no server, no processes."""
+"""An account for tests of the scheduler: with a manual clock, without server and processes."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ OK = ExecutionOutcome(exit_code=0, failure=None, retryable=False)
 
 
 def failed(code: int) -> ExecutionOutcome:
-    """A command that exited with another code than 0."""
+    """Return the outcome of a command that exited with this code, which is not 0."""
     failure = FailureInfo("UserError", "FailureExitCode", "exit")
     return ExecutionOutcome(exit_code=code, failure=failure, retryable=True)
 
 
 class World:
-    """Settles after every change; processes start when asked to and end when the test says so."""
+    """An account whose scheduler runs after every change. Processes end when the test ends them."""
 
     def __init__(self, *, boot_s: float = 10.0, slow_ends: bool = False, **limits: Any) -> None:
-        self.slow_ends = slow_ends  # what is killed ends when the test says so (`die`)
+        self.slow_ends = slow_ends  # killed processes end when the test calls `die`
         self.dying: dict[str, Execution] = {}
         self.clock = ManualClock()
         self.account = Account("unit", Limits(boot_s=boot_s, **limits))
@@ -63,7 +63,7 @@ class World:
         self.processes: dict[str, Execution] = {}
 
     def settle(self) -> None:
-        """What the loop does, without doing anything outside."""
+        """Apply the scheduler's actions until nothing changes, without real effects."""
         account, now = self.account, self.clock.now()
         for _ in range(1000):
             actions = decide(account, now)
@@ -110,7 +110,7 @@ class World:
             executions.ended(self.account, effect.execution, killed, self.clock.now())
 
     def held(self, execution: Execution) -> bool:
-        """Whether it is an instance that waits for the others of its task."""
+        """Return True for an instance that waits for the other instances of its task."""
         group = None if execution.task is None else execution.task.group
         started = group is not None and execution.instance not in group.waiting
         return started and execution.key in self.account.executions
@@ -135,7 +135,7 @@ class World:
         return job
 
     def schedule(self, times: Json | None = None, **body: Any) -> JobSchedule:
-        """A schedule "daily" on "pool"; `body` is its job specification."""
+        """Create the schedule "daily" on "pool"; `body` is its job specification."""
         specification = {"poolInfo": {"poolId": "pool"}, **body}
         spec = {"id": "daily", "schedule": times or {}, "jobSpecification": specification}
         schedule = job_schedules.add(self.account, spec, self.clock.now())
@@ -152,7 +152,7 @@ class World:
         return task
 
     def end(self, task: Task, outcome: ExecutionOutcome = OK) -> None:
-        """The process of a task ends by itself."""
+        """End the process of a task with this outcome."""
         assert task.execution is not None
         self.finish(task.execution, outcome)
 
@@ -162,14 +162,14 @@ class World:
         self.settle()
 
     def die(self, execution: Execution) -> None:
-        """The process of an execution that was killed has gone, with `slow_ends`."""
+        """End the process of a killed execution; only with `slow_ends`."""
         del self.dying[execution.key]
         killed = ExecutionOutcome(exit_code=-9, failure=None, retryable=False)
         executions.ended(self.account, execution, killed, self.clock.now())
         self.settle()
 
     def only(self, kind: ExecutionKind) -> Execution:
-        """The one running process of a kind."""
+        """Return the only running process of a kind."""
         [found] = [e for e in self.processes.values() if e.kind is kind]
         return found
 
