@@ -1,16 +1,16 @@
-"""A stand-in for Azure Resource Manager: a real HTTP server on 127.0.0.1 over plain dictionaries.
+"""A stand-in for Azure Resource Manager: an HTTP server on 127.0.0.1 that serves dictionaries.
 
-Shapes are those of the examples in github.com/Azure/azure-rest-api-specs (2025-06-01 for Batch) and
-of https://learn.microsoft.com/rest/api/{compute/resource-skus,storagerp,resources}. It also is a
-token service as an App Service has it (.../azure/app-service/overview-managed-identity, "REST
-endpoint reference"), so that DefaultAzureCredential signs in: `server.environment()` says how.
+Responses have the shapes of the examples in github.com/Azure/azure-rest-api-specs (2025-06-01 for
+Batch) and of https://learn.microsoft.com/rest/api/{compute/resource-skus,storagerp,resources}. The
+server also issues tokens like an App Service (.../azure/app-service/overview-managed-identity,
+"REST endpoint reference"), so that DefaultAzureCredential signs in with the variables of
+`server.environment()`.
 
     with ArmServer() as server:
         management = Management(SUBSCRIPTION, endpoint=server.url, credential=server.credential)
 
-What a test changes: `providers`, `skus`, `batch_sizes`, `account_quota`, `accounts`, `resources`,
-`taken_names`, `permissions`, `images`, and `refuse(path_part, status, code)` for a fault. What this
-file does not know is added with `handle(method, path_part, answer)`.
+A test changes the fields of `server.state`, adds faults with `refuse(path_part, status, code)`, and
+adds other requests with `handle(method, path_part, answer)`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Handler = Callable[[str, Any], tuple[int, dict[str, Any] | list[Any], dict[str, 
 
 
 class StandInCredential:
-    """A credential of the SDKs' protocol; remembers for whom tokens were asked."""
+    """A credential for the SDKs, which records the scopes of the requested tokens."""
 
     def __init__(self) -> None:
         self.scopes: list[str] = []
@@ -58,7 +58,7 @@ class StandInCredential:
 
 @dataclass
 class ArmState:
-    """What the server answers from; a test changes it at any time."""
+    """The data that the server serves, which a test may change at any time."""
 
     subscription_state: str = "Enabled"
     quota_id: str = "PayAsYouGo_2014-09-01"
@@ -66,7 +66,7 @@ class ArmState:
         default_factory=lambda: dict.fromkeys(NAMESPACES, "Registered")
     )
     account_quota: int = 3
-    # Resources by id; a list contains the resources below a path. `accounts` are resources, too.
+    # Resources by ID, including Batch accounts. A list contains the resources below a path.
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     skus: list[dict[str, Any]] = field(default_factory=list)
     batch_sizes: list[dict[str, Any]] = field(default_factory=list)
@@ -99,7 +99,7 @@ class ArmServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def environment(self) -> dict[str, str]:
-        """With these variables `runner` (and any SDK) talks to this server, signed in."""
+        """Return the variables with which `runner` and the SDKs use this server, signed in."""
         return {
             "ARM_ENDPOINT": self.url,
             "IDENTITY_ENDPOINT": f"{self.url}/msi/token",
@@ -108,17 +108,17 @@ class ArmServer:
         }
 
     def refuse(self, path_part: str, status: int, code: str, **headers: str) -> None:
-        """From now on, answer every path that has `path_part` in it with a fault."""
+        """Answer every request with `path_part` in its path with an error from now on."""
         self.state.faults.append((path_part.lower(), status, code, headers))
 
     def handle(self, method: str, path_part: str, answer: Handler) -> None:
-        """Let `answer(path, body)` give status, body and headers for such requests."""
+        """Answer requests with `answer(path, body)`, which returns status, body and headers."""
         self.state.handlers.append((method, path_part.lower(), answer))
 
     def add_batch_account(
         self, group: str, name: str, location: str, **properties: Any
     ) -> dict[str, Any]:
-        """A Batch account with quotas; `properties` change them."""
+        """Add a Batch account with quotas, which `properties` change. Return it."""
         account_id = resource_id(group, f"Microsoft.Batch/batchAccounts/{name}")
         families = [{"name": "standardNCASv3_T4Family", "coreQuota": 16}]
         body = {
@@ -144,7 +144,7 @@ class ArmServer:
     def add_size(
         self, name: str, family: str, location: str, *, restricted: str = "", end_of_life: str = ""
     ) -> None:
-        """A VM size that Compute and Batch have in a region."""
+        """Add a VM size to the lists of Compute and Batch in a region."""
         restrictions = [
             {
                 "type": "Location",
@@ -381,11 +381,11 @@ def _wrong(request: BaseHTTPRequestHandler, path: str, query: dict[str, str]) ->
 
 
 def resource_id(group: str, resource: str) -> str:
-    """The id of a resource, or of the group where `resource` is empty."""
+    """Return the ID of a resource, or of the group if `resource` is empty."""
     start = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{group}"
     return f"{start}/providers/{resource}" if resource else start
 
 
 def fault(status: int, code: str) -> Reply:
-    """The common error body of Resource Manager (azure-resource-manager/common-types v1)."""
+    """Return an error of Resource Manager (azure-resource-manager/common-types v1)."""
     return status, {"error": {"code": code, "message": f"The stand-in says {code}."}}

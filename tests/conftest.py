@@ -1,4 +1,4 @@
-"""Marks that tests of every kind carry, and what they may count on."""
+"""Marks, order and settings of all tests."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ALL_SLOW = re.compile(
     r"^pytestmark = (pytest\.mark\.slow$|\[[^]]*pytest\.mark\.slow\b)", re.MULTILINE
 )
 _PREFIX = len(f"{TESTS}/")
-# The files and folders that take longest. They start first, so that no worker ends up
-# with one alone.
+# The files and folders that take longest. They start first, so that the workers end at about the
+# same time.
 LONGEST_FIRST = (
     *("proof", "e2e/test_recipes.py", "e2e/test_resume_proof.py", "engine", "e2e", "clients"),
     *("unit/hooks", "unit/core/pricing", "unit/images", "unit/node", "contract", "unit/infra"),
@@ -67,7 +67,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def is_slow(path: Path, config: pytest.Config) -> bool:
-    """Return True for a module that `-m "not slow"` would import for nothing."""
+    """Return True for a module that need not be imported, because `-m "not slow"` skips it."""
     if config.option.markexpr != "not slow" or not path.match("test_*.py"):
         return False
     text = path.read_text(encoding="utf-8")
@@ -82,11 +82,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from now on, but not among the modules and tests, which stay.
+    """Enable the garbage collector, except for the existing modules and tests, which are kept.
 
-    They are a million objects. Visiting them again and again takes a third of the time of the
-    collection of tests. The threshold is that of `runner`: parsing all sources took three times as
-    long with the default one.
+    They are a million objects; visiting them repeatedly would take a third of the time that pytest
+    needs to collect tests. The threshold is that of `runner`, because parsing all sources took
+    three times as long with the default.
     """
     gc.collect()
     gc.freeze()

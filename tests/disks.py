@@ -1,4 +1,4 @@
-"""Full disks: real ones of a few megabytes, and a fake `os.statvfs`."""
+"""Full disks: small real disks, and a fake `os.statvfs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters of which `make test` tries the first, and the slow suite the others."""
+"""Parameters for repeated tests: `make test` uses the first ones, the slow suite all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def slow_after(count: int, values: Iterable[object]) -> list[object]:
-    """Mark all but the first values slow, where they repeat one behaviour."""
+    """Return the values as parameters; all except the first `count` are marked slow."""
     return [
         value if place < count else pytest.param(value, marks=pytest.mark.slow)
         for place, value in enumerate(values)

@@ -29,7 +29,7 @@ _LIMIT_S = 200
 
 @dataclass(frozen=True)
 class Generation:
-    """A client generation: its package (None: the installed SDK), and facts that its script prints."""
+    """A client generation: its package (None is the installed SDK), and facts of its script."""
 
     name: str
     script: str

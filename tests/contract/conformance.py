@@ -21,12 +21,12 @@ from tests.contract.description import FOLDER, PREVIEW, STABLE, Description, des
 
 Schema = Mapping[str, Any]
 
-# Properties that we return and the description lacks: by the end of their path, with the reason.
+# Properties of our responses that the description lacks: the end of the path, and the reason.
 ALLOWED = {
     "value[].status=Success": "so spelt on the wire; the SDKs read it as they should",
 }
-# Words that the service writes in another case than its description has them (recorded in the tests
-# of the SDKs, github.com/Azure/azure-sdk-assets, read 2026-11-22).
+# Values that the service returns in another case than in its description (recorded in the tests of
+# the SDKs, github.com/Azure/azure-sdk-assets, read 2026-11-22).
 RECORDED_WORDS = frozenset(
     [
         *("Spread", "Pack", "Regional", "Zonal", "UserError", "ServerError"),

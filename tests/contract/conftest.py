@@ -59,7 +59,7 @@ def things(client: BatchClient) -> Things:
 
 @pytest.fixture(scope="session")
 def pool(things: Things) -> str:
-    """A pool with one idle node of four slots and an endpoint, for the tests of a worker."""
+    """Create a pool with an idle node of four slots and an endpoint, shared by a worker's tests."""
     pool_id = things.pool(
         target_dedicated_nodes=1,
         task_slots_per_node=4,

@@ -54,7 +54,7 @@ def fake(folder: Path, name: str, **changes: Any) -> Machine:
     source = Path(__file__).with_name("fake_engine.py")
     program = folder / name
     folder.mkdir(parents=True, exist_ok=True)
-    # compiled and without site-packages, because tests call it about a thousand times
+    # Compiled and without site-packages, because tests start it about a thousand times.
     py_compile.compile(str(source), str(folder / "fake_engine.pyc"), doraise=True)
     call = "import fake_engine, sys\nfake_engine.main(sys.argv[1:])\n"
     program.write_text(f"#!{sys.executable} -S\n{call}", encoding="utf-8")
@@ -103,7 +103,7 @@ def podman(folder: Path) -> tuple[Machine | None, str]:
 
 
 def forget_images(machine: Machine) -> None:
-    """Remove what `podman` brought."""
+    """Remove the images that `podman` created."""
     subprocess.run([machine.program, "rmi", IMAGE, ENTRY], capture_output=True, check=False)
 
 

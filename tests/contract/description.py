@@ -21,7 +21,7 @@ needed = pytest.mark.skipif(not FOLDER.is_dir(), reason="the service's descripti
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a description; `path` as there, with `{parameters}`."""
+    """An operation of a description; `path` has `{parameters}`."""
 
     name: str
     method: str
@@ -32,7 +32,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Example:
-    """One of the service's example exchanges; `parameters` by name, `responses` by status."""
+    """An example of the service: `parameters` by name, and `responses` by status."""
 
     flavour: str
     name: str
@@ -42,7 +42,7 @@ class Example:
 
     @property
     def stable_name(self) -> str:
-        """The operation's name in the stable description: both have the same requests."""
+        """The name in the stable description of the operation with the same requests."""
         here = (self.operation.method, self.operation.path)
         return next(o.name for o in description(STABLE).operations if (o.method, o.path) == here)
 
@@ -52,7 +52,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Description:
-    """A description with its operations found by method and path."""
+    """A description; `matcher` finds its operations by method and path."""
 
     document: Mapping[str, Any]
     operations: tuple[Operation, ...]
@@ -67,7 +67,7 @@ class Description:
 
 @cache
 def description(flavour: str) -> Description:
-    """The description of one flavour."""
+    """Return the description of a flavour, STABLE or PREVIEW."""
     [path] = FOLDER.glob(f"*-{flavour}/BatchService.json")
     document = json.loads(path.read_text(encoding="utf-8"))
     operations = tuple(_operations(document))
@@ -87,7 +87,7 @@ def _operations(document: Mapping[str, Any]) -> Iterator[Operation]:
 
 
 def examples(flavour: str) -> Iterator[Example]:
-    """Every example of a flavour, in the order of operations."""
+    """Yield every example of a flavour, in the order of operations."""
     if not FOLDER.is_dir():
         return
     found = description(flavour)

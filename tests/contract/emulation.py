@@ -1,4 +1,4 @@
-"""An emulator process with one pool of one node, for the tests of files, filters and the like."""
+"""An emulator process with one pool of one node, for tests of files, filters and lists."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Emulation:
 
 @contextmanager
 def emulate(data_dir: Path, *options: str, umask: int = -1) -> Generator[Emulation]:
-    """Serve from a folder until the block ends."""
+    """Run an emulator on a data folder until the block ends."""
     key = base64.b64encode(secrets.token_bytes(32)).decode()
     command = [sys.executable, "-m", "batch_emulator", "--account", "local", "--port", "0"]
     command += ["--data-dir", str(data_dir), "--boot-seconds", "0", *options]

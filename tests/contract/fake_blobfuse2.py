@@ -1,6 +1,6 @@
-"""A fake blobfuse2: refuses what the real one refuses, and mounts by linking a folder.
+"""A fake blobfuse2, which checks its arguments like the real one, and mounts by linking a folder.
 
-Containers are folders beside it, as is the log of its calls.
+The containers are folders next to it, and so is the log of its calls.
 """
 
 import json

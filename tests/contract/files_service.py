@@ -1,4 +1,4 @@
-"""Azure Files as the emulator serves it, a client of the official SDK, and hand-signed requests."""
+"""Azure Files of the emulator, with a client of the official SDK and hand-signed requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSION = "2024-11-04"
 
 @dataclass
 class Files:
-    """The serving emulator and its shares."""
+    """The Azure Files service of a running emulator, and its shares."""
 
     url: str
     root: Path

@@ -32,7 +32,7 @@ class Body:
 
 
 def valid_bodies(count: int, seed: int) -> list[Body]:
-    """Bodies of all operations in turn."""
+    """Return valid bodies, for all operations in turn."""
     chance = random.Random(seed)
     found = description(STABLE)
     operations = cycle(_operations_with_bodies())
@@ -43,11 +43,11 @@ def valid_bodies(count: int, seed: int) -> list[Body]:
 
 
 def wrong_bodies(count: int, seed: int) -> list[Body]:
-    """Bodies with one mistake each, of all kinds in turn."""
+    """Return bodies with one mistake each, of all kinds in turn."""
     chance, found = random.Random(seed), description(STABLE)
     wrong: list[Body] = []
     for kind, mistake in islice(cycle(_MISTAKES.items()), count):
-        while len(wrong) == 0 or wrong[-1].mistake != kind:  # a change does not fit every body
+        while len(wrong) == 0 or wrong[-1].mistake != kind:  # not every body can have every mistake
             operation, schema = chance.choice(_operations_with_bodies())
             content = _value(found, schema, chance, 0)
             spots = list(_objects(found, content, schema))
@@ -174,7 +174,7 @@ def _too_deep(spot: _Spot, chance: random.Random) -> bool:
         return False
     name = chance.choice(list(spot.content))
     if "properties" not in spot.properties[name] and spot.properties[name].get("type") == "object":
-        return False  # the user defines its content
+        return False  # users define the keys of this object
     spot.content[name] = chance.choice(({"value": spot.content[name]}, [[spot.content[name]]]))
     return True
 

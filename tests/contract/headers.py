@@ -16,9 +16,9 @@ from tests.contract.description import FOLDER, PREVIEW, STABLE, Operation, descr
 
 _REQUEST, _ECHOED = "request-id", "client-request-id"
 _VERSIONED = ("etag", "last-modified")
-# Declared for these, too, though a list has no version, and nodes, applications and certificates
-# have neither an eTag among their properties nor conditional headers among the parameters of their
-# operations: we send none. [S]
+# The description declares version headers for these operations, too. We do not send them: lists
+# have no version, and nodes, applications and certificates have neither an eTag property nor
+# conditional headers among the parameters. [S]
 # The recorded responses to the evaluation of a formula have none.
 _WITHOUT_VERSION = re.compile(
     r"\w+_List\w*|Application_Get|ComputeNode\w*|Certificate_\w+|Pool_EvaluateAutoScale"

@@ -37,7 +37,7 @@ def python_tree(tree: Path) -> None:
 
 
 def _libraries(programs: list[Path]) -> set[Path]:
-    """What the dynamic loader would open."""
+    """Return the shared libraries that the dynamic loader would open for programs."""
     found: set[Path] = set()
     for program in programs:
         listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)

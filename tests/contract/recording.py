@@ -28,7 +28,7 @@ def take_violations() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request with its answer; header names in any case."""
+    """A request with its response; header names are in any case."""
 
     method: str
     path: str
@@ -40,9 +40,9 @@ class Exchange:
 
 
 def note(one: Exchange) -> None:
-    """Check one response against the description, unless it is of the emulator's own API.
+    """Check a response against the description, unless it belongs to the emulator's own API.
 
-    Responses to clients from before 2020-09-01 have older names than the description.
+    Responses to clients from before 2020-09-01 have older names, which the description lacks.
     """
     if one.path.startswith("/_emulator"):
         return
@@ -60,7 +60,7 @@ class Recorder:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle one request of the ASGI server."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

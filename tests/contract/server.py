@@ -1,4 +1,4 @@
-"""An emulator that serves from a thread of the test process, and what tests build on it."""
+"""An emulator in a thread of the test process, and helpers for tests with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.contract.recording import Recorder
 
 ACCOUNT = "contract"
 KEY = base64.b64encode(b"a key for tests of 32 bytes only").decode()
-# a machine and a pool that the service accepts, as in a request body
+# A valid machine and a valid pool, as in a request body.
 MACHINE: dict[str, Any] = {
     "imageReference": {
         "publisher": "canonical",
@@ -47,14 +47,14 @@ T = TypeVar("T")
 
 @dataclass
 class Running:
-    """A serving emulator and a client of it."""
+    """A running emulator and its client."""
 
     url: str
     emulator: Emulator
     client: BatchClient
 
     def push(self, seconds: float) -> None:
-        """Let time pass for the emulator."""
+        """Advance the clock of the emulator."""
         answer = plain_http.post(
             f"{self.url}/_emulator/clock",
             json={"push": f"PT{seconds:g}S"},
@@ -73,9 +73,9 @@ def serving(
     settings: Mapping[str, Any] | None = None,
     **limits: Any,
 ) -> Generator[Running]:
-    """An emulator on a free port; nodes boot in a twentieth of a second of its clock.
+    """Run an emulator on a free port until the block ends.
 
-    `before` changes it before it starts.
+    `boot_s` counts seconds of the emulator's clock. `before` can change the emulator first.
     """
     limited = Limits(boot_s=boot_s, **limits)
     server = _Recorded(
@@ -88,7 +88,7 @@ def serving(
 
 
 class _Recorded(Server):
-    """Every answer is held against the service's description."""
+    """A server that checks every response against the description of the service."""
 
     before: Callable[[Emulator], None] | None = None
 
@@ -105,10 +105,9 @@ def client_for(url: str, key: str = KEY, account: str = ACCOUNT, **options: Any)
 
 
 def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
-    """Look until there is something, or fail when the deadline has passed.
+    """Poll until the result is truthy, and return it. Fail after the deadline.
 
-    The longer it took so far, the later it looks again: who asks all the time takes the processor
-    from what it waits for.
+    The pause grows with the time waited, so that polling does not slow down the emulator.
     """
     begin = time.monotonic()
     while True:
@@ -122,7 +121,7 @@ def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> 
 
 
 def missing(look: Callable[[], object]) -> bool:
-    """Whether the service says 404; the SDK raises for HEAD too."""
+    """Return True if the service answers 404, for which the SDK raises an error even for HEAD."""
     try:
         return not look()
     except ResourceNotFoundError:
@@ -130,7 +129,7 @@ def missing(look: Callable[[], object]) -> bool:
 
 
 def wire(**body: Any) -> Any:
-    """A body in the wire's own spelling, where the SDK has no public model."""
+    """Return a body with the names of the REST API, for which the SDK has no public model."""
     return body
 
 
@@ -152,24 +151,24 @@ def network_with(endpoints: dict[str, int]) -> models.NetworkConfiguration:
 
 
 def code_of(error: HttpResponseError) -> str:
-    """The service's error code."""
+    """Return the error code of the service."""
     return str(body_of(error)["code"])
 
 
 def body_of(error: HttpResponseError) -> dict[str, Any]:
-    """The error body as it was sent."""
+    """Return the body of an error."""
     response: Any = error.response
     response.read()
     return response.json()
 
 
 def values_of(error: HttpResponseError) -> dict[str, str]:
-    """The `values` of the error body."""
+    """Return the `values` in the body of an error, by key."""
     return {item["key"]: item["value"] for item in body_of(error)["values"]}
 
 
 class Things:
-    """Makes pools, jobs and tasks with ids of their own, and waits for their states."""
+    """Creates pools, jobs and tasks with unique IDs, and waits for their states."""
 
     def __init__(self, client: BatchClient) -> None:
         self.client = client
@@ -236,7 +235,7 @@ class Things:
         return eventually(look)
 
     def said(self, job_id: str, task_id: str) -> str:
-        """What a task has printed so far: nothing when it has not begun."""
+        """Return the output of a task so far, empty before its start."""
         try:
             return self.text(job_id, task_id)
         except (

@@ -1,4 +1,4 @@
-"""The entities that the request of each example needs, created on the stage."""
+"""Create the entities that the request of each example needs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _nothing(_stage: Stage, _example: Example, _given: Parameters) -> Parameters
 
 
 def _shown(example: Example) -> Body:
-    """The (first) entity that the example's answer shows."""
+    """Return the entity in the example's response, or the first one of a list."""
     body = example.responses["200"].get("body", {})
     if isinstance(body, str):
         return {}
@@ -102,7 +102,7 @@ def _scheduled_jobs(stage: Stage, example: Example, given: Parameters) -> Parame
 
 
 def _logs(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    """The container of the example is somebody's; nobody listens at this one."""
+    """Replace the container of the example, which may exist, by a URL without a service."""
     [name] = set(given) & {"uploadBatchServiceLogsConfiguration", "content"}
     nowhere = {**given[name], "containerUrl": "http://127.0.0.1:1/account/logs?sig=x"}
     return {**_node(stage, example, given), name: nowhere}
@@ -110,7 +110,7 @@ def _logs(stage: Stage, example: Example, given: Parameters) -> Parameters:
 
 def _node(stage: Stage, example: Example, given: Parameters) -> Parameters:
     start = _shown(example).get("startTask") if "200" in example.responses else None
-    # A node that does not wait for its start task is idle before the task has ended.
+    # Otherwise the node could be idle before its start task has ended.
     task = {**(start or {}), "commandLine": "/bin/true", "waitForSuccess": True}
     body = {"startTask": task} if start else {}
     pool, node = stage.node(**body)
@@ -195,7 +195,7 @@ def _resizing(stage: Stage, example: Example, given: Parameters) -> Parameters:
 
 
 def _named_anew(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    """Bodies have ids of their own, and name pools that do not exist."""
+    """Replace the ID in the body, and the pool, which does not exist."""
     changed: Parameters = {}
     for name, value in given.items():
         if isinstance(value, dict):
@@ -207,7 +207,7 @@ def _named_anew(stage: Stage, example: Example, given: Parameters) -> Parameters
 
 
 def _exit_conditions(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    """A task may only name a jobAction when its job takes one (docs: onTaskFailure)."""
+    """Create a job with onTaskFailure, without which a task may have no jobAction (REST docs)."""
     if "exitConditions" not in given["task"]:
         return {}
     return {"jobId": stage.job(onTaskFailure="performexitoptionsjobaction")}

@@ -1,4 +1,4 @@
-"""Requests signed by hand, for those that the SDK never sends."""
+"""Send hand-signed requests, for cases that the SDK never sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures that run the command in a process, against local services of the tests."""
+"""Fixtures that run the command as a process, against separate local services."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEPT = ROOT / ".cache" / "services"  # only downloads: Azurite, the cache of uv,
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave tests without the mark `smoke` to the slow suite: each takes seconds of processes."""
+    """Mark tests without the mark `smoke` as slow, because their processes take seconds."""
     here = f"{HERE}/"
     for item in items:
         if str(item.path).startswith(here) and item.get_closest_marker("smoke") is None:
@@ -45,7 +45,7 @@ def new_home(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Cli:
-    """Runs `runner` with a home of its own, in a folder of its own."""
+    """Runs `runner` with a separate home, in a separate folder."""
 
     home: Path
     cwd: Path
@@ -78,17 +78,17 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # a test suite in the background of a script ignores Ctrl-C, and so do its children
+            # If a script runs the tests in the background, they and their children ignore Ctrl-C.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 
 
 def until(condition: Callable[[], T], *, timeout_s: float = 300, every_s: float = 0.1) -> T:
-    """Poll until the condition is truthy, or fail.
+    """Poll until the condition is truthy, and return its value. Fail after the timeout.
 
-    Most conditions run a command, and polling leaves the processors to the services that it waits
-    for: the pause is twice as long as the poll took, and later a tenth of the time waited so far,
-    up to 20 times the poll.
+    Most conditions run a command, and frequent polls would slow the services down. The pause is
+    twice as long as the last poll, and later a tenth of the time waited, at most 20 times the last
+    poll.
     """
     start = time.monotonic()
     while True:
@@ -108,14 +108,14 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: readers never see a part of it."""
+    """Write a file atomically, so that readers never see a part of it."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 
 def show_ended(cli: Cli, run_id: str) -> dict[str, Any]:
-    """Wait until a run has ended, however it does, and return what `show` prints of it."""
+    """Wait until a run has ended, in any state, and return the output of `show` about it."""
     cli.run("attach", run_id)
     shown = cli.json("show", run_id)
     assert shown["state"] in ("succeeded", "failed", "cancelled", "lost"), shown["state"]
@@ -123,13 +123,13 @@ def show_ended(cli: Cli, run_id: str) -> dict[str, Any]:
 
 
 def evict_node_of(cli: Cli, run_id: str, *options: object) -> list[dict[str, Any]]:
-    """Evict the node of a running run, and return what `local evict` prints."""
+    """Evict the node of a running run, and return the output of `local evict`."""
     node = until(lambda: cli.json("show", run_id)["node"])
     return cli.json("local", "evict", node, *options)
 
 
 def known_runs(cli: Cli) -> set[str]:
-    """Return the ids of all runs. Runs of other tests can end at any time."""
+    """Return the IDs of all runs, including runs of other tests, which end at any time."""
     return {row["run_id"] for row in cli.json("ps", "-a")}
 
 
@@ -151,13 +151,13 @@ def cli(session_home: Path, tmp_path: Path) -> Cli:
 
 @pytest.fixture(scope="session")
 def extras() -> Extras:
-    """An environment with what few need, made once and kept beside the checkout."""
+    """Return an environment with the optional extras, created once and kept with the checkout."""
     return ensure_extras()
 
 
 @pytest.fixture
 def own_cli(tmp_path: Path) -> Generator[Cli]:
-    """Yield a command with services of its own, which the test may break."""
+    """Yield a command with separate services, which the test may break."""
     (tmp_path / "work").mkdir()
     cli = Cli(new_home(tmp_path / "home"), tmp_path / "work")
     yield cli

@@ -22,7 +22,7 @@ _LOCK = ROOT / "requirements" / "extras.lock"
 
 @dataclass(frozen=True)
 class Extras:
-    """A `runner` that has MLflow and TensorBoard."""
+    """A `runner` with MLflow and TensorBoard."""
 
     bin: Path
 
@@ -50,7 +50,7 @@ class Extras:
 
 
 def ensure_extras() -> Extras:
-    """Return the environment, which is kept beside the checkout under the hash of its lock."""
+    """Return the environment, which is kept with the checkout under the hash of its lock file."""
     uv = Path(sys.executable).with_name("uv")
     name = hashlib.sha256(_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
     folder = (

@@ -1,4 +1,4 @@
-"""Plans of submissions, made as the commands make them."""
+"""Plan submissions as the commands do."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ NO_OPTIONS = TrainOptions()
 def plan_recipe(
     connection: Connection, settings: Settings, recipe: Recipe, options: TrainOptions = NO_OPTIONS
 ) -> SubmissionPlan:
-    """The plan of `runner train`."""
+    """Return the plan of `runner train`."""
     return _plan(check_run(recipe, options), connection, settings)
 
 
 def plan_file(connection: Connection, settings: Settings, path: Path) -> SubmissionPlan:
-    """The plan of `runner submit`."""
+    """Return the plan of `runner submit`."""
     return _plan(check_file(load_submit_file(path)[0], path, GroupRequest()), connection, settings)
 
 
 def preview_recipe(
     settings: Settings, recipe: Recipe, options: TrainOptions = NO_OPTIONS
 ) -> SubmissionPlan:
-    """The plan of `runner train --dry-run`."""
+    """Return the plan of `runner train --dry-run`."""
     return plan_submission(check_run(recipe, options), preview_target(settings), ignore_progress)
 
 
 def preview_file(settings: Settings, path: Path) -> SubmissionPlan:
-    """The plan of `runner submit --dry-run`."""
+    """Return the plan of `runner submit --dry-run`."""
     checked = check_file(load_submit_file(path)[0], path, GroupRequest())
     return plan_submission(checked, preview_target(settings), ignore_progress)
 

@@ -1,6 +1,6 @@
-"""A program for Azure that makes the calls of the Python quickstart of Azure Batch. Names no port.
+"""A program for Azure with the calls of the Python quickstart of Azure Batch, without any port.
 
-`keys` signs in with account keys, `identity` as the quickstart does since it uses `BatchClient`
+`keys` signs in with account keys, `identity` like the versions of the quickstart with `BatchClient`
 (learn.microsoft.com/azure/batch/quick-run-python, read 2026-11-23).
 """
 
@@ -28,7 +28,7 @@ NODES = 2
 
 
 def main(how: str) -> None:
-    """Upload two files, run a task for each on a pool of its own, and print what they wrote."""
+    """Upload two files, run a task for each in a new pool, and print the output of the tasks."""
     with_keys = how == "keys"
     key = AzureNamedKeyCredential(ACCOUNT, os.environ["AZURE_BATCH_ACCESS_KEY"])
     batch = BatchClient(BATCH_URL, key if with_keys else DefaultAzureCredential())

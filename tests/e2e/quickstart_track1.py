@@ -1,9 +1,9 @@
 # type: ignore - its imports are another generation's, in an environment of its own
-"""A program for Azure that makes the calls that the Python quickstart made until azure-batch 14.
+"""A program for Azure with the calls of the Python quickstart for azure-batch 14 and earlier.
 
-Its names are those of the quickstart's `config.py`
-(github.com/Azure-Samples/batch-python-quickstart, read 2026-11-23). The image is a newer one: that
-of the quickstart was Ubuntu 20.04, which Batch no longer supports.
+Its constants have the names of the quickstart's `config.py`
+(github.com/Azure-Samples/batch-python-quickstart, read 2026-11-23). The image is newer, because
+Batch no longer supports Ubuntu 20.04 of the quickstart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The real Pulumi engine, built once from Go modules. Without Go its tests are skipped."""
+"""Fixtures with the real Pulumi engine, built once from Go modules; skipped without Go."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engine.azure_native.__main__ import FOR_STAGES
 from tests.engine.deployed import DeployedOnce
 from tests.engine.stage import ROOT, Stage
 
-_CANNOT = 75  # the exit code of tools/build_pulumi.sh where the CLI cannot be built
+_CANNOT = 75  # exit code of tools/build_pulumi.sh if the CLI cannot be built
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def provider() -> Generator[Callable[[Path], int]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # an engine's Ctrl-C is not for it
+        start_new_session=True,  # Ctrl-C of an engine must not end it
     ) as process:
 
         def start(folder: Path) -> int:
@@ -65,7 +65,7 @@ def stage(built: Path, tmp_path: Path, provider: Callable[[Path], int]) -> Stage
 def deployed_once(
     built: Path, provider: Callable[[Path], int], tmp_path_factory: pytest.TempPathFactory
 ) -> DeployedOnce:
-    """Return stages that many tests begin with."""
+    """Return the deployed stages, which many tests start from."""
     return DeployedOnce(
         lambda folder: Stage(built, folder, provider(folder / "azure")), tmp_path_factory
     )

@@ -1,4 +1,4 @@
-"""Stages on which `runner up` has run: deployed once, and copied to each test that begins there."""
+"""Stages on which `runner up` has run: deployed once, and copied for each test that needs one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.engine.stage import ROOT, Stage
 from tests.unit.infra.cloud import SUBSCRIPTION
 
 _TIMEOUT_S = 600
-# What a deployment leaves: Azure, Pulumi's state, RUNNER_HOME, and the settings of the stack, which
-# have the salt of its secrets then.
+# The folders that a deployment writes: Azure, Pulumi's state, RUNNER_HOME, and the settings of the
+# stack, which then contain the salt of its secrets.
 _LEFT = ("azure", "state", "runner", "project")
 
 
 def make_project(stage: Stage, more: str = "") -> Path:
-    """Make the project of a user, with `more` lines in the settings of stack `dev`."""
+    """Create a project, with `more` lines in the settings of stack `dev`. Return its folder."""
     folder = stage.folder / "project"
     folder.mkdir()
     shutil.copy(ROOT / "Pulumi.yaml", folder)
@@ -41,7 +41,7 @@ def run_in(stage: Stage, *words: str, **env: str) -> subprocess.CompletedProcess
 
 
 class DeployedOnce:
-    """Deployed stages of a session, by what their settings have in addition."""
+    """The deployed stages of a session, by the additional lines in their settings."""
 
     def __init__(self, new: Callable[[Path], Stage], folders: pytest.TempPathFactory) -> None:
         self._new = new
@@ -49,7 +49,7 @@ class DeployedOnce:
         self._made: dict[str, tuple[Path, Any]] = {}
 
     def copy_to(self, stage: Stage, more: str = "") -> Any:
-        """Give the stage a copy of a deployed one. Return what `runner up -o json` printed."""
+        """Copy a deployed stage to this one. Return the output of its `runner up -o json`."""
         if more not in self._made:
             first = self._new(self._folders.mktemp("deployed"))
             make_project(first, more)

@@ -1,7 +1,8 @@
-"""Pulumi's language host for Python, with the way to start a policy pack that it lacks.
+"""Pulumi's language host for Python, extended so that it starts policy packs.
 
-The newest host that the module proxy gives out is 3.79. It starts every plugin as a program;
-today's starts a policy pack with `python -m pulumi.policy`. All else goes through to it.
+The newest host on the Go module proxy is 3.79, which starts every plugin as a program. The current
+host starts a policy pack with `python -m pulumi.policy`, as this module does. All other calls are
+forwarded to the old host.
 """
 # ruff: noqa: N802 - the names are the protocol's
 
@@ -23,7 +24,7 @@ _SERVICE = language_pb2.DESCRIPTOR.services_by_name["LanguageRuntime"]
 
 
 class PolicyHost(language_pb2_grpc.LanguageRuntimeServicer):
-    """Passes every call of one answer on, and starts policy packs itself."""
+    """Forwards every unary call, and starts policy packs itself."""
 
     def __init__(self, real: grpc.Channel) -> None:
         stub = language_pb2_grpc.LanguageRuntimeStub(real)
@@ -32,7 +33,7 @@ class PolicyHost(language_pb2_grpc.LanguageRuntimeServicer):
                 setattr(self, method.name, _passing(getattr(stub, method.name)))
 
     def RunPlugin(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        """A policy pack, until the engine hangs up."""
+        """Run a policy pack until the engine disconnects."""
         environment = dict(pair.split("=", 1) for pair in request.env)
         process = subprocess.Popen(
             [*_POLICY, *request.args, request.info.program_directory],

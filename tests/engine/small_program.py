@@ -1,4 +1,4 @@
-"""A program of the kinds that matter to the engine: parents, references, a secret, a pool."""
+"""A small Pulumi program with parents, references, a secret and a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Pulumi project of a test: its own home, state folder and stand-in Azure."""
+"""The Pulumi project of one test, with its home, state folder and fake Azure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ CONFIG = {"azure-native:location": "westeurope", "azure-native:subscriptionId": 
 class Stage:
     """Project, home and state of one test; `built` is the output of tools/build_pulumi.sh.
 
-    Engines find a running stand-in of the provider on `port`. Without a port they start a process
-    of their own, as of any plugin, for a second of processor time.
+    Engines connect to a running stand-in of the provider on `port`. Without a port, each starts a
+    process, as for any plugin, which takes a second of processor time.
     """
 
     built: Path
@@ -111,9 +111,9 @@ class Stage:
         return path.read_text("utf-8")
 
     def ids_in_state(self, name: str = "dev") -> set[str]:
-        """Return the ids of azure-native resources in the state file.
+        """Return the IDs of azure-native resources in the state file.
 
-        One that a failed replacement has deleted already is kept there, marked.
+        Leave out resources that a failed replacement has deleted: the file keeps them with a mark.
         """
         resources: list[dict[str, Any]] = json.loads(self.state(name))["checkpoint"]["latest"].get(
             "resources", []
@@ -126,7 +126,7 @@ class Stage:
 
 
 class _Stack(automation.Stack):
-    """Reads only what takes Pulumi no decryption after an operation: 0.7 s of processor time less.
+    """Avoids decryption after an operation, which takes 0.7 s of processor time.
 
     `Stack.outputs(stack)` of the SDK returns the outputs.
     """
@@ -144,7 +144,7 @@ def _cli(built: Path) -> automation.PulumiCommand:
 
 
 def _executable(path: Path, module: str, *arguments: str) -> None:
-    """A program that Pulumi starts as a plugin: this interpreter with a module of the tests."""
+    """Write a program that Pulumi starts as a plugin, which runs a module of the tests."""
     path.parent.mkdir(parents=True, exist_ok=True)
     words = shlex.join((sys.executable, "-u", "-m", module, *arguments))
     path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', "utf-8")

@@ -48,7 +48,7 @@ class Killed:
 
 
 class Killer:
-    """Kills one run's task `count` times, then lets it end."""
+    """Kills the task of a run a number of times, and then lets it end."""
 
     def __init__(self, task: Task, proof: Path, seed: int) -> None:
         self.task = task
@@ -128,7 +128,7 @@ class Killer:
 
 
 def wrong_lines(service: FakeBlobs, run: str, steps: int) -> list[str]:
-    """Return what is wrong with the logs of a run's attempts, as `wrong_steps` does."""
+    """Return the errors in the logs of a run's attempts; see `wrong_steps`."""
     starts = sorted(
         (json.loads(blob.data) for name, blob in service.blobs.items() if _is_start(name, run)),
         key=lambda start: start["attempt"],
@@ -148,10 +148,10 @@ def _is_start(name: str, run: str) -> bool:
 
 
 def wrong_steps(logs: Mapping[int, str], last: int, steps: int) -> list[str]:
-    """Return what is wrong with the logs of attempts by number, of which `last` decided the run.
+    """Return the errors in logs by attempt; `last` is the attempt that wrote the result.
 
-    Each line is of its attempt, and each step follows the one before. The log of an attempt that
-    was killed may end early, that of the last one has all steps.
+    Each line must name its attempt and the next step. The log of a killed attempt may end early;
+    the log of the last attempt must end with the last step.
     """
     wrong: list[str] = []
     for attempt, text in logs.items():

@@ -1,4 +1,4 @@
-"""The training that is killed: deterministic plain Python that detects partial states.
+"""The training that the proof kills: deterministic plain Python that detects partial states.
 
     python train.py STYLE STEPS PAUSE
 
@@ -37,7 +37,7 @@ class Slow:
 
 
 def train_one(weights: list[float], chance: random.Random) -> None:
-    """A step that depends on every one before it, in floating point."""
+    """Train one step, whose floating-point result depends on all previous steps."""
     lead = chance.randrange(WEIGHTS)
     for i in range(0, WEIGHTS, 7):
         j = (lead + i) % WEIGHTS
@@ -45,7 +45,7 @@ def train_one(weights: list[float], chance: random.Random) -> None:
 
 
 def sealed(step: int, weights: list[float], chance: random.Random) -> dict[str, Any]:
-    """A state with a digest of itself, in several places."""
+    """Return a state with a digest of itself at its start and end."""
     body = pickle.dumps((step, weights, chance.getstate()))
     filler = step.to_bytes(4, "big") * (FILLER_BYTES // 4)
     digest = hashlib.sha256(body + filler).digest()
@@ -53,7 +53,7 @@ def sealed(step: int, weights: list[float], chance: random.Random) -> dict[str, 
 
 
 def opened(state: dict[str, Any]) -> tuple[int, list[float], random.Random]:
-    """The reverse; ends the process when the state is not whole."""
+    """Return the content of a state from `sealed`. End the process if the state is partial."""
     digest = hashlib.sha256(state["body"] + state["filler"]).digest()
     if not state["head"] == state["tail"] == digest:
         torn("its digest differs")
@@ -71,9 +71,9 @@ def torn(why: str) -> None:
 
 
 def check_folder() -> None:
-    """The hook passes over a torn state: one that was restored must not go unseen for that.
+    """End the process if a restored state is partial, because the hook would ignore it silently.
 
-    A state appears by a rename, whole, and loses its manifest first when it goes.
+    A state without a manifest is ignored, because it is being deleted.
     """
     from runner.hooks.state import MANIFEST, TornStateError, check_state
 
@@ -117,7 +117,7 @@ def save(style: str, state: dict[str, Any], pause_s: float) -> None:
 
 
 def main() -> None:
-    """Train, killed or not."""
+    """Train from the last state, if there is one, to the last step."""
     style, steps, pause_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     found = load(style) if CHECKPOINTS else None
     if found is None:

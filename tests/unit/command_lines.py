@@ -1,4 +1,4 @@
-"""The commands that texts of the product name, collected from its sources, and what parses them."""
+"""Collect the commands that texts of the product name, and parse them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typer.main import get_command
 from runner.cli.main import VERBS, build_app
 from tests.unit.source_tree import nodes, product, shown, sources
 
-# Commands of other programs that our texts name, each with its options.
-# learn.microsoft.com/cli/azure/reference-index pulumi.com/docs/iac/cli and
+# Commands of other programs that our texts name, each with its options. Sources:
+# learn.microsoft.com/cli/azure/reference-index, pulumi.com/docs/iac/cli and
 # mlflow.org/docs/latest/cli.html, read 2026-11-23.
 OTHERS: dict[str, frozenset[str]] = {
     "az login": frozenset({"--tenant"}),
@@ -48,7 +48,7 @@ OTHERS: dict[str, frozenset[str]] = {
     "pulumi login": frozenset(),
 }
 _PROGRAMS = ("runner", "pip", "make", "az", "pulumi", "mlflow")
-# A command is quoted or a separate clause, so that a reader sees where it ends.
+# A command must be quoted or a separate clause, so that its end is visible.
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _CLAUSE = re.compile(r"; |, or |, then | or | then |: |, (?=runner )|   |\n| \(|\)")
 _BEFORE = re.compile(r"^(?:run|use|is|answer|with) ")
@@ -63,7 +63,7 @@ class Text(NamedTuple):
 
 @functools.cache
 def texts() -> tuple[Text, ...]:
-    """Return every text of the product that is no docstring and no part of another text."""
+    """Return every text of the product, without docstrings; parts of f-strings are not separate."""
     found: list[Text] = []
     for path in sources(*product()):
         skipped = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
@@ -96,7 +96,7 @@ def _placeholder(part: ast.expr) -> str:
 
 
 def commands_in(text: str) -> Iterator[str]:
-    """Yield the commands that a text names, quoted or as a clause of their own."""
+    """Yield the commands in a text that are quoted or a separate clause."""
     for clause in (*_QUOTED.findall(text), *_CLAUSE.split(_QUOTED.sub("`", text))):
         for part in clause.split(" && "):
             command = _BEFORE.sub("", part.strip()).rstrip(",;.")
@@ -105,7 +105,7 @@ def commands_in(text: str) -> Iterator[str]:
 
 
 def _is_prose(command: str) -> bool:
-    """Return True for `make it readable` and `runner cannot`, which name no command."""
+    """Return True for prose such as `make it readable` and `runner cannot`."""
     program, _, rest = command.partition(" ")
     word = rest.partition(" ")[0]
     if program == "pip":  # otherwise an argument of a program, or a variable of a script
@@ -119,7 +119,7 @@ _PROSE = ("cannot", "creates", "has", "manages", "and")
 
 
 def hidden_commands(text: str) -> list[str]:
-    """Return the commands within a sentence, of which nobody sees where they end."""
+    """Return the commands within a sentence, whose end is not visible."""
     rest = _QUOTED.sub("", text)
     for command in commands_in(rest):
         rest = rest.replace(command, "")
@@ -140,7 +140,7 @@ def parse(words: Sequence[str]) -> None:
     Raises:
         LookupError: there is no such verb, or `runner` would refuse its options or arguments.
     """
-    passed_on = words[1] in ("exec",)  # what follows -- is a required argument
+    passed_on = words[1] in ("exec",)  # the words after -- are a required argument
     own = list(words[1 : words.index("--")] if "--" in words and not passed_on else words[1:])
     verb = app().commands[own[0]]
     rest = own[1:]

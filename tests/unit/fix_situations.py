@@ -1,4 +1,4 @@
-"""The situations in which an error names a `runner` command, and why some are not tried."""
+"""The situations in which an error names a `runner` command in its fix."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from tests.unit.source_tree import nodes, sources, text_of
 
 @dataclass(frozen=True, slots=True)
 class FixCase:
-    """Words that fail with an error, and what its commands need in addition.
+    """The words of a command that fails with an error, and data for the commands of its fix.
 
-    `files` are written before, `values` replace the placeholders of a printed command, and `beyond`
-    are the codes of other errors which show that a printed command got past this one. `cured` is
-    how the words end after the printed commands: "" if they succeed, or the code of another error.
+    Attributes:
+        words: The command without `runner`.
+        files: Files to write first, by path.
+        values: Replacements of the placeholders in a printed command.
+        beyond: Codes of other errors with which a printed command may fail, because they show that
+            this error no longer occurs.
+        cured: The result of `words` after the printed commands: "" for success, or the code of
+            another error. None does not run them again.
     """
 
     words: str
@@ -69,7 +74,7 @@ config:
   azure-native:subscriptionId: 11111111-2222-3333-4444-555555555555
   runner:pools: [{id: t4, vm_size: Standard_NC4as_T4_v3, max_spot: 2}]
 """
-# Without services, by the error's code.
+# Situations without services, by the code of the error.
 ALONE: Mapping[str, FixCase] = {
     "R-COST-UNKNOWN": FixCase(
         "train mnist --target azure --max-cost 5 --dry-run",
@@ -145,9 +150,9 @@ ALONE: Mapping[str, FixCase] = {
     "R-SUBMIT-RECIPE": FixCase("submit 'a b/train.py'", {"a b/train.py": ""}),
     "R-WATCH-FORMAT": FixCase("ps -w -o json", beyond=("R-STACK-MISSING",)),
 }
-# On local services, where `done` is a run that succeeded and made version 1 of the models `fixes`
-# and `ours`, `kept` one that made version 1 of `needed`, and `failed` one that failed. The model
-# `used` has two versions, of which the first has the alias `live`.
+# Situations on local services. The run `done` succeeded and is version 1 of the models `fixes` and
+# `ours`; the run `kept` is version 1 of `needed`; the run `failed` failed. The model `used` has two
+# versions, and the first has the alias `live`.
 SERVED: Mapping[str, FixCase] = {
     "R-CANCEL-WHICH": FixCase("cancel"),
     "R-DATA-FOLDER-RM": FixCase("data rm fixes", beyond=("R-DATA-NOT-CONFIRMED",)),
@@ -200,13 +205,13 @@ _MARK = re.compile(r"@pytest\.mark\.fix\(((?:[^()]|\([^()]*\))*)\)")
 
 
 def codes_of_tests() -> set[str]:
-    """Return the codes that tests are marked with: `@pytest.mark.fix`."""
+    """Return the codes in the marks `@pytest.mark.fix` of tests."""
     marks = (mark for path in sources("tests") for mark in _MARK.findall(text_of(path)))
     return {code for mark in marks for code in re.findall(r"\"(R-[A-Z0-9-]+)\"", mark)}
 
 
 def codes_with_commands() -> set[str]:
-    """Return the codes of the errors of the sources whose fix names a `runner` command."""
+    """Return the codes of errors in the sources whose fix names a `runner` command."""
     return {
         code
         for path in sources("runner", "infra")

@@ -1,4 +1,4 @@
-"""The Python sources of the checkout, parsed once, and which module imports which."""
+"""The Python sources of the checkout, parsed once, and the imports between modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOOLS = ("bench", "tools")  # ours, but not part of the product
 
 
 class Import(NamedTuple):
-    """One of our modules imports another one."""
+    """An import of one of our modules by another."""
 
     importer: str
     imported: str
@@ -39,7 +39,7 @@ def sources(*folders: str) -> list[Path]:
 
 
 def shown(path: Path) -> str:
-    """Return the path as a reader of a failure wants it: relative to the checkout."""
+    """Return the path relative to the checkout, for messages."""
     return path.relative_to(ROOT).as_posix()
 
 
@@ -62,7 +62,7 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
 
 
 def assert_none(offences: Iterable[str], advice: str) -> None:
-    """Fail with all offences, one a line: pytest cuts a list short."""
+    """Fail with one line per offence, if there are any. pytest would shorten a list."""
     found = sorted(offences)
     assert not found, f"{advice} ({len(found)}):\n" + "\n".join(found)
 
@@ -94,14 +94,14 @@ def _imported(
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield from ((name, late, types_only) for name in _names(child))
-        elif not isinstance(child, ast.expr):  # which contains no import
+        elif not isinstance(child, ast.expr):  # expressions contain no imports
             guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
             inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from _imported(child, late=late or inside, types_only=types_only or guarded)
 
 
 def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    """`from package import name` imports the module `package.name` where there is one."""
+    """Yield the imported names; `from package import name` may import the module `package.name`."""
     origin = node.module if isinstance(node, ast.ImportFrom) else None
     for alias in node.names:
         full = f"{origin}.{alias.name}" if origin else alias.name

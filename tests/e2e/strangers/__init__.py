@@ -1,5 +1,5 @@
-"""Scripts with the habits of other systems, and small modules in place of their frameworks.
+"""Scripts in the style of other systems, and small modules that replace their frameworks.
 
-`scripts/` knows nothing of us and little of its framework; `frameworks/` prints and writes as the
-frameworks do. `projects.py` puts both into a folder, with some pictures of MNIST.
+`scripts/` has no code for runner; `frameworks/` prints and writes files as the frameworks do.
+`projects.py` puts both into a folder, with some pictures of MNIST.
 """

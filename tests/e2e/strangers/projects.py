@@ -1,4 +1,4 @@
-"""Folders with a script of another system, its framework and its data as that system has them."""
+"""Create folders with a script of another system, its framework, and its data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIXELS = 28 * 28
 
 @dataclass(frozen=True)
 class System:
-    """What a person types for a script, and what the run is expected to yield."""
+    """The command line for a script, and the expected outputs and metrics of the run."""
 
     script: str
     modules: tuple[str, ...]
@@ -28,7 +28,7 @@ class System:
 
 
 def make_project(folder: Path, system: System, mnist: Path) -> Path:
-    """Return a folder with the script and all that it needs."""
+    """Create a folder with the script, its framework and its data. Return it."""
     project = folder / Path(system.script).stem
     project.mkdir()
     shutil.copy(HERE / "scripts" / system.script, project)
@@ -49,7 +49,7 @@ def _labels(mnist: Path, part: str) -> bytes:
 
 
 def write_npz(project: Path, mnist: Path) -> None:
-    """Write `mnist.npz` as Keras and Chainer have it."""
+    """Write `mnist.npz` in the format of Keras and Chainer."""
     with zipfile.ZipFile(project / "mnist.npz", "w") as archive:
         for ours, part in (("train", "train"), ("test", "t10k")):
             size = SIZES[part]
@@ -75,7 +75,7 @@ def write_ctf(project: Path, mnist: Path) -> None:
 
 
 def write_idx(project: Path, mnist: Path) -> None:
-    """Write the four files of MNIST to `../data`, by the names that Azure ML's sample has."""
+    """Write the four files of MNIST to `../data`, with the names in Azure ML's sample."""
     (project.parent / "data").mkdir()
     for ours, part in (("train", "train"), ("test", "t10k")):
         size = SIZES[part]

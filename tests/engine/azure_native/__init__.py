@@ -1,1 +1,1 @@
-"""A stand-in for the azure-native provider plugin: real protocol, the SDK's types, no Azure."""
+"""A stand-in for the azure-native provider plugin, with its protocol and types, without Azure."""

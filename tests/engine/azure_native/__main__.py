@@ -1,6 +1,6 @@
-"""Serve the stand-in on a free port and print it, as a plugin does.
+"""Serve the stand-in on a free port, and print the port, as a plugin does.
 
-With `--for-stages`, serve many: read the folder of each from stdin, and print its port.
+With `--for-stages`, serve one stand-in for each folder on stdin, and print their ports.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def serve_stages() -> None:
-    """Serve a stand-in for each line, until there are no more."""
+    """Serve a stand-in for each line of stdin until its end."""
     servers: list[grpc.Server] = []
     for line in sys.stdin:
         server = stand_in(Path(line.rstrip("\n")))

@@ -1,4 +1,4 @@
-"""What exists in "Azure": a folder of resources by ARM id, with Azure's own refusals."""
+"""The resources of a fake Azure, stored in a folder by ARM ID, with the refusals of Azure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.infra import cloud
 _RESOURCE = re.compile(
     r"^/subscriptions/[^/]+/resourceGroups/[^/]+(/providers/.+)?$", re.IGNORECASE
 )
-# An id in one of these inputs keeps the resource that it names from being deleted first.
+# A resource cannot be deleted while another resource has its ID in one of these inputs.
 _HOLDS = {
     "subnetId": "InUseSubnetCannotBeDeleted",
     "natGateway": "InUseNatGatewayCannotBeDeleted",
@@ -29,7 +29,7 @@ _HOLDS = {
 
 
 class AzureError(Exception):
-    """An answer of ARM that is an error."""
+    """An error of Azure Resource Manager."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f'Code="{code}" Message="{message}"')
@@ -37,22 +37,22 @@ class AzureError(Exception):
 
 
 class Azure:
-    """The resources of one test, in a folder that the test may look into and change."""
+    """The resources of one test, in a folder that the test may read and change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._resources = folder / "resources"
         self._resources.mkdir(parents=True, exist_ok=True)
 
-    # set and read by tests
+    # -- for tests
     def fail(self, operation: str, name: str, code: str, *, times: int = 1) -> None:
-        """Let the next `times` create, update or delete of the resource named so fail."""
+        """Let the next `times` creations, updates or deletions of the named resource fail."""
         plan = self._plan()
         plan["failures"].append({"operation": operation, "name": name, "code": code, "left": times})
         self._write(self._folder / "plan.json", plan)
 
     def slow_down(self, seconds: float) -> None:
-        """Every operation takes this long from now on, and so do those under way."""
+        """Set the duration of all operations, including those that have begun."""
         self._write(self._folder / "plan.json", {**self._plan(), "latency_s": seconds})
 
     def under_way(self) -> int:
@@ -60,25 +60,25 @@ class Azure:
         return len(list(self._folder.glob("*.begun")))
 
     def ids(self) -> set[str]:
-        """The ARM ids of all that exists."""
+        """Return the ARM IDs of all resources."""
         return {self._read(path)["id"] for path in self._resources.iterdir()}
 
     def journal(self) -> list[tuple[str, str]]:
-        """Every operation that was done, in order: create, update or delete, and the id."""
+        """Return all completed operations in order: create, update or delete, and the ID."""
         path = self._folder / "journal.jsonl"
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         return [tuple(json.loads(line)) for line in lines]
 
-    # used by the provider
+    # -- for the provider
     def must_be_there(self, token: str, arguments: Mapping[str, Any]) -> None:
-        """Refuse to read an account or a group that does not exist."""
+        """Raise AzureError for a read of an account or a group that does not exist."""
         kind = cloud.READ.get(token.rpartition(":")[2])
         resource_id = kind and cloud.arm_id(f"azure-native:{kind}", arguments)
         if resource_id and not self._file(resource_id).exists():
             raise AzureError("ResourceNotFound", f"{resource_id} was not found")
 
     def create(self, token: str, inputs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """PUT what is not there yet; azure-native asks first and refuses what exists."""
+        """Create a resource. Raise AzureError if it exists, as azure-native does."""
         resource_id = cloud.arm_id(token, inputs)
         with self._operation("create", resource_id):
             if self._file(resource_id).exists():
@@ -89,7 +89,7 @@ class Azure:
             return resource_id, self._put(token, resource_id, inputs)
 
     def update(self, token: str, resource_id: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """PUT what is there; what cannot change in place is refused by name."""
+        """Update a resource. Raise AzureError for a property that Azure cannot change."""
         with self._operation("update", resource_id):
             old = self.get(resource_id)
             if old is None:
@@ -102,7 +102,7 @@ class Azure:
             return self._put(token, resource_id, inputs)
 
     def delete(self, resource_id: str) -> None:
-        """DELETE with all that is below; gone already is as good."""
+        """Delete a resource, if it exists, with all resources below it."""
         with self._operation("delete", resource_id):
             below = f"{resource_id}/".lower()
             mine = [path for path in self._resources.iterdir() if self._is_below(path, below)]
@@ -113,7 +113,7 @@ class Azure:
                 path.unlink(missing_ok=True)
 
     def get(self, resource_id: str) -> dict[str, Any] | None:
-        """GET: type, inputs and outputs, or None."""
+        """Return ID, type, inputs and outputs of a resource, or None."""
         path = self._file(resource_id)
         return self._read(path) if path.exists() else None
 
@@ -124,7 +124,7 @@ class Azure:
         return outputs
 
     def _must_exist(self, resource_id: str, inputs: Mapping[str, Any]) -> None:
-        """The parent, and all that an input names by its id: what is missing a dependency fails."""
+        """Raise AzureError if the parent or a resource in the inputs does not exist."""
         for needed in [*_parents(resource_id), *_references(inputs)]:
             if not self._file(needed).exists():
                 code = "ParentResourceNotFound" if resource_id.startswith(needed) else "NotFound"
@@ -140,7 +140,7 @@ class Azure:
 
     @contextmanager
     def _operation(self, operation: str, resource_id: str) -> Generator[None]:
-        """One operation at a time: latency first, then the planned failures, then the journal."""
+        """Run one operation at a time, after the latency and planned failures. Then log it."""
         with self._begun(), (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._fail_if_planned(operation, resource_id)
@@ -150,7 +150,7 @@ class Azure:
 
     @contextmanager
     def _begun(self) -> Generator[None]:
-        """Have the operation counted in `under_way`, and wait for the latency."""
+        """Count the operation in `under_way`, and wait for the latency."""
         began = time.monotonic()
         mark = self._folder / f"{uuid.uuid4()}.begun"
         mark.touch()
@@ -175,7 +175,7 @@ class Azure:
         return self._read(path) if path.exists() else {"latency_s": 0.0, "failures": []}
 
     def _file(self, resource_id: str) -> Path:
-        """Ids compare without case, and are longer than a file's name may be."""
+        """Return the file of a resource: a hash, because IDs are long and ignore case."""
         return self._resources / hashlib.sha256(resource_id.lower().encode()).hexdigest()
 
     @staticmethod
@@ -191,7 +191,7 @@ class Azure:
 
 
 def _parents(resource_id: str) -> Iterator[str]:
-    """The group and every resource above; an extension's scope (a role's, a budget's) as well."""
+    """Yield the IDs of the group, of all parents, and of an extension's scope (role, budget)."""
     group, *rest = resource_id.split("/providers/")
     if rest and "/resourceGroups/" in group:
         yield group
@@ -215,7 +215,7 @@ def _references(inputs: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _walk(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text with the name of the input it stands in."""
+    """Yield every string in a value, with the name of its input."""
     if isinstance(value, Mapping):
         for name, item in cast("Mapping[str, Any]", value).items():
             yield from _walk(item, key if name in ("id", "value") and key else name)

@@ -1,10 +1,10 @@
-"""Which changes replace a resource in azure-native, and which ones Azure itself then refuses.
+"""The changes for which azure-native replaces a resource, and the changes that Azure refuses.
 
-Replaced are what stands in a resource's path (names and parents), its location, and what the
-provider lists beside: provider/pkg/gen/replacement.go of pulumi/pulumi-azure-native (2026-11).
-That list has nothing of Batch. So a changed `vmSize` is an update to azure-native, and Azure
-answers PropertyCannotBeUpdated (github.com/Azure/Batch/issues/85 and 153): a program that wants
-to see the replacement in its preview has to say so with `replace_on_changes`.
+azure-native replaces a resource if its path (names and parents), its location, or an input of the
+provider's list changes: provider/pkg/gen/replacement.go of pulumi/pulumi-azure-native (2026-11).
+That list has no types of Batch. azure-native therefore treats a changed `vmSize` as an update, and
+Azure answers PropertyCannotBeUpdated (github.com/Azure/Batch/issues/85 and 153). A program needs
+`replace_on_changes` to get a replacement, also in its preview.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _REFUSED: dict[str, frozenset[str]] = {
     "compute:GalleryImage": frozenset(
         {"osType", "osState", "identifier", "hyperVGeneration", "architecture", "features"}
     ),
-    # "Update/Upgrade of image templates is currently not supported": only what follows PATCH.
+    # "Update/Upgrade of image templates is currently not supported"; PATCH allows other properties.
     "virtualmachineimages:VirtualMachineImageTemplate": frozenset(
         {"customize", "distribute", "source", "validate", "buildTimeoutInMinutes", "autoRun"}
     ),
@@ -53,28 +53,28 @@ _REFUSED: dict[str, frozenset[str]] = {
 
 
 def replacing(kind: str) -> frozenset[str]:
-    """The inputs whose change replaces a resource of this kind."""
+    """Return the inputs whose change replaces a resource of this kind."""
     return _ALWAYS | in_path(kind) | _LISTED.get(kind, frozenset())
 
 
 def in_path(kind: str) -> frozenset[str]:
-    """The inputs that name the resource and its parents."""
+    """Return the inputs that name the resource and its parents."""
     return frozenset(re.findall(r"\{(\w+)\}", PATHS.get(kind, "")))
 
 
 def refused(kind: str, changed: Iterable[str]) -> list[str]:
-    """What of a change in place Azure does not take."""
+    """Return the changed inputs that Azure cannot update in place."""
     return sorted(set(changed) & _REFUSED.get(kind, frozenset()))
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Top-level inputs that differ."""
+    """Return the top-level inputs that differ."""
     keys = {*old, *new} - {"__defaults"}
     return sorted(key for key in keys if old.get(key) != new.get(key))
 
 
 def changed_paths(old: Any, new: Any, path: str = "") -> list[tuple[str, str]]:
-    """Every place that differs as (path, add | delete | update), as deep as maps go."""
+    """Return the differences as (path, add | delete | update); lists are compared as a whole."""
     if old == new:
         return []
     if isinstance(old, Mapping) and isinstance(new, Mapping):

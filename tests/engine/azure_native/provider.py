@@ -1,4 +1,4 @@
-"""The provider protocol of Pulumi, answered for azure-native from the SDK's types and a folder."""
+"""Pulumi's provider protocol for azure-native, with the types of the SDK and a fake Azure."""
 # ruff: noqa: N802 - the names are the protocol's
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = provider_pb2.PropertyDiff
 
 
 def _arm_errors(method: Callable[..., Any]) -> Callable[..., Any]:
-    """What Azure refuses is the operation's error, as the plugin reports it."""
+    """Report an AzureError as the error of the operation, as the plugin does."""
 
     @functools.wraps(method)
     def answered(self: Any, request: Any, context: grpc.ServicerContext) -> Any:
@@ -36,7 +36,7 @@ def _arm_errors(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
-    """One plugin; nothing is kept here, all is in the folder."""
+    """The provider of one fake Azure, whose folder contains all state."""
 
     def __init__(self, azure: Azure) -> None:
         self._azure = azure
@@ -151,7 +151,7 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def _token(urn: str) -> str:
-    """`azure-native:batch:Pool` of a URN, whose type part names the parents as well."""
+    """Return the type of a URN, such as `azure-native:batch:Pool`, without the parents' types."""
     return urn.split("::")[2].rpartition("$")[2]
 
 

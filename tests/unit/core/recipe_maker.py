@@ -1,4 +1,4 @@
-"""Recipes, pools and settings for tests, with defaults for what a test does not care about."""
+"""Recipes, pools and settings for tests, with defaults for the fields that a test omits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def recipe(**changes: Any) -> Recipe:
 
 
 def load_text(folder: Path, text: str) -> Recipe:
-    """The recipe in a folder with this train.yaml, and a train.py."""
+    """Write a folder with this train.yaml and a train.py. Return its recipe."""
     folder.mkdir(exist_ok=True)
     (folder / "train.yaml").write_text(text, encoding="utf-8")
     (folder / "train.py").write_text("print('hi')\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A blob service on loopback, as small as resource files and output files need it."""
+"""A blob service on loopback with the operations that resource files and output files need."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SAS = "sv=2020&sig=s%2Bcret%3D"
 
 @dataclass
 class BlobStore:
-    """Containers by name; `failures` maps a path to statuses to answer first (-1: hang up).
+    """Containers by name; `failures` maps a path to the first statuses (-1 closes the connection).
 
-    Beside the SAS it takes requests that are signed with the account's key, where it has one.
+    Accepts requests with the SAS, and requests signed with the account's key if `key` is set.
     """
 
     key: str = ""
@@ -42,7 +42,7 @@ class BlobStore:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def etag(self, container: str, name: str) -> str:
-        """Another one for other content."""
+        """Return an ETag, which depends on the content."""
         content = self.containers[container][name]
         return f"0x{hashlib.sha256(content).hexdigest()[:15].upper()}"
 
@@ -86,7 +86,7 @@ class BlobStore:
             return (200, blobs[rest[0]]) if rest[0] in blobs else missing
 
     def _signed(self, method: str, target: str, headers: dict[str, str]) -> bool:
-        """By what the storage SDK signs, which is not ours."""
+        """Return True if the storage SDK, whose code is independent of ours, signs equally."""
         policy = SharedKeyCredentialPolicy("account", self.key)
         request = HttpRequest(method, f"{self.url}{target}")
         wanted = ("content-type", "content-length", "range")

@@ -1,4 +1,4 @@
-"""Makes launches as the scheduler would, for the tests of the executor."""
+"""Create launches as the scheduler does, for tests of the executor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batch_emulator.launches import NodeFacts, TaskKind, task_environment
 
 @dataclass(frozen=True)
 class Node:
-    """A node on disk whose tasks are run one by one."""
+    """A node on disk, which runs tasks one by one."""
 
     layout: NodeLayout
 
@@ -67,7 +67,7 @@ class Node:
 
 
 def ignore(_pid: int) -> None:
-    """Nobody wants to know the pid."""
+    """Ignore the process ID."""
 
 
 _T = TypeVar("_T")
@@ -76,7 +76,7 @@ _T = TypeVar("_T")
 def in_executor(
     scenario: Callable[[Executor], Coroutine[Any, Any, _T]], *, kill_grace_s: float = 5.0
 ) -> _T:
-    """Run a scenario with an executor of its own, whose retries do not wait."""
+    """Run a scenario with a new executor, whose retries do not wait."""
 
     async def main() -> _T:
         executor = Executor(pass_environment={"LANG": "C.UTF-8"}, kill_grace_s=kill_grace_s)
@@ -97,7 +97,7 @@ async def eventually(condition: Callable[[], bool], what: str, limit_s: float = 
 
 
 def running(pid: int) -> bool:
-    """True while a process exists and is no zombie."""
+    """Return True if the process exists and is no zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

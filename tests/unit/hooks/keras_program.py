@@ -1,6 +1,6 @@
-"""Interrupt trainings with Keras at many points, and print which had the uninterrupted result.
+"""Interrupt trainings with Keras at many points, and compare with the uninterrupted result.
 
-Run by an interpreter that has Keras: `python keras_program.py FOLDER`; prints a JSON object.
+`python keras_program.py FOLDER` with an interpreter that has Keras prints a JSON object.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Stop(keras.callbacks.Callback):
 
 
 class AlsoInValidation(Checkpoint):
-    """Saves where SIGTERM would cause a save."""
+    """Also saves in validation, where SIGTERM would cause a save."""
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._save()

@@ -1,6 +1,6 @@
-"""Interrupt trainings with PyTorch, and print which had the uninterrupted result.
+"""Interrupt trainings with PyTorch, and compare with the uninterrupted result.
 
-Run by an interpreter that has PyTorch: `python torch_program.py FOLDER`; prints a JSON object.
+`python torch_program.py FOLDER` with an interpreter that has PyTorch prints a JSON object.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Points(torch.utils.data.Dataset):
 
 
 def train(folder: Path | None, stops: list[Any], *, workers: int, own: bool) -> Any:
-    """Return the model's state; restart after each stop. `own`: the loader has a generator."""
+    """Return the model's state; restart after each stop. `own` gives the loader a generator."""
     for stop in [*stops, None]:
         torch.manual_seed(1)
         np.random.seed(2)

@@ -1,1 +1,1 @@
-"""The container images: what their files say, and how they are built."""
+"""Tests of the container images: their files and their build."""

@@ -1,4 +1,4 @@
-"""Where the images are, and their Containerfiles as instructions."""
+"""The folders of the images, and the instructions of their Containerfiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Instruction:
 
 
 def instructions(framework: str) -> list[Instruction]:
-    """The instructions in order, continued lines joined, comments left out."""
+    """Return the instructions in order, with continued lines joined and without comments."""
     text = (IMAGES / framework / "Containerfile").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
@@ -25,14 +25,14 @@ def instructions(framework: str) -> list[Instruction]:
 
 
 def versions() -> dict[str, str]:
-    """The lines of versions.env."""
+    """Return the variables of versions.env."""
     text = (IMAGES / "versions.env").read_text(encoding="utf-8")
     pairs = (line.split("=", 1) for line in text.splitlines() if line and line[0] != "#")
     return dict(pairs)
 
 
 def keras_python() -> Path | None:
-    """An environment of the MNIST recipe that the end-to-end tests have built."""
+    """Return the Python of an environment that end-to-end tests built for MNIST, or None."""
     found = (IMAGES.parent / ".cache" / "services" / "cache" / "envs").glob("*/bin/python")
     for python in found:
         packages = python.parents[1].glob("lib/python*/site-packages/keras")

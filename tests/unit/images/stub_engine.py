@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Stands for docker, podman, az and runner: writes down each call, remembers tags in a folder.
+"""A stub of docker, podman, az and runner, which logs each call and stores tags in a folder.
 
-$STUB_STATE is that folder; `fail-WORD` in it makes the call with that first word fail.
-It imports little: the tests call it hundreds of times.
+$STUB_STATE is the folder; a file `fail-WORD` in it makes calls with this first word fail.
+The tests start this program hundreds of times, so it imports only fast modules.
 """
 
 import json
@@ -16,7 +16,7 @@ DIGEST = "sha256:" + "ab" * 32
 
 
 def main():
-    """Answer as the real program would, as far as build.sh looks."""
+    """Print the output of the real program, as far as build.sh reads it."""
     verb = ARGUMENTS[0]
     secret = sys.stdin.read() if "--password-stdin" in ARGUMENTS else None
     with open(f"{STATE}/calls.jsonl", "a") as calls:
@@ -45,7 +45,7 @@ def main():
 
 
 def known(where):
-    """The tags that are there."""
+    """Return the stored tags."""
     if not os.path.exists(f"{STATE}/{where}"):
         return set()
     with open(f"{STATE}/{where}") as tags:
@@ -53,7 +53,7 @@ def known(where):
 
 
 def remember(where, tag):
-    """One more tag."""
+    """Store a tag."""
     with open(f"{STATE}/{where}", "a") as tags:
         tags.write(tag + "\n")
 

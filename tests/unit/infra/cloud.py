@@ -1,4 +1,4 @@
-"""What Azure answers when a resource is made: its ARM id and the properties that it computes."""
+"""Responses of Azure to a new resource: its ARM ID and the properties that Azure computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 DEPLOYER = "99999999-8888-7777-6666-555555555555"
 ACCOUNT_KEY = "c2VjcmV0LWtleS1vZi10aGUtYWNjb3VudA=="
-# The path of each type below its resource group; braces are the names of inputs.
+# Path of each type below its resource group; names in braces are inputs.
 PATHS: dict[str, str] = {
     "batch:BatchAccount": "Microsoft.Batch/batchAccounts/{accountName}",
     "batch:Pool": "Microsoft.Batch/batchAccounts/{accountName}/pools/{poolName}",
@@ -62,13 +62,13 @@ READ = {
 
 
 def short_type(token: str) -> str:
-    """`azure-native:batch:Pool` and `azure-native:batch/v2024:Pool` are `batch:Pool`."""
+    """Return `batch:Pool` for `azure-native:batch:Pool` and `azure-native:batch/v2024:Pool`."""
     _, module, kind = token.split(":")
     return f"{module.split('/')[0]}:{kind}"
 
 
 def arm_id(token: str, inputs: Mapping[str, Any]) -> str:
-    """The id that Azure gives; a missing name is a KeyError, for no name may be made up."""
+    """Return the ARM ID of a resource. Raise KeyError if an input lacks a name of its path."""
     kind = short_type(token)
     if kind == "resources:ResourceGroup":
         return f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{inputs['resourceGroupName']}"
@@ -85,7 +85,7 @@ def arm_id(token: str, inputs: Mapping[str, Any]) -> str:
 
 
 def outputs(token: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs as Azure echoes them, with what it adds."""
+    """Return the inputs as Azure returns them, with the properties that it computes."""
     resource_id = arm_id(token, inputs)
     state = as_answered(dict(inputs))
     state["name"] = resource_id.rsplit("/", 1)[1]
@@ -94,7 +94,7 @@ def outputs(token: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(token: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The functions of the provider that the program calls."""
+    """Return the result of a provider function that the program calls."""
     name = token.rpartition(":")[2]
     if name == "getClientConfig":
         return {
@@ -115,11 +115,11 @@ def answer(token: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         resource_id = arm_id(f"azure-native:{kind}", inputs)
         computed = _computed(kind, inputs, resource_id)
         return {"id": resource_id, "name": resource_id.rpartition("/")[2], **computed}
-    raise KeyError(f"{token} with {sorted(arguments)}: nobody has said what Azure answers")
+    raise KeyError(f"{token} with {sorted(arguments)}: no answer is defined for this function")
 
 
 def token_of(claims: Mapping[str, Any]) -> str:
-    """A token with these claims, without a signature that anybody checks."""
+    """Return a token with these claims. Its signature is invalid, but nothing checks it."""
     payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
     return f"e30.{payload}.c2ln"
 
@@ -145,7 +145,7 @@ def _computed(kind: str, inputs: Mapping[str, Any], resource_id: str) -> dict[st
 
 
 def as_answered(value: Any) -> Any:
-    """Identities go in as a list of ids and come back as a map by id."""
+    """Return inputs as Azure returns them: a list of identities becomes a map by ID."""
     if isinstance(value, dict):
         echoed = {key: as_answered(part) for key, part in value.items()}
         ids = echoed.get("userAssignedIdentities")

@@ -1,4 +1,4 @@
-"""What every test of the Pulumi program needs of its process."""
+"""Fixtures for all tests of the Pulumi program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="module")
 def event_loop_of_the_thread() -> Generator[None]:
-    """Pulumi asks for the thread's loop, which is gone after any asyncio.run of other tests."""
+    """Set the event loop that Pulumi requires, because asyncio.run of other tests removes it."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     yield

@@ -1,4 +1,4 @@
-"""A pool and its queue, in steps of 30 seconds, scaled by a formula: the loop closed."""
+"""A simulated pool that a formula scales, with its queue, in steps of 30 seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOOT_STEPS = 6  # 3 minutes from allocation to the first task
 
 @dataclass(eq=False)
 class Work:
-    """A task; `left` is what remains of it. An eviction begins it anew."""
+    """A task; `left` is the number of remaining steps. An eviction resets it to `steps`."""
 
     steps: int
     left: int = 0
@@ -26,7 +26,7 @@ class Work:
 
 @dataclass(eq=False)
 class Machine:
-    """A node; `away` while it is preempted, `leaving` when it goes after its tasks."""
+    """A node; `away` while it is preempted, `leaving` if it is removed after its tasks."""
 
     spot: bool
     boots: int = BOOT_STEPS
@@ -37,7 +37,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Moment:
-    """What was there at a time: nodes up, tasks, and what the formula wanted."""
+    """The state at one time: nodes, pending tasks, and the targets of the formula."""
 
     at: datetime
     spot: int
@@ -48,7 +48,11 @@ class Moment:
 
 
 class Day:
-    """Run it with `run`; `capacity` says how many spot nodes there can be at a time."""
+    """The simulation.
+
+    `capacity` returns the maximum number of spot nodes at a time; `lost` returns True for steps
+    without a sample.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class Day:
         self._steps = 0
 
     def run(self, hours: float, arrivals: dict[datetime, list[int]] | None = None) -> list[Moment]:
-        """Go on for so long; `arrivals` are minutes of work by the time at which they are added."""
+        """Simulate some hours. `arrivals` has the minutes of work of new tasks by their arrival."""
         waiting = dict(arrivals or {})
         for _ in range(int(hours * 120)):
             for at in [at for at in waiting if at <= self.now]:
@@ -110,7 +114,7 @@ class Day:
         self.want = {True: found.spot, False: found.dedicated}
 
     def _allocate(self) -> None:
-        """Nodes come while there is capacity, go when idle, and are evicted when it shrinks."""
+        """Add nodes up to the targets and the capacity, remove idle ones, and evict the excess."""
         room = self.capacity(self.now)
         for kind, want in self.want.items():
             mine = [m for m in self.machines if m.spot is kind]

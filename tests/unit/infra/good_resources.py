@@ -1,4 +1,4 @@
-"""One right resource of every type that the stack declares, as its inputs go over the wire."""
+"""The inputs of one valid resource of every type that the stack declares, as Pulumi sends them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An Ubuntu machine of stubs: the image's scripts run for real, in a throw-away root.
+"""A fake Ubuntu machine, on which the real scripts of the image run, in a temporary root.
 
-Every command that would change a machine is one script on PATH, which keeps the machine's state in
-a folder and writes down how it was called.
+A stub on PATH replaces every command that would change the machine. It keeps the machine's state
+in a folder, and logs its calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS = {
     "gpgkey": "C95B321B61E88C1809C4F759DDCAE044F796ECB0",
     "microsoft.asc": "BC528686B50D79E339D3721CEB3E94ADBE1229CF",
 }
-# Commands that query, and change nothing.
+# Commands that change nothing.
 QUESTIONS = ("dpkg-query", "apt-mark showhold", "systemctl is-enabled", "gpg --batch --show-keys")
 
 _STUB = r"""#!/usr/bin/env bash
@@ -128,7 +128,7 @@ esac
 
 @dataclass
 class Machine:
-    """`root` is its disk, `stub` what its commands remember; `run` runs one of the scripts."""
+    """The machine: `root` is its disk, and `stub` has its commands and their state."""
 
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
@@ -174,14 +174,14 @@ class Machine:
         )
 
     def calls(self) -> list[str]:
-        """Every call of a command since the last time, as it was written."""
+        """Return the calls of commands since the last `calls`, one line each."""
         log = self.stub / "log"
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
         log.write_text("", encoding="utf-8")
         return lines
 
     def tree(self) -> Mapping[str, str]:
-        """Every file and link of the disk, with what it holds, its mode and its time."""
+        """Return every file and link of the disk, with its content, mode and time."""
         return {
             str(path.relative_to(self.root)): _described(path)
             for path in sorted(self.root.rglob("*"))
@@ -196,7 +196,7 @@ class Machine:
 
 
 def versions() -> dict[str, str]:
-    """versions.env as bash reads it."""
+    """Return the variables of versions.env, as bash reads them."""
     text = subprocess.run(
         ["env", "-i", "bash", "-c", 'set -a; . "$0"; env -0', str(SOURCE / "versions.env")],
         capture_output=True,
@@ -207,7 +207,7 @@ def versions() -> dict[str, str]:
 
 
 def changes(calls: list[str]) -> list[str]:
-    """The calls that are more than a question."""
+    """Return the calls that change the machine."""
     return [call for call in calls if not call.startswith(QUESTIONS)]
 
 

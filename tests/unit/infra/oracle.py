@@ -1,8 +1,8 @@
-"""What `azure-native` would say of a resource's inputs: checked against the installed SDK's types.
+"""Check the inputs of resources as `azure-native` does, against the types of the installed SDK.
 
-Pulumi itself checks neither keys nor values of inputs, and mocks take anything. The SDK carries
-all it takes to do so: the signature of `<Resource>Args`, nested input types, names on the wire
-and enums. What types cannot say (ARM ids, durations, names) is in `oracle_rules`.
+Pulumi itself checks neither keys nor values of inputs, and its mocks accept anything. The SDK has
+everything for a check: the signatures of `<Resource>Args`, nested input types, wire names and
+enums. `oracle_rules` checks what types cannot express, such as ARM IDs, durations and names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pulumi.runtime import rpc
 from tests.unit.infra.oracle_rules import broken_rules
 
 PREFIX = "azure-native:"
-# The protocol's marker of a value that wraps another one (a secret, an output, an asset).
+# The key with which Pulumi's protocol marks wrapped values: secrets, outputs, assets.
 _SIGNATURE = "4dabf18193072939515e22adb298388d"
 _SECRET = "1b47061264138c4ac30d75fd1eb44270"
 _OUTPUT_VALUE = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
@@ -45,7 +45,7 @@ UNKNOWNS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing wrong; `path` as in `startTask.environmentSettings[0].name`, or empty."""
+    """A violation; `path` is like `startTask.environmentSettings[0].name`, or empty."""
 
     kind: str
     path: str
@@ -56,9 +56,9 @@ class Violation:
 
 
 def validate(type_token: str, name: str, inputs: Mapping[str, Any]) -> list[Violation]:
-    """All that is wrong with a resource's inputs, as they go over the wire; others' types pass.
+    """Return the violations in a resource's inputs; types of other providers have none.
 
-    Secrets are looked into; a value not known yet (in a preview) is right wherever it stands.
+    Secrets are checked, too. Values that are unknown in a preview are always valid.
     """
     if not type_token.startswith(PREFIX) or type_token.startswith("pulumi:"):
         return []
@@ -72,9 +72,9 @@ def validate(type_token: str, name: str, inputs: Mapping[str, Any]) -> list[Viol
 
 @cache
 def args_class(type_token: str) -> type | None:
-    """`PoolArgs` for `azure-native:batch:Pool`; None when the SDK has no such resource.
+    """Return `PoolArgs` for `azure-native:batch:Pool`, or None if the SDK has no such resource.
 
-    Where a nested type has taken the name, as in `SubnetArgs`, the resource's is `SubnetInitArgs`.
+    If a nested type has this name, such as `SubnetArgs`, the class is `SubnetInitArgs`.
     """
     _, module, resource = type_token.split(":")
     try:
@@ -88,14 +88,14 @@ def args_class(type_token: str) -> type | None:
 
 
 def is_unknown(value: object) -> bool:
-    """Whether it stands for what only the deployment will know."""
+    """Return True for a placeholder of a value that only the deployment computes."""
     return isinstance(value, pulumi.output.Unknown) or (
         isinstance(value, str) and value in UNKNOWNS
     )
 
 
 def plain(value: Any) -> Any:
-    """The value without secrets' and outputs' wrappers; absent keys (None) are left out."""
+    """Return a value without wrappers of secrets and outputs, and without keys that are None."""
     if isinstance(value, Mapping):
         found = cast("Mapping[str, Any]", value)
         if found.get(_SIGNATURE) == _SECRET:
@@ -130,7 +130,7 @@ class _Field:
 
 @cache
 def _fields(cls: type) -> dict[str, _Field]:
-    """Names on the wire, with the type and whether the signature demands it."""
+    """Return the inputs of a class by wire name; `required` ones have no default."""
     names = input_type_py_to_pulumi_names(cls)
     signature = inspect.signature(cls.__init__).parameters
     return {
@@ -166,7 +166,7 @@ def _value(kind: Any, value: Any, path: str) -> Iterator[Violation]:
 
 
 def _choices(kind: Any) -> list[Any]:
-    """The members of a union without None, awaitables and outputs (those are `Input`'s)."""
+    """Return the members of a union, without None and the awaitables and outputs of `Input`."""
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return [kind]
     members: list[Any] = []
@@ -179,7 +179,7 @@ def _choices(kind: Any) -> list[Any]:
 
 
 def _enum(enums: Sequence[type[Enum]], value: Any, path: str) -> Iterator[Violation]:
-    """Open enums (`str` or an enum) are held to their list: Azure refuses what it never heard."""
+    """Check an enum. Open ones (`str` or an enum) are checked, too: Azure refuses other values."""
     allowed = [member.value for enum in enums for member in enum]
     if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
         shown = ", ".join(str(item) for item in allowed[:8])
@@ -187,7 +187,7 @@ def _enum(enums: Sequence[type[Enum]], value: Any, path: str) -> Iterator[Violat
 
 
 def _best(choices: Sequence[Any], value: Any, path: str) -> Iterator[Violation]:
-    """What is wrong with the member that is meant: by discriminator, or the one that fits best."""
+    """Check a union by the member that its discriminator names, or else by the best match."""
     if isinstance(value, Mapping):
         found = cast("Mapping[str, Any]", value)
         named = {_discriminator(choice): choice for choice in choices}
@@ -230,7 +230,7 @@ _EXPECTED = re.compile(r"Expected value is '([^']+)'")
 
 @cache
 def _discriminator(cls: Any) -> tuple[str, str] | None:
-    """The key and value that tell a union's member: a `str`, named only in the documentation."""
+    """Return the key and value that identify a union's member; only its docstring names them."""
     if not (isinstance(cls, type) and is_input_type(cls)):
         return None
     for python, wire in input_type_py_to_pulumi_names(cls).items():
@@ -261,7 +261,7 @@ def _list(kind: Any, value: Any, path: str) -> Iterator[Violation]:
 
 
 def _is_scalar(kind: Any, value: Any) -> bool:
-    """Numbers arrive as floats: 4.0 is an integer. True is none."""
+    """Return True if a scalar has this type. Integers arrive as floats; a bool is no number."""
     if kind is bool:
         return isinstance(value, bool)
     if kind is int:

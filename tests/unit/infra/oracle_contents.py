@@ -1,4 +1,4 @@
-"""What Azure says of whole resources: choices of one, ranges, dates, formulas, addresses."""
+"""Rules of Azure for whole resources: exclusive keys, ranges, dates, formulas, addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS = {"W": 604_800, "D": 86_400, "H": 3600, "M": 60, "S": 1}
 
 
 def contents(kind: str, values: _Values) -> Iterator[Found]:
-    """What is wrong with one resource as a whole."""
+    """Yield the violations of rules about a whole resource."""
     rule = _RULES.get(kind)
     if rule is not None:
         yield from rule(values)
@@ -92,7 +92,10 @@ def _machine(machine: _Values) -> Iterator[Found]:
 
 
 def _mount(mount: Any, at: str) -> Iterator[Found]:
-    """learn.microsoft.com/azure/batch/virtual-file-mount (2021-11-11): one kind an entry."""
+    """Check an entry, which has one file system.
+
+    learn.microsoft.com/azure/batch/virtual-file-mount (2021-11-11)
+    """
     if not isinstance(mount, Mapping):
         return
     entry = cast("_Values", mount)
@@ -115,7 +118,7 @@ def _mount(mount: Any, at: str) -> Iterator[Found]:
 
 
 def _budget(values: _Values) -> Iterator[Found]:
-    """What azure-native 3.29 says of a budget's notifications, and that somebody is told."""
+    """Check a budget's notifications (azure-native 3.29), each of which needs a recipient."""
     amount = values.get("amount")
     if isinstance(amount, int | float) and amount <= 0:
         yield "range", "amount", f"{amount} is no amount"
@@ -148,7 +151,7 @@ def _notification(notice: _Values, at: str) -> Iterator[Found]:
 
 
 def _template(values: _Values) -> Iterator[Found]:
-    """Names that differ, and limits of ours where the descriptions give none."""
+    """Check that names are unique, and limits, which are ours if the descriptions have none."""
     yield from _range(values, "buildTimeoutInMinutes", 0, 960)
     if values.get("distribute") == []:
         yield "missing", "distribute", "a template must distribute its image"
@@ -177,7 +180,7 @@ def _step(step: _Values, at: str) -> Iterator[Found]:
 
 
 def _gallery_image(values: _Values) -> Iterator[Found]:
-    """Trusted launch is of generation 2; Batch boots only generalized images.
+    """Check that trusted launch has generation 2, and the image is generalized, as Batch requires.
 
     https://learn.microsoft.com/azure/virtual-machines/trusted-launch-portal,
     https://learn.microsoft.com/azure/batch/batch-sig-images (2024-03-04)
@@ -213,7 +216,7 @@ def _subnet(values: _Values) -> Iterator[Found]:
 
 
 def _alert(values: _Values) -> Iterator[Found]:
-    """What azure-native 3.29 says of severities, and steps that the portal offers."""
+    """Check the severity (azure-native 3.29), and the time steps that the portal offers."""
     yield from _range(values, "severity", 0, 4)
     window, every = _seconds(values.get("windowSize")), _seconds(values.get("evaluationFrequency"))
     if every is not None and every not in (60, 300, 900, 1800, 3600):
@@ -255,7 +258,7 @@ def _span(values: _Values, key: str, at: str, low: int, high: int) -> Iterator[F
 
 
 def _seconds(text: Any) -> float | None:
-    """The length of an ISO duration; None for what is none, which another rule reports."""
+    """Return the seconds of an ISO duration, or None for another text, which `_text` reports."""
     if not isinstance(text, str) or not text.startswith("P"):
         return None
     date, _, time = text[1:].partition("T")

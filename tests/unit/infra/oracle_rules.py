@@ -1,4 +1,4 @@
-"""What types cannot say of a resource's inputs: names, ARM ids, durations, locations, contents.
+"""Rules for inputs that types cannot express: names, ARM IDs, durations, locations, contents.
 
 Each rule yields (kind, path, message). Names are from
 https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
@@ -21,7 +21,7 @@ Found = tuple[str, str, str]
 _GUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _GROUP = rf"/subscriptions/{_GUID}/resourceGroups/[-\w.()]{{0,89}}[-\w()]"
 
-# type -> (input, pattern of the whole name, in words)
+# Type -> (input with the name, pattern of the name, the pattern in words).
 _NAMES: dict[str, tuple[str, str, str]] = {
     "resources:ResourceGroup": (
         "resourceGroupName",
@@ -112,7 +112,7 @@ _NAMES: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-# input -> provider and types of the resource that the id must be of; "" is any scope
+# Input -> provider and types of the resource whose ID it must be; "" is any scope.
 _IDS: dict[str, str | None] = {
     "autoUser.scope": None,
     "subnetId": "Microsoft.Network/virtualNetworks/subnets",
@@ -156,7 +156,7 @@ _GLOBAL = frozenset({"monitor:ActionGroup", "monitor:MetricAlert"})  # they have
 
 
 def broken_rules(type_token: str, values: Mapping[str, Any]) -> Iterator[Found]:
-    """All that is wrong beside the types; what is not known yet is not judged."""
+    """Yield the violations of the rules; values that are unknown in a preview are skipped."""
     _, module, resource = type_token.split(":")
     kind = f"{module.split('/')[0]}:{resource}"
     yield from _name(kind, values)
@@ -178,7 +178,7 @@ def _name(kind: str, values: Mapping[str, Any]) -> Iterator[Found]:
 def _texts(
     value: Any, path: str, keys: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Every text with its path, and the keys on the way without numbers."""
+    """Yield every string with its path, and with the keys of the path, without indexes."""
     if isinstance(value, Mapping):
         for key, item in cast("Mapping[str, Any]", value).items():
             yield from _texts(item, f"{path}.{key}" if path else key, (*keys, key))

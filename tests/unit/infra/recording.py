@@ -1,4 +1,4 @@
-"""Runs a declaration under Pulumi's mocks and keeps every request as the engine would get it."""
+"""Run a Pulumi program under mocks, and record every request that the engine would receive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SECRET = "1b47061264138c4ac30d75fd1eb44270"
 
 @dataclass(frozen=True)
 class Registered:
-    """One resource: its inputs without secret marks, and what the engine was told beside them."""
+    """A resource: its inputs without the marks of secrets, and its options."""
 
     type: str
     name: str
@@ -37,29 +37,29 @@ class Registered:
 
     @property
     def kind(self) -> str:
-        """`batch:Pool`."""
+        """The type without provider and version, such as `batch:Pool`."""
         return cloud.short_type(self.type)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Everything that one run declared, and its exports."""
+    """The resources and components that a run declared, and its exports."""
 
     resources: tuple[Registered, ...]
     components: tuple[Registered, ...]
     exports: dict[str, Any]
 
     def of(self, kind: str) -> list[Registered]:
-        """All resources of one type, such as `batch:Pool`."""
+        """Return all resources of one type, such as `batch:Pool`."""
         return [found for found in self.resources if found.kind == kind]
 
     def one(self, kind: str) -> Registered:
-        """The only resource of a type."""
+        """Return the only resource of a type."""
         (found,) = self.of(kind)
         return found
 
     def by_urn(self, urn: str) -> Registered:
-        """The resource (or component) with this URN."""
+        """Return the resource or component with this URN."""
         (found,) = [r for r in (*self.resources, *self.components) if r.urn == urn]
         return found
 
@@ -78,7 +78,7 @@ class _Mocks(mocks.Mocks):
 
 
 class _Monitor(mocks.MockMonitor):
-    """Mocks alone see neither parents nor protection nor dependencies."""
+    """Records parents, protection and dependencies, which plain mocks do not receive."""
 
     def __init__(self) -> None:
         super().__init__(_Mocks())
@@ -94,7 +94,7 @@ class _Monitor(mocks.MockMonitor):
 def record(
     declare: Callable[[], Mapping[str, Any]], *, stack: str = "dev", preview: bool = False
 ) -> Recording:
-    """Run `declare` to its end and wait for every resource; its result are the exports."""
+    """Run `declare`, which returns the exports, and wait for every resource."""
     # Pulumi requires an event loop in the thread, and another test may have closed it.
     asyncio.set_event_loop(asyncio.new_event_loop())
     reset_options(project="runner", stack=stack)
@@ -106,8 +106,8 @@ def record(
     def run() -> Any:
         return pulumi.Output.all(**declare()).apply(exports.update)
 
-    # Half of the processor time: aliases of older API versions, which the monitor gets as they are,
-    # and the source lines of each resource, which nobody reads.
+    # Skip two steps that take half of the processor time: aliases of older API versions, which the
+    # monitor receives unchanged, and the source lines of each resource, which no test reads.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pulumi.resource.collapse_alias_to_urn", lambda *_: None)
         patch.setattr("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)

@@ -1,4 +1,4 @@
-"""Configurations that tests deploy, and the program run with them under mocks."""
+"""Configurations for tests, and functions that run the program with them under mocks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ EVERYTHING: Mapping[str, Any] = {
 
 
 def config_of(stack: str = "dev", **values: Any) -> StackConfig:
-    """A configuration as the program gets it; one T4 pool unless `values` say otherwise."""
+    """Return a configuration; `values` replace the defaults, such as one T4 pool."""
     given = {
         "location": "westeurope",
         "subscription_id": cloud.SUBSCRIPTION,
@@ -87,17 +87,17 @@ def config_of(stack: str = "dev", **values: Any) -> StackConfig:
 
 
 def deploy(config: StackConfig, *, preview: bool = False) -> Recording:
-    """The program with this configuration."""
+    """Run the program with this configuration."""
     return record(lambda: declare(config, DEPLOYER, NOW), stack=config.stack, preview=preview)
 
 
 @cache
 def plain_stack() -> Recording:
-    """The stack of `Pulumi.dev.yaml`, deployed once for all tests of a process."""
+    """Return the stack of `Pulumi.dev.yaml`, deployed once for all tests of a process."""
     return deploy(config_of())
 
 
 @cache
 def full_stack() -> Recording:
-    """A stack with everything, deployed once for all tests of a process."""
+    """Return a stack with every feature, deployed once for all tests of a process."""
     return deploy(config_of("everything", **EVERYTHING))

@@ -1,4 +1,4 @@
-"""A run and its task: the packed agent as Batch starts it."""
+"""A run and its task, which starts the packed agent as Batch does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNHURRIED = {
 
 @functools.cache
 def compiled_agent() -> bytes:
-    """The packed agent, with time to end."""
+    """Return the packed agent with longer limits for its end."""
     return pack({name: _unhurried(name, source) for name, source in read_sources().items()})
 
 
@@ -45,7 +45,7 @@ def _unhurried(name: str, source: bytes) -> bytes:
 
 
 class Task:
-    """One run and the task that executes it."""
+    """A run and the task that executes it."""
 
     def __init__(self, folder: Path, service: FakeBlobs) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Task:
         self.processes: list[subprocess.Popen[str]] = []
         self.secrets: dict[str, dict[str, str]] = {}
         self.settings: dict[str, str] = {}
-        self.before_agent: Callable[[], object] = lambda: None  # once its files are there
+        self.before_agent: Callable[[], object] = lambda: None  # called when its files exist
         install_fake_uv(self.shared)
 
     def end(self) -> None:
@@ -95,7 +95,7 @@ class Task:
         number = len(self.processes) if again_in is None else again_in
         work_dir = self.folder / f"task-{number}" / "wd"
         work_dir.mkdir(parents=True, exist_ok=True)
-        # In one step, as an agent that runs in the folder still reads them.
+        # Atomically, because a running agent in the folder still reads these files.
         for name, data in (("runner-agent.pyz", compiled_agent()), ("code.tar.gz", self.code)):
             (part := work_dir / f"{name}.part").write_bytes(data)
             part.replace(work_dir / name)
@@ -130,7 +130,7 @@ class Task:
         return process
 
     def kill(self, process: subprocess.Popen[str]) -> None:
-        """Wait until storage has processed all requests."""
+        """Kill the task, and wait until storage has processed all of its requests."""
         process.kill()
         process.wait()
         deadline = time.monotonic() + 120

@@ -24,7 +24,7 @@ def service() -> Iterator[FakeBlobs]:
 
 @pytest.fixture
 def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[NodeGroupTask]:
-    """A run over several nodes; its agents end with the test."""
+    """Yield a run over several nodes; its agents end with the test."""
     made = NodeGroupTask(tmp_path, service)
     yield made
     made.end()
@@ -32,7 +32,7 @@ def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[NodeGroupTask]:
 
 @pytest.fixture
 def retry_budget(monkeypatch: pytest.MonkeyPatch) -> RetryBudget:
-    """The agent's retry budget with shorter delays."""
+    """Return the agent's retry budget with shorter delays."""
     monkeypatch.setattr(limits, "FIRST_DELAY_S", 0.005)
     monkeypatch.setattr(limits, "LONGEST_DELAY_S", 0.05)
     return RetryBudget(20.0)
@@ -47,7 +47,7 @@ def container(service: FakeBlobs, retry_budget: RetryBudget) -> ContainerClient:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Poll a condition, at most two minutes."""
+    """Return a function that polls a condition for at most two minutes."""
 
     def wait(condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 120

@@ -1,4 +1,4 @@
-"""The operation of Batch that a job manager needs, in memory."""
+"""An in-memory service with the operation of Batch that a job manager task needs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.loopback import listening
 
 @dataclass
 class FakeBatch:
-    """Tasks by id, as they were sent.
+    """The received tasks by ID, and the faults of the service.
 
-    `answers` are taken one per request: a status with its code; "lose" does the request and loses
-    the answer; bytes do it and are the body of the answer. `refuse` maps a task id to the code of
-    its refusal; `busy` ones are taken the second time.
+    Each request takes one of `answers`: a status with an error code; "lose", which executes the
+    request and loses the answer; or bytes, which are the answer to the executed request. `refuse`
+    maps a task ID to an error code. Tasks in `busy` are refused once.
     """
 
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
             status, code = answer
             self._send(status, {"code": code, "message": {"value": f"said {code}"}})
             return
-        with self.batch.lock:  # only one of two clients adds the same task
+        with self.batch.lock:  # only one of two clients may add the same task
             results = [self.batch.add(task) for task in tasks]
         if answer == "lose":
             self.close_connection = True
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serve_fake_batch() -> Generator[FakeBatch]:
-    """Serve while the block runs."""
+    """Run the service during the block."""
     batch = FakeBatch()
     with listening(_Handler, batch=batch) as url:
         batch.url = url

@@ -1,4 +1,4 @@
-"""An in-memory blob service with faults of storage and network."""
+"""An in-memory blob service that simulates faults of storage and network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTAINER = "/account/runs"
 
 @dataclass
 class Blob:
-    """One stored blob; `blocks` counts the appended ones, `changes` those of its metadata."""
+    """A stored blob; `blocks` counts appended blocks, `changes` counts changes of the metadata."""
 
     data: bytearray
     kind: str
@@ -41,11 +41,11 @@ class Blob:
 
 @dataclass
 class FakeBlobs:
-    """The service's memory, shared with the test.
+    """The state of the service, which the test reads and changes.
 
-    `faults` are taken one per request: a status to answer instead, "drop" (connection cut before
-    anything happens), "lose" (the request is done, its answer is lost), "headers" (the connection
-    ends within the headers of the answer), or "" for none.
+    Each request takes one of `faults`: an error status, "drop" (the connection is cut before the
+    request is executed), "lose" (the request is executed and the answer is lost), "headers" (the
+    connection ends within the headers of the answer), or "" for none.
     """
 
     blobs: dict[str, Blob] = field(default_factory=dict)
@@ -61,8 +61,8 @@ class FakeBlobs:
     hold_append: str = ""  # the same for an append
     held: bool = False  # a write is waiting
     forget_at: tuple[str, str] | None = None  # a write of the first blob deletes the second
-    delays: random.Random | None = None  # requests take up to 20 ms, in random order
-    lose_every: int = 0  # the answer to every n-th request is lost; 0: none
+    delays: random.Random | None = None  # each request takes a random time up to 20 ms
+    lose_every: int = 0  # the answer to every n-th request is lost; 0 for none
     connections: int = 0
     connected: int = 0  # at present
     lock: threading.RLock = field(
@@ -70,8 +70,8 @@ class FakeBlobs:
     )  # held for every change of a blob
     gone: bool = False  # the container is deleted
     refuse_delete: bool = False
-    away_from: int | None = None  # no response from this request on, counted from 1
-    done_when_lost: bool = False  # the first one is executed, but not answered
+    away_from: int | None = None  # number of the first request without a response, from 1
+    done_when_lost: bool = False  # the first request without a response is executed
     page_size: int = 5000
     etag_of_reads: str = (
         ""  # sent in responses to reads, instead of the ETag that conditions are checked against
@@ -89,7 +89,7 @@ class FakeBlobs:
         self.blobs[name] = Blob(bytearray(data), "BlockBlob")
 
     def refuse_for_good(self) -> None:
-        """Refuse a signature, as after a change of the account's key."""
+        """Refuse every request, as after a change of the account's key."""
         self.fault_code = "AuthenticationFailed"
         self.fault_detail = (
             b"<Error><Code>AuthenticationFailed</Code><AuthenticationErrorDetail>Signature did not "
@@ -349,14 +349,14 @@ def _pairs(metadata: dict[str, str]) -> str:
 
 
 def _is_blob_name(name: str) -> bool:
-    """Return False for a name that the service documents as refused, or would change."""
+    """Return False for a name that the service refuses or changes, by its documentation."""
     is_short = len(name) <= 1024 and name.count("/") < 254
     return is_short and not re.search(r"[\x00-\x1f\x7f-\x9f\\\ufffd-\uffff]|\.(/|$)", name)
 
 
 @contextlib.contextmanager
 def serve_fake_blobs() -> Generator[FakeBlobs, None, None]:
-    """Serve on a free port of the loopback interface."""
+    """Run the service on a free port of the loopback interface."""
     service = FakeBlobs()
     with listening(_Handler, service=service) as url:
         service.url = f"{url}{CONTAINER}"

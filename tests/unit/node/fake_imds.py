@@ -18,7 +18,7 @@ BELOW = "/_emulator/imds/pool/node/word"
 
 @dataclass
 class FakeImds:
-    """`skew_s` is how far the service's clock is ahead; `name` None answers 404."""
+    """The state of the service: its clock is `skew_s` ahead; it answers 404 if `name` is None."""
 
     events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     asked: list[str] = field(default_factory=list[str])

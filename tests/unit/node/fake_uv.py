@@ -1,4 +1,4 @@
-"""A fake uv for tests without packages: links this interpreter, prints the lines of uv."""
+"""A fake uv for tests without packages, which links this interpreter and prints like uv."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ elif arguments[:2] == ["pip", "install"]:
 
 
 def install_fake_uv(shared_dir: Path) -> Path:
-    """Install the fake where the start task installs uv; `uv.log` lists the calls."""
+    """Install the fake at the path of the start task's uv. Its `uv.log` lists the calls."""
     path = shared_dir / "runner" / "bin" / "uv"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(SCRIPT.format(python=sys.executable))

@@ -1,4 +1,4 @@
-"""A web server with one file and the behaviours of various web servers."""
+"""A web server for one file, which can behave like various web servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.loopback import listening
 
 @dataclass
 class Web:
-    """The settings of the server, shared with the test."""
+    """The settings of the server, which the test changes."""
 
     content: bytes = b""
     etag: str | None = '"v1"'

@@ -1,4 +1,4 @@
-"""A run over several nodes as Batch starts it: coordination commands, then the primary."""
+"""A run over several nodes, started as by Batch: coordination commands, then the primary."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.unit.node.agent_task import RUN, Task, compiled_agent
 
 
 class NodeGroupTask(Task):
-    """A task on several nodes, each of which is a folder; the primary's address is the first."""
+    """A task on several nodes, which are folders; `addresses` begin with that of the primary."""
 
     addresses: list[str]
     token: str
 
     def end(self) -> None:
-        """End the workers too: they are no children of this process."""
+        """End the task and the workers, which are not children of this process."""
         super().end()
         for process in psutil.process_iter(["cmdline"]):
             if any(str(self.folder) in word for word in process.info["cmdline"] or ()):

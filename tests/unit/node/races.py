@@ -166,7 +166,7 @@ class Race:
 
 
 class Process:
-    """One attempt, or one client."""
+    """A simulated process: an attempt or a client."""
 
     def __init__(self, race: Race, body: Callable[[Process], None]) -> None:
         self.race = race
@@ -198,7 +198,7 @@ class Process:
     def send(
         self, life: int, ask: Callable[[], tuple[int, dict[str, str], bytes]]
     ) -> StorageResponse:
-        """Send one request; others may be first, it may be lost, its sender may be killed."""
+        """Send a request. Other processes may run first; it may be lost, or its sender killed."""
         race, random = self.race, self.race.random
         if life != self._lives:
             raise Killed

@@ -1,4 +1,4 @@
-"""Every document that the agent writes in blob, rendered with fixed ids and times."""
+"""Render every document that the agent writes to blob storage, with fixed IDs and times."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STAGES = {"code": 0.1, "environment": 2.345, "data": 0.0, "command": 61.0, "expo
 
 
 class Tasks:
-    """A Batch job that takes every task."""
+    """A Batch job that accepts every task."""
 
     def add(self, bodies: list[dict[str, Any]]) -> None:
         assert bodies
@@ -63,7 +63,7 @@ def _node(run_id: str) -> NodeSettings:
 
 
 def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str]:
-    """Two attempts: the first was lost with another node of the run, the second succeeded."""
+    """Run two attempts: the first is lost with another node of the run, the second succeeds."""
     blobs, node = RunPaths(run_id), _node(run_id)
     claim_attempt(runs, blobs, node, {"stdout": 0, "stderr": 0})
     checkpoint = _checkpoint(run_id)
@@ -154,7 +154,7 @@ def _failures(runs: ContainerClient) -> dict[str, str]:
 def _models(
     service: FakeBlobs, runs: ContainerClient, run_id: str, metadata: Callable[[str], bytes]
 ) -> dict[str, bytes]:
-    """A version of a model, its aliases, and what the run says of its model."""
+    """Register a version of a model. Return its documents, aliases, and the run's record of it."""
     result = json.loads(service.data(f"{run_id}/result.json"))
     service.put(f"{run_id}/{result['output']}model.keras", b"model")
     register_model(runs, None, RunPaths(run_id), Redactor())
@@ -174,7 +174,7 @@ def _models(
 
 
 def _scheduled(service: FakeBlobs, runs: ContainerClient) -> dict[str, str]:
-    """What a firing of the client's two schedules writes."""
+    """Fire the two schedules of the client. Return the documents that this writes."""
     place = {"RUNNER_SCHEDULE": "each-night/aaaaaaaa"}
     task = {"AZ_BATCH_JOB_ID": "each-night:job-1", "AZ_BATCH_TASK_ID": "run"}
     run_id = with_run_id(place | task, runs)["RUNNER_RUN_ID"]
@@ -194,7 +194,7 @@ def _scheduled(service: FakeBlobs, runs: ContainerClient) -> dict[str, str]:
 
 
 def _lines(folder: Path) -> dict[str, bytes]:
-    """Lines of events.jsonl and of metrics.jsonl."""
+    """Return lines of events.jsonl and of metrics.jsonl."""
     queue = LineQueue()
     events = EventLog(queue)
     with events.stage("data", "fetching mnist") as report:
@@ -224,7 +224,7 @@ def _lines(folder: Path) -> dict[str, bytes]:
 def render(
     folder: Path, service: FakeBlobs, run_id: str, metadata: Callable[[str], bytes]
 ) -> dict[str, bytes]:
-    """All documents by file name. The run and the schedules were written by the client."""
+    """Return all documents by file name. The client has written the run and the schedules."""
     runs = ContainerClient(
         Transport(service.url, SasCredential("sv=1&sig=s"), RetryBudget(20.0), 60.0)
     )

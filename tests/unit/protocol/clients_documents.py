@@ -1,4 +1,4 @@
-"""Every document that the client writes in blob, rendered with fixed ids and times."""
+"""Render every document that the client writes to blob storage, with fixed IDs and times."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _account(service: FakeBlobs) -> str:
 
 
 class Client:
-    """A client of a service that keeps what it is sent; `folder` is for recipes."""
+    """A client of a fake service; `folder` is for recipes."""
 
     def __init__(self, folder: Path, service: FakeBlobs) -> None:
         self._folder = folder
@@ -111,7 +111,7 @@ class Client:
         self.runs = BlobContainer(self.connection.blob_service(), "runs")
 
     def plan(self, text: str, run_id: str = RUN_ID, **changes: Any) -> RunPlan:
-        """The plan of a run of this train.yaml."""
+        """Return the plan of a run of this train.yaml."""
         folder = self._folder / run_id
         (folder / "words").mkdir(parents=True, exist_ok=True)
         (folder / "words" / "a.txt").write_text("a\n", encoding="utf-8")
@@ -120,7 +120,7 @@ class Client:
         recipe = load_text(folder, text)
         named = prepare_inputs(recipe.inputs, self.outputs, self._folder, lambda _: None)
         documents: dict[str, Mapping[str, Any]] = {one.name: one.document for one in named}
-        if "table" in documents:  # what the services answer
+        if "table" in documents:  # inputs that the services resolve
             documents["table"] = {
                 "kind": "blob",
                 "blob": "extra/tables/2026",
@@ -187,7 +187,7 @@ class Client:
     def template(
         self, plans: Mapping[str, RunPlan], job: JobPlan, group: RunGroup | None = None
     ) -> SubmissionPlan:
-        """The plan of a schedule's runs, with code of no content."""
+        """Return the plan of a schedule's runs, with an empty code archive."""
         files = RunFiles(CodeArchive(b"code", CODE.sha256, 1, 4, ()), b"agent")
         runs = {
             name: PlannedRun(
@@ -199,7 +199,7 @@ class Client:
 
 
 def _runs(client: Client) -> dict[str, str]:
-    """Blobs of single runs, by the file that they are compared with."""
+    """Write single runs. Return their blobs by the name of the golden file."""
     client.submit(client.plan(PLAIN, "cats-20261121-143005-aaaa", script_args=("--", "-v")))
     raw = client.submit(
         client.plan(FULL, data=DATA, after=("mnist-20261120-080910-x7m2",)), "cats_local-2"
@@ -261,7 +261,7 @@ def _group(client: Client) -> RunGroup:
 
 
 def _members(client: Client, group: RunGroup) -> dict[str, RunPlan]:
-    """The plans of a group's runs."""
+    """Return the plans of a group's runs."""
     first, second = group.runs.values()
     before = {"kind": "run", "run_id": first, "path": None}
     plans = {
@@ -288,7 +288,7 @@ def _submit_group(client: Client) -> dict[str, str]:
 
 
 def _schedules(client: Client) -> dict[str, str]:
-    """The documents of a schedule of one task, and of one of several."""
+    """Create a schedule of one task and one of several. Return their blobs by golden file."""
     cron = ScheduleSpec(cron="0 3 * * *", timezone="UTC+01:00", max_runs=10)
     every = ScheduleSpec(every=timedelta(hours=6))
     group = _group(client)
@@ -319,7 +319,7 @@ def _schedules(client: Client) -> dict[str, str]:
 
 
 def _cancel(client: Client) -> dict[str, str]:
-    """The outcome of a run that was cancelled while it waited."""
+    """Cancel a waiting run. Return the blob of its outcome by golden file."""
     record = parse_run(client.runs.read(f"{RUN_ID}/run.json") or b"", RUN_ID)
     with (
         patch("runner.flows.runs.cancel.get_task", lambda *_: TaskView("active")),
@@ -330,7 +330,7 @@ def _cancel(client: Client) -> dict[str, str]:
 
 
 def remove_model(service: FakeBlobs, metadata: Callable[[str], bytes]) -> dict[str, bytes]:
-    """What is left of a version of a model that the agent registered."""
+    """Remove a version of a model that the agent registered. Return the remaining documents."""
     stack = replace(outputs(), blob_endpoint=_account(service), container_models="runs")
     store = ModelContainer(Connection(stack, KEYS))
     remove(store, ModelRegistry(store, "cats"), "cats", [1])
@@ -341,7 +341,7 @@ def remove_model(service: FakeBlobs, metadata: Callable[[str], bytes]) -> dict[s
 
 
 def render(folder: Path, service: FakeBlobs, metadata: Callable[[str], bytes]) -> dict[str, bytes]:
-    """All documents by file name; `metadata` tells the metadata of the last write of a blob."""
+    """Return all documents by file name; `metadata` returns that of the last write of a blob."""
     client = Client(folder, service)
     names = _runs(client) | _submit_group(client)
     index = {"index-submitted.txt": metadata(f"index/{RUN_ID}")}

@@ -1,8 +1,8 @@
-"""The bytes that client and agent write in blob, as files in tests/golden/protocol.
+"""The documents that client and agent write to blob storage, as files in tests/golden/protocol.
 
-Runs that were made with an older runner are read by newer ones, and an agent reads what the client
-of another version wrote: these bytes change only together with docs/run-format.md. To write the
-files anew after such a change, look at the difference afterwards:
+Newer versions of runner read runs of older ones, and client and agent may have different versions.
+These bytes therefore change only together with docs/run-format.md. After such a change, write the
+files again, and check the difference:
 
     python -m tests.unit.protocol.documents
 """
@@ -21,13 +21,13 @@ from tests.unit.node.fake_blob import CONTAINER, FakeBlobs, serve_fake_blobs
 from tests.unit.protocol import agents_documents, clients_documents
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "protocol"
-OLD = "old-"  # documents that no version writes any more, but all must read
+OLD = "old-"  # prefix of documents that only older versions wrote
 NOW = datetime(2026, 11, 21, 15, 31, 17, 784871, tzinfo=UTC)
-ATTEMPTED = "cats-20261122-143005-eeee"  # the run that the agent executes
+ATTEMPTED = "cats-20261122-143005-eeee"  # ID of the run that the agent executes
 
 
 class _Fixed(datetime):
-    """A clock that stands still."""
+    """A `datetime` whose `now` is always NOW."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -36,7 +36,7 @@ class _Fixed(datetime):
 
 @contextmanager
 def _fixed_time() -> Generator[None]:
-    """Every module of the product reads the same time."""
+    """Give every module of the product the same time during the block."""
     with ExitStack() as stack:
         for name, module in list(sys.modules.items()):
             if name.startswith("runner.") and getattr(module, "datetime", None) is datetime:
@@ -63,7 +63,7 @@ def render() -> dict[str, bytes]:
 
 
 def _metadata(service: FakeBlobs, blob: str) -> bytes:
-    """The metadata of the last write of a blob, one `name=value` a line."""
+    """Return the metadata of the last write of a blob, one `name=value` per line."""
     written = [
         {name.lower(): value for name, value in headers.items()}
         for method, path, headers in service.requests

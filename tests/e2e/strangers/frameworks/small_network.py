@@ -11,13 +11,13 @@ MARK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wait_for_evicti
 
 
 def wait_for_eviction():
-    """Let the first attempt train for ever if a test evicts its node; scripts do not know this."""
+    """Block the first attempt if the test will evict its node. Scripts do not notice this."""
     while os.environ.get("RUNNER_ATTEMPT") == "1" and os.path.exists(MARK):
         time.sleep(0.05)
 
 
 def pooled(image):
-    """Return 49 numbers of a picture of 28 x 28 bytes."""
+    """Return 49 averaged pixels of a picture of 28 x 28 bytes, and 1.0 for the bias."""
     return [
         sum(
             sum(image[28 * (4 * row + y) + 4 * col : 28 * (4 * row + y) + 4 * col + 4])

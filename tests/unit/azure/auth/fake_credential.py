@@ -1,4 +1,4 @@
-"""A credential that records what it was asked for."""
+"""A credential that records its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from azure.core.credentials import AccessToken
 
 
 class FakeCredential:
-    """Returns the tokens `TENANT-N`, N counted over all requests; one thread at a time."""
+    """Returns tokens `TENANT-N`, in which N counts all requests. Fails if threads overlap."""
 
     def __init__(self, lifetime_s: float = 3600) -> None:
         self.requests: list[dict[str, Any]] = []

@@ -1,1 +1,1 @@
-"""The formula language of automatic scaling."""
+"""Tests of batch_emulator.autoscale."""

@@ -1,4 +1,4 @@
-"""Formulas evaluated by hand, and those that are published for the service."""
+"""Functions that evaluate formulas, and formulas that are published for the service."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)  # a Monday
 
 
 def history(count: int, **metrics: Sequence[float] | float) -> SampleHistory:
-    """`count` samples up to now; the newest, of this moment, is not visible yet.
+    """Return `count` samples up to now. The sample of now is not visible yet.
 
-    A list gives the last values that are visible, a number every value.
+    A metric with a list has these last visible values; with a number, it always has this value.
     """
     made = SampleHistory()
     newest = Timestamp.of(NOW).ticks
@@ -34,21 +34,21 @@ def history(count: int, **metrics: Sequence[float] | float) -> SampleHistory:
 def run(
     text: str, samples: SampleHistory | None = None, dialect: Dialect = DEFAULT, now: datetime = NOW
 ) -> Evaluation:
-    """An evaluation on a pool that wants 4 dedicated and 1 spot node."""
+    """Evaluate a formula on a pool with the targets of 4 dedicated nodes and 1 spot node."""
     inputs = Inputs(samples or SampleHistory(), now, 4, 1, lambda: 0.25, dialect)
     return evaluate(text, inputs)
 
 
 def value(text: str, samples: SampleHistory | None = None, dialect: Dialect = DEFAULT) -> str:
-    """What an expression comes to, as results show it, or the detail of the problem."""
+    """Return the value of an expression as `results` show it, or the detail of the problem."""
     done = run(f"x = {text};", samples, dialect)
     if done.problem is not None:
         return done.problem.detail
     return done.results.partition(";x=")[2]
 
 
-# Of the article "Create a formula to automatically scale compute nodes in a Batch pool", the REST
-# reference, and projects that ship one; names of variables and numbers as they are there.
+# From the article "Create a formula to automatically scale compute nodes in a Batch pool", the REST
+# reference, and public projects. Names of variables and numbers are unchanged.
 PUBLISHED: dict[str, str] = {
     "article: first": """
         $averageActiveTaskCount = avg($ActiveTasks.GetSample(TimeInterval_Minute * 15));

@@ -1,4 +1,4 @@
-"""A stranger's Trainer of Chainer. Kills itself at $STOP; prints a digest of the weights."""
+"""A Chainer Trainer without code for runner. Kills itself at $STOP; prints a weights digest."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""A stranger's training with Keras. Kills itself at $STOP; prints a digest of the weights."""
+"""A Keras training without code for runner. Kills itself at $STOP; prints a weights digest."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""A stranger's Trainer of Hugging Face. Kills itself at $STOP; prints a digest of the weights."""
+"""A Hugging Face Trainer without code for runner. Kills itself at $STOP; prints a digest."""
 
 import hashlib
 import os

@@ -1,6 +1,6 @@
-"""Stand-ins that read the environment as frameworks do, from their published sources.
+"""Functions that read the environment like frameworks, written after their published sources.
 
-TensorFlow, JAX, Horovod, ChainerMN and CNTK are not installed where the tests run. Sources read on
+The test machines do not have TensorFlow, JAX, Horovod, ChainerMN and CNTK. Sources, read on
 2026-11-25:
 
 - TensorFlow 2.21: `tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py`

@@ -1,4 +1,4 @@
-"""A stand-in for mpirun, which is not installed where the tests run."""
+"""A stand-in for mpirun, which the test machines do not have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from tests.unit.node.node_group_task import NodeGroupTask
 
-# Starts one process on each host, as mpirun does: by the program that its variable names.
+# Starts one process on each host, as mpirun does, with the program that its variable names.
 STAND_IN = """#!{python}
 import os, shlex, subprocess, sys
 hosts = [line.split()[0] for line in open(os.environ["PRTE_MCA_prte_default_hostfile"])]
