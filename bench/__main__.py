@@ -37,7 +37,7 @@ NAMES = {module.rpartition(".")[2]: module for module in MODULES}
 
 
 def main() -> int:
-    """Measure, print, and exit 1 when a bound is missed or a benchmark fails."""
+    """Run the benchmarks and print the results. Return 1 if one missed its bound or failed."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(NAMES)}"
@@ -47,7 +47,7 @@ def main() -> int:
     unknown = sorted(set(args.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark named {unknown[0]}; there are {', '.join(NAMES)}")
-    # Otherwise every process of a benchmark would compile all modules again.
+    # With this variable, every process of a benchmark would compile all modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     show = as_json if args.json else as_row
     if not args.json:

@@ -20,11 +20,11 @@ from bench.services import RUNNER, local_services
 
 SIZE_MB = 50
 EVERY_S = 10.0
-PERIOD_S = 3.0  # many short periods average out the other load of the machine
+PERIOD_S = 3.0  # short, so that the average evens out other load of the machine
 PAIRS = 7
-# Periods with and without checkpoints alternate in one process: weights of the same
-# size are written in both, but only the ones in the checkpoint folder are committed. Each period
-# does as much work as it can; other load of the machine affects adjacent periods equally.
+# Periods with and without checkpoints alternate in one process. Both write weights of the same
+# size, but only weights in the checkpoint folder are committed. Each period does as much work as
+# it can; other load of the machine affects adjacent periods equally.
 TRAINING = f"""
 import json, os, time
 folders = [os.environ["RUNNER_CHECKPOINT_DIR"], os.environ["RUNNER_CHECKPOINT_DIR"] + ".other"]
@@ -47,7 +47,7 @@ for period in range(2 * {PAIRS} + 2):
 with open(os.path.join(os.environ["RUNNER_OUTPUT_DIR"], "done.json"), "w") as out:
     json.dump(done[2:], out)  # the first two are for warming up
 """
-RECIPE = "checkpoints: {interval: 1s}\n"  # soon after each change: a commit in every other period
+RECIPE = "checkpoints: {interval: 1s}\n"  # short, so that each changed folder is committed
 # A script that counts, and prints when it continues.
 COUNTING = """
 import os, time
@@ -62,15 +62,15 @@ while time.time() < until:
     time.sleep(0.1)
 """
 
-# With bytecode, as many files and folders as in the environment of `runner train mnist`
-# (Keras, JAX, NumPy, SciPy: 8,695 files in 1,055 folders).
+# Including bytecode, these are as many files and folders as in the environment of
+# `runner train mnist` (Keras, JAX, NumPy, SciPy: 8,695 files in 1,055 folders).
 FOLDERS = 520
 MODULES_EACH = 8
 MODULE = "import math\n\ndef area(radius):\n    return math.pi * radius ** 2\n"
 
 
 def measure() -> Iterator[Ratio]:
-    """The cost of a commit in every ten seconds, and the seconds after an eviction."""
+    """Yield the cost of a checkpoint every ten seconds, and the time to resume."""
     with tempfile.TemporaryDirectory() as folder, local_services() as env:
         lost_s = _lost_by_commit(Path(folder, "cost"), env)
         yield Ratio(
@@ -90,7 +90,7 @@ def measure() -> Iterator[Ratio]:
 
 
 def _lost_by_commit(folder: Path, env: dict[str, str]) -> float:
-    """Seconds of training that one commit costs."""
+    """Return the seconds of training that one commit costs."""
     _write(folder, TRAINING)
     result = json.loads(_runner(["train", str(folder), "-o", "json"], env, folder))
     done: list[float] = json.loads(Path(result["output_dir"], "done.json").read_text())
@@ -102,7 +102,7 @@ def _lost_by_commit(folder: Path, env: dict[str, str]) -> float:
 
 
 def _resumed_after(folder: Path, env: dict[str, str], *, packages: bool = False) -> float:
-    """Seconds from the node being idle to the script going on, in an environment built before."""
+    """Return the seconds from the idle node to the resumed script, in an existing environment."""
     _write(folder, f"import bench_many.part1.module1\n{COUNTING}" if packages else COUNTING)
     if packages:
         (folder / "requirements.txt").write_text(f"./{_write_wheel(folder)}\n")
@@ -117,7 +117,7 @@ def _resumed_after(folder: Path, env: dict[str, str], *, packages: bool = False)
     for line in training.stdout:
         word, _, rest = line.partition(" ")
         if word == "from" and rest.startswith("0 "):
-            time.sleep(3)  # some checkpoints
+            time.sleep(3)  # long enough for some checkpoints
             words = ["local", "evict", "--notice", "0", "--away", "2"]
             _runner(words, env, folder)
         elif word == "from":
@@ -128,7 +128,7 @@ def _resumed_after(folder: Path, env: dict[str, str], *, packages: bool = False)
 
 
 def _idle_times(env: dict[str, str], cwd: Path) -> list[float]:
-    """When nodes became idle, in seconds since the epoch."""
+    """Return the times when nodes became idle, in seconds since the epoch."""
     exports = _runner(["local", "env"], env, cwd).splitlines()
     words = [shlex.split(line)[-1].partition("=") for line in exports if "=" in line]
     values = {name: value for name, _, value in words}

@@ -1,4 +1,4 @@
-"""Start of the command: `runner --help` and `runner ps` against importing what they need."""
+"""Start of the command: `runner --help` and `runner ps` against the imports that they need."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _race(ours: list[str], peer: list[str], env: dict[str, str]) -> tuple[float,
 
 
 def _finished_runs(env: dict[str, str], count: int) -> None:
-    """One real run, and copies of its records and entry under other ids, from the day before."""
+    """Create one real run, and copies of its records and entry with other IDs, a day older."""
     train = [RUNNER, "train", str(SCRIPT), "--no-download"]
     subprocess.run(train, env=env, check=True, capture_output=True)
     service = BlobServiceClient.from_connection_string(storage_connection_string(env))

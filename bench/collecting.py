@@ -1,6 +1,6 @@
-"""The time that a run takes to find the files that its script wrote beside itself.
+"""The time to find the files that a script wrote next to itself.
 
-The home folder of the task contains only the folders of the script, and nothing is uploaded.
+The home folder of the task contains only the folders of the script. Nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def measure() -> Iterator[Ratio]:
 
 
 def _collected_s(work: Path) -> float:
-    """Return the seconds that a run of a script in this new folder takes longer."""
+    """Return the additional seconds of a run whose script writes files in this new folder."""
     code, output = work / "code", work / "output"
     code.mkdir(parents=True)
     output.mkdir()

@@ -1,8 +1,8 @@
 """Data-parallel MNIST on two nodes of one core each against one node, through `launcher: mpi`.
 
-The two nodes share this machine, so that the figure is that of two cores. It is below 2 by what
-the nodes exchange, and by whatever else runs on the cores. Numbers are from the script's own clock,
-without the time in which nodes are prepared.
+The two nodes share this machine, so the result is the speed-up with two cores. Communication of the
+nodes and other processes keep it below 2. The script measures the times, which exclude the
+preparation of the nodes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ inputs: {digits: DATA}
 
 
 def measure() -> list[Ratio]:
-    """Alternate runs on two nodes and on one."""
+    """Return the speed-up; runs on two nodes and on one node alternate."""
     mnist = os.environ.get("BENCH_MNIST") or str(Path(__file__).parents[2] / "shared/data/mnist")
     took: dict[int, list[float]] = {2: [], 1: []}
     why = ""
@@ -96,7 +96,7 @@ def measure() -> list[Ratio]:
 
 
 def _train(env: dict[str, str], folder: str, nodes: int) -> tuple[float, str]:
-    """Return the seconds of the training loop, which must learn the digits, and their shares."""
+    """Return the seconds of the training loop, and their shares. The training must succeed."""
     train = [RUNNER, "train", ".", "--nodes", str(nodes), "--no-download", "-o", "json"]
     done = subprocess.run(train, env=env, cwd=folder, check=True, capture_output=True, text=True)
     run_id = str(json.loads(done.stdout)["run_id"])

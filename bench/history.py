@@ -23,16 +23,16 @@ from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.usage import load_usage, usage_to_json
 
 RUNS = 1000
-GOING_ON = 20  # submitted runs whose task no longer exists
+UNFINISHED = 20  # runs without a result whose task no longer exists
 ROUNDS = 3
 BOUND_S = 2.0
 LEDGER_BOUND_S = 1.0
 
 
 def measure() -> list[Ratio]:
-    """Process start included; the median of rounds that take turns.
+    """Return the medians of alternating rounds, including the start of the process.
 
-    The peer does less: it reads which runs there are and nothing about any.
+    The peer does less: it lists the blobs, and reads none of them.
     """
     ours: list[float] = []
     plain: list[float] = []
@@ -68,7 +68,7 @@ def _ledger(env: dict[str, str]) -> float:
     start = time.perf_counter()
     report = report_costs(connection, query, home)
     took = time.perf_counter() - start
-    over = RUNS - GOING_ON
+    over = RUNS - UNFINISHED
     if report.total.ms["useful"] != over * 61_000 or report.total.total_micro is None:
         raise RuntimeError(f"the ledger has {report.total}")
     return took
@@ -97,7 +97,7 @@ def _raw_listing(container: ContainerClient) -> float:
 
 
 def _fill(container: ContainerClient) -> None:
-    """The blobs of real runs, as client and agent write them."""
+    """Write the blobs of runs, as client and agent do."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(partial(_make_run, container), range(RUNS)))
 
@@ -106,7 +106,7 @@ def _make_run(container: ContainerClient, number: int) -> None:
     created = datetime(2026, 11, 1, tzinfo=UTC) + timedelta(minutes=number)
     run_id = f"mnist-{created:%Y%m%d-%H%M%S}-{number % 10}abc"
     run, result = _run(run_id, created), _result(run_id, created)
-    over = number < RUNS - GOING_ON
+    over = number < RUNS - UNFINISHED
     documents: dict[str, Any] = {
         "run.json": run,
         "attempts/1/start.json": {

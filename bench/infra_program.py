@@ -1,7 +1,7 @@
 """The Pulumi program under mocks against only importing the classes that it uses.
 
-A third program shows the time of Pulumi itself: it declares the same resources with the same
-inputs in sequence, without our configuration and components.
+A third program measures Pulumi itself: it declares the same resources with the same inputs in
+sequence, without our configuration and components.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from bench.report import Ratio
 
-ROUNDS = 9  # the smallest of seven still varies by 5 %
-# Processor time, because other load of the machine lengthens only the wall-clock time. The
-# peak memory since exec: the value of getrusage includes the memory of the parent process.
+ROUNDS = 9  # the minimum of seven rounds still varies by 5 %
+# Measure processor time, because other load of the machine increases the wall-clock time. Read the
+# peak memory since exec, because the value of getrusage includes the memory of the parent process.
 _FIGURES = """
 import json, time
 start = time.process_time()
@@ -73,7 +73,7 @@ class _Figures:
 
 
 def measure() -> list[Ratio]:
-    """Return the best of simultaneous runs; the classes are those that the program registers."""
+    """Return the best of simultaneous runs. The peer imports the classes that ours registers."""
     resources: list[tuple[str, str, dict[str, object]]] = json.loads(
         _python(_RECORD.format(body=_OURS))
     )
@@ -104,7 +104,7 @@ def _imports(types: list[str]) -> str:
 
 
 def _flat(resources: list[tuple[str, str, dict[str, object]]]) -> str:
-    """Return the same calls in sequence; inputs have the names of the class's arguments."""
+    """Return a program that declares the resources in sequence, with the names of arguments."""
     lines: list[str] = []
     for token, name, inputs in resources:
         _, module, kind = token.split(":")
@@ -112,8 +112,8 @@ def _flat(resources: list[tuple[str, str, dict[str, object]]]) -> str:
     return _NAMED + _FLAT.format(lines="\n    ".join(lines))
 
 
-# What the engine calls minimumTlsVersion is minimum_tls_version here; a resource's own
-# resourceName has a trailing underscore.
+# Converts wire names to arguments: minimumTlsVersion is minimum_tls_version, and resourceName of a
+# resource has a trailing underscore.
 _NAMED = """
 def named(kind, inputs):
     code = kind._internal_init.__code__
@@ -128,7 +128,7 @@ def _best(scripts: list[str]) -> list[_Figures]:
     programs = [_FIGURES.format(body=script) for script in scripts]
     with (
         ThreadPoolExecutor() as pool
-    ):  # at the same time, so that all have the same load on the machine
+    ):  # at the same time, so that other load affects all of them equally
         for number in range(ROUNDS + 1):
             for printed, into in zip(pool.map(_python, programs), found, strict=True):
                 if number:  # the first round only warms the page cache

@@ -1,4 +1,4 @@
-"""Time from a line printed by the script on the node to the same line on the terminal."""
+"""Time from printing a line in the script on the node to its display on the terminal."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ for n in range({LINES}):
 
 
 def measure() -> list[Ratio]:
-    """Return p50 and p95; the peer is a pipe from the same script without a service."""
+    """Return p50 and p95. The peer reads the same script through a pipe, without a service."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "chatty.py")
         script.write_text(SCRIPT)
         train = [RUNNER, "train", str(script), "--no-download"]
-        with local_services() as env, ThreadPoolExecutor() as pool:  # both sleep most of the time
+        with local_services() as env, ThreadPoolExecutor() as pool:  # both mostly sleep
             peer = pool.submit(_latencies, ["python3", str(script)], None, folder)
             ours = _latencies(train, env, folder)
             pipe = peer.result()

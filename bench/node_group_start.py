@@ -1,4 +1,4 @@
-"""Time from the preparation of the last node to the script on all, against a run on one node."""
+"""Time from the last prepared node to the last started script, against a run on one node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCRIPT = "import time; print(time.time())\n"
 
 
 def measure() -> list[Ratio]:
-    """Alternate runs on several nodes and on one; the first of each is not counted."""
+    """Return the medians of alternating runs on several nodes and on one, without the first."""
     took: dict[int, list[float]] = {NODES: [], 1: []}
     with tempfile.TemporaryDirectory() as folder, local_services(nodes=NODES) as env:
         Path(folder, "train.py").write_text(SCRIPT)
@@ -44,7 +44,7 @@ def _run(env: dict[str, str], folder: str, nodes: int) -> str:
 
 
 def _start_s(storage: BlobServiceClient, run_id: str, nodes: int) -> float:
-    """Return the seconds from the last environment to the first line of the last script."""
+    """Return the seconds from the last ready environment to the first line of the last script."""
     prepared: list[float] = []
     began: list[float] = []
     for rank in range(nodes):

@@ -1,4 +1,4 @@
-"""A measured ratio and its row in the table."""
+"""A measured value with that of its peer, and its row in the table."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass
 
 
 class PeerMissingError(Exception):
-    """The program to compare with is not installed; the text says how to get it."""
+    """The program to compare with is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """`ours` against `peer` in `unit`; `bound` is what it must reach, as a sentence.
+    """Our value and that of the peer, in the same unit.
 
-    `met` is None for a figure that is only reported.
+    `bound` describes the required value as text. `met` is None if there is no requirement.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Ratio:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The percentile of a sample of two values or more (inclusive method)."""
+    """Return a percentile of at least two values by the inclusive method."""
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 

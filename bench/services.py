@@ -22,7 +22,7 @@ RUNNER = str(Path(sys.executable).with_name("runner"))
 START_DEADLINE_S = 60.0
 
 
-# The same for root as for other users: benchmarks read the folders of nodes.
+# Without a separate user for tasks, even for root, because benchmarks read the folders of nodes.
 _ISOLATION = {"BATCH_EMULATOR_ISOLATION": "environment"}
 
 
@@ -72,7 +72,7 @@ class Emulator:
 
 @contextlib.contextmanager
 def emulator() -> Generator[Emulator]:
-    """Start only the emulator, with a temporary data folder."""
+    """Run only the emulator during the block, with a temporary data folder."""
     key = base64.b64encode(secrets.token_bytes(32)).decode()
     with (
         tempfile.TemporaryDirectory(prefix="emulator-bench-") as folder,
@@ -83,7 +83,7 @@ def emulator() -> Generator[Emulator]:
 
 @contextlib.contextmanager
 def emulator_on(folder: str, key: str) -> Generator[Emulator]:
-    """Start the emulator on an existing data folder, which is kept."""
+    """Run the emulator during the block, on an existing data folder, which is kept."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -16,7 +16,7 @@ BOUND_S = 10.0
 BOUND_RATE = 300_000
 ROUNDS = 3  # the best rate counts: other processes share caches and memory
 _MONTH_MS = 30 * 86_400_000
-# n log n between both counts, plus 20 % for noise.
+# Growth by n log n between TASKS and MORE, plus 20 % for noise.
 GROWTH = 1.2 * MORE / TASKS * (MORE.bit_length() / TASKS.bit_length())
 _FORMULA = """
 percent = $PendingTasks.GetSamplePercent(5 * TimeInterval_Minute);
@@ -28,7 +28,7 @@ $NodeDeallocationOption = taskcompletion;
 
 
 def measure() -> list[Ratio]:
-    """Return seconds of processor time, which exclude other processes of the machine."""
+    """Return processor time, which excludes other processes of the machine."""
     month_s, month = _simulate(TASKS, _FORMULA)
     fixed_s, fixed = min(
         (_simulate(TASKS, None) for _ in range(ROUNDS)), key=lambda found: found[0]
@@ -85,7 +85,7 @@ def _simulate(tasks: int, formula: str | None) -> tuple[float, SimulationResult]
 
 
 def _heap_s(events: int) -> float:
-    """Return the time for as many pushes and pops, a thousand being due at any time."""
+    """Return the seconds for as many pushes and pops on a heap with a thousand elements."""
     heap = [(n, n, 0, n, n) for n in range(1000)]
     begin = time.process_time()
     for n in range(events):

@@ -1,7 +1,7 @@
 """Sweeps: submission, leaderboard and overhead of trials; evictions; TPE against random search.
 
-Optuna must be installed beside the runner (`pip install optuna`): it is the sampler, and the peer
-that drives the same trials as local subprocesses.
+Optuna must be installed (`pip install optuna`): it is the sampler, and also the peer, which runs
+the same trials as local subprocesses.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SCRIPT = "import sys\nprint('loss: 0.5')\n"
 
 
 def measure() -> Iterator[Ratio]:
-    """Yield the rows; those that need no services come last, as they take minutes."""
+    """Yield the results; the ones without services come last, because they take minutes."""
     if importlib.util.find_spec("optuna") is None:
         raise PeerMissingError("Optuna is the sampler and the peer: pip install optuna")
     with tempfile.TemporaryDirectory() as name:
@@ -73,10 +73,10 @@ def measure() -> Iterator[Ratio]:
 
 
 def _overhead(env: dict[str, str], folder: Path) -> Ratio:
-    """A sweep of trials that do nothing, against Optuna with the same subprocesses."""
+    """Compare a sweep of empty trials with Optuna, which runs the same scripts."""
     words = [RUNNER, "sweep", "start", "train.py", "-p"]
     tail = ["-o", "json"]
-    warm = [*words, "n=1,2", *tail]  # the environment of the node
+    warm = [*words, "n=1,2", *tail]  # builds the environment of the node
     subprocess.run(warm, env=env, cwd=folder, check=True, capture_output=True)
     values = ",".join(str(number) for number in range(SMALL))
     start = time.perf_counter()
@@ -118,7 +118,7 @@ def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
         subprocess.run(stop, env=env, check=True, capture_output=True)
         return ours, raw, time.perf_counter() - start, connection, plan
 
-    measure_round(0)  # imports what both need
+    measure_round(0)  # not counted: it also imports modules
     rounds = [measure_round(number) for number in range(1, ROUNDS + 1)]
     sent = statistics.median(each[0] for each in rounds)
     peer = statistics.median(each[1] for each in rounds)
@@ -148,7 +148,7 @@ def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
 def _create_tasks(connection: Connection, plan: SubmissionPlan, job_id: str) -> float:
     """Return how long the SDK takes to add tasks as large as those of the sweep to a job."""
     tasks = [to_task(run.plan, connection, run.secrets) for run in plan.runs.values()]
-    for task in tasks:  # no second agents of its runs
+    for task in tasks:  # the runs must not get a second agent
         task.command_line = "/bin/true"
     client = connection.batch_client()
     models: Any = importlib.import_module("azure.batch.models")
@@ -184,8 +184,8 @@ def _finish(connection: Connection, documents: Mapping[str, Mapping[str, Any]]) 
     in_parallel(finish, documents)
 
 
-# Evictions: the trials that finish within a number of epochs, in which the uninterrupted sweep
-# finishes LONG_TRIALS and has done half of one more on each worker.
+# Evictions: count the trials that finish within BUDGET epochs. Without evictions, a sweep would
+# finish LONG_TRIALS in them, and half of one more on each worker.
 LONG_TRIALS = 20
 EPOCHS = 50  # of a trial
 EPOCHS_PER_EVICTION = 40
@@ -216,7 +216,7 @@ print(f"loss: {{1 / epoch}}")
 
 @dataclass
 class _Journal:
-    """The epochs that a sweep has worked, in order: trial, epoch, and the worker."""
+    """The file with the completed epochs of a sweep, in order: trial, epoch, and worker."""
 
     path: Path
     epoch_s: float
@@ -249,9 +249,9 @@ class _Journal:
 
 
 def _evictions() -> Ratio:
-    """Resumed trials, against those that Optuna asks for again because they were lost."""
+    """Compare resumed trials with Optuna, which repeats lost trials from the beginning."""
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(1) as other:
-        lost = other.submit(_asked_again, Path(name))  # at the same time, because only epochs count
+        lost = other.submit(_restarted, Path(name))  # in parallel, because only epochs count
         ours = _resumed(Path(name))
         peer, _ = lost.result()
     finished = (
@@ -264,20 +264,20 @@ def _evictions() -> Ratio:
 
 
 def _resumed(folder: Path) -> int:
-    """Return how many trials of a sweep finish although nodes go without notice."""
+    """Return how many trials of a sweep finish although nodes are evicted without notice."""
     recipe = folder / "evicted"
     recipe.mkdir()
     journal = _Journal(folder / "ours", EPOCH_S)
     (recipe / "train.py").write_text(journal.script())
     loaded = load_recipe(str(recipe), cwd=folder)
-    often = CheckpointRule(interval_s=EPOCH_S, keep=3, max_bytes=1000)  # epochs are short, too
+    often = CheckpointRule(interval_s=EPOCH_S, keep=3, max_bytes=1000)  # after every epoch
     space = SweepFile.model_validate({"params": {"n": {"range": [1, 2 * LONG_TRIALS]}}})
     checked = check_sweep(replace(loaded, checkpoints=often), space, TrainOptions())
     with local_services(nodes=WORKERS, slots=1) as env:
         settings = load_settings({"target": "local"}, cwd=folder, env=env)
 
         def evict_node(node: str) -> bool:
-            with suppress(RunnerError):  # the node is gone
+            with suppress(RunnerError):  # the node no longer exists
                 evict(settings, node=node, notice_s=0, away_s=0)
                 return True
             return False
@@ -287,8 +287,8 @@ def _resumed(folder: Path) -> int:
         return journal.evict_until_spent(evict_node)
 
 
-def _asked_again(folder: Path) -> tuple[int, int]:
-    """Return how many trials finish if a killed one is lost, and the number of kills."""
+def _restarted(folder: Path) -> tuple[int, int]:
+    """Return how many trials finish if killed ones start again, and the number of kills."""
     optuna: Any = importlib.import_module("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     journal = _Journal(folder / "peer", PEER_EPOCH_S)
@@ -346,8 +346,8 @@ def _styblinski(x: float, y: float) -> float:
     return sum(z**4 - 16 * z * z + 5 * z for z in (x, y)) / 2 + 78.33233
 
 
-# Public test functions (Surjanovic and Bingham, sfu.ca/~ssurjano/optimization.html), minimum 0, but
-# Branin's 0.397887.
+# Public test functions (Surjanovic and Bingham, sfu.ca/~ssurjano/optimization.html). Their minimum
+# is 0, except for Branin with 0.397887.
 FUNCTIONS: Mapping[str, tuple[Callable[[float, float], float], float, float]] = {
     "Branin": (_branin, -5.0, 15.0),
     "Rosenbrock": (_rosenbrock, -2.0, 2.0),
@@ -357,7 +357,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[[float, float], float], float, float]] = 
 
 
 def _searches() -> Iterator[Ratio]:
-    """The best value after 40 trials, the mean of ten seeds: sampler of the agent, and draws."""
+    """Yield the best value after 40 trials, as the mean of ten seeds: TPE against random values."""
     won = 0
     for name in FUNCTIONS:
         with ProcessPoolExecutor() as pool:  # nothing is timed here
@@ -389,9 +389,9 @@ def _search(name: str, seed: int, *, tpe: bool) -> float:
 
 
 def _stopping() -> Iterator[Ratio]:
-    """Loss of the best trial by curves that cross, with the same number of epochs for all.
+    """Yield the loss of the best trial by rule of early stopping; all have as many epochs.
 
-    The curves approach a final loss at different speeds, so that the first epoch tells little.
+    The curves approach their final loss at different speeds, so early epochs predict little.
     """
     epochs, count = 27, 27
     losses: dict[str, list[float]] = {"median": [], "halving": [], "one epoch": [], "whole": []}

@@ -16,7 +16,7 @@ RECIPE = Path(__file__).parents[1] / "runner" / "recipes" / "mnist"
 
 
 def measure() -> list[Ratio]:
-    """Alternate two runs of each; a first run builds the environment and is not counted."""
+    """Return the times of alternating runs, after one that builds the environment."""
     data = os.environ.get("BENCH_MNIST") or str(Path(__file__).parents[2] / "shared/data/mnist")
     with tempfile.TemporaryDirectory() as folder, local_services() as env:
         train = [RUNNER, "train", "mnist", "--set", f"subset={SUBSET}", "-o", "json"]

@@ -1,6 +1,6 @@
 """`runner data put|get` against the raw blob SDK at its best concurrency, on the same Azurite.
 
-Our client is that of the command; the SDK's is created as in its documentation.
+Our side uses the command's client; the peer uses a client as in the documentation of the SDK.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from runner.flows.data.transfer import get_files, plan_get, plan_put, put_files
 
 ROUNDS = 3
 CONCURRENCY = (1, 4, 16)
-FINALISTS = 2  # are measured again, so that noise does not hide the best concurrency of the SDK
+FINALISTS = 2  # number of concurrencies that are measured twice, because of noise
 MIB = 1024 * 1024
 WORKLOADS = {"one file of 96 MiB": (1, 96 * MIB), "300 files of 64 KiB": (300, 64 * 1024)}
 
 
 def measure() -> Iterator[Ratio]:
-    """MiB/s, median of rounds that take turns; comparing, hashing and checking are in our time."""
+    """Yield MiB/s, the medians of alternating rounds. Our time includes hashing and comparing."""
     with local_services() as env, tempfile.TemporaryDirectory(prefix="transfers-") as folder:
         service = BlobServiceClient.from_connection_string(storage_connection_string(env))
         settings = load_settings({}, cwd=Path(folder), env={"RUNNER_HOME": env["RUNNER_HOME"]})
@@ -52,7 +52,7 @@ def measure() -> Iterator[Ratio]:
 def _race(
     service: BlobServiceClient, connection: Connection, files: list[Path]
 ) -> dict[str, float]:
-    """Median seconds of both verbs of both; the SDK's concurrency is chosen before."""
+    """Return the median seconds of uploads and downloads, with the SDK's best concurrency."""
     container = service.get_container_client("data")
     tried = [(_sdk(container, files, f"try-{number}", number), number) for number in CONCURRENCY]
     tried += [
@@ -63,7 +63,7 @@ def _race(
     down = min((seconds[1], number) for seconds, number in tried)[1]
     times: dict[str, list[float]] = {}
     for turn in range(ROUNDS):
-        # Otherwise writes of one are still flushed to the disk while the other runs.
+        # Change the order, because writes of the first may be flushed while the second runs.
         ours_first = _ours(connection, files[0].parent, turn) if turn % 2 else None
         sdk_up = _sdk(container, files, f"up{turn}", up)
         sdk_down = sdk_up if up == down else _sdk(container, files, f"down{turn}", down)
@@ -126,7 +126,7 @@ def _sdk_get(
             inner = number if len(files) == 1 else 1
             container.download_blob(str(name), max_concurrency=inner).readinto(target)
 
-    # The contents of a folder are not known in advance, so the SDK lists it, too.
+    # List the folder as our command does, which does not know its contents in advance.
     names = [Path(blob.name) for blob in container.list_blobs(name_starts_with=f"{prefix}/")]
     _each(fetch, names, number)
 

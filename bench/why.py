@@ -1,4 +1,4 @@
-"""`runner why` about a failed run and its pool, against importing what it needs."""
+"""`runner why` about a failed run and its pool, against the imports that it needs."""
 
 from __future__ import annotations
 

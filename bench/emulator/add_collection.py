@@ -1,7 +1,7 @@
-"""Tasks added in collections of 100, against the same server software that only echoes JSON.
+"""Adding tasks in collections of 100, against the same server software that only echoes JSON.
 
-Measured once through the SDK's `create_tasks`, as users do it, and once with requests prepared and
-signed beforehand, so that only the server is timed.
+One measurement uses `create_tasks` of the SDK, as users do. The other sends requests that were
+signed in advance, so that it measures only the server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _JSON = "application/json; odata=minimalmetadata"
 
 
 def measure() -> list[Ratio]:
-    """Return tasks accepted (or echoed) per second; for `create_tasks`, the best of the rounds."""
+    """Return accepted or echoed tasks per second; for `create_tasks`, the best round."""
     bodies = [_body(n) for n in range(REQUESTS)]
     with echo() as url, emulator() as service:
         raw_peer = _rate(url, [_request(url, "/echo", body, {}) for body in bodies])

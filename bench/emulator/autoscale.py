@@ -20,7 +20,7 @@ _QUARTER = 24  # windows of one hour to a day, each in four statements
 
 
 def measure() -> list[Ratio]:
-    """Seconds for one evaluation, the median of many; the formula is parsed once, as in use."""
+    """Return the median seconds of an evaluation, without parsing, as in the emulator."""
     history, columns = _samples()
     text = _formula()
     inputs = Inputs(history, NOW, 3, 0, lambda: 0.5)
@@ -53,7 +53,7 @@ def measure() -> list[Ratio]:
 
 
 def _medians(*runs: Callable[[], object]) -> list[float]:
-    """Taken in turns, so that a busy moment hits all."""
+    """Return the medians of alternating calls, so that other load affects all functions equally."""
     spent: list[list[float]] = [[] for _ in runs]
     for _ in range(ROUNDS):
         for run, times in zip(runs, spent, strict=True):
@@ -76,7 +76,7 @@ def _samples() -> tuple[SampleHistory, dict[str, list[float]]]:
             "$CurrentDedicatedNodes": 3.0,
         }
         history.fill(newest - age * PERIOD, 1, values)
-        if age > 1:  # the last is not visible yet
+        if age > 1:  # the newest sample is not visible yet
             columns["active"].append(values["$ActiveTasks"])
             columns["pending"].append(values["$PendingTasks"])
             columns["cpu"].append(values["$CPUPercent"])
@@ -84,7 +84,7 @@ def _samples() -> tuple[SampleHistory, dict[str, list[float]]]:
 
 
 def _formula() -> str:
-    """24 times the article's four steps, each over another window, then the targets."""
+    """Return the four statements of the article for each of 24 windows, then the targets."""
     lines: list[str] = []
     for i in range(_QUARTER):
         window = f"TimeInterval_Hour*{i + 1}"
@@ -110,7 +110,7 @@ def _formula() -> str:
 
 
 def _python() -> str:
-    """What the formula computes, as statements of Python over lists."""
+    """Return Python statements over lists with the same computations as the formula."""
     lines: list[str] = []
     for i in range(_QUARTER):
         count = (i + 1) * 120

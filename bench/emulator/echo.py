@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from batch_emulator.server import bind, url_of, uvicorn_config
 
-# As long as the response of the service, so that clients read the same amount of data.
+# The size of the service's response, so that clients read the same amount of data.
 _ADDED = {
     "status": "Success",
     "eTag": "0x8DE28FB2A5C3D40",
@@ -20,7 +20,7 @@ _ADDED = {
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Return the JSON of the request; for a collection of tasks, a success for each of them."""
+    """Return the JSON of the request, or a success for each task of a collection."""
     if scope["type"] != "http":
         return
     parts: list[bytes] = []

@@ -29,7 +29,7 @@ BYTES_BOUND = 4096
 
 
 def measure() -> Iterator[Ratio]:
-    """Return rates, seconds and bytes, each with its bound."""
+    """Yield rates, times and sizes, each with its bound."""
     require_parallel()
     key = base64.b64encode(secrets.token_bytes(32)).decode()
     with tempfile.TemporaryDirectory(prefix="emulator-bench-") as folder:
@@ -58,7 +58,7 @@ def _empty_job(client: BatchClient, job_id: str, pool_id: str) -> None:
 
 
 def _fill(client: BatchClient, job_id: str, count: int) -> None:
-    """Add tasks as plain JSON: the SDK takes longer for models, and nothing is measured here."""
+    """Add tasks as plain JSON, without measurement; the SDK takes longer for its models."""
     for start in range(0, count, CHUNK):
         numbers = range(start, start + CHUNK)
         tasks = [{"id": f"t{number:06}", "commandLine": "/bin/true"} for number in numbers]
