@@ -74,7 +74,7 @@ def skus(
     place = region_name(region) if region else None
     if refresh:
         refresh_region(home, place, os.environ, today=today)
-    found = list_skus(home, gpu=gpu, region=place, gone=retired, today=today)
+    found = list_skus(home, gpu=gpu, region=place, include_retired=retired, today=today)
     return Table(found, _sku_cells)
 
 

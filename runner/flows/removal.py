@@ -1,7 +1,7 @@
 """Delete runs with their blobs, tasks and ended jobs.
 
 A mark in blob storage is written first and deleted last. It hides the run from lists, and contains
-what is needed to delete the rest, so that the same command completes a killed deletion.
+the data for deleting the rest, so that the same command can complete a killed deletion.
 """
 
 from __future__ import annotations
@@ -49,18 +49,17 @@ from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
 from runner.protocol.waiting_trials import waiting_blob
 
-# Maximum time in which a run without task and result may still be submitted.
+# Maximum time until a submission has added the task of a run.
 _SUBMITTED_WITHIN = timedelta(minutes=15)
-_SETTLE_S = (
-    30.0  # seconds: a task ends soon after its run, or within its grace period after a cancellation
-)
+# A task ends soon after its run, or within its grace period after a cancellation.
+_SETTLE_S = 30.0
 _POLL_S = 0.5
 _NEWER = (
     "a newer version of runner wrote it",
     "run `pip install --upgrade azure-batch-runner`, then run the command again",
 )
 _ROUNDS = 3
-_NO_SPEC = RunSpec(run_id="")
+_UNREADABLE_SPEC = RunSpec(run_id="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class KeptRun:
 class RemovalPlan:
     """The runs to delete and to keep, and the groups that may have no runs afterwards.
 
-    `named` runs were selected by reference: either all of them are deleted, or none.
+    With `named`, the runs were selected by reference, and either all of them are deleted or none.
     """
 
     runs: tuple[RunToDelete, ...]
@@ -126,7 +125,7 @@ class RemovalPlan:
 
 @dataclass(frozen=True, slots=True)
 class RemovedRuns:
-    """The result of a deletion: the executed `plan`, jobs and archives."""
+    """The result of a deletion: the executed plan, deleted jobs, and deleted code archives."""
 
     plan: RemovalPlan
     jobs: tuple[str, ...]
@@ -169,7 +168,7 @@ def plan_removal(
 
 def _to_delete(run_id: str, row: RunRow | None) -> RunToDelete:
     if row is None or row.record is None or row.status is None:
-        return RunToDelete(run_id, _NO_SPEC, "unreadable")
+        return RunToDelete(run_id, _UNREADABLE_SPEC, "unreadable")
     return RunToDelete(run_id, row.record, row.status.state.value)
 
 
@@ -179,7 +178,7 @@ def _measured(container: BlobContainer, run: RunToDelete) -> RunToDelete:
 
 
 def _interrupted(container: BlobContainer) -> dict[str, RunRow]:
-    """Return the runs whose deletion has begun, as their marks describe them."""
+    """Return the runs whose deletion has begun, from their marks."""
 
     def load(run_id: str) -> RunRow:
         with suppress(RunnerError, *DAMAGED):
@@ -197,7 +196,7 @@ def _named(
     references: Sequence[str],
     begun: Collection[str],
 ) -> tuple[list[str], set[str]]:
-    """Return the runs of references to runs and groups, and the groups."""
+    """Return the runs that references name, directly or by group, and the named groups."""
     found: dict[str, None] = {}
     groups: set[str] = set()
     for reference in references:
@@ -236,7 +235,7 @@ def _kept(
     now: datetime,
     settle_s: float,
 ) -> list[KeptRun]:
-    """Return the chosen runs that have not ended, or that others need."""
+    """Return the chosen runs that must be kept: they have not ended, or other runs need them."""
     if not chosen:
         return []
     needed = _needed_runs(connection, container, rows, now)
@@ -246,18 +245,18 @@ def _kept(
         elif row.record is None and _is_newer(container, row.run_id):
             needed[row.run_id] = _NEWER
     others = [row for row in chosen if row.run_id not in needed]
-    tasks = _tasks_of(connection, others, settle_s)
+    tasks = _load_tasks(connection, others, settle_s)
     for row in others:
         task = tasks.get(row.run_id)
-        if late := _not_over(row, task, now):
+        if late := _unfinished_reason(row, task, now):
             needed[row.run_id] = late
     return [KeptRun(row.run_id, *needed[row.run_id]) for row in chosen if row.run_id in needed]
 
 
-def _tasks_of(
+def _load_tasks(
     connection: Connection, rows: Sequence[RunRow], settle_s: float
 ) -> dict[str, TaskView]:
-    """Return the tasks of runs by run; tasks of runs with a result get `settle_s` to end."""
+    """Return tasks by run ID. Wait up to `settle_s` for the tasks of runs with a result."""
     deadline = time.monotonic() + settle_s
     jobs = list({row.record.job_id for row in rows if row.record})
     while True:
@@ -272,7 +271,7 @@ def _tasks_of(
             # An active task of an ended job never starts.
             if not (task.phase == "active" and row.record.job_id in ended)
         }
-        late = any(row.result and _goes_on(found.get(row.run_id)) for row in rows)
+        late = any(row.result and _is_unfinished(found.get(row.run_id)) for row in rows)
         if not late or time.monotonic() >= deadline:
             return found
         time.sleep(_POLL_S)
@@ -282,7 +281,7 @@ def _has_active(tasks: Mapping[str, TaskView]) -> bool:
     return any(task.phase == "active" for task in tasks.values())
 
 
-def _goes_on(task: TaskView | None) -> bool:
+def _is_unfinished(task: TaskView | None) -> bool:
     return task is not None and task.phase != "completed"
 
 
@@ -294,9 +293,9 @@ def _is_newer(container: BlobContainer, run_id: str) -> bool:
     return False
 
 
-def _not_over(row: RunRow, task: TaskView | None, now: datetime) -> tuple[str, str] | None:
+def _unfinished_reason(row: RunRow, task: TaskView | None, now: datetime) -> tuple[str, str] | None:
     """Return why a run in a final state may still change, with the fix."""
-    if _goes_on(task):
+    if _is_unfinished(task):
         return "its task has not ended", "try again in a minute; a task ends soon after its result"
     if row.record is None or task is not None or not _is_being_submitted(row, now):
         return None
@@ -314,7 +313,7 @@ def _is_being_submitted(row: RunRow, now: datetime) -> bool:
 def _needed_runs(
     connection: Connection, container: BlobContainer, rows: Sequence[RunRow], now: datetime
 ) -> dict[str, tuple[str, str]]:
-    """Return reason and fix for each run that others need."""
+    """Return reason and fix for each run that models, schedules or other runs need."""
     active = [
         row.run_id
         for row in rows
@@ -329,7 +328,7 @@ def _needed_runs(
             for used in _used_by(parse_run(content or b"", run_id)):
                 found[used] = f"run {run_id} needs it and has not ended", f"runner cancel {run_id}"
     for schedule, template in _templates(container):
-        for used in _used_by(template or _NO_SPEC):
+        for used in _used_by(template or _UNREADABLE_SPEC):
             found[used] = f"schedule {schedule} needs it", f"runner schedule rm {schedule}"
     for version in (version for model in models for version in model.live):
         run_id = str((version.document or {}).get("run_id"))
@@ -340,7 +339,7 @@ def _needed_runs(
 def _possible_origins(
     models: Iterable[Model], rows: Iterable[RunRow]
 ) -> dict[str, tuple[str, str]]:
-    """Return every succeeded run if a version is unreadable, because any may be its origin."""
+    """Return every succeeded run if a model version is unreadable: any may be its origin."""
     broken = (version for model in models for version in model.versions if version.problem)
     if (version := next(broken, None)) is None:
         return {}
@@ -359,7 +358,7 @@ def _used_by(record: RunSpec) -> Iterator[str]:
 
 
 def _templates(container: BlobContainer) -> Iterator[tuple[str, RunSpec | None]]:
-    """Yield the name of each schedule with each template of a run; None if it cannot be read."""
+    """Yield each template of a run with its schedule's name; None is an unreadable template."""
     names = [blob.name for blob in container.list(SCHEDULES_FOLDER)]
     names = [name for name in names if name.endswith(("/run.json", "/group.json"))]
     for name, content in zip(names, in_parallel(container.read, names), strict=True):
@@ -395,12 +394,12 @@ def remove_runs(
     on_progress: OnProgress,
     now: datetime | None = None,
 ) -> RemovedRuns:
-    """Delete the runs of a plan, except those that others need by now.
+    """Delete the runs of a plan, except runs that are needed since the plan was made.
 
     Runs that were deleted in the meantime are ignored.
 
     Raises:
-        RunnerError: a run that was selected by its reference is in use by now.
+        RunnerError: a run that was selected by its reference is in use now.
     """
     container, now = runs_container(connection), now or datetime.now(UTC)
     plan = _marked(connection, container, plan, now)
@@ -433,9 +432,9 @@ def remove_expired(
 def _marked(
     connection: Connection, container: BlobContainer, plan: RemovalPlan, now: datetime
 ) -> RemovalPlan:
-    """Mark the runs of a plan, check again what needs them, and return the rest.
+    """Mark the runs of a plan, check again whether they are needed, and return the rest.
 
-    The user may have been asked since the first check. From now on, no list shows the runs.
+    The first check may be old, because the user was asked in between. No list shows marked runs.
     """
     new = in_parallel(lambda run: _mark(container, run), plan.runs)
     marked = [run.run_id for run, is_new in zip(plan.runs, new, strict=True) if is_new]
@@ -455,7 +454,7 @@ def _marked(
 
 
 def _mark(container: BlobContainer, run: RunToDelete) -> bool:
-    """Hide a run from all lists. Return False if it is marked already."""
+    """Hide a run from all lists. Return False if it was marked before."""
     document = run.record.to_json() if run.record.run_id else {}
     return container.create(deleting_mark(run.run_id), {**document, "state": run.state})
 
@@ -472,7 +471,7 @@ def _delete_blobs(container: BlobContainer, plan: RemovalPlan, on_progress: OnPr
     def names_of(run: RunToDelete) -> list[str]:
         return [blob.name for blob in container.list(RunPaths(run.run_id).root)]
 
-    for _ in range(_ROUNDS):  # a node that seemed to be lost may write a blob
+    for _ in range(_ROUNDS):  # a node that seemed to be lost may write blobs meanwhile
         names = list(chain.from_iterable(in_parallel(names_of, plan.runs)))
         if not names:
             return
@@ -517,7 +516,7 @@ def _forget_group(container: BlobContainer, group_id: str) -> None:
 
 
 def _delete_unused_archives(container: BlobContainer, now: datetime) -> dict[str, int]:
-    """Delete code that no run and no schedule refers to. Return the sizes by blob."""
+    """Delete code archives that no run and no schedule uses. Return the sizes by blob."""
     old = [
         blob
         for blob in container.list(CODE_FOLDER)
@@ -527,13 +526,13 @@ def _delete_unused_archives(container: BlobContainer, now: datetime) -> dict[str
     if used is None:
         return {}
     unused = [blob for blob in old if blob.name not in used]
-    # A submission that uses one in the meantime changes its ETag.
+    # If a submission uses one of them meanwhile, its ETag changes, and it is not deleted.
     gone = in_parallel(lambda blob: container.delete(blob.name, blob.etag), unused)
     return {b.name: b.size_bytes for b, deleted in zip(unused, gone, strict=True) if deleted}
 
 
 def _used_archives(container: BlobContainer) -> frozenset[str] | None:
-    """Return the archives of all runs and schedules, or None if one of them cannot be read."""
+    """Return the archives of all runs and schedules, or None if a document cannot be read."""
     index = {run_id: entry.record for run_id, entry in load_index(container).items()}
     ids, _ = list_run_folders(container)
     unknown = [run_id for run_id in ids if run_id not in index or not index[run_id].agent_sha256]

@@ -81,8 +81,9 @@ _SHOWN = 3
 class FileSystem:
     """The names that the file system of a folder accepts, tested in a temporary folder.
 
-    A context manager; the temporary folder is made when it is first needed. No name leads out of
-    it: Windows reads `..\\x`, `\\x` and `C:x` as other places, and `a:b` as a stream of `a`.
+    A context manager; the temporary folder is created when it is first needed. Names that would
+    lead out of it are rejected: Windows reads `..\\x`, `\\x` and `C:x` as other folders, and `a:b`
+    as a stream of `a`.
     """
 
     def __init__(self, folder: Path, flavour: type[PurePath] = PurePath) -> None:
@@ -98,7 +99,7 @@ class FileSystem:
         if self._made is not None:
             self._made.cleanup()
 
-    def takes(self, name: str) -> bool:
+    def accepts(self, name: str) -> bool:
         """Return True if a file keeps the name, or if the test is not possible."""
         try:
             with self._file(name) as path:
@@ -107,7 +108,7 @@ class FileSystem:
         except OSError as err:
             return err.errno in _OTHER_REASONS
 
-    def confuses(self, one: str, other: str) -> bool:
+    def is_same_file(self, one: str, other: str) -> bool:
         """Return True if both names refer to the same file."""
         with suppress(OSError), self._file(one) as path:
             return os.path.lexists(path.with_name(other))
@@ -146,16 +147,16 @@ def _composed(name: str) -> str:
 class Targets:
     """The targets of stored paths; `note` is a message about renamed files."""
 
-    of: Mapping[str, Path]
+    by_path: Mapping[str, Path]
     note: str = ""
 
 
 def plan_targets(folder: Path, paths: Iterable[str]) -> Targets:
     """Return the targets of stored paths below a folder of this machine.
 
-    Linux takes all names and keeps them apart. Where another system does not, `a:b` becomes
-    `a%x3Ab`, and `a` beside `A` becomes `a~ca978112`, in every download of the same files. So does
-    the blob `notes.` of an older version beside `notes%x2E`, which is the file `notes.` too.
+    Linux accepts all names. On other systems, `a:b` becomes `a%x3Ab`, and `a` next to `A` becomes
+    `a~ca978112`, equally in every download of the same files. On every system, a blob `notes.` of
+    an older version gets such a hash next to `notes%x2E`, because both are the file `notes.`.
 
     Raises:
         ValueError: a path leaves the folder.
@@ -165,27 +166,27 @@ def plan_targets(folder: Path, paths: Iterable[str]) -> Targets:
 
 
 def name_targets(folder: Path, paths: Iterable[str], system: FileSystem) -> Targets:
-    """Do the same as `plan_targets` for a given file system."""
+    """Return the targets of `plan_targets` for a given file system."""
 
     def possible(name: str) -> str:
-        return name if _PORTABLE.fullmatch(name) or system.takes(name) else _portable(name)
+        return name if _PORTABLE.fullmatch(name) or system.accepts(name) else _portable(name)
 
     def same(one: str, other: str) -> bool:
-        return system.confuses(one, other)
+        return system.is_same_file(one, other)
 
     names = {path: str(PurePosixPath(check_output_path(path))) for path in sorted(paths)}
     found = file_paths(names.values(), possible, _alike, same)
-    of = {path: _checked(folder, folder / found[name]) for path, name in names.items()}
+    by_path = {path: _checked(folder, folder / found[name]) for path, name in names.items()}
     renamed = [
         f"{path} as {target.relative_to(folder)}"
-        for path, target in of.items()
+        for path, target in by_path.items()
         if target != folder / file_path(path)
     ]
     if not renamed:
-        return Targets(of)
+        return Targets(by_path)
     rest = f" and {len(renamed) - _SHOWN} more" if len(renamed) > _SHOWN else ""
     why = "; renamed, because this file system does not accept the names or has them: "
-    return Targets(of, f"{why}{', '.join(renamed[:_SHOWN])}{rest}")
+    return Targets(by_path, f"{why}{', '.join(renamed[:_SHOWN])}{rest}")
 
 
 def _portable(name: str) -> str:

@@ -12,7 +12,13 @@ from runner.core.progress import OnProgress
 from runner.core.stored_paths import StoredPath, parse_stored_path
 from runner.core.units import format_count, format_size
 from runner.flows.data import transfer
-from runner.flows.data.stores import Entry, find_files, list_entries, open_store, refuse_ours
+from runner.flows.data.stores import (
+    Entry,
+    find_files,
+    list_entries,
+    open_store,
+    refuse_managed_container,
+)
 from runner.protocol.errors import RunnerError
 
 
@@ -78,7 +84,7 @@ def put(
 ) -> PutResult:
     """Upload files and folders; `dest` None keeps the name of a single source."""
     paths, place = sources_and_place(sources, dest, connection.outputs.container_data)
-    refuse_ours(connection, place)
+    refuse_managed_container(connection, place)
     with open_store(connection, place.store) as store:
         uploads = transfer.plan_put(store, paths, place, on_progress)
         if not force:
@@ -109,7 +115,7 @@ def get(
 def listing(
     connection: Connection, path: str, *, recursive: bool
 ) -> tuple[StoredPath, list[Entry]]:
-    """Return the stored path and its entries; folders are summed up unless `recursive`."""
+    """Return the stored path and its entries; a folder is one entry unless `recursive`."""
     place = stored_place(connection, path)
     with open_store(connection, place.store) as store:
         return place, list_entries(store, place, recursive=recursive)
@@ -125,7 +131,7 @@ def place_to_remove(connection: Connection, path: str) -> StoredPath:
             why=f"this would remove everything in {place.store}",
             fix=f"to remove everything, use {place}",
         )
-    refuse_ours(connection, place)
+    refuse_managed_container(connection, place)
     return place
 
 

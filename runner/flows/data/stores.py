@@ -1,4 +1,4 @@
-"""Find, list and remove the files of a store; `transfer` moves them."""
+"""Find, list and remove the files of a store; `transfer` uploads and downloads them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from runner.protocol.errors import ExitCode, RunnerError
 T = TypeVar("T")
 R = TypeVar("R")
 
-SIDE_BY_SIDE = 16  # parallel files; large files also have parallel blocks
-# Small files mostly wait for storage; a round trip of 30 ms needs twice as many threads.
-SMALL_SIDE_BY_SIDE = 32
+MAX_PARALLEL = 16  # files; large files also have parallel blocks
+# Transfers of small files mostly wait for responses, which take 30 ms or more.
+MAX_PARALLEL_SMALL = 32
 _SMALL_BYTES = 4 * 1024 * 1024  # each thread holds a small file in memory
 _SHOWN = 5
 
@@ -41,7 +41,7 @@ class Entry:
 
 @contextmanager
 def open_store(connection: Connection, name: str) -> Generator[FileStore]:
-    """Yield the container `name`, or the stack's file share; its threads end with the block."""
+    """Yield the container `name`, or the stack's file share. Its threads end with the block."""
     store: FileStore
     if name == SHARE:
         from runner.azure.storage.share_store import ShareStore  # noqa: PLC0415  an SDK of its own
@@ -64,7 +64,7 @@ def open_store(connection: Connection, name: str) -> Generator[FileStore]:
         store.close()
 
 
-def refuse_ours(connection: Connection, place: StoredPath) -> None:
+def refuse_managed_container(connection: Connection, place: StoredPath) -> None:
     """Raise RunnerError for a container that only runner may change."""
     outputs = connection.outputs
     if place.store not in (outputs.container_runs, outputs.container_models):
@@ -80,7 +80,7 @@ def refuse_ours(connection: Connection, place: StoredPath) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file (`single`), or all files of a folder; `place` has the stored name."""
+    """A file (`single`), or all files of a folder; `place` is the name under which it is stored."""
 
     place: StoredPath
     files: list[StoredFile]
@@ -103,9 +103,9 @@ def find_files(store: FileStore, place: StoredPath) -> Found:
 
 
 def _find_older(store: FileStore, place: StoredPath) -> Found | None:
-    """Return files that an older version stored under the name as typed, such as `notes.`.
+    """Return files that an older version stored under the typed name, such as `notes.`.
 
-    Use a listing, because a service may accept `notes.` in a request for `notes`.
+    Uses a listing, because a service may return `notes.` for a request of `notes`.
     """
     if not place.older:
         return None
@@ -117,7 +117,7 @@ def _find_older(store: FileStore, place: StoredPath) -> Found | None:
 
 
 def list_entries(store: FileStore, place: StoredPath, *, recursive: bool) -> list[Entry]:
-    """Return the entries of a folder by path; subfolders are summed up unless `recursive`."""
+    """Return the entries of a folder by path; a subfolder is one entry unless `recursive`."""
     found = find_files(store, place)
     single, folder = found.single, found.place.path
     prefix = "" if single or not folder else f"{folder}/"
@@ -157,18 +157,18 @@ def remove_files(store: FileStore, files: Sequence[StoredFile], on_progress: OnP
         return gone
 
     on_progress(Progress("delete", "start", "", 0, len(files), "files"))
-    removed = sum(side_by_side(remove, files, Event()))
+    removed = sum(run_in_threads(remove, files, Event()))
     on_progress(Progress("delete", "end", "", len(files), len(files), "files"))
     return removed
 
 
 def transfers_at_once(sizes: Iterable[int]) -> int:
-    """Return the number of files of these sizes to transfer in parallel."""
-    return SMALL_SIDE_BY_SIDE if max(sizes, default=0) <= _SMALL_BYTES else SIDE_BY_SIDE
+    """Return how many files to transfer in parallel, by their sizes in bytes."""
+    return MAX_PARALLEL_SMALL if max(sizes, default=0) <= _SMALL_BYTES else MAX_PARALLEL
 
 
-def side_by_side(
-    function: Callable[[T], R], items: Iterable[T], stop: Event, threads: int = SIDE_BY_SIDE
+def run_in_threads(
+    function: Callable[[T], R], items: Iterable[T], stop: Event, threads: int = MAX_PARALLEL
 ) -> list[R]:
     """Call `function` in threads for every item and return the results in order.
 

@@ -22,7 +22,7 @@ from runner.flows.data.stores import (
     changed,
     find_files,
     named,
-    side_by_side,
+    run_in_threads,
     transfers_at_once,
 )
 from runner.flows.transfers import BytesMoved, Targets, plan_targets
@@ -34,12 +34,12 @@ _READ_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One file and its destination; `over` is the stored file that it replaces."""
+    """One file and its destination; `replaced` is the stored file at the destination."""
 
     source: Path
     path: str
     size_bytes: int
-    over: StoredFile | None
+    replaced: StoredFile | None
     state: Literal["new", "same", "different"]
 
 
@@ -49,24 +49,24 @@ def plan_put(
     """Return the uploads of `sources` to `place`, compared with stored files. Write nothing."""
     files = _named_files(sources, place)
     on_progress(Progress("compare", "start"))
-    there = _what_is_there(store, files)
+    there = _find_stored(store, files)
     stop = Event()
     done = BytesMoved("compare", sum(path.stat().st_size for path, _ in files), on_progress, stop)
 
     def compare(file: tuple[Path, str]) -> Upload:
         source, path = file
         size = source.stat().st_size
-        over = there.get(path)
-        if over is not None and over.md5 is None:
-            over = store.find(path) or over
-        if over is None:
+        replaced = there.get(path)
+        if replaced is not None and replaced.md5 is None:
+            replaced = store.find(path) or replaced
+        if replaced is None:
             done.add(size)
             return Upload(source, path, size, None, "new")
-        same = over.size_bytes == size and over.md5 == md5_of(source, done)
-        return Upload(source, path, size, over, "same" if same else "different")
+        same = replaced.size_bytes == size and replaced.md5 == md5_of(source, done)
+        return Upload(source, path, size, replaced, "same" if same else "different")
 
-    uploads = side_by_side(compare, files, stop)
-    on_progress(Progress("compare", "end", _counts(uploads) + _left_out(sources)))
+    uploads = run_in_threads(compare, files, stop)
+    on_progress(Progress("compare", "end", _counts(uploads) + _skipped_note(sources)))
     return uploads
 
 
@@ -93,9 +93,9 @@ def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgre
 
     def send(upload: Upload) -> None:
         try:
-            store.put(upload.path, upload.source, moved.add, upload.over)
+            store.put(upload.path, upload.source, moved.add, upload.replaced)
         except ChangedError as err:
-            if not _is_there(store, upload):
+            if not _is_stored(store, upload):
                 raise changed(upload.path) from err
         except SourceChangedError as err:
             raise _unstable(upload.source) from err
@@ -104,7 +104,7 @@ def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgre
 
     on_progress(Progress("upload", "start", "", 0, total, "bytes"))
     threads = transfers_at_once(upload.size_bytes for upload in wanted)
-    side_by_side(send, wanted, stop, threads)
+    run_in_threads(send, wanted, stop, threads)
     on_progress(Progress("upload", "end", format_count(len(wanted), "file"), total, total, "bytes"))
     return len(wanted)
 
@@ -120,15 +120,15 @@ def md5_of(path: Path, moved: BytesMoved | None = None) -> bytes:
     return digest.digest()
 
 
-def _is_there(store: FileStore, upload: Upload) -> bool:
-    """Return True if another writer has stored the same content."""
+def _is_stored(store: FileStore, upload: Upload) -> bool:
+    """Return True if storage now has the same content, from another writer."""
     now = store.find(upload.path)
     if now is None or now.size_bytes != upload.size_bytes:
         return False
     return now.md5 == md5_of(upload.source)
 
 
-def _what_is_there(store: FileStore, files: Sequence[tuple[Path, str]]) -> dict[str, StoredFile]:
+def _find_stored(store: FileStore, files: Sequence[tuple[Path, str]]) -> dict[str, StoredFile]:
     if len(files) == 1:
         found = store.find(files[0][1])
         return {found.path: found} if found else {}
@@ -189,7 +189,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
         yield from (path for name in names if (path := Path(parent, name)).is_file())
 
 
-def _left_out(sources: Sequence[Path]) -> str:
+def _skipped_note(sources: Sequence[Path]) -> str:
     """Return a note about entries of the folders that are not sent."""
     found = [
         str(path)
@@ -231,9 +231,9 @@ def _counts(uploads: Sequence[Upload]) -> str:
 
 
 _POLL_S = 0.05
-_PART_NAME_CHARS = (
-    40  # characters of the name in that of a part, which must not exceed the limit of the disk
-)
+# The name of a part contains so many characters of the file's name, so that it does not exceed the
+# limit of the file system.
+_PART_NAME_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,13 +250,13 @@ def plan_get(
 ) -> list[Download]:
     """Return the downloads of `place`, compared with local files. Write nothing.
 
-    A single file is downloaded into `local` if that is a folder, else to that name. None is the
-    stored name.
+    A single file is downloaded into `local` if that is a folder, or else to the path `local`. None
+    means the stored name.
     """
     on_progress(Progress("compare", "start"))
     found = find_files(store, place)
     targets = _targets(found, local)
-    placed = [(file, targets.of[file.path]) for file in found.files]
+    placed = [(file, targets.by_path[file.path]) for file in found.files]
     there = [(file, target) for file, target in placed if target.exists()]
     stop = Event()
     done = BytesMoved("compare", sum(file.size_bytes for file, _ in there), on_progress, stop)
@@ -264,13 +264,13 @@ def plan_get(
     def compare(pair: tuple[StoredFile, Path]) -> Download:
         file, target = pair
         if not target.is_file():
-            raise _in_the_way(target)
+            raise _not_a_file(target)
         if file.md5 is None:
             file = store.find(file.path) or file
         same = target.stat().st_size == file.size_bytes and md5_of(target, done) == file.md5
         return Download(file, target, "same" if same else "different")
 
-    known = {each.target: each for each in side_by_side(compare, there, stop)}
+    known = {each.target: each for each in run_in_threads(compare, there, stop)}
     downloads = [known.get(target) or Download(file, target, "new") for file, target in placed]
     on_progress(Progress("compare", "end", format_count(len(downloads), "file") + targets.note))
     return downloads
@@ -298,7 +298,7 @@ def get_files(store: FileStore, downloads: Sequence[Download], on_progress: OnPr
     moved = BytesMoved("download", total, on_progress, stop)
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
     threads = transfers_at_once(download.file.size_bytes for download in wanted)
-    side_by_side(lambda download: _fetch(store, download, moved), wanted, stop, threads)
+    run_in_threads(lambda download: _fetch(store, download, moved), wanted, stop, threads)
     on_progress(
         Progress("download", "end", format_count(len(wanted), "file"), total, total, "bytes")
     )
@@ -312,8 +312,8 @@ def _fetch(store: FileStore, download: Download, moved: BytesMoved) -> None:
     part = target.with_name(f".{target.name[:_PART_NAME_CHARS]}.{state}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(part, moved) as waited:
-            if waited and _is_here(download):
+        with _part_lock(part, moved) as waited:
+            if waited and _exists_locally(download):
                 part.unlink()
                 moved.add(file.size_bytes)
                 return
@@ -329,8 +329,8 @@ def _fetch(store: FileStore, download: Download, moved: BytesMoved) -> None:
 
 
 @contextmanager
-def _alone(part: Path, moved: BytesMoved) -> Generator[bool]:
-    """Lock a part against other threads and processes. Yield True if one of them had locked it."""
+def _part_lock(part: Path, moved: BytesMoved) -> Generator[bool]:
+    """Lock a part against other threads and processes. Yield True if this had to wait."""
     waited = False
     while True:
         with part.open("ab") as held:
@@ -338,7 +338,7 @@ def _alone(part: Path, moved: BytesMoved) -> Generator[bool]:
                 waited = True
                 moved.add(0)  # raises if the transfer was stopped
                 time.sleep(_POLL_S)
-            if _is_still(part, held.fileno()):
+            if _is_same_file(part, held.fileno()):
                 yield waited
                 return
         waited = True  # the other download has renamed the part
@@ -354,14 +354,14 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _is_still(part: Path, descriptor: int) -> bool:
+def _is_same_file(part: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), part.stat())
     except FileNotFoundError:
         return False
 
 
-def _is_here(download: Download) -> bool:
+def _exists_locally(download: Download) -> bool:
     file, target = download.file, download.target
     if not target.is_file() or target.stat().st_size != file.size_bytes:
         return False
@@ -385,11 +385,11 @@ def _targets(found: Found, local: Path | None) -> Targets:
     try:
         targets = plan_targets(folder, names.values())
     except ValueError as err:
-        raise _leaves(str(err)) from err
-    return replace(targets, of={path: targets.of[name] for path, name in names.items()})
+        raise _leaves_folder(str(err)) from err
+    return replace(targets, by_path={path: targets.by_path[name] for path, name in names.items()})
 
 
-def _leaves(what: str) -> RunnerError:
+def _leaves_folder(what: str) -> RunnerError:
     return RunnerError(
         "R-DATA-LEAVES",
         what,
@@ -398,7 +398,7 @@ def _leaves(what: str) -> RunnerError:
     )
 
 
-def _in_the_way(target: Path) -> RunnerError:
+def _not_a_file(target: Path) -> RunnerError:
     return RunnerError(
         "R-DATA-IN-THE-WAY",
         f"{target} is not a file",

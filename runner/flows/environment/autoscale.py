@@ -24,7 +24,7 @@ from runner.core.simulation.engine import simulate
 from runner.core.simulation.formula_lint import Finding, lint
 from runner.core.simulation.result import SimulationResult
 from runner.core.simulation.scenario import Scenario, ScenarioError
-from runner.flows.environment.pools import found_pool
+from runner.flows.environment.pools import get_pool
 from runner.protocol.errors import ExitCode, RunnerError
 
 
@@ -50,7 +50,7 @@ def _scaled_pool(
 ) -> tuple[PoolView, PoolAutoscale]:
     """Return the named pool, or the only one that has a formula, with its autoscale."""
     named = pool_id or settings.pool
-    pool = found_pool(connection, named) if named else _only_scaled(connection, settings)
+    pool = get_pool(connection, named) if named else _only_scaled_pool(connection, settings)
     if pool.autoscale is None:
         raise _not_autoscaled(pool, connection, settings)
     return pool, pool.autoscale
@@ -88,8 +88,8 @@ class FormulaChange:
         formula: The new formula.
         interval_s: Time between two evaluations; None keeps it.
         findings: Warnings about the formula.
-        evaluation: What the formula gives now; None for a pool without a formula, whose samples
-            the service does not collect.
+        evaluation: The present result of the formula; None for a pool without a formula, whose
+            samples the service does not collect.
     """
 
     pool: PoolView
@@ -117,7 +117,7 @@ def plan_formula(
     formula = read_formula(text)
     connection = connect(settings)
     named = pool_id or settings.pool
-    pool = found_pool(connection, named) if named else _only_scaled(connection, settings)
+    pool = get_pool(connection, named) if named else _only_scaled_pool(connection, settings)
     declared = any(each.id.lower() == pool.id.lower() for each in connection.outputs.pools)
     if declared and settings.target != "local":
         raise RunnerError(
@@ -185,7 +185,7 @@ def read_formula(text: str) -> str:
         ) from err
 
 
-def _only_scaled(connection: Connection, settings: Settings) -> PoolView:
+def _only_scaled_pool(connection: Connection, settings: Settings) -> PoolView:
     scaled = [pool for pool in list_pools(connection) if pool.autoscale is not None]
     if len(scaled) == 1:
         return scaled[0]
@@ -251,7 +251,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
+class AssumedPool:
     """The pool of a simulation, with prices per node-hour in USD; None if they are unknown."""
 
     candidates: Sequence[Candidate]
@@ -269,8 +269,8 @@ def assume(
     given: PoolSetting,
     home: Path,
     *,
-    needed: bool = True,
-) -> Assumed:
+    formula_required: bool = True,
+) -> AssumedPool:
     """Return the formulas and the pool to simulate. Only a named pool needs a request.
 
     Args:
@@ -278,7 +278,7 @@ def assume(
         formulas: Formulas, or paths of files; empty for the formula of the pool.
         given: What the caller set.
         home: RUNNER_HOME, which has newer prices.
-        needed: True if a formula is required.
+        formula_required: Whether an error is raised if there is no formula.
 
     Raises:
         RunnerError: a formula is missing, a file cannot be read, or the pool or VM size is unknown.
@@ -287,8 +287,8 @@ def assume(
     slots, interval_s, size, region = given.slots, given.interval_s, given.vm_size, given.region
     if given.pool is not None:
         connection = connect(settings)
-        view = found_pool(connection, given.pool)
-        if view.autoscale is None and not candidates and needed:
+        view = get_pool(connection, given.pool)
+        if view.autoscale is None and not candidates and formula_required:
             raise _not_autoscaled(view, connection, settings)
         if view.autoscale is not None:
             interval_s = interval_s or view.autoscale.interval_s
@@ -296,7 +296,7 @@ def assume(
                 candidates = [Candidate(view.id, view.autoscale.formula)]
         slots, size = slots or view.slots, size or view.vm_size
         region = region or connection.outputs.location
-    if not candidates and needed:
+    if not candidates and formula_required:
         raise RunnerError(
             "R-FORMULA-MISSING",
             "no formula given",
@@ -313,7 +313,7 @@ def assume(
             spot_usd = spot.usd_per_hour
         if dedicated_usd is None and dedicated is not None:
             dedicated_usd = dedicated.usd_per_hour
-    return Assumed(
+    return AssumedPool(
         candidates, slots or 1, interval_s or 900.0, size, region, spot_usd, dedicated_usd
     )
 
@@ -323,7 +323,9 @@ def _candidate(text: str, number: int) -> Candidate:
     return Candidate(f"formula {number}" if formula is text else text, formula)
 
 
-def simulate_all(assumed: Assumed, scenario: Scenario) -> list[tuple[Candidate, SimulationResult]]:
+def simulate_all(
+    assumed: AssumedPool, scenario: Scenario
+) -> list[tuple[Candidate, SimulationResult]]:
     """Simulate each candidate with the tasks and evictions of `scenario`.
 
     Raises:
@@ -332,7 +334,7 @@ def simulate_all(assumed: Assumed, scenario: Scenario) -> list[tuple[Candidate, 
     return [(each, _simulated(each, scenario, assumed)) for each in assumed.candidates]
 
 
-def _simulated(candidate: Candidate, scenario: Scenario, assumed: Assumed) -> SimulationResult:
+def _simulated(candidate: Candidate, scenario: Scenario, assumed: AssumedPool) -> SimulationResult:
     settings = {
         "formula": candidate.formula,
         "interval_ms": round(assumed.interval_s * 1000),
@@ -351,7 +353,7 @@ def _simulated(candidate: Candidate, scenario: Scenario, assumed: Assumed) -> Si
 
 
 def lint_all(
-    assumed: Assumed, *, boot_s: float | None, spot: bool
+    assumed: AssumedPool, *, boot_s: float | None, spot: bool
 ) -> list[tuple[Candidate, list[Finding]]]:
     """Return the findings for each candidate."""
     return [

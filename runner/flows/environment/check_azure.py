@@ -134,7 +134,7 @@ def dedicated_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Ite
             ids = ", ".join(pool_id for pool_id, _, _ in wanted)
             yield skipped("quotas", f"unknown quota family: pool {ids}")
         else:
-            # The account has no cores of a family that it does not list.
+            # An account has no quota for a family that it does not list.
             quota = account.family_quotas.get(family_key(family), 0)
             yield _quota_verdict(f"dedicated {family}", quota, wanted)
     if groups and account.family_quotas is not None and account.dedicated_quota is not None:

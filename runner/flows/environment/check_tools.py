@@ -1,4 +1,4 @@
-"""Find external programs that some verbs use; no program is needed by all verbs."""
+"""Find the external programs that some verbs use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERSION = re.compile(r"\d{1,4}\.\d{1,4}[\w.+-]{0,40}")
 class Tool:
     """A program, or alternatives, each with the arguments that print its version.
 
-    `packages` are its names for the package managers; `otherwise` is the fix without one of them.
+    `packages` has its name by package manager; `otherwise` is the fix if none of them is installed.
     """
 
     name: str

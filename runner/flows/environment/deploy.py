@@ -157,9 +157,12 @@ _FIRING = frozenset({"active", "disabled"})
 class Remains:
     """The deployed parts of a stack.
 
-    `parts` stay after `down`: name, bytes, USD per month (None: unknown). `active` are the sweeps,
-    groups and runs that have not ended. `versions` are those of the VM image of the stack.
-    `schedules` use its pools.
+    Attributes:
+        resources: All deployed resources.
+        parts: Parts that stay after `down`: name, bytes, USD per month (None is unknown).
+        active: Sweeps, groups and runs that have not ended.
+        versions: Versions of the stack's VM image.
+        schedules: Schedules that use its pools.
     """
 
     resources: Sequence[automation.Deployed]
@@ -185,7 +188,7 @@ def find_remains(
     schedules: Sequence[str] = ()
     sizes: Mapping[str, int] = {}
     if connection is not None:
-        pools = _doomed_pools(resources)
+        pools = _pools_to_delete(resources)
         if pools is None or pools:
             on_progress(Progress("look", "progress", "checking for active runs and schedules"))
             active = find_active(connection, pools).names
@@ -197,7 +200,7 @@ def find_remains(
     return Remains(resources, _parts(resources, sizes), active, versions, schedules)
 
 
-def _doomed_pools(resources: Sequence[automation.Deployed]) -> Collection[str] | None:
+def _pools_to_delete(resources: Sequence[automation.Deployed]) -> Collection[str] | None:
     """Return the IDs of the pools that `down` deletes; None means all pools of the account.
 
     An adopted account is not in the state, and may have other pools.
@@ -258,7 +261,7 @@ def destroy(
     """Delete the stack and its cached outputs. Return the remaining resources."""
     before = automation.deployed(environment)
     if has_image(before):
-        automation.check_passphrase(environment)  # the engine, which does, deletes after this
+        automation.check_passphrase(environment)  # the engine would check it after this
     delete_versions_of(before, env, on_progress)
     going = [found for found in before if everything or not found.protect]
     report = StepReport("down", on_progress, len(going))
@@ -280,8 +283,8 @@ def _deployed_connection(
 ) -> Connection | None:
     """Return the services of the stack, or None if no deployment has succeeded.
 
-    They are read from the state: cached outputs may be damaged, or belong to another stack of
-    that name.
+    They are read from the state, because cached outputs may be damaged, or belong to another stack
+    with this name.
     """
     try:
         return Connection(parse_stack_outputs(json.dumps(automation.outputs(environment))), None)
@@ -294,7 +297,7 @@ def _deployed_connection(
 def _sizes(
     connection: Connection, resources: Sequence[automation.Deployed], env: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return bytes by container and share name, without those that cannot be read."""
+    """Return bytes by name of container and share; unreadable ones are missing."""
     sizes: dict[str, int] = {}
     try:
         sizes.update(stored_bytes(connection))

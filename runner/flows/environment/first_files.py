@@ -27,7 +27,7 @@ _AZ_TIMEOUT_S = 60.0
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _LISTED = 8
 _ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-NEW = "new"  # answer instead of an account or group to adopt
+NEW = "new"  # the answer for a new account or group
 _PROJECT_TEXT = """\
 name: runner
 description: Spot GPU training on Azure Batch
@@ -39,8 +39,8 @@ runtime: python
 class Answers:
     """The values of the files as typed; an empty subscription or e-mail is omitted.
 
-    `batch_account` and `storage_account` are IDs of accounts to adopt, `resource_group` is a name;
-    empty, the stack creates its own.
+    `batch_account` and `storage_account` are IDs of accounts to adopt, `resource_group` is a name.
+    If one of them is empty, the stack creates its own.
     """
 
     stack: str = "dev"
@@ -131,7 +131,7 @@ class ListedSubscription:
 
 
 def load_subscriptions(env: Mapping[str, str]) -> tuple[Sequence[ListedSubscription], str]:
-    """Return the enabled subscriptions of `az`, the current one first, or why there are none.
+    """Return the enabled subscriptions of `az`, the current one first, and why the list is empty.
 
     `az account list` prints an empty list if no account is signed in.
     """
@@ -182,7 +182,7 @@ def load_accounts(
 
 
 def find_account(text: str, option: str, accounts: Sequence[ListedAccount]) -> str:
-    """Return the ID for a number of the list, a name or an ID; "" for `new`.
+    """Return the ID of an account by its number in the list, its name or its ID; "" for `new`.
 
     Raises:
         RunnerError: it is none of these.
@@ -206,7 +206,7 @@ def find_account(text: str, option: str, accounts: Sequence[ListedAccount]) -> s
 
 
 def adopt_account(answers: Answers, accounts: Sequence[ListedAccount]) -> Answers:
-    """Return the answers with region and linked storage of the Batch account, if `az` lists it."""
+    """Return the answers with region and linked storage of a Batch account that `az` lists."""
     ids = {each.id.lower(): each for each in accounts}
     account = ids.get(answers.batch_account.lower())
     if account is None:
@@ -225,7 +225,7 @@ def account_lines(accounts: Sequence[ListedAccount]) -> Sequence[str]:
 def _ask_az(
     words: Sequence[str], env: Mapping[str, str]
 ) -> tuple[Sequence[Mapping[str, Any]], str]:
-    """Return the list that an `az` command prints, or why there is none."""
+    """Return the list that an `az` command prints, and why it is empty, if it failed."""
     program = shutil.which("az", path=env.get("PATH"))
     if program is None:
         return (), "the Azure CLI (az) is not installed"
@@ -279,7 +279,7 @@ def default_answers(
 
 
 def find_subscription(text: str, subscriptions: Sequence[ListedSubscription]) -> str:
-    """Return the ID for a number of the list, a name or an ID.
+    """Return the ID of a subscription by its number in the list, its name or its ID.
 
     Raises:
         RunnerError: it is none of these.
@@ -303,7 +303,7 @@ def _names_of(subscriptions: Sequence[ListedSubscription]) -> str:
 
 
 def region_lines(settings: Settings) -> Sequence[str]:
-    """Return lines with the regions in which a price of the default size is known."""
+    """Return lines with the regions that have a known price of the default size."""
     size, table = Answers().vm_size, load_price_table(settings.home)
     lines = [f"prices of {size}:", f"{'region':<20} {'spot':>7} {'dedicated':>10}"]
     for place in table.locations(size)[:_LISTED]:
@@ -334,7 +334,11 @@ def check_location(location: str, known: Collection[str]) -> None:
 def size_lines(settings: Settings, location: str) -> Sequence[str]:
     """Return lines with the default size and the cheapest GPU sizes of a region."""
     rows = list_skus(
-        settings.home, gpu=None, region=location, gone=False, today=datetime.now(UTC).date()
+        settings.home,
+        gpu=None,
+        region=location,
+        include_retired=False,
+        today=datetime.now(UTC).date(),
     )
     rows = [row for row in rows if row.machine.gpu]
     prices = {id(row): row.spot or row.dedicated for row in rows}
@@ -450,7 +454,7 @@ def project_folder(cwd: Path) -> Path:
 def write_files(answers: Answers, folder: Path) -> Sequence[Path]:
     """Write the stack's file, and Pulumi.yaml if there is none. Return their paths.
 
-    Each file appears whole, or not at all.
+    Each file is written atomically.
     """
     texts = {stack_file(folder, answers.stack): render_stack(answers)}
     if not (folder / PROJECT).exists():

@@ -1,4 +1,4 @@
-"""The VM image of a stack: build it, list its versions, and delete them."""
+"""Build the VM image of a stack; list and delete its versions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DEFINITION = re.compile(
     r"/providers/Microsoft\.Compute/galleries/(?P<gallery>[^/]+)/images/(?P<image>[^/]+)",
     re.IGNORECASE,
 )
-_OVER = frozenset({"Succeeded", "PartiallySucceeded", "Failed", "Canceled"})
+_ENDED = frozenset({"Succeeded", "PartiallySucceeded", "Failed", "Canceled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class BuildStatus:
     @property
     def over(self) -> bool:
         """True if the run has ended, successfully or not."""
-        return self.state in _OVER
+        return self.state in _ENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def find_template(management: ArmClient, home: ImageHome) -> str:
     found = [
         (str(_dict(document, "systemData").get("createdAt", "")), str(document["name"]))
         for document in management.pages(listed, _BUILDER)
-        if _makes(document, home.definition)
+        if _builds_versions_of(document, home.definition)
     ]
     if not found:
         raise RunnerError(
@@ -168,7 +168,7 @@ def watch_build(management: ArmClient, template: str, before: BuildStatus) -> It
             if now.over:
                 return
         elif time.monotonic() - begin > _BEGINS_WITHIN_S:
-            raise _never_began(template)
+            raise _not_started(template)
         time.sleep(POLL_S)
 
 
@@ -256,7 +256,7 @@ def _version(document: Mapping[str, Any], life: str) -> ImageVersion:
     )
 
 
-def _makes(template: Mapping[str, Any], definition: str) -> bool:
+def _builds_versions_of(template: Mapping[str, Any], definition: str) -> bool:
     given = _dict(template, "properties").get("distribute")
     distribute = cast("list[dict[str, Any]]", given or [])
     return any(
@@ -273,7 +273,7 @@ def _dict(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _never_began(template: str) -> RunnerError:
+def _not_started(template: str) -> RunnerError:
     name = template.rpartition("/")[2]
     why = f"template {name} accepted the request, but no run started within 15 minutes"
     return _failed(why, "run `runner image build` again")
@@ -304,12 +304,12 @@ def find_versions(management: ArmClient, definition: str) -> list[str]:
 def delete_versions(
     management: ArmClient, definition: str, on_left: Callable[[Sequence[str]], None]
 ) -> None:
-    """Delete all versions and wait for the end. `on_left` receives the remaining ones."""
+    """Delete all versions, and wait. `on_left` is called with the remaining ones at each poll."""
     begin, asked = time.monotonic(), set[str]()
     while left := find_versions(management, definition):
         on_left(left)
         for version in left:
-            if version not in asked:  # Azure takes minutes, and answers a second request with 409
+            if version not in asked:  # a deletion takes minutes, and a second request gets 409
                 management.send("DELETE", f"{definition}/versions/{version}", _GALLERIES)
                 asked.add(version)
         if time.monotonic() - begin > _DELETE_TIMEOUT_S:
@@ -328,19 +328,19 @@ def _still_there(definition: str, left: Sequence[str]) -> RunnerError:
 
 
 _IMAGE = "azure-native:compute:GalleryImage"
-_GOING = ("delete", "replace")
+_DELETING_OPS = ("delete", "replace")
 
 
-def image_goes(changes: Sequence[Change]) -> bool:
+def deletes_image(changes: Sequence[Change]) -> bool:
     """Return True if a deployment would delete or replace the image definition."""
-    return any(change.type == _IMAGE and change.op in _GOING for change in changes)
+    return any(change.type == _IMAGE and change.op in _DELETING_OPS for change in changes)
 
 
 def deleted_images(
     environment: Environment, changes: Sequence[Change], env: Mapping[str, str]
 ) -> tuple[Sequence[Deployed], Sequence[str]]:
-    """Return deployed resources and image versions if a deployment deletes their definition."""
-    if not image_goes(changes):
+    """Return deployed resources and image versions if a deployment deletes the definition."""
+    if not deletes_image(changes):
         return (), ()
     from infra.engine.automation import deployed  # noqa: PLC0415  pulumi
 
@@ -349,7 +349,7 @@ def deleted_images(
 
 
 def versions_of(resources: Sequence[Deployed], env: Mapping[str, str]) -> list[str]:
-    """Return the versions of the deployed image definitions."""
+    """Return the names of all versions of the deployed image definitions."""
     return [name for each in _images(resources) for name in find_versions(*image_at(each, env))]
 
 
@@ -369,7 +369,7 @@ def delete_versions_of(
 
 
 def image_at(resource_id: str, env: Mapping[str, str]) -> tuple[ArmClient, str]:
-    """Return a client for the subscription of a resource, and the resource's id."""
+    """Return a client for the subscription of a resource, and the resource's ID."""
     subscription = resource_id.split("/")[2]
     return ArmClient(subscription, endpoint=arm_endpoint(env)), resource_id
 

@@ -37,7 +37,7 @@ class Gauge:
 
 
 def collect(settings: Settings, query: CostQuery) -> list[Gauge]:
-    """Return the present metrics of a target. An unknown price has no sample, never zero.
+    """Return the present metrics of a target. Metrics with an unknown price have no sample.
 
     Raises:
         RunnerError: the services do not respond.
@@ -134,7 +134,7 @@ def _escaped(text: str) -> str:
 class MetricsSource:
     """Collects metrics at most once in `every_s` seconds, for any number of scrapes.
 
-    If the services do not respond, only `runner_up` remains, with 0; old values are not repeated.
+    If the services do not respond, the only metric is `runner_up` with 0.
     """
 
     def __init__(self, load: Callable[[], list[Gauge]], every_s: float) -> None:

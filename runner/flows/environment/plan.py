@@ -1,6 +1,6 @@
 """Plan the Azure environment: configuration, pools and costs, without a call to Azure.
 
-Only the functions that need Pulumi import it.
+Functions that need Pulumi import it when they are called.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class PoolCost:
     """The cost of one pool per hour.
 
     An unknown spot price is replaced by the dedicated price, which it never exceeds
-    (learn.microsoft.com/azure/batch/batch-spot-vms, "a reduced price", read 2026-11-21). Without
-    either price a sum is None. `idle_spot` and `idle_dedicated` are the nodes that the pool keeps
-    without tasks: always with `fixed`, in office hours, or as a user's formula decides.
+    (learn.microsoft.com/azure/batch/batch-spot-vms, "a reduced price", read 2026-11-21). A sum is
+    None if both prices are unknown. `idle_spot` and `idle_dedicated` are the nodes that the pool
+    keeps without tasks: always with `fixed`, in office hours, or as a user's formula decides.
     """
 
     pool: str
@@ -135,7 +135,7 @@ def read_stack(file: Path, env: Mapping[str, str]) -> StackConfig:
 def refuse_changed(
     plan: Plan, settings: Settings, *, env: Mapping[str, str], now: datetime
 ) -> None:
-    """Raise RunnerError if the stack changed after its preview: the engine reads it again."""
+    """Raise RunnerError if the stack's file changed after its preview."""
     found = plan_environment(settings, cwd=plan.folder, env=env, now=now)
     if (found.config, found.pools) == (plan.config, plan.pools):
         return

@@ -1,4 +1,4 @@
-"""Read the state and cost of pools and the problems of their nodes; resize and delete pools."""
+"""Read the states and costs of pools and the problems of nodes; resize and delete pools."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from runner.flows.runs.documents import runs_container
 from runner.flows.runs.groups import owners_of
 from runner.protocol.errors import ExitCode, RunnerError
 
-_MOST_NODES = 100_000
+_MAX_NODES = 100_000
 _WOULD_WAIT = "without the pool, they would wait forever"
 _ACTIVE_SHOWN = 3
-_MOST_EXAMINED = 40  # tasks whose sweep or group is read
-_EXAMINED_OF_JOB = 6  # more than either error shows
+_MAX_EXAMINED = 40  # tasks whose sweep or group is read
+_MAX_EXAMINED_PER_JOB = 6  # tasks; more than an error message shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ def pool_list(settings: Settings) -> Sequence[PoolStatus]:
 def pool_status(settings: Settings, pool_id: str) -> PoolStatus:
     """Return one pool. Raise R-POOL-MISSING."""
     connection = connect(settings)
-    pool = found_pool(connection, pool_id)
+    pool = get_pool(connection, pool_id)
     return _status(connection, pool, count_node_states(connection), load_price_table(settings.home))
 
 
 def pool_nodes(settings: Settings, pool_id: str) -> Sequence[NodeStatus]:
     """Return the nodes of a pool; failed ones with the end of their start task's output."""
     connection = connect(settings)
-    pool = found_pool(connection, pool_id)
+    pool = get_pool(connection, pool_id)
     nodes = sorted(list_pool_nodes(connection, pool.id), key=lambda node: node.id)
     return [NodeStatus(node, start_task_log(connection, pool.id, node)) for node in nodes]
 
@@ -133,12 +133,12 @@ def resize(
             fix="add the number of spot nodes, --dedicated N or both",
         )
     connection = connect(settings)
-    pool = found_pool(connection, pool_id)
+    pool = get_pool(connection, pool_id)
     spot = pool.spot_target if spot is None else spot
     wanted = pool.dedicated_target if dedicated is None else dedicated
-    if not 0 <= spot <= _MOST_NODES or not 0 <= wanted <= _MOST_NODES:
+    if not 0 <= spot <= _MAX_NODES or not 0 <= wanted <= _MAX_NODES:
         what = f"a pool cannot have {spot} spot and {wanted} dedicated nodes"
-        raise RunnerError("R-POOL-SIZE", what, fix=f"use 0 to {_MOST_NODES} nodes of each kind")
+        raise RunnerError("R-POOL-SIZE", what, fix=f"use 0 to {_MAX_NODES} nodes of each kind")
     if pool.autoscale is not None and not without_formula:
         raise _autoscaled(pool, settings)
     if pool.allocation != "steady":
@@ -165,7 +165,7 @@ def schedule_on_node(settings: Settings, pool_id: str, node_id: str, *, enabled:
         RunnerError: R-POOL-MISSING; R-NODE-MISSING, the pool has no such node.
     """
     connection = connect(settings)
-    pool = found_pool(connection, pool_id)
+    pool = get_pool(connection, pool_id)
     nodes = {node.id: node.state for node in list_pool_nodes(connection, pool.id)}
     if node_id not in nodes:
         raise RunnerError(
@@ -180,10 +180,10 @@ def schedule_on_node(settings: Settings, pool_id: str, node_id: str, *, enabled:
 
 @dataclass(frozen=True, slots=True)
 class PoolRemoval:
-    """A pool that can be deleted; `comes_back` says what creates it again, or is empty."""
+    """A pool that can be deleted; `recreated_by` is what would create it again, or empty."""
 
     pool: PoolView
-    comes_back: str
+    recreated_by: str
 
 
 def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
@@ -193,7 +193,7 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
         RunnerError: R-POOL-IN-USE, a task or a schedule needs it; R-POOL-DECLARED, the stack does.
     """
     connection = connect(settings)
-    pool = found_pool(connection, pool_id)
+    pool = get_pool(connection, pool_id)
     declared = any(each.id == pool.id for each in connection.outputs.pools)
     if declared and settings.target != "local":
         file = f"Pulumi.{settings.stack}.yaml"
@@ -227,9 +227,12 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
 
 @dataclass(frozen=True, slots=True)
 class ActiveWork:
-    """The sweeps, groups and runs that have not ended, and their tasks with those of others.
+    """Unfinished work.
 
-    `tasks` are IDs of job and task. Only some tasks of each job are read.
+    Attributes:
+        owners: Sweeps, groups and runs.
+        tasks: Job ID and task ID of tasks, including tasks that do not belong to runner. Only
+            some tasks of each job are read.
     """
 
     owners: Sequence[str]
@@ -237,13 +240,13 @@ class ActiveWork:
 
     @property
     def names(self) -> Sequence[str]:
-        """The owners, or the IDs of the tasks if none belongs to runner."""
+        """The owners, or the task IDs if no task belongs to runner."""
         return self.owners or [task for _, task in self.tasks]
 
 
 def find_active(connection: Connection, pool_ids: Collection[str] | None) -> ActiveWork:
     """Return the unfinished work on pools, or on all pools of the account if None."""
-    tasks = unfinished_tasks(connection, _MOST_EXAMINED, pool_ids, per_job=_EXAMINED_OF_JOB)
+    tasks = unfinished_tasks(connection, _MAX_EXAMINED, pool_ids, per_job=_MAX_EXAMINED_PER_JOB)
     owners: Sequence[str] = ()
     with suppress(RunnerError):  # the storage account may be gone
         owners = owners_of(runs_container(connection), tasks)
@@ -251,7 +254,7 @@ def find_active(connection: Connection, pool_ids: Collection[str] | None) -> Act
 
 
 def _pool_in_use(connection: Connection, pool: PoolView, active: ActiveWork) -> RunnerError:
-    """Return the error that names what runs on the pool, and the command that cancels all of it."""
+    """Return the error with the active work on the pool, and the command that cancels all of it."""
     owners, shown = active.owners, active.names
     more = " ..." if len(shown) > _ACTIVE_SHOWN else ""
     if not owners:
@@ -312,7 +315,7 @@ def _priced(
     )
 
 
-def found_pool(connection: Connection, pool_id: str) -> PoolView:
+def get_pool(connection: Connection, pool_id: str) -> PoolView:
     """Return the pool with this ID. Raise R-POOL-MISSING if it does not exist."""
     pool = find_pool(connection, pool_id)
     if pool is not None:

@@ -26,28 +26,27 @@ from runner.protocol.run_spec import CheckpointRule
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Evictions per hour by the band of Azure, at its upper end; 20+ and unknown bands are our choice.
-# Percent per hour, by a secondary source:
+# Evictions per hour: the upper end of each band of Azure. The value for 20+ and for unknown bands
+# is our choice. That the bands are percent per hour is from a secondary source:
 # https://techbrainblog.com/2025/11/30/key-points-about-azure-spot-vms-and-its-eviction
 # (read 2026-11-24).
 _EVICTIONS = {"0-5": 0.05, "5-10": 0.10, "10-15": 0.15, "15-20": 0.20, "20+": 0.25}
-_WORST = _EVICTIONS["20+"]
-_LOST_S = (
-    BOOT_S + CheckpointRule().interval_s / 2
-)  # node time that one eviction costs: work and boot
+_HIGHEST_RATE = _EVICTIONS["20+"]
+# Node time that one eviction costs: a boot, and half a checkpoint interval of work.
+_EVICTION_COST_S = BOOT_S + CheckpointRule().interval_s / 2
 _SUBSCRIPTIONS = ("AZURE_SUBSCRIPTION_ID", "ARM_SUBSCRIPTION_ID")
 
 
 @dataclass(frozen=True, slots=True)
 class SkuFacts:
-    """Facts of a size in a region that only Azure knows; None is unknown.
+    """Facts from Azure about a size in a region; None is unknown.
 
     Attributes:
         quota_cores: The largest quota of a Batch account there for spot nodes.
         restriction: Why the subscription cannot use the size, or empty.
         score: Placement score of a spot node: `High`, `Medium`, `Low` or the reason for none.
         evictions: Band of evictions in percent per hour, such as `5-10`.
-        history: Prices of a spot node with the time they began, newest first.
+        history: Spot prices with their start times, newest first.
     """
 
     quota_cores: int | None = None
@@ -69,15 +68,15 @@ class SkuRow:
 
     @property
     def useful_usd_per_hour(self) -> float | None:
-        """Return the expected costs of an hour of work on the cheaper kind of node, or None.
+        """The expected cost of an hour of work on the cheaper kind of node, or None.
 
-        Each eviction costs a boot and half a checkpoint interval. An unknown rate of evictions
-        counts as the highest band.
+        Each eviction costs a boot and half a checkpoint interval. An unknown eviction rate counts
+        as the highest band.
         """
-        evictions = _EVICTIONS.get(self.facts.evictions or "", _WORST)
+        evictions = _EVICTIONS.get(self.facts.evictions or "", _HIGHEST_RATE)
         costs = [self.dedicated.usd_per_hour] if self.dedicated else []
         if self.spot:
-            costs.append(self.spot.usd_per_hour * (1 + evictions * _LOST_S / 3600))
+            costs.append(self.spot.usd_per_hour * (1 + evictions * _EVICTION_COST_S / 3600))
         return min(costs, default=None)
 
 
@@ -85,7 +84,7 @@ def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> 
     """Download the prices of a region into `home` and return how many there are."""
     from runner.azure.arm.retail_prices import fetch_prices  # noqa: PLC0415  azure-core, when asked for
 
-    sizes = [each.vm_size for each in machines() if not _gone(each, today)]
+    sizes = [each.vm_size for each in machines() if not _is_retired(each, today)]
     fetched = fetch_prices(sizes, location, today=today, endpoint=endpoint)
     if not fetched:
         raise RunnerError(
@@ -117,18 +116,16 @@ def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, to
         )
     from runner.azure.arm.retail_prices import PUBLIC  # noqa: PLC0415  azure-core, when asked for
 
-    endpoint = env.get("RUNNER_PRICES_URL") or PUBLIC  # a mirror, behind a firewall
+    endpoint = env.get("RUNNER_PRICES_URL") or PUBLIC  # a mirror for networks with a firewall
     return refresh_prices(home, region, today=today, endpoint=endpoint)
 
 
 def list_skus(
-    home: Path, *, gpu: str | None, region: str | None, gone: bool, today: date
+    home: Path, *, gpu: str | None, region: str | None, include_retired: bool, today: date
 ) -> list[SkuRow]:
     """Return the sizes with a GPU model (None: all sizes), cheapest hour of useful work first.
 
-    Sizes without a GPU are last.
-
-    Without a region, each region with a price gets a row. `gone` adds retired sizes.
+    Sizes without a GPU are last. Without a region, each region with a price gets a row.
 
     Raises:
         RunnerError: R-SKUS-GPU, no size has the GPU; R-SKUS-UNKNOWN, the region is unknown.
@@ -136,7 +133,7 @@ def list_skus(
     table = load_price_table(home)
     if region is not None and region not in REGIONS:
         _check_region(region, {key.location for key in table.rows})
-    chosen = [each for each in machines() if gone or not _gone(each, today)]
+    chosen = [each for each in machines() if include_retired or not _is_retired(each, today)]
     if gpu is not None:
         chosen = [each for each in chosen if _word(each.gpu or "") == _word(gpu)]
         if not chosen:
@@ -148,7 +145,7 @@ def list_skus(
 def load_facts(
     rows: Sequence[SkuRow], subscription_id: str | None, env: Mapping[str, str]
 ) -> tuple[list[SkuRow], list[str]]:
-    """Return the rows with the facts of Azure, sorted again, and why some facts are unknown.
+    """Return the rows with facts from Azure, sorted again, and the reasons for missing facts.
 
     Raises:
         RunnerError: no subscription, no sign-in, or an invalid endpoint.
@@ -237,7 +234,7 @@ def _order(row: SkuRow) -> tuple[bool, bool, bool, float, str, str]:
     return (gone, no_gpu, usd is None, usd or 0.0, found.vm_size, row.region or "")
 
 
-def _gone(machine: Machine, today: date) -> bool:
+def _is_retired(machine: Machine, today: date) -> bool:
     return machine.retired is not None and machine.retired <= today
 
 

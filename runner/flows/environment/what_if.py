@@ -11,7 +11,7 @@ from runner.core.simulation.engine import simulate
 from runner.core.simulation.policies import POLICIES, Goal, checkpoint_interval_s
 from runner.core.simulation.result import SimulationResult
 from runner.core.simulation.scenario import Scenario, ScenarioError, Workload
-from runner.flows.environment.autoscale import Assumed
+from runner.flows.environment.autoscale import AssumedPool
 from runner.flows.runs.attempts import AttemptRow, list_attempts
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.watch import load_view
@@ -20,7 +20,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 
-_RESIZE_TIMEOUT_MS = 15 * 60_000  # for which the service repeats no evaluation
+_RESIZE_TIMEOUT_MS = 15 * 60_000  # the service evaluates no formula during a resize
 _FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
 _HUNDRED = 100
 
@@ -29,7 +29,7 @@ _HUNDRED = 100
 class PoolKind:
     """A VM size with its prices; `speed` is relative to the given durations of tasks."""
 
-    assumed: Assumed
+    assumed: AssumedPool
     name: str
     speed: float = 1.0
 
@@ -69,7 +69,7 @@ class Option:
 
     @property
     def waste(self) -> float:
-        """Share of the node time that was not useful work: boot, setup, lost and idle."""
+        """The fraction of the node time that was not useful work: boot, setup, lost and idle."""
         useful = sum(sum(each.spent_ms["useful"]) for each in self.results)
         whole = sum(sum(map(sum, each.spent_ms.values())) for each in self.results)
         return 1 - useful / whole if whole else 0.0
@@ -254,7 +254,7 @@ class CheckpointInterval:
 
 
 def recommend_interval(save_s: float | None, mtbf_s: float | None) -> CheckpointInterval | None:
-    """Return the best checkpoint interval, None if a value is unknown or zero."""
+    """Return the recommended checkpoint interval, or None if a value is unknown or zero."""
     if not save_s or not mtbf_s:
         return None
     return CheckpointInterval(save_s, mtbf_s, *checkpoint_interval_s(save_s, mtbf_s))
@@ -285,7 +285,7 @@ def _save_time(line: bytes) -> list[float]:
 
 
 def _span_s(row: AttemptRow, next_start: str | None) -> float:
-    """Return how long an attempt ran; on a lost node, it ended before the next attempt began."""
+    """Return the duration of an attempt; on a lost node, until the start of the next attempt."""
     if row.took_s is not None:
         return max(0.0, row.took_s)
     try:

@@ -30,9 +30,8 @@ logger = logging.getLogger(__name__)
 
 _EXTRA = "otlp"
 _PATH = "/v1/logs"
-_TIMEOUT_S = (
-    10.0  # seconds for a request with its retries, unless OTEL_EXPORTER_OTLP_TIMEOUT is set
-)
+# For a request with its retries, unless OTEL_EXPORTER_OTLP_TIMEOUT is set.
+_TIMEOUT_S = 10.0
 _VARIABLES = ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _TIMEOUTS = ("OTEL_EXPORTER_OTLP_LOGS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -197,7 +196,7 @@ def active_events(settings: Settings, ended: frozenset[str]) -> list[RunEvents]:
 
 
 class EventStream:
-    """Sends each event once, of runs that have not ended at the first call and of later runs.
+    """Sends each event of a run once, unless the run had ended before.
 
     Rejected events are sent again at the next call.
     """

@@ -1,8 +1,8 @@
 """Export runs to TensorBoard: update their event files, and run TensorBoard on them.
 
 FOLDER/<run_id>/events.out.tfevents.…            from metrics.jsonl
-FOLDER/<run_id>/script/<path>/events.out.…       what the script writes to its outputs and
-                                                 checkpoints, also while it runs
+FOLDER/<run_id>/script/<path>/events.out.…       from outputs and checkpoints of the script,
+                                                 also while it runs
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class EventFolder:
         self._writer = self._open()
 
     def _open(self) -> Any:
-        """Replace the event file of an earlier command, because all metrics are read again."""
+        """Create the event file anew, because all metrics are read again."""
         writers = load_extra("tensorboard", "tensorboard.summary.writer.event_file_writer")
         try:
             for old in self._folder.glob("events.out.tfevents.*.runner"):
@@ -209,7 +209,7 @@ def export_to_tensorboard(
 
 def _append(target: Path, size_bytes: int, read: Any) -> None:
     have = target.stat().st_size if target.is_file() else 0
-    if have > size_bytes:  # another attempt has started a new file
+    if have > size_bytes:  # a later attempt has started a new file
         target.unlink()
         have = 0
     new: bytes = read(have, size_bytes)

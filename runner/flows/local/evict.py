@@ -19,7 +19,7 @@ _TIMEOUT_S = 60.0  # seconds on a busy machine; a port without a listener refuse
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """An evicted node; `not_before` is the time of the eviction, or None if it has happened."""
+    """An evicted node; `not_before` is the time of its eviction, None if that was immediate."""
 
     pool: str
     node: str

@@ -60,7 +60,7 @@ class ServiceStatus:
 
 @dataclass(frozen=True, slots=True)
 class LocalStatus:
-    """The state of both services, their sizes, and the isolation of tasks ("" if stopped)."""
+    """The state of both services and their sizes; `isolation` of tasks is empty if they stopped."""
 
     running: bool
     services: tuple[ServiceStatus, ...]
@@ -76,7 +76,7 @@ def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
     if settings.target != "local":
         return load_outputs(settings)
     try:
-        if _all_answer(settings):
+        if _all_respond(settings):
             return load_outputs(settings)
     except RunnerError as err:
         if err.code != "R-STACK-OUTPUTS":
@@ -87,7 +87,7 @@ def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
 
 def is_reachable(settings: Settings) -> bool:
     """Return False if the target is local and its services are not running."""
-    return settings.target != "local" or _all_answer(settings)
+    return settings.target != "local" or _all_respond(settings)
 
 
 def expected_outputs(settings: Settings) -> StackOutputs:
@@ -113,7 +113,7 @@ def up(
     blob_port: int | None = None,
     azure_names: bool | None = None,
 ) -> LocalStatus:
-    """Start both services, create containers and pool; None keeps the earlier value."""
+    """Start both services, and create the containers and the pool. None keeps the earlier value."""
     from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
 
     _check_extra()
@@ -191,16 +191,16 @@ def status(settings: Settings) -> LocalStatus:
         return LocalStatus(False, (), 0, 0, str(settings.home))
     found = tuple(_service_status(paths, state, name) for name in (BATCH, BLOB))
     running = all(service.state == "running" for service in found)
-    kept_apart = _kept_apart(state) if running else ""
+    isolation = _isolation_text(state) if running else ""
     refused = (refusal(state) or "") if found[0].pid is not None else ""
     sizes = (state.nodes, state.slots)
-    return LocalStatus(running, found, *sizes, str(settings.home), kept_apart, refused)
+    return LocalStatus(running, found, *sizes, str(settings.home), isolation, refused)
 
 
-def _kept_apart(state: LocalState) -> str:
+def _isolation_text(state: LocalState) -> str:
     try:
         isolation = load_isolation(state)
-    except RunnerError:  # it stopped after the request
+    except RunnerError:  # the emulator has stopped
         return ""
     return "" if isolation is None else str(isolation)
 
@@ -212,7 +212,7 @@ def reset(settings: Settings, on_event: OnProgress) -> None:
     if not paths.local.exists():
         return
     with _locked(settings, on_event):
-        _stop_for_good(paths, on_event)
+        _stop_everything(paths, on_event)
         try:
             _delete_outside(paths)
             shutil.rmtree(paths.local)
@@ -232,7 +232,7 @@ def shell_env(settings: Settings) -> dict[str, str]:
     """Return the environment variables with which other clients connect."""
     paths = HomePaths(settings.home)
     state = load_state(paths)
-    if state is None or not _all_answer(settings):
+    if state is None or not _all_respond(settings):
         raise RunnerError(
             "R-LOCAL-DOWN",
             "the local services are not running",
@@ -284,7 +284,7 @@ def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool
     sys.stderr.flush()
     ignored = signal.signal(
         signal.SIGPIPE, signal.SIG_DFL
-    )  # Python ignores the signal, which the program would inherit
+    )  # the program would inherit from Python that the signal is ignored
     try:
         os.execvpe(words[0], words, {**os.environ, **variables})  # noqa: S606 - no shell is needed
     except OSError as err:
@@ -297,7 +297,7 @@ def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool
         ) from err
 
 
-def _all_answer(settings: Settings) -> bool:
+def _all_respond(settings: Settings) -> bool:
     _check_extra()
     paths = HomePaths(settings.home)
     state = load_state(paths)
@@ -336,8 +336,8 @@ def _stop_all(paths: HomePaths, on_event: OnProgress) -> bool:
     return bool(processes)
 
 
-def _stop_for_good(paths: HomePaths, on_event: OnProgress) -> None:
-    """Stop the services, including those that a damaged state file does not name."""
+def _stop_everything(paths: HomePaths, on_event: OnProgress) -> None:
+    """Stop the services, even if the state file is damaged and does not name them."""
     try:
         _stop_all(paths, on_event)
     except RunnerError as err:

@@ -1,4 +1,4 @@
-"""Delete files of the local services that they do not need any more."""
+"""Delete files that the local services no longer need."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import RunSpec
 
-_WORK = "wd"  # working directory of a task, next to its stdout.txt and stderr.txt
+_WORK = "wd"  # the working directory of a task, below its folder
 _CACHES = ("uv", "python", "envs", "jax")  # below the cache of nodes
-_ABANDONED_S = 86_400.0  # age of an installation that must have been killed
+_ABANDONED_S = 86_400.0  # age from which an incomplete installation must have been killed
 _LOCK_TIMEOUT_S = 60.0
 
 
@@ -114,7 +114,7 @@ def _work_folders(connection: Connection, notes: list[str]) -> Iterator[Prunable
     sizes = in_parallel(lambda run: _work_bytes(connection, run), over)
     full = [(run, size) for run, size in zip(over, sizes, strict=True) if size]
     container = runs_container(connection)
-    reasons = in_parallel(lambda each: _only_there(container, each[0].run_id), full)
+    reasons = in_parallel(lambda each: _kept_reason(container, each[0].run_id), full)
     for (run, size_bytes), why in zip(full, reasons, strict=True):
         if why:
             notes.append(f"kept the folder of {run.run_id}: {why}")
@@ -130,7 +130,7 @@ def _work_bytes(connection: Connection, run: RunSpec) -> int:
     )
 
 
-def _only_there(container: BlobContainer, run_id: str) -> str:
+def _kept_reason(container: BlobContainer, run_id: str) -> str:
     """Return why the folder of a run's task is kept, or an empty string."""
     try:
         result = load_result(container, run_id)
@@ -147,7 +147,7 @@ def _only_there(container: BlobContainer, run_id: str) -> str:
 
 
 def _others(used: Path) -> Iterator[Path]:
-    """Yield versions other than the one in use, without those that are being installed."""
+    """Yield the versions that are neither in use nor being installed."""
     if used.parent.is_symlink() or not used.parent.is_dir():
         return
     for folder in sorted(used.parent.iterdir()):
@@ -159,13 +159,13 @@ def _others(used: Path) -> Iterator[Path]:
 def _package_caches(paths: HomePaths) -> Iterator[Path]:
     """Yield the caches of packages and compiled programs.
 
-    Their parent folders stay, as running nodes link to them.
+    Their parent folders are kept, because running nodes link to them.
     """
     outside = paths.batch_data / "outside"
     places = [paths.cache, paths.cache / "user"]
     places += [outside.readlink() / "cache"] if outside.is_symlink() else []
     for place in places:
-        if not paths.cache.is_symlink():  # otherwise it also belongs to another home
+        if not paths.cache.is_symlink():  # a link points to the cache of another home
             yield from (place / name for name in _CACHES if (place / name).is_dir())
 
 
@@ -182,7 +182,7 @@ def _delete(path: Path) -> None:
 
 
 def _freed_bytes(path: Path) -> int:
-    """Return the size of the files in a folder without hard links outside it."""
+    """Return the bytes that deleting a folder frees: files without hard links outside it."""
     names: Counter[tuple[int, int]] = Counter()
     found: dict[tuple[int, int], os.stat_result] = {}
     for folder, _, files in os.walk(path):

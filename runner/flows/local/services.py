@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import psutil
 
 
-# Below the range from which kernels take ports for outgoing connections, so that a kept port is
-# still free after a reboot, and above those of nodes that find each other (rendezvous.py).
+# Kernels take ports of outgoing connections from a higher range, so a stored port is still free
+# after a reboot. The rendezvous server of nodes uses lower ports (rendezvous.py).
 _PORTS = range(30_000, 32_500)
 _LOG_KEPT_BYTES = 8 << 20
 _PROCESS_POLL_S = 0.01
@@ -42,7 +42,7 @@ _PROCESS_POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServiceLaunch:
-    """How to start one service; `marker` is a word that only its command line contains."""
+    """The command of a service; `marker` is a word that only its command line contains."""
 
     name: str
     arguments: Sequence[str]
@@ -75,7 +75,7 @@ def spawn(launch: ServiceLaunch) -> ProcessRecord:
 
 
 def find_orphan(port: int, marker: str) -> ProcessRecord | None:
-    """Return the unrecorded service of this home that listens on a port, or None."""
+    """Return the service of this home that listens on a port, although unrecorded, or None."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     process = _listener(port)
@@ -88,7 +88,7 @@ def find_orphan(port: int, marker: str) -> ProcessRecord | None:
 
 
 def is_outdated(process: psutil.Process) -> bool:
-    """Return True if a running Azurite has another version of the journal, or none."""
+    """Return True if a running Azurite has no journal, or another version of it."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     try:
@@ -98,7 +98,7 @@ def is_outdated(process: psutil.Process) -> bool:
 
 
 def find_leftovers(marker: str) -> list[psutil.Process]:
-    """Return the services of this home, recorded or not."""
+    """Return all running processes of a service of this home, recorded or not."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     return [
@@ -123,7 +123,7 @@ def stop_process(processes: Sequence[psutil.Process], *, grace_s: float = 10.0) 
 
 
 def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Return the processes that still run; unlike in psutil's wait, zombies count as ended."""
+    """Wait for processes. Return those that still run; zombies have ended, unlike in psutil."""
     deadline = time.monotonic() + timeout_s
     alive = [process for process in processes if _runs(process)]
     while alive and time.monotonic() < deadline:
@@ -161,7 +161,7 @@ def choose_port(taken: Sequence[int] = ()) -> int:
 
 
 def port_owner(port: int) -> str:
-    """Return `name (pid 42)` of the process that listens on a port, or "" if it is hidden."""
+    """Return `name (pid 42)` of the process that listens on a port, or "" if it is unknown."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     process = _listener(port)
@@ -190,7 +190,7 @@ def _listener(port: int) -> psutil.Process | None:
 TITLES: Mapping[str, str] = {BATCH: "the Azure Batch emulator", BLOB: "Azurite"}
 _READY_TIMEOUT_S = 120.0  # seconds; a loaded two-core machine needed 26 s for Azurite
 _POLL_S = 0.03
-# Variables of this machine that tasks get: only access to the network and to packages.
+# Variables of this machine that tasks get, for access to the network and to packages.
 _PASSED_TO_TASKS = (
     "*_proxy",
     "*_PROXY",
@@ -200,7 +200,7 @@ _PASSED_TO_TASKS = (
     "UV_*",
     "PIP_*",
 )
-# With these, packages of a task would be installed outside its node.
+# These would install packages of a task outside its node.
 _NOT_PASSED = frozenset(
     {
         *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON", "PIP_LOG"),
@@ -212,9 +212,9 @@ _NOT_PASSED = frozenset(
 
 
 def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -> ServiceLaunch:
-    """Return how to start the emulator. Keys are in its environment, which `ps` does not show.
+    """Return the command of the emulator. Keys are in its environment, which `ps` does not show.
 
-    Pools can mount the containers of Azurite and the shares of Azure Files.
+    Its pools can mount the containers of Azurite and the shares of Azure Files.
     """
     data = str(paths.batch_data)
     patterns = [word for pattern in _PASSED_TO_TASKS for word in ("--pass-env", pattern)]
@@ -235,18 +235,18 @@ def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -
 
 
 def _no_proxy() -> dict[str, str]:
-    """Return variables with which tasks and the emulator reach Azurite without the proxy."""
+    """Return variables that exclude Azurite from the proxy of tasks and the emulator."""
     given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     value = ",".join(dict.fromkeys([*filter(None, given.split(",")), "127.0.0.1", "localhost"]))
     return {"no_proxy": value, "NO_PROXY": value}
 
 
 def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) -> ServiceLaunch:
-    """Return how to start Azurite, only on loopback and with the key of this installation."""
+    """Return the command of Azurite, on loopback and with the key of this installation."""
     data = str(paths.blob_data)
     address = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", data]
-    # SDKs send API versions that Azurite does not know. Its telemetry would leave this machine, and
-    # its access log would contain the signature of every SAS.
+    # SDKs send API versions that Azurite does not know. Its telemetry would send data to Microsoft,
+    # and its access log would contain the signature of every SAS.
     flags = ["--skipApiVersionCheck", "--disableTelemetry", "--disableProductStyleUrl", "--silent"]
     environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
     return ServiceLaunch(
@@ -271,9 +271,9 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
 def wait_ready(
     launch: ServiceLaunch, record: ProcessRecord, state: LocalState, log_start: int
 ) -> None:
-    """Wait until the service responds. Raise RunnerError with the end of its log otherwise.
+    """Wait until the service responds. Raise RunnerError with the end of its log if it does not.
 
-    On a full disk, it cannot even log the reason; the emulator reports it if possible.
+    A service cannot log on a full disk. The emulator then reports the reason, if it responds.
     """
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while not service_answers(launch.name, state):
@@ -321,7 +321,7 @@ def _not_ready(launch: ServiceLaunch, log_start: int, *, died: bool) -> RunnerEr
 
 
 def last_error(log: str) -> tuple[str, str]:
-    """Return why a service ended and the fix, from its log; "" if they are missing.
+    """Return the error and the fix in the log of an ended service; "" if they are missing.
 
     The emulator prints its errors as `error: ...`, `why: ...` and `fix: ...`.
     """

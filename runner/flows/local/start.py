@@ -1,4 +1,4 @@
-"""Start stopped services, storage first, then create the containers and the pool."""
+"""Start the services, storage first, and create the containers and the pool."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
     port = before.files_port if before else 0
     if before is None or not port or port in taken:
         return choose_port(taken)
-    # If both are in use, an unrecorded emulator uses them, which is adopted.
+    # If both ports are in use, an unrecorded emulator of this home listens on them, to be adopted.
     ours = before.batch is not None or not port_is_free(before.batch_port)
     return port if ours or port_is_free(port) else choose_port(taken)
 
@@ -98,7 +98,7 @@ def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
 def chosen_ports(
     before: LocalState | None, wanted: LocalState, given: tuple[int | None, ...]
 ) -> set[int]:
-    """Return the ports that `wanted_state` has chosen: neither given nor kept from earlier."""
+    """Return the ports that `wanted_state` chose: neither given nor kept from the earlier state."""
     kept = (before.batch_port, before.blob_port, before.files_port) if before else ()
     return {wanted.batch_port, wanted.blob_port, wanted.files_port}.difference(kept, given)
 
@@ -116,15 +116,17 @@ def start(
         if full := full_disk(folder):
             raise full
     make_folders(paths)
-    state = _settle(paths, before, wanted, on_event)
+    state = _stop_changed(paths, before, wanted, on_event)
     keys = ensure_keys(paths, renew=state.batch is None and state.blob is None)
     if state.batch is None or state.blob is None:
         on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
-    # Storage first, because the emulator restarts tasks at once, and they download files.
+    # Start storage first: the emulator restarts tasks immediately, and they download files.
     program = ensure_azurite(paths, on_event)
     blob = services.blob_launch(paths, state.blob_port, keys["storage"], program)
-    state = _started(paths, state, blob, state.blob_port)
-    state = _started(paths, state, services.batch_launch(paths, state, keys), state.batch_port)
+    state = _ensure_started(paths, state, blob, state.blob_port)
+    state = _ensure_started(
+        paths, state, services.batch_launch(paths, state, keys), state.batch_port
+    )
     connection = Connection(local_outputs(state), keys)
     ensure_containers(connection)
     ensure_share(connection)
@@ -151,10 +153,10 @@ def undo(paths: HomePaths, before: LocalState | None) -> None:
         save_state(paths, restored)
 
 
-def _settle(
+def _stop_changed(
     paths: HomePaths, before: LocalState | None, wanted: LocalState, on_event: OnProgress
 ) -> LocalState:
-    """Remove records of ended processes, and stop services that change and an outdated Azurite."""
+    """Stop services whose settings change, and an outdated Azurite. Remove records of both."""
     moving = [
         name
         for name in (BATCH, BLOB)
@@ -164,7 +166,7 @@ def _settle(
         current = _ports(before, name) if before else ()
         for port in _ports(wanted, name):
             if port not in current and not port_is_free(port):
-                raise _occupied(name, port)
+                raise _port_in_use(name, port)
     settled = wanted
     for name in (BATCH, BLOB):
         process = find_service(paths, wanted, name)
@@ -182,18 +184,20 @@ def _settle(
     return settled
 
 
-def _started(paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: int) -> LocalState:
-    """Start the service unless it runs, store its PID at once, and wait until it answers."""
+def _ensure_started(
+    paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: int
+) -> LocalState:
+    """Start the service unless it runs, store its PID, and wait until it responds."""
     log_start = services.log_size(launch.log)
     record = state.record(launch.name)
     if record is None:
         orphan = _adoptable(launch, port)
-        record = orphan or _spawned(launch, port)
+        record = orphan or _start_process(launch, port)
         state = state.with_record(launch.name, record)
         try:
             save_state(paths, state)
         except RunnerError:
-            if orphan is None:  # without a record, nothing could stop it
+            if orphan is None:  # no later command could stop a process without a record
                 stop_process(find_leftovers(launch.marker))
             raise
     services.wait_ready(launch, record, state, log_start)
@@ -208,16 +212,16 @@ def _adoptable(launch: ServiceLaunch, port: int) -> ProcessRecord | None:
     return None if outdated else found
 
 
-def _spawned(launch: ServiceLaunch, port: int) -> ProcessRecord:
+def _start_process(launch: ServiceLaunch, port: int) -> ProcessRecord:
     stop_process(
         find_leftovers(launch.marker)
     )  # two services would damage the data that they share
     if not port_is_free(port):
-        raise _occupied(launch.name, port)
+        raise _port_in_use(launch.name, port)
     return spawn(launch)
 
 
-def _occupied(name: str, port: int) -> RunnerError:
+def _port_in_use(name: str, port: int) -> RunnerError:
     owner = port_owner(port)
     option = "--port" if name == BATCH else "--blob-port"
     return RunnerError(
@@ -232,7 +236,7 @@ def _occupied(name: str, port: int) -> RunnerError:
 def make_folders(paths: HomePaths) -> None:
     """Create the folders of the services with mode 700, regardless of the umask.
 
-    If root runs the services, tasks have a separate user, who must reach nodes and cache.
+    If root runs the services, tasks have a separate user, who needs access to nodes and cache.
     """
     for folder in (paths.local, paths.logs, paths.batch_data, paths.blob_data, paths.cache):
         try:

@@ -1,6 +1,6 @@
-"""The local target: its state between commands, its keys, its services and the stack they form.
+"""The local target: its stored state, keys and services, and the outputs of its stack.
 
-The pool for containers is created when a run first needs it: it needs a container engine.
+The pool for containers needs a container engine, so it is created when a run first needs it.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def save_state(paths: HomePaths, state: LocalState) -> None:
 def ensure_keys(paths: HomePaths, *, renew: bool = False) -> dict[str, str]:
     """Return the account keys `batch` and `storage`: random, created once, private.
 
-    `renew` replaces damaged keys. It is for services that do not run: they start with any keys,
-    and what they store does not depend on them.
+    `renew` replaces damaged keys. Use it only while the services are stopped. Their data does not
+    depend on the keys.
     """
     try:
         return _checked(json.loads(paths.keys.read_text(encoding="utf-8")))
@@ -176,7 +176,7 @@ fi
 class TaskIsolation:
     """The isolation of tasks in the emulator: a separate user (`uid`), or `environment`.
 
-    `folder` has the folders that tasks reach; `why` says why there is no separate user.
+    `folder` contains the folders that tasks can reach; `why` is why there is no separate user.
     """
 
     mode: str
@@ -352,7 +352,7 @@ def make_container_pool(home: Path, on_event: OnProgress) -> None:
 
 
 def find_process(record: ProcessRecord | None, marker: str) -> psutil.Process | None:
-    """Return a recorded process if it still runs: its PID may be stale or recycled."""
+    """Return a recorded process if it still runs, and its PID is not that of another process."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     if record is None:
@@ -361,7 +361,7 @@ def find_process(record: ProcessRecord | None, marker: str) -> psutil.Process | 
         process = psutil.Process(record.pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
-        # A change of the clock shifts creation times, so the marker decides then.
+        # If the clock was changed, creation times differ, and only the marker identifies it.
         same = abs(process.create_time() - record.created) < _SAME_START_S
         return process if same or has_marker(process, marker) else None
     except psutil.Error:

@@ -28,9 +28,9 @@ _STAGE = "download"
 _RANGE_BYTES = 8 * 1024**2
 _THREADS = 8
 _HASH_BYTES = 1024**2
-_PART_NAME_CHARS = (
-    40  # characters of the name in that of a part, which must not exceed the limit of the disk
-)
+# The name of a part contains so many characters of the file's name, so that it does not exceed the
+# limit of the file system.
+_PART_NAME_CHARS = 40
 
 Reader = Callable[[int, int], "bytes | None"]
 
@@ -62,7 +62,7 @@ def download_files(
     """
     try:
         targets = plan_targets(folder, (str(file["path"]) for file in version.files))
-        placed = {targets.of[str(file["path"])]: file for file in version.files}
+        placed = {targets.by_path[str(file["path"])]: file for file in version.files}
         wanted = [(target, file) for target, file in placed.items() if not _is_there(target, file)]
         if not force:
             _refuse_to_overwrite([target for target, _ in wanted if _is_taken(target)], version)
@@ -93,7 +93,7 @@ class _Download:
 
     def run(self, wanted: list[tuple[Path, ModelDocument]], note: str) -> None:
         self._total = sum(int(file["size_bytes"]) for _, file in wanted)
-        self._ahead = max(2, _THREADS // len(wanted))  # limits the ranges in memory
+        self._ahead = max(2, _THREADS // len(wanted))  # ranges to read ahead; limits memory
         text = str(self._version)
         self._on_progress(Progress(_STAGE, "start", text, 0, self._total, "bytes"))
         files, ranges = ThreadPoolExecutor(_THREADS), ThreadPoolExecutor(_THREADS)
@@ -124,7 +124,10 @@ class _Download:
     def _complete(
         self, ranges: ThreadPoolExecutor, output: BinaryIO, file: ModelDocument
     ) -> int | None:
-        """Write the rest of a file. Return None, or its size if it was emptied for a wrong hash."""
+        """Write the rest of a file.
+
+        Return None, or the size that it had if its hash is wrong; it is empty then.
+        """
         digest = hashlib.sha256()
         output.seek(0)
         while block := output.read(_HASH_BYTES):

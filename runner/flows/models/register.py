@@ -32,9 +32,8 @@ from runner.protocol.run_spec import RunSpec
 
 _STAGE = "model"
 _POLL_S = 0.15
-_AGENT_TIMEOUT_S = (
-    900.0  # seconds to wait for an agent that copies: it is closer to storage than the client
-)
+# Wait for an agent that copies files, because it is closer to storage than the client.
+_AGENT_TIMEOUT_S = 900.0
 _OVER = frozenset({"completed"})
 
 
@@ -64,7 +63,7 @@ def wanted_model(record: RunSpec) -> ModelRequest | None:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredVersion:
-    """The present version, the document of its registration, and whether it is new."""
+    """A registered version; `new` is False if the run was registered before."""
 
     version: ModelVersion
     document: ModelDocument
@@ -78,7 +77,7 @@ def register_with_aliases(
     aliases: Iterable[str],
     on_progress: OnProgress,
 ) -> RegisteredVersion:
-    """Register a run on request; an existing version also gets the `aliases`."""
+    """Register a run for a user; a version that exists also gets the `aliases`."""
     registered = register_run(connection, record, request, on_progress, anew=True)
     said = f"{request.name}@{registered.version}"
     for alias in aliases:
@@ -96,7 +95,7 @@ def register_run(
 ) -> CommittedVersion:
     """Register a run that succeeded, unless it is registered. Raise RunnerError.
 
-    With `anew`, a new version replaces a removed one.
+    With `anew`, a run whose version was removed gets a new version.
     """
     container = runs_container(connection)
     result = _succeeded(load_result(container, record.run_id), record)
@@ -119,7 +118,7 @@ def register_run(
 def default_request(
     record: RunSpec, name: str | None, path: str | None, aliases: tuple[str, ...], text: str
 ) -> ModelRequest:
-    """Return the request of a user, completed from the recipe of the run."""
+    """Return the user's request, completed from the recipe of the run."""
     try:
         wanted = wanted_model(record)
     except RunnerError:
@@ -129,7 +128,7 @@ def default_request(
     chosen = name or (wanted.name if wanted else slug(record.recipe)[:63].rstrip("-_"))
     if wanted is None or chosen != wanted.name:
         return ModelRequest(chosen, aliases, path, text)
-    # The same files as those of the agent, so that both give the same version.
+    # Use the same files as the agent, so that both register the same version.
     return ModelRequest(
         chosen, aliases or wanted.aliases, path or wanted.path, text or wanted.description
     )
@@ -138,7 +137,7 @@ def default_request(
 def settle_model(
     connection: Connection, record: RunSpec, on_progress: OnProgress = ignore_progress
 ) -> RunModel | None:
-    """Return the version of a run that succeeded, registered here if its agent did not.
+    """Return the version of a run that succeeded. Register it if the agent did not.
 
     None means that the recipe registers no model. An error of the registration is returned as
     `problem`, because the run itself has succeeded.
@@ -172,7 +171,7 @@ def _await_agent(connection: Connection, record: RunSpec, name: str) -> RunModel
         task = get_task(connection, record.job_id, record.task_id)
         over = (
             task is None or task.phase in _OVER
-        )  # read once more, because it may have written just before
+        )  # read again, because the agent may have written before its end
         if not over:
             time.sleep(_POLL_S)
 

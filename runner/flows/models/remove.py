@@ -1,4 +1,4 @@
-"""Remove model versions: a tombstone reserves the number, unused files are deleted."""
+"""Remove model versions: a tombstone reserves the number, and unused files are deleted."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def remove(
         number for number in sorted(numbers) if _write_tombstone(store, blobs, number)
     )
     registry.drop_aliases(numbers)
-    files, size_bytes = sweep(store, registry, blobs)
+    files, size_bytes = delete_unused_files(store, registry, blobs)
     return Removed(tombstone, files, size_bytes)
 
 
 def _write_tombstone(store: DeletingStore, blobs: ModelBlobs, number: int) -> bool:
-    """Write a tombstone. Return False if the version was removed or does not exist."""
+    """Write a tombstone. Return False if the version does not exist, or was removed before."""
     blob = blobs.version(number)
     ours = now_text()
     for _ in range(_TRIES):
@@ -102,16 +102,19 @@ def _write_tombstone(store: DeletingStore, blobs: ModelBlobs, number: int) -> bo
     raise ModelError("R-MODEL-BUSY", f"{blob} is being changed by other processes", "", "try again")
 
 
-def sweep(store: DeletingStore, registry: ModelRegistry, blobs: ModelBlobs) -> tuple[int, int]:
+def delete_unused_files(
+    store: DeletingStore, registry: ModelRegistry, blobs: ModelBlobs
+) -> tuple[int, int]:
     """Delete files that no version has. Return their number and bytes.
 
-    ETags are read before the versions: a file that is registered meanwhile is written again after
-    its version, and so is not deleted, or is missed and copied again.
+    ETags are read before the versions. If another process registers one of the files meanwhile, it
+    writes the file again after its version: either the new ETag prevents the deletion, or the
+    process finds the file missing and copies it again.
     """
     files = store.list(blobs.files)
     versions = registry.load_each().values()
     if any(isinstance(version, ModelError) for version in versions):
-        return 0, 0  # its files are unknown
+        return 0, 0  # the files of the unreadable version are unknown
     needed = {
         file["blob"]
         for version in versions

@@ -21,7 +21,7 @@ from runner.protocol.models import NAME_PATTERN, ModelDocument, ModelError, chec
 class ModelVersion:
     """One version with all its aliases, including `latest` and `best`.
 
-    In a list, the document is the summary in the blob's metadata; `find_version` reads all of it.
+    In lists, `document` is the summary in the blob's metadata; `find_version` reads all of it.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Model:
 
     @property
     def best(self) -> ModelVersion | None:
-        """The best version by the primary metric of the latest one; the earlier one of equals."""
+        """The best version by the primary metric of the latest; of equal ones, the earliest."""
         latest = self.latest
         if latest is None:
             return None
@@ -161,7 +161,7 @@ def model_names(connection: Connection) -> list[str]:
 def list_models(connection: Connection) -> list[Model]:
     """Return all models with all their versions, by name.
 
-    A model that cannot be read has a version 0 with the problem.
+    A model that cannot be read has one version 0, which has the `problem`.
     """
     return in_parallel(lambda name: _load_listed(connection, name), model_names(connection))
 
@@ -201,7 +201,7 @@ def _with_aliases(version: ModelVersion, named: dict[str, int]) -> ModelVersion:
 
 
 def existing_model(connection: Connection, name: str) -> Model:
-    """Return an existing model. Raise RunnerError with the closest name."""
+    """Return an existing model. Raise RunnerError with the most similar name if there is none."""
     model = load_model(connection, name)
     if model.versions:
         return model
@@ -328,7 +328,7 @@ def set_alias(
 
 
 def drop_alias(connection: Connection, reference: str, alias: str) -> int:
-    """Remove an alias, if it points at a named version. Return the number it pointed at."""
+    """Remove an alias, which must point at the version of the reference. Return the number."""
     alias = alias.removeprefix("@")
     name, wanted = split_reference(reference)
     model = existing_model(connection, name)

@@ -134,7 +134,9 @@ def fetch_outputs(
     folder = output_dir / record.run_id
     try:
         targets = _targets(folder, files)
-        wanted = [f for f in files if not has_content(targets.of[f.path], f.size_bytes, f.sha256)]
+        wanted = [
+            f for f in files if not has_content(targets.by_path[f.path], f.size_bytes, f.sha256)
+        ]
         _download(runs_container(connection), targets, wanted, on_progress)
     except OSError as err:
         raise _unwritable(folder, err) from err
@@ -160,7 +162,7 @@ def _download(
 def _fetch_one(
     container: BlobContainer, targets: Targets, on_bytes: Callable[[int], None], file: RunFile
 ) -> None:
-    container.download(file.blob, targets.of[file.path], on_bytes, partial(_check, file))
+    container.download(file.blob, targets.by_path[file.path], on_bytes, partial(_check, file))
 
 
 def _check(file: RunFile, part: Path) -> None:

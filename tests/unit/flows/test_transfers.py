@@ -17,12 +17,12 @@ NAMES = ["a%x5Cb", "10:30.jpg", "%xFF%x0A", "A", "a", "é", "e\u0301", "CON", "x
 class OfAnotherSystem(FileSystem):
     """Takes names as macOS does, and not those that Windows refuses."""
 
-    def takes(self, name: str) -> bool:
+    def accepts(self, name: str) -> bool:
         is_text = not any("\udc80" <= char <= "\udcff" for char in name)
         allowed = not set(name) & set('<>:"\\|?*\n') and name[-1] not in ". " and name != "CON"
         return is_text and allowed and len(name) < 200
 
-    def confuses(self, one: str, other: str) -> bool:
+    def is_same_file(self, one: str, other: str) -> bool:
         same = (unicodedata.normalize("NFD", each).casefold() for each in (one, other))
         return len(set(same)) == 1
 
@@ -31,15 +31,15 @@ def test_linux_has_every_name(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     targets = plan_targets(folder, NAMES)
     assert targets.note == ""
-    assert targets.of["a%x5Cb"] == folder / "a\\b"
-    assert targets.of["%xFF%x0A"] == folder / "\udcff\n"
-    assert targets.of["dot%x2E/y"] == folder / "dot." / "y"
+    assert targets.by_path["a%x5Cb"] == folder / "a\\b"
+    assert targets.by_path["%xFF%x0A"] == folder / "\udcff\n"
+    assert targets.by_path["dot%x2E/y"] == folder / "dot." / "y"
     assert not list(tmp_path.iterdir())
 
 
 def test_name_invalid_on_the_file_system_is_mapped(tmp_path: Path) -> None:
     targets = name_targets(tmp_path, NAMES, OfAnotherSystem(tmp_path))
-    found = {name: str(target.relative_to(tmp_path)) for name, target in targets.of.items()}
+    found = {name: str(target.relative_to(tmp_path)) for name, target in targets.by_path.items()}
     assert found["a%x5Cb"] == "a%x5Cb"
     assert found["10:30.jpg"] == "10%x3A30.jpg"
     assert found["%xFF%x0A"] == "%xFF%x0A"
@@ -58,11 +58,11 @@ def test_two_stored_paths_of_one_name_have_two_targets(tmp_path: Path) -> None:
     """Older versions stored the names as they are."""
     names = ["notes.", "notes%x2E", "d./x", "d%x2E/x", "d%x2E/y"]
     targets = plan_targets(tmp_path, names)
-    assert len(set(targets.of.values())) == len(names)
-    assert targets.of["notes%x2E"] == tmp_path / "notes."
-    assert targets.of["notes."].name.startswith("notes.~")
-    assert targets.of["d%x2E/x"].parent == targets.of["d%x2E/y"].parent == tmp_path / "d."
-    assert f"notes. as {targets.of['notes.'].name}" in targets.note
+    assert len(set(targets.by_path.values())) == len(names)
+    assert targets.by_path["notes%x2E"] == tmp_path / "notes."
+    assert targets.by_path["notes."].name.startswith("notes.~")
+    assert targets.by_path["d%x2E/x"].parent == targets.by_path["d%x2E/y"].parent == tmp_path / "d."
+    assert f"notes. as {targets.by_path['notes.'].name}" in targets.note
     assert targets == plan_targets(tmp_path, reversed(names))
 
 
@@ -77,8 +77,8 @@ def test_two_stored_paths_of_one_name_have_two_targets(tmp_path: Path) -> None:
 def test_mapped_name_collides_with_no_other_file(tmp_path: Path, names: list[str]) -> None:
     system = OfAnotherSystem(tmp_path)
     targets = name_targets(tmp_path, names, system)
-    kept = [target.name for target in targets.of.values()]
-    assert not any(system.confuses(one, other) for one, other in combinations(kept, 2))
+    kept = [target.name for target in targets.by_path.values()]
+    assert not any(system.is_same_file(one, other) for one, other in combinations(kept, 2))
     assert targets.note
 
 
@@ -109,10 +109,10 @@ def test_name_containing_a_path_is_not_tried(
     folder.mkdir(parents=True)
     before = [(path, path.stat().st_mtime_ns) for path in (tmp_path, folder.parent, folder)]
     with FileSystem(folder, flavour) as system:
-        assert not system.takes(name)
-        assert not system.confuses(name, "x")
+        assert not system.accepts(name)
+        assert not system.is_same_file(name, "x")
         assert [(path, path.stat().st_mtime_ns) for path, _ in before] == before
-        assert system.takes("10%x3A30.jpg")
+        assert system.accepts("10%x3A30.jpg")
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../x", "link/x"])

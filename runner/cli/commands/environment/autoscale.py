@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from runner.core.simulation.formula_lint import Finding
     from runner.core.simulation.result import SimulationResult
     from runner.core.simulation.scenario import CapacityChange, Scenario, Workload
-    from runner.flows.environment.autoscale import Assumed, Candidate, FormulaChange
+    from runner.flows.environment.autoscale import AssumedPool, Candidate, FormulaChange
 
 app = typer.Typer(no_args_is_help=True, help="Check, simulate and apply autoscale formulas.")
 ScaledPoolOption = Annotated[
@@ -556,9 +556,9 @@ def to_assumed(
     interval: str | None,
     *,
     region: str | None = None,
-    needed: bool = True,
+    formula_required: bool = True,
     **given: Any,
-) -> Assumed:
+) -> AssumedPool:
     """Return the pool to simulate; see `assume`."""
     from runner.core.home import runner_home
     from runner.core.pricing.machines import region_name
@@ -572,7 +572,7 @@ def to_assumed(
         **given,
     )
     home = runner_home(os.environ)
-    return assume(call.settings(), formulas or (), setting, home, needed=needed)
+    return assume(call.settings(), formulas or (), setting, home, formula_required=formula_required)
 
 
 def to_seconds(flag: str, text: str, least: str, most: str) -> float:
@@ -587,7 +587,9 @@ def to_ms(flag: str, text: str, least: str, most: str) -> int:
     return round(to_seconds(flag, text, least, most) * 1000)
 
 
-def _document(candidate: Candidate, result: SimulationResult, assumed: Assumed) -> dict[str, Any]:
+def _document(
+    candidate: Candidate, result: SimulationResult, assumed: AssumedPool
+) -> dict[str, Any]:
     cost = result.cost_micro(assumed.spot_usd, assumed.dedicated_usd)
     spot_ms, dedicated_ms = result.node_ms
     return {
@@ -632,7 +634,7 @@ _SIMULATED = (
 
 def _show_simulation(
     out: Output,
-    assumed: Assumed,
+    assumed: AssumedPool,
     scenario: Scenario,
     results: Sequence[tuple[Candidate, SimulationResult]],
     *,
@@ -681,7 +683,7 @@ def _show_simulation(
         )
 
 
-def price_line(assumed: Assumed) -> str:
+def price_line(assumed: AssumedPool) -> str:
     """Return the prices, or why there are none."""
     if assumed.spot_usd is None and assumed.dedicated_usd is None:
         if assumed.vm_size is not None and assumed.region is not None:
@@ -695,7 +697,9 @@ def price_line(assumed: Assumed) -> str:
     return f"{where}spot {spot}, dedicated {dedicated} USD per hour"
 
 
-def _text_row(candidate: Candidate, result: SimulationResult, assumed: Assumed) -> dict[str, Any]:
+def _text_row(
+    candidate: Candidate, result: SimulationResult, assumed: AssumedPool
+) -> dict[str, Any]:
     from runner.core.units import format_duration
 
     cost = result.cost_micro(assumed.spot_usd, assumed.dedicated_usd)

@@ -323,11 +323,11 @@ def rm(
         remove_pool(settings, plan)
     if not out.as_text:
         row = {"pool": view.id, "vm_size": view.vm_size, "nodes": nodes, "deleted": not dry_run}
-        out.record({**row, "created_again_by": plan.comes_back or None})
+        out.record({**row, "created_again_by": plan.recreated_by or None})
         return
     out.note(f"dry run: {what} would be deleted" if dry_run else f"deleting {what}")
-    if plan.comes_back:
-        out.note(f"{plan.comes_back} creates it again")
+    if plan.recreated_by:
+        out.note(f"{plan.recreated_by} creates it again")
 
 
 def _row(found: PoolStatus) -> dict[str, Any]:
@@ -502,7 +502,7 @@ def skus(
             out.note(f"loading the prices of {place} from the Azure Retail Prices API", style="dim")
         count = refresh_region(home, place, os.environ, today=today)
         out.note(f"{count} prices of {place} from {today}")
-    rows = list_skus(home, gpu=gpu, region=place, gone=all_, today=today)
+    rows = list_skus(home, gpu=gpu, region=place, include_retired=all_, today=today)
     if live:
         rows, problems = load_facts(rows, subscription, os.environ)
         for problem in problems:

@@ -117,7 +117,7 @@ def whatif(
             name,
             speed,
             pools.to_assumed(
-                call, formulas, pool, slots, interval, region=region, needed=False,
+                call, formulas, pool, slots, interval, region=region, formula_required=False,
                 vm_size=name, spot_usd=spot_price, dedicated_usd=dedicated_price,
             ),
         )

@@ -51,7 +51,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Any:
         document = DOCUMENTS.get
         size: Any = lambda _, blob: len(DOCUMENTS[blob]) if blob in DOCUMENTS else None  # noqa: E731
         monkeypatch.setattr(pools, "connect", lambda _: Connection(outputs, keys))
-        monkeypatch.setattr(pools, "found_pool", lambda *_: view)
+        monkeypatch.setattr(pools, "get_pool", lambda *_: view)
         monkeypatch.setattr(pools, "unfinished_tasks", lambda *_, **__: active)
         monkeypatch.setattr(pools, "list_schedules", lambda _: [])
         monkeypatch.setattr(BlobContainer, "size", size)

@@ -62,7 +62,7 @@ def test_blobs_with_equal_file_names_are_two_files(
         service.put(PREFIX + name, data)
     folder = make_cache().ensure(PREFIX, files(content))
     found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    planned = plan_targets(tmp_path / "client", content).of
+    planned = plan_targets(tmp_path / "client", content).by_path
     relative = {name: str(path.relative_to(tmp_path / "client")) for name, path in planned.items()}
     assert found == {relative[name]: data for name, data in content.items()}
     assert relative["a/b"] == "a/b"
