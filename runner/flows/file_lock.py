@@ -15,9 +15,13 @@ from runner.protocol.errors import ExitCode, RunnerError
 def file_lock(
     path: Path, *, what: str, timeout_s: float, on_wait: Callable[[], None] | None = None
 ) -> Generator[None]:
-    """Hold the lock of a file. Create its folder. `what` describes the work in errors.
+    """Hold the lock of a file during the block. Create its folder if necessary.
 
-    `on_wait` is called once if another process holds the lock.
+    Args:
+        path: The file.
+        what: Describes the locked work in errors.
+        timeout_s: Maximum time to wait for the lock.
+        on_wait: Called once if another process holds the lock.
 
     Raises:
         RunnerError: R-LOCK, the lock was not released in time; or the file cannot be written.

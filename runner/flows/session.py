@@ -20,14 +20,14 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Settings and a connection to the services they name."""
+    """Settings, and a connection to the services of their target."""
 
     settings: Settings
     connection: Connection
 
 
 def read_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Settings:
-    """Return the settings of a call; None means that a flag was not passed.
+    """Return the settings of a call; a flag of None was not passed.
 
     Raises:
         RunnerError: a stack was passed for a target without stacks.
@@ -39,7 +39,7 @@ def read_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
 
 
 def open_session(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Session:
-    """Return a session with running services; None means that a flag was not passed."""
+    """Return a session with running services; a flag of None was not passed."""
     settings = read_settings(flags, cwd=cwd, env=env)
     return Session(settings, connect(settings))
 

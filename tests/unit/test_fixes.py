@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from runner.cli.main import _ELSEWHERE
+from runner.cli.main import _FOREIGN_VERBS
 from runner.flows.export.extras import DISTRIBUTION, install_command
 from tests.unit.command_lines import (
     OTHERS,
@@ -84,7 +84,7 @@ def test_every_command_of_a_text_parses() -> None:
 
 
 def test_commands_suggested_for_other_programs_parse() -> None:
-    named = [f"runner {command}" for command in _ELSEWHERE.values()]
+    named = [f"runner {command}" for command in _FOREIGN_VERBS.values()]
     found = [command for text in named for command in commands_in(text)]
     assert len(found) > len(named)
     assert_none(filter(_refusal, found), "commands that cannot be run as they are written")

@@ -25,11 +25,11 @@ from runner.protocol.run_spec import RunSpec
 
 def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[CheckpointManifest, ...]:
     """Return the complete checkpoints, newest first. Only a restore compares hashes."""
-    return _sorted_out(container, run_id)[0]
+    return _load_checkpoints(container, run_id)[0]
 
 
 def checkpoint_problem(container: BlobContainer, run_id: str, attempt: int) -> str | None:
-    """Return why a running attempt commits no checkpoints, from its last event, or None."""
+    """Return why a running attempt commits no checkpoints, from its last checkpoint event."""
     name = RunPaths(run_id).attempt_events(attempt)
     content = container.read(name) if attempt else None
     for line in reversed((content or b"").splitlines()):
@@ -38,7 +38,7 @@ def checkpoint_problem(container: BlobContainer, run_id: str, attempt: int) -> s
             continue
         if event.get("state") == "failed":
             return str(event.get("message") or "")
-        if "checkpoint" in event:  # committed, not in progress
+        if "checkpoint" in event:  # the end of a checkpoint, not its progress
             return str(event["problem"]) if event.get("problem") else None
     return None
 
@@ -53,10 +53,10 @@ def _event(line: bytes) -> dict[str, Any]:
 
 def incomplete_checkpoints(container: BlobContainer, run_id: str) -> tuple[str, ...]:
     """Return the checkpoints that cannot be restored, each with the reason."""
-    return _sorted_out(container, run_id)[1]
+    return _load_checkpoints(container, run_id)[1]
 
 
-def _sorted_out(
+def _load_checkpoints(
     container: BlobContainer, run_id: str
 ) -> tuple[tuple[CheckpointManifest, ...], tuple[str, ...]]:
     blobs = CheckpointBlobs(run_id)
@@ -119,14 +119,14 @@ class Resumed:
     step: int | None
 
     def text(self, run_id: str) -> str:
-        """Return the text for the table of attempts of run `run_id`."""
+        """Return this checkpoint as text for the table of attempts of run `run_id`."""
         step = f", step {self.step}" if self.step is not None else ""
         of = f"attempt {self.attempt}" if self.run_id == run_id else self.run_id
         return f"checkpoint {self.checkpoint} of {of}{step}"
 
 
 def load_resumes(container: BlobContainer, run_id: str) -> dict[int, Resumed]:
-    """Return the checkpoints by attempt. Attempts that started from the beginning are missing."""
+    """Return checkpoints by attempt. Attempts that did not resume from one are missing."""
     prefix = RunPaths(run_id).attempts
     names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/resume.json")]
     found: dict[int, Resumed] = {}
@@ -155,10 +155,12 @@ def parse_resumed(content: bytes) -> Resumed | None:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One attempt. `why` is succeeded, failed, terminated, lost, cancelled or running.
+    """One attempt.
 
-    `others` are the nodes of rank 1 and up in a run over several nodes; None is one that has not
-    started. `message` names the lost node if the loss ended the attempt.
+    Attributes:
+        why: How it ended: succeeded, failed, terminated, lost, cancelled or running.
+        others: The nodes of rank 1 and up in a run over several nodes; None has not started.
+        message: Names the lost node if its loss ended the attempt.
     """
 
     attempt: int

@@ -47,9 +47,9 @@ def cancel_run(
 ) -> Cancelled:
     """Cancel a run unless it has ended: whoever creates `result.json` first decides.
 
-    Repeating it is safe, and terminates a task that a lost connection left running. `why` is the
-    message of the result. With `also_terminated`, the caller has terminated the job, so a task that
-    ended without a result is no failure.
+    Safe to repeat: after a lost connection, the repetition terminates the task. `why` is the
+    message of the result. With `also_terminated`, the caller has terminated the job, so a task
+    that ended without a result has not failed.
     """
     container = runs_container(connection)
     task = get_task(connection, record.job_id, record.task_id)
@@ -65,7 +65,7 @@ def cancel_run(
     evicted = count_evicted(began, ends, waiting=waiting, nodes=record.nodes, requeues=requeues)
     outcome = _result(attempts, evicted, why)
     document = outcome.to_json(record.run_id)
-    if record.trial and not began:  # no node may ever start the run to write it
+    if record.trial and not began:  # the agent would write run.json, but may never start
         container.create(RunPaths(record.run_id).run, record.to_json())
     committed = container.create(RunPaths(record.run_id).result, document)
     if committed:
@@ -78,9 +78,9 @@ def cancel_run(
 
 
 def cancel_queued(container: BlobContainer, record: RunSpec, why: str = CANCELLED_BY_USER) -> bool:
-    """Cancel a run that was queued, whose job the caller has terminated.
+    """Cancel a queued run whose job the caller has terminated.
 
-    Takes a third of the requests of `cancel_run`. The record may have the fields of the index only.
+    Needs a third of the requests of `cancel_run`. The record may have only the fields of the index.
 
     Returns:
         False if the run has started or ended meanwhile; `cancel_run` then decides.
@@ -104,7 +104,7 @@ def cancel_experiment(connection: Connection, experiment: str) -> dict[str, Canc
 def cancel_pool(
     connection: Connection, pool_id: str, on_progress: OnProgress = ignore_progress
 ) -> dict[str, Cancelled]:
-    """Cancel all unfinished runs on a pool, of sweeps and groups too. Return outcomes by run ID.
+    """Cancel all unfinished runs on a pool, also of sweeps and groups. Return outcomes by run ID.
 
     Runs of a sweep or group on other pools continue.
     """
@@ -115,7 +115,7 @@ def cancel_pool(
     groups = {record.group for record in here.values() if record.group} - elsewhere
     done: dict[str, Cancelled] = {}
     for group_id in sorted(filter(None, groups)):
-        with suppress(RunnerError):  # its document was deleted: one by one, below
+        with suppress(RunnerError):  # without its document, the runs are cancelled below
             group = find_group(connection, group_id)
             found = cancel_group(connection, group, on_progress)
             done |= {group.runs[name]: cancelled for name, cancelled in found.items()}

@@ -33,7 +33,7 @@ CostKey = Literal["run", "recipe", "experiment", "pool"]
 class CostQuery:
     """The costs to show, and prices in USD per hour that replace those of the table.
 
-    `run_id` None means all runs, or those submitted `since`.
+    Without `run_id`, all runs are shown, or the runs submitted `since`.
     """
 
     by: CostKey = "experiment"
@@ -67,10 +67,10 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """The rows, most expensive first, and their sum.
+    """The rows, most expensive first, and their total.
 
     Attributes:
-        gaps: Node time of these runs that is not on record and in no sum.
+        gaps: Node time of these runs without a record, which no sum includes.
         prices: The prices in use.
         region: The region of the prices.
         is_free: True if the nodes are on this machine and no price was given.
@@ -163,7 +163,7 @@ def _usage(row: RunRow, attempts: tuple[AttemptUsage, ...] | None) -> RunUsage:
     is_running = status is not None and status.state in (RunState.RUNNING, RunState.PREPARING)
     last = attempts[-1] if attempts else None
     if status is not None and last is not None and status.node not in (None, last.node):
-        is_running = False  # its task is on another node, which has not started an attempt yet
+        is_running = False  # its task is on another node, without an attempt yet
     return RunUsage(
         row.run_id,
         record.pool,
@@ -188,7 +188,7 @@ def _present_nodes(connection: Connection, pools: Sequence[str]) -> dict[tuple[s
 
 
 class _Prices:
-    """Prices of a size, spot and dedicated: given, from the table, or zero on this machine."""
+    """The prices of sizes: given by the user, from the table, or zero on this machine."""
 
     def __init__(self, query: CostQuery, home: Path | None, location: str) -> None:
         self._query = query
@@ -199,7 +199,7 @@ class _Prices:
         self.used: dict[tuple[str, bool], PriceUsed] = {}
 
     def rate(self, vm_size: str, spot: bool) -> int | None:
-        """Return micro-dollars per hour, or None."""
+        """Return the price in micro-dollars per hour, or None if it is unknown."""
         key = (vm_size, spot)
         if key not in self.used:
             self.used[key] = self._find(vm_size, spot=spot)

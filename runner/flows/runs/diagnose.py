@@ -165,7 +165,7 @@ def diagnose_run(connection: Connection, record: RunSpec, now: datetime | None =
 
 
 def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datetime) -> Diagnosis:
-    """Explain a running run that writes nothing any more."""
+    """Explain a running run without recent output."""
     record, attempt = view.record, len(view.attempts)
     points = [each for each in load_points(connection, record) if each.attempt == attempt]
     times = [moment for each in points if (moment := _moment(each.time)) is not None]
@@ -198,7 +198,7 @@ def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
             command=cause.fix,
         )  # fmt: skip
     if cause is None and record.after and not view.attempts:
-        return _behind(connection, record, blank)
+        return _blocked(connection, record, blank)
     prepared = _failed_preparation(connection, job)
     if prepared is not None and not (cause and cause.stuck):
         return replace(
@@ -213,8 +213,8 @@ def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
     return diagnosis
 
 
-def _behind(connection: Connection, record: RunSpec, blank: Diagnosis) -> Diagnosis:
-    """Explain a run that waits for others; only a failed one is a cause."""
+def _blocked(connection: Connection, record: RunSpec, blank: Diagnosis) -> Diagnosis:
+    """Explain a run that waits for predecessors; only a failed predecessor is a cause."""
     container = runs_container(connection)
     results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
     for run_id, result in zip(record.after, results, strict=True):
@@ -228,7 +228,7 @@ def _behind(connection: Connection, record: RunSpec, blank: Diagnosis) -> Diagno
 
 
 def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
-    """Explain a run whose last attempt was lost with its node, and which waits for another node."""
+    """Explain a run that waits for another node after its last attempt lost its node."""
     last = view.attempts[-1]
     ends = load_attempt_ends(runs_container(connection), view.record.run_id)
     end = next((each for each in ends if each.attempt == last.attempt), None)
@@ -280,12 +280,12 @@ def _with_failure(
     )  # fmt: skip
 
 
-# By cause; the fields are those of the run's record.
+# Next command by cause; the placeholder is the run's record.
 _COMMANDS_AFTER = {
     **dict.fromkeys(
         ("SasExpired", "CodeMissing", "StorageFailed", "NodeLost"), "runner retry {0.run_id}"
     ),
-    # The run itself names its data and inputs.
+    # `show` names the data and inputs of the run.
     **dict.fromkeys(("DataMissing", "InputMissing"), "runner show {0.run_id}"),
     **dict.fromkeys(("ImageNotPulled", "RegistryDenied"), "runner pool show {0.pool}"),
     "IdentityWithoutRole": "runner check",
@@ -382,8 +382,8 @@ def _failing(blank: Diagnosis, facts: PoolFacts) -> Diagnosis:
     )  # fmt: skip
 
 
-_LOST_NODES = frozenset({"AllocationFailed", "ResizeFailed", "NodesUnusable"})
-_OF_NODES = frozenset(
+_MAY_BE_END_OF_LIFE = frozenset({"AllocationFailed", "ResizeFailed", "NodesUnusable"})
+_SOLVED_BY_NEW_NODES = frozenset(
     {
         *("StartTaskFailed", "MountFailed", "ApplicationPackageFailed", "NodeDiskFull"),
         *("ContainersNotSupported", "NodesUnusable", "ImageEndOfLife"),
@@ -398,11 +398,11 @@ def _with_cause(
     facts: PoolFacts,
     record: RunSpec | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of a cause of the pool; one that resolves itself is no problem."""
+    """Return the diagnosis for a cause of the pool; causes that resolve themselves are omitted."""
     if cause is None:
         return blank
     cause = _at_cap(cause, facts) or cause
-    if cause.code in _LOST_NODES:
+    if cause.code in _MAY_BE_END_OF_LIFE:
         cause = _end_of_life(connection, cause, facts) or cause
     if not cause.stuck and cause.code not in ("Preempted", "PoolAtSizeCap"):
         return replace(blank, message=blank.message or cause.message)
@@ -421,7 +421,7 @@ def _changed(facts: PoolFacts) -> datetime | None:
 
 
 def _at_cap(cause: WaitCause, facts: PoolFacts) -> WaitCause | None:
-    """Return the cause of a wait in a pool whose nodes are busy and whose formula adds none."""
+    """Return the cause if a run waits because the pool has reached its maximum size, or None."""
     pool, most = facts.pool, facts.most_nodes
     if cause.code == "TooFewNodes":
         return replace(cause, code="PoolAtSizeCap")
@@ -435,7 +435,7 @@ def _at_cap(cause: WaitCause, facts: PoolFacts) -> WaitCause | None:
 
 
 def _end_of_life(connection: Connection, cause: WaitCause, facts: PoolFacts) -> WaitCause | None:
-    """Return the cause if a pool gets no nodes because support of its image has ended."""
+    """Return the cause if a pool gets no nodes because support of its image has ended, or None."""
     pool = facts.pool
     if pool is None:
         return None
@@ -454,7 +454,7 @@ def _end_of_life(connection: Connection, cause: WaitCause, facts: PoolFacts) -> 
     return WaitCause("ImageEndOfLife", message, fix, evidence, cause.since)
 
 
-_OF_ALL_POOLS = frozenset(
+_SOLVED_BY_OTHER_POOL = frozenset(
     {"SlotsTooMany", "NoInterNode", "PoolMissing", "SpotQuotaReached", "CoreQuotaReached"}
 )
 
@@ -462,7 +462,7 @@ _OF_ALL_POOLS = frozenset(
 def _pool_command(cause: str, facts: PoolFacts, record: RunSpec | None) -> str:
     """Return the next command for a cause of a pool."""
     pool = facts.pool
-    if pool is None or cause in _OF_ALL_POOLS:
+    if pool is None or cause in _SOLVED_BY_OTHER_POOL:
         return "runner pool ls"
     if cause in ("FormulaFailed", "FormulaGivesNone"):
         return f"runner pool autoscale lint --pool {pool.id}"
@@ -473,8 +473,8 @@ def _pool_command(cause: str, facts: PoolFacts, record: RunSpec | None) -> str:
 
 
 def _new_size(cause: str, pool: PoolView, record: RunSpec | None) -> tuple[int, int] | None:
-    """Return the numbers of spot and dedicated nodes of a resize that helps, or None."""
-    if cause in _OF_NODES:
+    """Return the spot and dedicated targets of a resize that solves the problem, or None."""
+    if cause in _SOLVED_BY_NEW_NODES:
         return 0, 0
     if cause in ("NoNodesWanted", "PoolAtSizeCap"):
         return (record.nodes if record else 1), pool.dedicated_target

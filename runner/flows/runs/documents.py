@@ -45,7 +45,7 @@ from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
 from runner.protocol.waiting_trials import WAITING_FOLDER
 
 _MOST_RANKS = 1000  # whose outputs are read, as a damaged run.json may have any number
-_SAME_SECOND = 64  # maximum number of runs of one second whose exact times are compared
+_MAX_COMPARED = 64  # runs of the same second whose exact times are compared
 
 
 def runs_container(connection: Connection) -> BlobContainer:
@@ -120,10 +120,16 @@ def newest(
     read: Callable[[str], bytes | None],
     created: Callable[[bytes, str], datetime],
 ) -> str:
-    """Return the newest ID; within a second, the one with the newest document."""
+    """Return the newest ID; of IDs of the same second, the one with the newest document.
+
+    Args:
+        known: The IDs, at least one.
+        read: Returns the document of an ID, or None.
+        created: Returns the time in a document; the second argument is the ID.
+    """
     ids = newest_first(list(known))
     latest = [each for each in ids if submission_time(each) == submission_time(ids[0])][
-        :_SAME_SECOND
+        :_MAX_COMPARED
     ]
     if len(latest) == 1:
         return latest[0]
@@ -194,7 +200,7 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
 def _kept_outputs(
     container: BlobContainer, run_id: str, attempt: int, refuse: Callable[[LeftOut], object]
 ) -> tuple[OutputFile, ...]:
-    """Return the outputs that the nodes of a run kept of a terminated attempt.
+    """Return the outputs that the nodes of a run stored for a terminated attempt.
 
     Raises:
         One of DAMAGED: the list of the primary node cannot be read.
@@ -265,9 +271,9 @@ def load_metrics(connection: Connection, record: RunSpec) -> list[MetricSummary]
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """The entry of a run in the index; `raw` of record and result has only the entry's fields.
+    """The entry of a run in the index. `raw` of record and result have only the entry's fields.
 
-    `usage` is the text for `parse_usage`; empty if the entry lacks it.
+    `usage` is the text for `parse_usage`, empty if the entry has none.
     """
 
     record: RunSpec
@@ -278,9 +284,9 @@ class IndexEntry:
 def index_run(
     container: BlobContainer, run: Mapping[str, Any], result: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the entry of a run, with or without its outcome. Ignore errors, as it is a copy.
+    """Write the entry of a run, with or without its outcome. Ignore errors: the entry is a copy.
 
-    Without a result an existing entry is not replaced, because the run may have ended.
+    Without a result, keep an existing entry, because the run may have ended.
     """
     metadata = index_metadata(run, result)
     with suppress(RunnerError):

@@ -73,14 +73,14 @@ class ContactRestored:
 
 @dataclass(frozen=True, slots=True)
 class StillWatching:
-    """A tick, about once a second, if `WatchOptions.beats` is set."""
+    """An event about once a second without other content, if `WatchOptions.beats` is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The last event; `task_output` is the output of the task if the agent could not report.
+    """The last event; `task_output` is the output of the task if the agent wrote no result.
 
-    `gave_up` is why a stuck run was cancelled, see `WatchOptions`.
+    `gave_up` is why a stuck run was cancelled; see `WatchOptions.fail_if_stuck_s`.
     """
 
     status: RunStatus

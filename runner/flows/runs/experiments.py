@@ -35,7 +35,7 @@ from runner.protocol.groups import (
 from runner.protocol.sweeps import STOPPED_EARLY, TrialReport, reports_folder
 
 _FAILED = (RunState.FAILED, RunState.LOST)
-_CAUSES = 3  # that are listed below a leaderboard
+_CAUSES = 3  # number of causes that are listed below a leaderboard
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,11 @@ class Experiment:
 class Leaderboard(Experiment):
     """The trials of a sweep, the best by `metric` first, else in order of submission.
 
-    `merge` is the run of its merge task, or None. `wanted` is the metric that the sweep compares
-    its trials by, which may differ from the metrics that they report. `is_submitting` is True until
-    the client that submits the sweep has added all tasks.
+    Attributes:
+        metric: The metric that sorts the trials, or None.
+        merge: The run of the merge task, or None.
+        wanted: The metric by which the sweep compares its trials; they may report other metrics.
+        is_submitting: True until the client that submits the sweep has added all tasks.
     """
 
     sweep: RunGroup
@@ -124,7 +126,7 @@ class Leaderboard(Experiment):
 
     @property
     def cause(self) -> WaitCause | None:
-        """The most frequent cause why queued trials wait for an action of the user, or None."""
+        """The most frequent cause of queued trials that needs an action of the user, or None."""
         causes = (row.status.cause for row in self.rows if row.status and row.status.stuck)
         counts = Counter((each.code, each.message, each.fix) for each in causes if each)
         if not counts:
@@ -134,9 +136,9 @@ class Leaderboard(Experiment):
 
     @property
     def metric_problem(self) -> str:
-        """Why no trial that succeeded can be compared by the metric of the sweep; empty if one can.
+        """Why no succeeded trial can be compared by the metric of the sweep.
 
-        Empty also while no trial has succeeded.
+        Empty if one can be compared, or if no trial has succeeded yet.
         """
         ended = [row for row in self.rows if row.status and row.status.state is RunState.SUCCEEDED]
         if not ended:
@@ -217,8 +219,8 @@ def load_leaderboard(
     ids = [*(run_id for chain in chains for run_id in chain), *filter(None, [merge_id])]
     found = {row.run_id: row for row in list_runs(connection, limit=None, ids=ids).rows}
     merge = found.get(merge_id)
-    # The newest run of a trial may not exist: it was claimed, and then refused. A trial that was
-    # resumed has the attempts of all of its runs.
+    # The newest run of a trial may not exist, if it was claimed and its submission then failed. A
+    # resumed trial has the attempts of all its runs.
     there = [[found[run_id] for run_id in chain if run_id in found] for chain in chains]
     newest = [reduce(_with_attempts, each[-2::-1], each[-1]) for each in there if each]
     rows = in_parallel(lambda row: with_metrics(connection, row), newest)

@@ -137,10 +137,10 @@ def list_group_ids(connection: Connection, prefix: str = "") -> list[str]:
 
 
 def group_instead(connection: Connection, reference: str, err: RunnerError) -> RunGroup:
-    """Return the group of a reference that matches no run.
+    """Return the group of a reference; `err` is why it names no run.
 
     Raises:
-        RunnerError: the more helpful of `err` and the error of the group.
+        RunnerError: it names no group either; `err`, or the error of the group if that says more.
     """
     if err.code not in _NOT_A_RUN:
         raise err
@@ -156,7 +156,7 @@ def group_instead(connection: Connection, reference: str, err: RunnerError) -> R
 
 
 def owner_of(container: BlobContainer, run_id: str) -> str | None:
-    """Return the sweep or group of a run, the run itself without one, or None if it is no run."""
+    """Return the sweep or group of a run, or its own ID without one; None if it is not a run."""
     group_id = sweep_of(run_id)
     if group_id and container.size(group_blob(group_id)) is not None:
         return group_id
@@ -186,9 +186,9 @@ def load_group_view(
 ) -> GroupView:
     """Return the present runs of a group; runs that have ended in `known` are not read again.
 
-    Runs that are unfinished in `known` are asked for by their tasks, which takes one request for
-    all that still wait, and not by their documents. Documents are read again if a task is gone or
-    has ended without a result, because the run may have moved to another job.
+    The state of runs that are unfinished in `known` is read from their tasks, which takes one
+    request for all waiting runs. Their documents are read again if a task was deleted or ended
+    without a result, because the run may have moved to another job.
     """
     before: Mapping[str, RunRow] = known.rows if known else {}
     rows = {name: row for name, row in before.items() if row.result}
@@ -208,7 +208,7 @@ def load_group_view(
     unknown = [run_id for run_id in ids if run_id not in found]
     if unknown:
         found |= {row.run_id: row for row in list_runs(connection, limit=None, ids=unknown).rows}
-    # In the order of the group, as the documents are listed.
+    # Keep the order of the group.
     present = {name: row for run_id, name in ids.items() if (row := found.get(run_id))}
     return GroupView(group, rows | present)
 
@@ -220,7 +220,7 @@ def _is_certain(row: RunRow) -> bool:
 def cancel_group(
     connection: Connection, group: RunGroup, on_progress: OnProgress = ignore_progress
 ) -> dict[str, Cancelled]:
-    """Cancel the runs of a group, dependents first so that none starts meanwhile.
+    """Cancel the runs of a group, dependents first, so that no run starts meanwhile.
 
     The job of the group is closed, even if a killed `runner submit` left it open.
     """
@@ -250,9 +250,9 @@ def cancel_group(
 def _cancel_sweep(
     connection: Connection, sweep: RunGroup, on_progress: OnProgress
 ) -> dict[str, Cancelled]:
-    """Cancel the trials of a sweep; any number of waiting trials takes two requests.
+    """Cancel the trials of a sweep, with two requests for all waiting trials.
 
-    A trial that a node starts at the same time ends with the job and is then cancelled separately.
+    A trial that a node starts at the same time ends with the job, and is then cancelled separately.
     """
     from runner.azure.batch.jobs import find_job_view, terminate_job  # noqa: PLC0415
     from runner.flows.runs.cancel import Cancelled, cancel_queued, cancel_run  # noqa: PLC0415
@@ -268,7 +268,7 @@ def _cancel_sweep(
         row.run_id: row.record
         for row in before
         if row.run_id in resumed - over.keys() and row.record and not row.attempts
-        if row.record.job_id.startswith(sweep.job_id)  # not a job of its own, with a cost cap
+        if row.record.job_id.startswith(sweep.job_id)  # a trial with a cost cap has its own job
     }
     changed = _cancel_waiting(container, sweep.group_id, started)
     waiting = WaitingRuns(container)
@@ -299,7 +299,7 @@ def _cancel_sweep(
         on_progress(Progress("cancel", "progress", "", len(done), len(names), "trials"))
 
     in_parallel(cancel, [run_id for run_id in names if run_id not in done])
-    # A task that was starting may have written run.json after the trials were listed.
+    # A task that was starting may write run.json after the trials were listed.
     ending = time.monotonic() + _LAST_START_S
     views = [find_job_view(connection, job_id) for job_id in jobs]
     while any(each and each.state != "completed" for each in views) and time.monotonic() < ending:

@@ -37,23 +37,27 @@ from runner.protocol.usage import parse_usage
 if TYPE_CHECKING:
     from runner.flows.runs.stuck import PoolReader
 
-# One entry of the index takes 0.5 ms to read, with those of all runs; the two documents of a run 7.
-_INDEX_FROM = 40  # rows, which are read by the index however many runs there are
-_ENTRIES_PER_ROW = 12  # of a page: with fewer runs, the index is read for it
+# The index has an entry for every run, and all of them are read at once: 0.5 ms per entry. The two
+# documents of a run take 7 ms.
+_INDEX_FROM = 40  # number of rows from which the index is read, for any number of runs
+_ENTRIES_PER_ROW = 12  # the index is also read if it has at most so many entries per row
 _PAGE = 20
-_MOST_INDEXED = 2000  # runs; with more, a list of sweeps does not read the index for their trials
+_MAX_INDEXED = 2000  # with more runs, a list of sweeps does not read the index for their trials
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run of the list; `problem` says why its documents cannot be read.
+    """One run of the list.
 
-    `record.raw` and `result.raw` may have the fields of the index only; `find_run` reads all.
-    `attempts` have started; `evicted` of them were lost or terminated, None if not recorded.
-    `measured` are the last values of the metrics of a run without a result, if they were read.
-    `usage` is what its attempts used, as the index has it; empty if the row is not from there.
-    `first_started` is the start of the first of several attempts, None with one attempt or if it is
-    unknown. `earlier_s` is the duration of the runs that this run of a trial continues.
+    Attributes:
+        record, result: Their `raw` may have only the fields of the index; `find_run` reads all.
+        problem: Why its documents cannot be read.
+        attempts: Number of started attempts.
+        evicted: Number of attempts that were lost or terminated; None if not recorded.
+        measured: Last values of the metrics of a run without a result, if they were read.
+        usage: Usage of its attempts in the index; empty for a row from other documents.
+        first_started: Start of the first of several attempts; None for one attempt or if unknown.
+        earlier_s: Duration of the runs that this run of a trial continues.
     """
 
     run_id: str
@@ -127,8 +131,8 @@ class RunFilter:
     since: datetime | None = None
 
     def accepts(self, row: RunRow) -> bool:
-        """Return True if the filter matches; an unreadable run matches only an empty filter."""
-        if self.experiment:  # as typed, or as `train -e` stores it
+        """Return True if the filter matches; unreadable runs match only an empty filter."""
+        if self.experiment:  # compare the typed name, and the name that `train -e` stores for it
             names = (self.experiment, slug(self.experiment))
             if row.record is None or row.record.experiment not in names:
                 return False
@@ -140,9 +144,9 @@ EVERY_RUN = RunFilter()
 
 @dataclass(slots=True)
 class SweepLine:
-    """A sweep as one entry of the list; `rows` are those of its runs that were read.
+    """A sweep as one entry of the list; `rows` has only the runs that were read.
 
-    With `was_resumed`, some runs have IDs that do not name the sweep.
+    With `was_resumed`, the IDs of some runs do not contain the ID of the sweep.
     """
 
     group_id: str
@@ -202,16 +206,16 @@ def list_runs(
                 rows.append(row)
             if len(rows) == limit:
                 break
-        page = max(2 * page, _PAGE)  # few match: fewer, larger steps
+        page = max(2 * page, _PAGE)  # few runs match, so read more at once
     return RunHistory(tuple(rows), len(ids) - position)
 
 
 def list_grouped(
     connection: Connection, *, limit: int | None, only: RunFilter = EVERY_RUN
 ) -> GroupedHistory:
-    """Return the newest runs that match, the trials of a sweep as one entry; at most `limit`.
+    """Return the newest runs that match, at most `limit`; a sweep is one entry.
 
-    With many runs in storage, trials of a large sweep are read only for a filter.
+    With many runs in storage, the trials of a large sweep are read only if there is a filter.
     """
     container = runs_container(connection)
     ids = list_run_ids(container)
@@ -219,7 +223,7 @@ def list_grouped(
         ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
     is_small = limit is not None and len(ids) <= _ENTRIES_PER_ROW * limit
     listing = _Listing(connection, "", index_from=1 if is_small else _INDEX_FROM)
-    most_read = _INDEX_FROM - 1 if only == EVERY_RUN and len(ids) > _MOST_INDEXED else len(ids)
+    most_read = _INDEX_FROM - 1 if only == EVERY_RUN and len(ids) > _MAX_INDEXED else len(ids)
     entries = _collapse(container, ids)
     lines: dict[str, RunRow | SweepLine] = {}
     position, page = 0, limit or len(entries) or 1
@@ -242,7 +246,7 @@ def list_grouped(
 def _take_newest(
     connection: Connection, line: SweepLine, listing: _Listing, only: RunFilter
 ) -> None:
-    """Replace the rows of a sweep by the newest run of each trial."""
+    """Replace the rows of a sweep by those of the newest run of each trial."""
     from runner.flows.runs.groups import find_group  # noqa: PLC0415  it imports this module
 
     with suppress(RunnerError):  # the document of the sweep was deleted
@@ -252,7 +256,7 @@ def _take_newest(
 
 
 def _collapse(container: BlobContainer, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the runs of each entry, by the ID of its run or sweep."""
+    """Return the run IDs of each entry, by the ID of its run or sweep."""
     sweeps = {run_id: group_id for run_id in ids if (group_id := sweep_of(run_id))}
     blobs = container.list(GROUPS_FOLDER) if sweeps else ()
     groups = {blob.name.removeprefix(GROUPS_FOLDER).removesuffix(".json") for blob in blobs}
@@ -270,7 +274,7 @@ def _add_entry(
     rows: Mapping[str, RunRow | None],
     only: RunFilter,
 ) -> None:
-    """Add an entry of the list; the run of a resumed trial belongs to the entry of its sweep."""
+    """Add an entry of the list. The run of a resumed trial is added to the entry of its sweep."""
     for run_id in run_ids:
         row = rows.get(run_id)
         group_id = None if name == run_id else name
@@ -295,7 +299,7 @@ def _not_before(run_id: str, since: datetime) -> bool:
 
 
 class _Listing:
-    """Rows of run IDs with a prefix; the index is read once, if it is needed.
+    """Loads rows of runs whose IDs have a prefix. The index is read at most once.
 
     `index_from` is the number of rows from which the index is faster than the documents.
     """
@@ -327,13 +331,13 @@ class _Listing:
         finished = [_finished(e.record, e.result, e.usage) for e in entries if e.result]
         container = runs_container(self._connection)
         rows: dict[str, RunRow | None] = {row.run_id: row for row in finished}
-        incomplete = [row for row in finished if _lacks_start(row)]  # usage omitted from the entry
+        incomplete = [row for row in finished if _lacks_start(row)]  # entries without usage
         rows |= {
             row.run_id: row
             for row in in_parallel(lambda row: with_first_start(container, row), incomplete)
         }
         unfinished = [entry.record for entry in entries if entry.result is None]
-        for run_id in ids:  # trials that have not started have no entry
+        for run_id in ids:  # trials that have not started are not in the index
             if run_id not in self._index and (trials := self._waiting.unstarted(run_id)):
                 record = RunSpec.from_json(trials.document(run_id) or {})
                 result = trials.result(run_id)
@@ -348,7 +352,7 @@ class _Listing:
         return rows | live_rows(self._connection, unfinished, self._reader())
 
     def _reader(self) -> PoolReader:
-        """Return the reader that all rows share, made when the first one needs it."""
+        """Return the reader that all rows share, created when it is first needed."""
         from runner.flows.runs.stuck import PoolReader  # noqa: PLC0415  loads the Batch SDK
 
         with self._lock:
@@ -382,7 +386,7 @@ def _lacks_start(row: RunRow) -> bool:
 
 
 def with_first_start(container: BlobContainer, row: RunRow) -> RunRow:
-    """Return an ended run with the start of its first attempt, read if it had several."""
+    """Return an ended run with the start of its first attempt, if it had several."""
     if not _lacks_start(row):
         return row
     start = parse_attempt_start(container.read(RunPaths(row.run_id).attempt_start(1)) or b"")
@@ -394,7 +398,7 @@ def with_first_start(container: BlobContainer, row: RunRow) -> RunRow:
 def _row(
     connection: Connection, run_id: str, reader: Callable[[], PoolReader], waiting: WaitingRuns
 ) -> RunRow | None:
-    """Return one run, or None if it was deleted or not completely submitted."""
+    """Return one run, or None if it was deleted or its submission was not completed."""
     container = runs_container(connection)
     content = read_run(container, run_id, waiting)
     if content is None:

@@ -43,7 +43,7 @@ class TextCursor:
         return self._decoder.decode(data)
 
     def lost_from(self) -> int | None:
-        """Return the size of the blob if storage lost bytes that were read before, else None."""
+        """Return the size of the blob if storage has lost bytes that were read, else None."""
         size = self._container.size(self._blob) or 0
         return size if size < self.offset else None
 
@@ -78,7 +78,7 @@ def tail_offset(
         block = container.read_range(blob, begin, position - begin) or b""
         search_end = len(block)
         if position == end and block.endswith(b"\n"):
-            search_end -= 1  # the end of the last line
+            search_end -= 1  # skip the end of the last line
         while (newline := block.rfind(b"\n", 0, search_end)) >= 0:
             lines -= 1
             if lines == 0:
@@ -131,8 +131,8 @@ def read_merged_log(
 ) -> Iterator[str]:
     """Yield the present lines of all ranks, each with the prefix of its rank.
 
-    Lines have no times, so they are in the order of attempts, then of ranks; the rank that failed
-    first is the first one. `tail` counts the lines of each rank.
+    Lines have no times, so they are in the order of attempts, then of ranks. The rank that failed
+    first comes first. `tail` is the number of lines per rank.
 
     Raises:
         RunnerError: the run has no such `attempt`.
@@ -152,7 +152,7 @@ def read_merged_log(
             start = 0
             if number is not None:
                 if number not in [each.attempt for each in started[rank]]:
-                    continue  # this node did not take part in it
+                    continue  # this node has no log of the attempt
                 start, end = _attempt_range(started[rank], number, stream, end)
             text = "".join(_pieces(container, blob, start, end, tail))
             yield from (rank_prefix(rank) + line for line in text.splitlines())

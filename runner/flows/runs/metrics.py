@@ -26,7 +26,7 @@ class RunMetrics:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MetricComparison:
-    """The metrics of several runs, and `params` that differ, with one value per run."""
+    """The metrics of several runs, and the parameters that differ, with one value per run."""
 
     runs: tuple[RunMetrics, ...]
     params: Mapping[str, tuple[object, ...]]

@@ -54,7 +54,7 @@ _SHOWN = 3  # maximum number of runs or jobs in an error
 
 @dataclass(frozen=True, slots=True)
 class JobRuns:
-    """A job with its unfinished tasks; `foreign` of them are not runs."""
+    """A job with its unfinished tasks; `foreign` are the IDs of tasks that are not runs."""
 
     job: JobSnapshot
     tasks: Mapping[str, TaskView]
@@ -97,8 +97,8 @@ def find_jobs(
 ) -> tuple[str, list[JobRuns]]:
     """Return the name and the open jobs of a sweep, a group or an experiment.
 
-    With `paused`, a paused job is one of them although all of its runs have ended: runs that the
-    pause terminated are started again in it.
+    With `paused`, paused jobs are included even if all of their runs have ended, because the job
+    starts runs again that the pause terminated.
 
     Raises:
         RunnerError: nothing has this name; or R-JOB-ENDED, all runs have ended.
@@ -115,7 +115,7 @@ def find_jobs(
     else:
         name = group.group_id
         look = f"runner sweep resume {name}" if group.trials else f"runner ps --group {name}"
-        # A resumed trial may have no run yet: it was claimed, but the paused job rejected it.
+        # The newest run of a resumed trial may not exist, if the paused job rejected it.
         earlier = (run_id for runs in group.earlier.values() for run_id in runs)
         rows = list_runs(connection, limit=None, ids=[*group.runs.values(), *earlier]).rows
     job_ids = dict.fromkeys(row.record.job_id for row in rows if row.record and not row.result)
@@ -287,7 +287,7 @@ class _Mover:
         is_recorded = all(record.pool.lower() == to.lower() for record in runs.records)
         while True:
             job = read_job(self.connection, runs.job.id)
-            if job is None or job.closed:  # its last task ended in the meantime
+            if job is None or job.closed:  # its last task has ended in the meantime
                 return JobChange(runs.job.id, 0, changed, is_paused=False)
             if was_noted and job.note is not None and job.note.to and job.note != self.note:
                 raise self._overtaken(job)
@@ -346,7 +346,7 @@ class _Mover:
             )
             document = moved.to_json()
             container.put(RunPaths(record.run_id).run, document)
-            if load_result(container, record.run_id) is None:  # otherwise the entry is complete
+            if load_result(container, record.run_id) is None:  # entries of ended runs are final
                 metadata = index_metadata(document, None)
                 with suppress(RunnerError):  # the entry is a copy
                     container.put_metadata(index_blob(record.run_id), metadata, overwrite=True)
@@ -374,9 +374,9 @@ def _report_wait(
 
 
 def _record_group(connection: Connection, group_id: str, pool: str) -> None:
-    """Write the new pool to the document of the group, which `ls` shows."""
+    """Write the new pool to the document of the group, for `ls`."""
     container, blob = runs_container(connection), group_blob(group_id)
-    with suppress(RunnerError):  # runs remain even if the group is damaged or was deleted
+    with suppress(RunnerError):  # the document may be damaged or deleted
         group = find_group(connection, group_id)
         if group.pool != pool and container.size(blob) is not None:
             own = replace(group, pool=pool, runs=_first_runs(group.runs, group.earlier))
@@ -384,7 +384,7 @@ def _record_group(connection: Connection, group_id: str, pool: str) -> None:
 
 
 def _first_runs(runs: Mapping[str, str], earlier: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return the first run of each trial, which the document contains."""
+    """Return the first run of each trial, as the document of a sweep has it."""
     return {name: (*earlier.get(name, ()), run_id)[0] for name, run_id in runs.items()}
 
 
@@ -405,10 +405,10 @@ def pause_jobs(
     Args:
         connection: the services.
         jobs: the jobs.
-        note: the pause, which the jobs then have.
+        note: the note about the pause, which is stored with the jobs.
         running: how running tasks are treated.
         on_progress: receives the progress.
-        wait_for_tasks: True returns only when no task runs any more.
+        wait_for_tasks: True waits until no task is running.
 
     Raises:
         RunnerError: R-JOB-MOVING, a move of a job was not completed.
@@ -482,7 +482,7 @@ def _refuse_moving(jobs: Sequence[JobRuns]) -> None:
             )
 
 
-# -- pools out of work
+# -- drains
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,9 +490,9 @@ class Drained:
     """The result of a drain.
 
     Attributes:
-        jobs: What was done to the jobs of the pool.
-        nodes: Nodes that take no tasks now.
-        foreign: Jobs with tasks that are not runs, which were left alone.
+        jobs: The changes of the pool's jobs.
+        nodes: Nodes on which scheduling is disabled.
+        foreign: Jobs with tasks that are not runs, which were not changed.
     """
 
     jobs: tuple[JobChange, ...]
@@ -501,7 +501,7 @@ class Drained:
 
 
 def jobs_in_pool(connection: Connection, pool_id: str, note: JobNote) -> list[JobRuns]:
-    """Return the open jobs with unfinished tasks of a pool, and those that `note` moves from it."""
+    """Return the open jobs with unfinished tasks on a pool, and jobs that `note` moves from it."""
     jobs = [
         job
         for job in list_open_jobs(connection)

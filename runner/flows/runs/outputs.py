@@ -88,7 +88,7 @@ def _logs(connection: Connection, record: RunSpec, taken: set[str]) -> list[RunF
 
 
 def _free(path: str, taken: set[str]) -> str:
-    """Return a name for a log that no output has."""
+    """Return a name for a log that differs from the names of outputs."""
     while path in taken:
         path = f"logs/{path}"
     return path
@@ -116,7 +116,7 @@ def fetch_outputs(
     on_progress: OnProgress,
     patterns: Iterable[str] = (),
 ) -> Fetched:
-    """Download to `output_dir/<run_id>/`, without files that exist with the right hash.
+    """Download files to `output_dir/<run_id>/`, except existing ones with the right hash.
 
     Args:
         connection: the target.

@@ -80,7 +80,7 @@ def rank(rows: Sequence[RunRow], order: MetricOrder) -> list[RunRow]:
 
 
 def goal_of(rows: Iterable[RunRow], metric: str) -> Goal:
-    """Return the goal that the newest run declares, else the default for the metric's name."""
+    """Return the goal of the newest run that declares one, or the default for the metric."""
     for row in rows:
         if row.record and (goal := _declared_goal(row.record, metric)):
             return goal
@@ -96,7 +96,7 @@ def _declared_goal(record: RunSpec, metric: str) -> Goal | None:
 
 
 def with_metrics(connection: Connection, row: RunRow) -> RunRow:
-    """Add the metrics of a run without metrics in a result, because it runs or was stopped."""
+    """Add the metrics of a run whose result has none, because it is running or was stopped."""
     stopped = row.result is None or row.result.status == "cancelled"
     if row.record is None or not row.attempts or not stopped:
         return row

@@ -1,4 +1,4 @@
-"""The costs of the evictions of a rehearsal, from the records of the run."""
+"""The cost of each eviction of a rehearsal, from the records of the run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class RehearsedEviction:
     Attributes:
         number: From 1.
         attempt: None if it happened before the agent began an attempt.
-        after_s, notice_s: Planned time after the start of the attempt, and its notice.
-        lost_s: Work of the attempt that was repeated: since the checkpoint that the next attempt
-            resumed from, or since its start; None if a time is missing.
+        after_s, notice_s: Planned time from the start of the attempt to the notice, and from
+            the notice to the eviction.
+        lost_s: Work of the attempt that the next attempt repeated: since the checkpoint from which
+            that resumed, or since the start; None if a time is missing.
         lost_steps: The same work in steps of metrics; None without metrics.
         resumed: Checkpoint that the next attempt resumed from, or None.
     """
@@ -43,12 +44,12 @@ class RehearsedEviction:
 
 @dataclass(frozen=True, slots=True)
 class RehearsalReport:
-    """The evictions of a run that happened, in order.
+    """The evictions of a rehearsed run, in order.
 
     Attributes:
-        spec: What the user asked for.
-        evictions: Those that came.
-        missed: `after_s` and `notice_s` of the first one, if the run ended before it; else None.
+        spec: The evictions as the user specified them.
+        evictions: The evictions that happened.
+        missed: `after_s` and `notice_s` of the first eviction, if the run ended before it.
     """
 
     spec: str
@@ -57,11 +58,11 @@ class RehearsalReport:
 
     @property
     def lost_s(self) -> float:
-        """Seconds of repeated work, as far as known."""
+        """The total repeated work in seconds, without unknown values."""
         return sum(each.lost_s or 0.0 for each in self.evictions)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report; `log` is the part that depends only on the seed or trace."""
+        """Return the report; `log` is the reproducible part, which depends on the seed or trace."""
         return {
             "spec": self.spec,
             "log": [
@@ -109,13 +110,13 @@ def load_rehearsal(connection: Connection, record: RunSpec) -> RehearsalReport:
 
 
 def _times(planned: Sequence[float | None]) -> tuple[float, float]:
-    """Return the times until the notice of an eviction, and from it to the eviction."""
+    """Return the planned seconds until the notice, and from the notice to the eviction."""
     after_s, notice_s = float(planned[0] or 0.0), planned[1]
     return after_s, _NOTICE_S if notice_s is None else float(notice_s)
 
 
 class _Loss:
-    """The work of an evicted attempt since the checkpoint that the next one restored."""
+    """Measures the lost work of attempts: since the checkpoint that the next attempt restored."""
 
     def __init__(
         self, connection: Connection, record: RunSpec, attempts: Sequence[AttemptRow]
@@ -133,7 +134,10 @@ class _Loss:
         return after.resumed if after is not None else None
 
     def seconds(self, row: AttemptRow, until_s: float) -> float | None:
-        """Return None if a time is missing; an attempt on a lost node ended as planned."""
+        """Return the lost seconds, or None if a time is missing.
+
+        An attempt without a recorded end, on a lost node, ended `until_s` after its start.
+        """
         since = self._kept_until(row)
         ended = _time(row.ended) or _after(_time(row.started), until_s)
         return None if since is None or ended is None else _seconds(ended - since)

@@ -72,7 +72,7 @@ _AS_OWNER = "; ".join(
         "wd=$2",
         "shift 2",
         'if [ -w "$wd" ]; then owner=$(stat -c %u "$wd" 2>/dev/null)',
-        # root of this machine, where tasks of the emulator have a separate user
+        # Root on this machine: tasks of the emulator have a separate user.
         'if [ "$(id -u)" = 0 ] && [ "${owner:-0}" != 0 ] && command -v setpriv >/dev/null',
         'then group=$(stat -c %g "$wd")',
         'set -- --reuid "$owner" --regid "$group" --clear-groups sh -c "$enter" runner "$wd" "$@"',
@@ -115,7 +115,7 @@ def shell_command(work_dir: str, command: Sequence[str], container: str | None) 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """A port of this machine, from which connections go to a port of a node."""
+    """A port of this machine whose connections are forwarded to a port of a node."""
 
     local: int
     remote: int
@@ -183,7 +183,7 @@ class NodeKey:
 
     @property
     def user(self) -> str:
-        """The user of this key. Each login has a separate user, so that none deletes another's."""
+        """The user on the node. Each login has its own, so that its end does not affect others."""
         return self.folder.name
 
     @property
@@ -225,7 +225,7 @@ def prune_keys(home: Path, now: datetime) -> None:
         try:
             expires = datetime.fromisoformat((folder / "expires").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            # no date: another process is creating it, or was killed while doing so
+            # A key without a date is being created, or its process was killed.
             expires = datetime.fromtimestamp(folder.stat().st_mtime + 3600, UTC)
         if expires < now:
             shutil.rmtree(folder, ignore_errors=True)
@@ -273,7 +273,7 @@ class RunLocation:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A command that signs in and runs a program. If `env` is None, it inherits the environment."""
+    """A command that signs in and runs a program; `env` None inherits the environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None
@@ -319,9 +319,9 @@ def find_location(connection: Connection, record: RunSpec, node: str | None = No
 def _others(
     connection: Connection, record: RunSpec, attempt: int
 ) -> dict[str, tuple[int, AttemptStart]]:
-    """Return rank and start by node, of the nodes except the primary that started an attempt.
+    """Return rank and start of the nodes that have started an attempt, except the primary, by node.
 
-    Users count nodes by rank; Batch numbers subtasks in a different order.
+    Users know nodes by rank; Batch numbers subtasks in a different order.
     """
     container = runs_container(connection)
     found = {rank: load_attempts(container, record.run_id, rank) for rank in range(1, record.nodes)}
@@ -395,7 +395,7 @@ def run_login(login: Login) -> int:
     before = signal.getsignal(signal.SIGINT)
     process = subprocess.Popen(list(login.argv), env=None if login.env is None else dict(login.env))
     try:
-        # Ctrl-C is for the remote program, which decides whether to end.
+        # The remote program handles Ctrl-C.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = process.wait()
     finally:
@@ -434,27 +434,27 @@ _JUPYTER = "; ".join(
 
 
 def jupyter_command(seconds: int) -> tuple[str, ...]:
-    """Return the command of a run that serves JupyterLab for some time, only on the node."""
+    """Return the command of a run that serves JupyterLab on its node for some seconds."""
     return ("sh", "-c", _JUPYTER, "jupyter", str(seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class JupyterServer:
-    """JupyterLab on a node: its port there, and the token for the sign-in."""
+    """JupyterLab on a node, with its port on the node, and its token."""
 
     port: int
     token: str
 
     def address(self, port: int) -> str:
-        """Return the URL for a browser, if this port of this machine is forwarded to the server."""
+        """Return the URL for a browser; `port` of this machine is forwarded to the server."""
         return f"http://127.0.0.1:{port}/lab?token={self.token}"
 
 
 def find_jupyter(connection: Connection, home: Path, place: RunLocation) -> JupyterServer:
-    """Return the server that `jupyter_command` started, once it runs.
+    """Wait for the server that `jupyter_command` starts, and return it.
 
     Raises:
-        RunnerError: R-DEV-JUPYTER, it does not run after two minutes.
+        RunnerError: R-DEV-JUPYTER, it has not started after two minutes.
     """
     asks = ("jupyter", "server", "list", "--json")
     deadline = time.monotonic() + _JUPYTER_START_S
@@ -476,7 +476,7 @@ def find_jupyter(connection: Connection, home: Path, place: RunLocation) -> Jupy
 
 
 def free_local_port(wanted: int) -> int:
-    """Return this port of this machine if it is free, else another one."""
+    """Return the wanted port of this machine if it is free, else another one."""
     for port in (wanted, 0):
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))

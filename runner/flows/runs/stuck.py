@@ -1,4 +1,4 @@
-"""Explain why a queued run has no node: it only has to wait, or it is stuck until a user acts.
+"""Explain why a queued run has no node, and whether it is stuck until a user acts.
 
 `explain_queue_reason` returns the cause: its job, other runs, or its pool. For the pool,
 `explain_wait` decides from the facts of `load_pool_facts`.
@@ -40,19 +40,20 @@ _LOCAL_POOL = "local"  # the pool that `runner local up` creates
 _WORKING = frozenset({"idle", "running"})
 _CLOSED = frozenset({"offline", "deallocating", "deallocated"})
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
-_BOOT_LIMIT = timedelta(
-    minutes=30
-)  # minutes, our choice: GPU drivers and preloaded data take up to 15
+# Our choice: GPU drivers and preloaded data take up to 15 minutes.
+_BOOT_LIMIT = timedelta(minutes=30)
 _CHARGED = "Azure charges for {} until they are removed"
-_NO_SAMPLES = "InsufficientSampleData"  # time without samples of a new pool
+_NO_SAMPLES = "InsufficientSampleData"  # a new pool has no samples yet
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
     """A pool (None if it does not exist) and its nodes.
 
-    `most_nodes` is its maximum in the stack's outputs, None if they do not name it. `charged` is
-    False on this machine. `log` is the end of the start task's output if no node works.
+    Attributes:
+        most_nodes: Its maximum size in the stack's outputs, None if it is not in them.
+        charged: False for nodes on this machine.
+        log: The end of the start task's output if no node works.
     """
 
     id: str
@@ -75,17 +76,19 @@ class PoolFacts:
         return staying if dead else ()
 
     @property
-    def hopeful(self) -> bool:
+    def may_run_tasks(self) -> bool:
         """True if a node works or may still start to work."""
         return bool(self.nodes) and not self.broken
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNeed:
-    """The requirements of a queued run, and the time since which no other run blocks it.
+    """The requirements of a queued run.
 
-    `run_id` is empty if a pool is asked about, for whichever run. `group` is that of the run, or
-    None.
+    Attributes:
+        run_id: Empty for a question about a pool, independent of a run.
+        since: The time since which no other run blocks it.
+        group: The sweep or group of the run, or None.
     """
 
     run_id: str
@@ -115,7 +118,7 @@ def load_pool_facts(
 
 def _read_log(connection: Connection, facts: PoolFacts) -> tuple[str, ...]:
     shown = _example(facts.broken)
-    if shown.state != "starttaskfailed":  # a node without contact responds after long retries
+    if shown.state != "starttaskfailed":  # other nodes may not respond, even after long retries
         return ()
     try:
         return start_task_log(connection, facts.id, shown)
@@ -124,7 +127,7 @@ def _read_log(connection: Connection, facts: PoolFacts) -> tuple[str, ...]:
 
 
 class PoolReader:
-    """Reads each pool once, for the many runs of a list; without logs."""
+    """Reads each pool once for all runs of a list, without logs."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -133,7 +136,7 @@ class PoolReader:
         self._facts: dict[str, PoolFacts] = {}
 
     def read(self, pool_id: str) -> PoolFacts:
-        """Return the facts of a pool; threads that request the same pool share one reading."""
+        """Return the facts of a pool; concurrent threads share one read per pool."""
         with self._lock:
             lock = self._locks.setdefault(pool_id, Lock())
         with lock:
@@ -200,7 +203,7 @@ def _explain_disabled(connection: Connection, job: JobSnapshot) -> WaitCause:
 
 
 def _await_others(connection: Connection, record: RunSpec) -> tuple[str, datetime | None]:
-    """Return why its predecessors block a run, else when the last of them ended."""
+    """Return why predecessors block a run, or an empty text and when the last of them ended."""
     container = runs_container(connection)
     results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
     for run_id, result in zip(record.after, results, strict=True):
@@ -215,34 +218,38 @@ def _await_others(connection: Connection, record: RunSpec) -> tuple[str, datetim
 
 
 def explain_wait(need: NodeNeed, facts: PoolFacts, now: datetime) -> WaitCause | None:
-    """Return why the run has no node, or None if a node is about to start it.
+    """Return why the run has no node, or None if a node will start it soon.
 
-    The resize errors of a pool stay until its next resize, so they count only if the pool is steady
-    with fewer nodes than its targets and none of them works.
+    A pool keeps its resize errors until the next resize. They count only if the pool is steady,
+    has fewer nodes than its targets, and none of the nodes works.
     """
     pool = facts.pool
     if pool is None or pool.state == "deleting":
-        return _no_pool(need, facts)
+        return _explain_no_pool(need, facts)
     if need.slots > pool.slots:
         message = (
             f"its task needs {need.slots} slots, but a node of pool {pool.id} has {pool.slots}"
         )
-        return WaitCause("SlotsTooMany", message, _move(need))
+        return WaitCause("SlotsTooMany", message, _move_advice(need))
     if facts.broken:
         growing = pool.allocation != "steady" and len(facts.nodes) < _target(pool)
-        return None if growing else _broken(need, facts, pool)
-    explained = (_too_few(need, facts, pool), _no_nodes(need, facts, pool), _nodes(facts, now))
+        return None if growing else _explain_broken(need, facts, pool)
+    explained = (
+        _explain_too_few(need, facts, pool),
+        _explain_no_nodes(need, facts, pool),
+        _explain_nodes(facts, now),
+    )
     return next((cause for cause in explained if cause is not None), None)
 
 
-def _no_pool(need: NodeNeed, facts: PoolFacts) -> WaitCause:
+def _explain_no_pool(need: NodeNeed, facts: PoolFacts) -> WaitCause:
     how = "is being deleted" if facts.pool else "does not exist"
     since = facts.pool.since if facts.pool else None
-    fix = "runner local up" if facts.id == _LOCAL_POOL and not facts.charged else _move(need)
+    fix = "runner local up" if facts.id == _LOCAL_POOL and not facts.charged else _move_advice(need)
     return WaitCause("PoolMissing", f"pool {facts.id} {how}", fix, since=since)
 
 
-def _move(need: NodeNeed) -> str:
+def _move_advice(need: NodeNeed) -> str:
     """Return the commands that move the run to another pool."""
     if not need.run_id:  # the question is about a pool
         return "use another pool"
@@ -263,11 +270,11 @@ def _clock(moment: datetime) -> str:
 
 
 def _example(nodes: Sequence[NodeView]) -> NodeView:
-    """Return the node whose problem to show: one with a failed start task, if any."""
+    """Return a node with a problem, preferably one with a failed start task."""
     return min(nodes, key=lambda node: (node.state != "starttaskfailed", node.state, node.id))
 
 
-def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
+def _explain_broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
     nodes, shown = facts.broken, _example(facts.broken)
     counts = Counter(node.state for node in nodes)
     every = "the only node" if len(nodes) == 1 else f"all {len(nodes)} nodes"
@@ -301,8 +308,8 @@ def _broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause:
     return WaitCause(code, message, fix, tuple(evidence), shown.since)
 
 
-# Error codes of nodes, with our cause and a message. REST docs of
-# BatchNodeError and "Batch pool and node errors" (learn.microsoft.com, read 2026-11-23).
+# Our cause and a message by error code of a node. Sources: REST docs of BatchNodeError, and "Batch
+# pool and node errors" (learn.microsoft.com, read 2026-11-23).
 _NODE_TROUBLES = {
     "MountConfigurationError": ("MountFailed", "a file system could not be mounted"),
     "ApplicationPackageError": (
@@ -315,7 +322,7 @@ _NODE_TROUBLES = {
 
 
 def _same_trouble(nodes: Sequence[NodeView]) -> str:
-    """Return the error code that all nodes have, if it is a known one, else ""."""
+    """Return the error code that all nodes have in common, if it is known, else ""."""
     codes = {node.trouble.code if node.trouble else "" for node in nodes}
     code = codes.pop() if len(codes) == 1 else ""
     return code if code in _NODE_TROUBLES else ""
@@ -339,25 +346,25 @@ def _replace_nodes(need: NodeNeed, pool: PoolView) -> str:
 # -- too few nodes, or none
 
 
-def _too_few(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | None:
+def _explain_too_few(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | None:
     if need.nodes == 1:
         return None
     fixed = pool.autoscale is None and pool.allocation == "steady"
     most = _target(pool) if fixed else facts.most_nodes
     if not pool.inter_node:
         message = f"the run needs several nodes, but pool {pool.id} has no inter-node communication"
-        return WaitCause("NoInterNode", message, _move(need))
+        return WaitCause("NoInterNode", message, _move_advice(need))
     if most is None or most >= need.nodes:
         return None
     message = f"the run needs {need.nodes} nodes, but pool {pool.id} has at most {most}"
-    fix = f"runner pool resize {pool.id} {need.nodes}" if fixed else _move(need)
+    fix = f"runner pool resize {pool.id} {need.nodes}" if fixed else _move_advice(need)
     return WaitCause("TooFewNodes", message, fix)
 
 
-def _no_nodes(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | None:
+def _explain_no_nodes(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | None:
     """Explain a pool with too few nodes after its last resize."""
     here = sum(node.state in _WORKING for node in facts.nodes)
-    enough = need.nodes == 1 and facts.hopeful
+    enough = need.nodes == 1 and facts.may_run_tasks
     if pool.allocation != "steady" or enough or here >= need.nodes:
         return None
     if pool.resize_errors and pool.spot + pool.dedicated < _target(pool):
@@ -365,7 +372,7 @@ def _no_nodes(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | N
     if facts.nodes:
         return None
     if pool.autoscale is not None:
-        return _formula(need, pool, pool.autoscale)
+        return _explain_formula(need, pool, pool.autoscale)
     if _target(pool) == 0:
         message = f"pool {pool.id} has no nodes, and its target is 0"
         return WaitCause("NoNodesWanted", message, f"runner pool resize {pool.id} {need.nodes}")
@@ -373,9 +380,9 @@ def _no_nodes(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCause | N
 
 
 def explain_shortage(facts: PoolFacts) -> WaitCause | None:
-    """Return why a steady pool has fewer nodes than its targets, by its last resize, or None.
+    """Return why the last resize of a steady pool did not reach its targets, or None.
 
-    A pool that reached its targets later may still have errors of an earlier resize.
+    A pool that has reached its targets may still have errors of an earlier resize.
     """
     pool = facts.pool
     if pool is None or pool.allocation != "steady" or not pool.resize_errors:
@@ -394,19 +401,19 @@ def _resize_failed(need: NodeNeed, pool: PoolView) -> WaitCause:
         message = f"a core quota is exhausted: {error.code}"
         fix = (
             f"request more cores for {pool.vm_size} in the Azure portal (Quotas of the Batch "
-            f"account), or {_move(need)}"
+            f"account), or {_move_advice(need)}"
         )
     elif error.code in ("AllocationFailed", "AllocationTimedout"):
         code = "AllocationFailed"
         message = f"Azure has no capacity for {pool.vm_size} nodes of pool {pool.id}"
-        fix = f"{_again(pool)}; or {_move(need)}"
+        fix = f"{_retry_advice(pool)}; or {_move_advice(need)}"
     else:
         code, message = "ResizeFailed", f"the resize of pool {pool.id} failed: {error.code}"
-        fix = _again(pool)
+        fix = _retry_advice(pool)
     return WaitCause(code, message, fix, evidence, pool.since)
 
 
-def _again(pool: PoolView) -> str:
+def _retry_advice(pool: PoolView) -> str:
     if (scale := pool.autoscale) is not None:
         return f"the formula tries again{_next_evaluation(scale)}"
     dedicated = f" --dedicated {pool.dedicated_target}" if pool.dedicated_target else ""
@@ -422,10 +429,10 @@ def _next_evaluation(scale: PoolAutoscale) -> str:
 # -- formulas
 
 
-def _formula(need: NodeNeed, pool: PoolView, scale: PoolAutoscale) -> WaitCause:
+def _explain_formula(need: NodeNeed, pool: PoolView, scale: PoolAutoscale) -> WaitCause:
     """Explain a pool without nodes that scales by a formula."""
     evaluated, interval = scale.evaluated, timedelta(seconds=scale.interval_s)
-    fix = f"correct the formula of the pool (`runner pool show {pool.id}`), or {_move(need)}"
+    fix = f"correct the formula of the pool (`runner pool show {pool.id}`), or {_move_advice(need)}"
     # Samples arrive up to a minute late, so the first evaluation may not count the task.
     saw_it = bool(evaluated and need.since and evaluated - need.since >= interval)
     if (error := scale.error) is not None and (saw_it or error.code != _NO_SAMPLES):
@@ -445,10 +452,10 @@ _ASSIGNMENT = re.compile(r"\s*(\$?\w+)\s*=(?!=)\s*(.*?)\s*", re.DOTALL)
 
 
 def gives_no_node(formula: str, spot: int = 0, dedicated: int = 0) -> bool:
-    """Return True if a formula sets its node counts to zero, whatever the tasks of the pool.
+    """Return True if a formula always sets its targets to zero, independently of tasks.
 
-    Only constants, names of constants, and `min` with one of them are understood; a formula of
-    anything else may give a node. `spot` and `dedicated` are the current targets.
+    Only constants, variables with constants, and `min` with one of them are evaluated; any other
+    expression may give a node. `spot` and `dedicated` are the current targets.
     """
     if "stop(" in formula:
         return False
@@ -479,7 +486,7 @@ def _upper_bound(text: str, most: Mapping[str, float]) -> float | None:
 
 
 def _arguments(text: str) -> list[str]:
-    """Return the arguments of a call, after its parenthesis; empty if more text follows it."""
+    """Return the arguments in the text after `min(`; empty if text follows the call."""
     parts, depth = [""], 1
     for place, char in enumerate(text):
         depth += (char in "([") - (char in ")]")
@@ -503,11 +510,11 @@ def find_failing_node(
 ) -> tuple[NodeView, tuple[NodeTask, ...]] | None:
     """Return a node that quickly fails tasks which succeed elsewhere, with these tasks, or None.
 
-    Its newest tasks failed within a minute each, and since then a task of one of their jobs has
-    succeeded on another node: otherwise the script, not the node, may be the cause.
+    Each of its newest tasks failed within a minute, and since then a task of one of their jobs
+    has succeeded on another node; otherwise, the script may be the cause.
 
     `certain` requires one more failure, two successes of these jobs on other nodes, and no failure
-    there, because bad parameters fail on several nodes.
+    there, because tasks with bad parameters fail on several nodes.
     """
     fails, successes = (_FAILS + 1, 2) if certain else (_FAILS, 1)
     for node in nodes:
@@ -534,7 +541,7 @@ def _failed_quickly(task: NodeTask) -> bool:
 def take_out_failing_node(connection: Connection, pool_id: str) -> str | None:
     """Disable scheduling on a node that fails all tasks. Return a message, or None.
 
-    At least half of the working nodes of the pool stay enabled; see `find_failing_node`.
+    At least half of the working nodes of the pool stay enabled. See `find_failing_node`.
     """
     nodes = list_pool_nodes(connection, pool_id)
     working = [node for node in nodes if node.state in _WORKING]
@@ -554,7 +561,7 @@ def take_out_failing_node(connection: Connection, pool_id: str) -> str | None:
 # -- nodes that may still take the run
 
 
-def _nodes(facts: PoolFacts, now: datetime) -> WaitCause | None:
+def _explain_nodes(facts: PoolFacts, now: datetime) -> WaitCause | None:
     states = set(facts.counts)
     if states & _WORKING:
         busy = any(node.running_tasks for node in facts.nodes)

@@ -1,8 +1,9 @@
 """The events of a run in order of time: job, task, attempts, nodes, pool and evictions.
 
-Batch and storage share a clock. The clock of a node may differ: by the time that storage gave to
-`start.json` of an attempt, minus the time in it, which the agent read just before. The clock of the
-client is corrected only if it is ahead, because uploads take time between `created` and `run.json`.
+Batch and storage share a clock. The clock of a node may differ. The difference is the time at which
+storage received `start.json` of an attempt, minus the time in it, which the agent read just before.
+The clock of the client is corrected only if it is ahead, because uploads take time between
+`created` and `run.json`.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ from runner.protocol.results import (
 )
 from runner.protocol.run_spec import RunSpec
 
-# Storage has times in whole seconds, and the agent takes a moment to write.
+# Smaller differences are ignored: times of storage are in whole seconds, and writing takes time.
 _SAME_CLOCK = timedelta(seconds=3)
 _START, _END, _EVENTS = "start.json", "end.json", "events.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """One event; `at` is None if its document has no readable time.
+    """One event.
 
-    `at` is by the clock of Azure: `offset_s` seconds were added to the time of the source.
+    Attributes:
+        at: Its time by the clock of Azure; None if its document has no readable time.
+        offset_s: Seconds that were added to the time of the source, to get `at`.
     """
 
     at: datetime | None
@@ -78,11 +81,11 @@ def in_order(events: Iterable[TimelineEvent]) -> tuple[TimelineEvent, ...]:
 
 
 def clock_offset(written: datetime | None, stored: datetime | None) -> timedelta:
-    """Return the correction for the times of a clock: zero if it agrees with that of storage.
+    """Return the correction for the times of a clock; zero if it agrees with that of storage.
 
     Args:
         written: The time inside a document, by the clock in question.
-        stored: The time of its blob.
+        stored: The time of the blob with the document.
     """
     if written is None or stored is None:
         return timedelta(0)
@@ -130,7 +133,7 @@ def _batch(connection: Connection, record: RunSpec) -> Iterator[TimelineEvent]:
 def _attempts(
     container: BlobContainer, record: RunSpec, rank: int
 ) -> Iterator[tuple[TimelineEvent, str]]:
-    """Yield the events of the attempts on a node, each with the ID of the node."""
+    """Yield the events of the attempts of a rank, each with the ID of its node."""
     prefix = RunPaths(record.run_id, rank).attempts
     blobs = [b for b in container.list(prefix) if b.name.endswith((_START, _END, _EVENTS))]
     contents = dict(
@@ -191,7 +194,7 @@ def _attempt(
         else:
             yield event(_moment(end.ended), end.why + (f" in {end.step}" if end.step else ""))
     elif lost:
-        # Without an end, its node was lost between its last event and the next attempt.
+        # An attempt without an end lost its node between its last event and the next attempt.
         yield event(newest, "last event; the node was lost afterwards")
 
 
@@ -206,7 +209,7 @@ def _stages(
 
 
 def _stage_text(event: StageEvent) -> str | None:
-    """Return the text of a stage's start or failure, or of another event."""
+    """Return the text of an event; None for the progress and the end of stages."""
     said = f": {event.message}" if event.message else ""
     if event.stage == "checkpoint":
         return f"checkpoint{said}" if event.state in ("end", "failed") else None
@@ -236,7 +239,7 @@ def _result(container: BlobContainer, record: RunSpec) -> Iterator[TimelineEvent
 
 
 def _pool(connection: Connection, record: RunSpec, used: set[str]) -> Iterator[TimelineEvent]:
-    """Yield the states of pool and nodes since the submission; only their last state is known."""
+    """Yield the last states of the pool and its nodes that began after the submission."""
     pool = find_pool(connection, record.pool)
     source = f"pool {record.pool}"
     if pool is None:
@@ -269,7 +272,7 @@ def _pool(connection: Connection, record: RunSpec, used: set[str]) -> Iterator[T
 
 
 def _moment(text: str) -> datetime | None:
-    """Return a time with a zone, or None for another text."""
+    """Return a time with a zone, or None if the text is not one."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Trials that have not started: clients derive their run.json from the sweep's document."""
+"""Trials that have not started. Clients derive their run.json from the document of the sweep."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class WaitingRuns:
             return self._sweeps[group_id]
 
     def of_run(self, run_id: str) -> WaitingTrials | None:
-        """Return the waiting trials that include a run, which may have started since."""
+        """Return the waiting trials that include a run. The run may have started since."""
         group_id = sweep_of(run_id)
         found = self.sweep(group_id) if group_id else None
         return found if found is not None and run_id in found.trials else None
 
     def unstarted(self, run_id: str) -> WaitingTrials | None:
-        """Return the waiting trials of the sweep of a run without a folder; fast for many runs."""
+        """Do the same as `of_run`, but return None if the run has started. Fast for many runs."""
         found = self.of_run(run_id)
         if found is None:
             return None
@@ -58,13 +58,13 @@ class WaitingRuns:
 def read_run(
     container: BlobContainer, run_id: str, waiting: WaitingRuns | None = None
 ) -> bytes | None:
-    """Return run.json, also the future one of a waiting trial, or None if there is no such run."""
+    """Return run.json of a run, or the future one of a waiting trial; None if there is no run."""
     blob = RunPaths(run_id).run
     content = container.read(blob)
     if content is not None or sweep_of(run_id) is None:
         return content
     derived = (waiting or WaitingRuns(container)).read(run_id)
-    # The last trial may have started in between, so that the document is gone.
+    # If the last trial started in between, run.json replaces the document of the sweep.
     return derived or container.read(blob)
 
 
@@ -77,7 +77,7 @@ def cancelled_result(container: BlobContainer, run_id: str) -> RunResult | None:
 
 
 def list_started(container: BlobContainer, group_id: str) -> frozenset[str]:
-    """Return the runs of a sweep with a folder: those that nodes started or clients ended."""
+    """Return the runs of a sweep with a folder: nodes have started them, or clients ended them."""
     return frozenset(container.folders(trial_prefix(group_id)))
 
 
@@ -87,8 +87,8 @@ def list_waiting(container: BlobContainer, prefix: str, started: Collection[str]
     Args:
         container: the container of runs.
         prefix: prefix of the run IDs.
-        started: The runs with this prefix that have a folder. The document of a sweep whose trials
-            are all among them is deleted, if all runs were listed.
+        started: The runs with this prefix that have a folder. If all runs are listed, and this
+            includes all trials of a sweep, its document is deleted.
     """
     names = [blob.name for blob in container.list(WAITING_FOLDER)]
     found: list[str] = []

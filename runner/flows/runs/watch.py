@@ -1,7 +1,7 @@
 """Read the state of runs from blob storage and Batch, once or until they end.
 
-Watching reads from blob storage by byte offset, so that it can start late, stop, and start again on
-any machine. It waits while services do not respond. `history` imports this module late, because it
+Watching reads blobs by byte offset, so it can start late, stop, and start again on any machine. It
+waits while services do not respond. `history` imports this module only when needed, because it
 loads the Batch SDK.
 """
 
@@ -82,7 +82,7 @@ class RunView:
 def load_view(
     connection: Connection, record: RunSpec, read_pool: ReadPool | None = None
 ) -> RunView:
-    """Return the present run; the task is read before the result, see `decide_status`.
+    """Return the present state of a run. The task is read before the result; see `decide_status`.
 
     `read_pool` may share its results between the runs of a list.
     """
@@ -101,7 +101,7 @@ def load_view(
     return RunView(record, status, result, task, attempts)
 
 
-_LIST_TASKS_FROM = 4  # runs of one job; with fewer, each task is read separately
+_LIST_TASKS_FROM = 4  # with fewer runs of a job, each task is read separately
 
 
 def live_row(connection: Connection, record: RunSpec, pools: PoolReader) -> RunRow:
@@ -164,7 +164,7 @@ def _live_row(connection: Connection, view: RunView) -> RunRow:
     waiting = view.task is not None and view.task.phase == "active"
     if result is None and (attempts > 1 or (attempts and waiting)):
         ends = load_attempt_ends(runs_container(connection), record.run_id)
-        requeues = view.task.requeues if view.task else 0  # for a move or a pause
+        requeues = view.task.requeues if view.task else 0  # by a move or a pause
         evicted = count_evicted(
             attempts, ends, waiting=waiting, nodes=record.nodes, requeues=requeues
         )
@@ -174,9 +174,9 @@ def _live_row(connection: Connection, view: RunView) -> RunRow:
 
 
 _BEAT_S = 1.0
-CONTACT_TIMEOUT_S = 300.0  # seconds without a response; then watching ends, but the run continues
+CONTACT_TIMEOUT_S = 300.0  # without a response; then watching ends, and the run continues
 _TASK_OUTPUT_CHARS = 4000
-_LAST_STAGE = ("export", "end")  # time for the agent to commit the result
+_LAST_STAGE = ("export", "end")  # after this event, the agent commits the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class PollIntervals:
     quiet_log: float = 0.5
     quiet_after: float = 5.0
     events: float = 0.5
-    early_events: float = 0.2  # stages before and after the command are short
+    early_events: float = 0.2  # while stages are short: before and after the command
     metrics: float = 2.0
     task: float = 1.0
     running_task: float = 2.0
@@ -283,21 +283,21 @@ class _LogTail:
         self.lost_from: int | None = None
 
     def read(self) -> str:
-        """Return new text, without text that an attempt sends again after storage lost it."""
+        """Return new text. Text that storage lost and the agent sends again is not repeated."""
         text = self.cursor.read()
         if text:
             self.lost_from = None
         return text
 
     def begin_attempt(self) -> None:
-        """Read from the end of the blob if bytes were lost: the next attempt appends there."""
+        """Continue at the end of the blob if bytes were lost: the next attempt appends there."""
         if self.lost_from is not None:
             self.cursor.go_back(self.lost_from)
             self.lost_from = None
 
 
 class _RunWatcher:
-    """The state of a watched run. An error leaves it unchanged; the next poll repeats the read."""
+    """The state of a watched run. After an error it is unchanged, and the next poll reads again."""
 
     def __init__(self, connection: Connection, record: RunSpec, options: WatchOptions) -> None:
         self.ended = False
@@ -322,7 +322,7 @@ class _RunWatcher:
         self._timers: dict[str, _Timer] = {}
 
     def poll(self) -> Generator[WatchEvent]:
-        """Read every source that is due; Batch last, because blob usually has the answer."""
+        """Read every source that is due, Batch last: blob storage usually has the answer."""
         yield from self._open_logs()
         self._after_lost_contact()
         intervals = self._intervals
@@ -355,8 +355,8 @@ class _RunWatcher:
         self._timers.setdefault("task", _Timer()).soon()
 
     def _time_stuck(self, status: RunStatus) -> None:
-        """Keep the start of being stuck; a resize without any node does not end it."""
-        helped = self._facts is not None and self._facts.hopeful
+        """Remember since when the run is stuck. A resize that adds no node does not reset this."""
+        helped = self._facts is not None and self._facts.may_run_tasks
         if status.stuck:
             self._stuck_since = self._stuck_since or time.monotonic()
         elif status.state is not RunState.QUEUED or helped:
@@ -404,7 +404,7 @@ class _RunWatcher:
 
     def _after_lost_contact(self) -> None:
         if self.contact_was_lost:
-            # A killed service may have lost its last write: run.json.
+            # A killed local service may have lost its last write, run.json.
             self._container.create(self._paths.run, self._record.to_json())
             for log in self._logs or ():
                 log.lost_from = log.cursor.lost_from()
@@ -446,7 +446,7 @@ class _RunWatcher:
             self._stage = event.stage
             self._leaving = event.state == "failed" or (event.stage, event.state) == _LAST_STAGE
             if event.stage == "command" and event.state in {"end", "failed"}:
-                yield from self._drain_logs()  # show the output of the script before its end
+                yield from self._drain_logs()  # show all output of the script before its end
             yield StageReported(event)
 
     def _find_attempt(self) -> None:
@@ -486,7 +486,7 @@ class _RunWatcher:
             yield StatusChanged(status, self._attempt)
 
     def _read_pool(self, pool_id: str) -> PoolFacts | None:
-        """Return the last facts of a pool, or None if they were read for another pool."""
+        """Return the facts of a pool, or None if the last ones are of another pool."""
         if pool_id.lower() != self._pool.lower():
             self._pool, self._facts = pool_id, None
         return self._facts
@@ -502,7 +502,7 @@ class _RunWatcher:
         yield RunEnded(status, result, output, self._gave_up)
 
     def _task_output(self) -> str:
-        """Return the output of the task, which shows a problem of the agent or of Batch."""
+        """Return the output of the task, which shows problems of the agent or of Batch."""
         for name in ("stderr.txt", "stdout.txt"):
             found = read_task_file(
                 self._connection, self._record.job_id, self._record.task_id, name

@@ -31,7 +31,7 @@ from runner.protocol.paths import SUFFIX_ALPHABET, slug
 from runner.protocol.run_spec import FORMAT
 from runner.protocol.schedules import group_template_blob, template_blob
 
-# Nodes on Azure use their managed identity. Local nodes get a SAS, which expires.
+# Lifetime of the SAS of local nodes. Nodes on Azure have a managed identity instead.
 _LOCAL_LIFETIME = timedelta(days=3 * 366)
 
 
@@ -57,7 +57,7 @@ class ScheduleRequest:
         }
 
     def text(self) -> str:
-        """Return when it fires, as text."""
+        """Return the times at which it fires, as text."""
         first, last = self.recurrence.first, self.recurrence.last
         until = f", until {last.isoformat()}" if last else ""
         begin = f"first {first.isoformat()}" if first else "first now"
@@ -67,7 +67,7 @@ class ScheduleRequest:
 def create_schedule(
     connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
 ) -> ScheduleRecord:
-    """Create a schedule of the runs of a plan. A rejected schedule leaves nothing behind."""
+    """Create a schedule of the runs of a plan. Nothing remains if it is rejected."""
     upload_runs(connection, plan, on_progress)
     first = next(iter(plan.runs.values()))
     if first.plan.group is None:
@@ -139,7 +139,7 @@ def _create(
     on_progress(Progress("submit", "start"))
     container = runs_container(connection)
     schedule_id = made.schedule_id
-    # Only the process that creates this blob creates the schedule; `rm` deletes its remains.
+    # Only the process that creates this blob creates the schedule. If it is killed, `rm` cleans up.
     if not container.create(schedule_blob(schedule_id), made.document):
         raise service.schedule_exists(schedule_id)
     try:
@@ -147,7 +147,7 @@ def _create(
             container.create(name, template)
         service.create_schedule(connection, schedule_id, made.place, request.recurrence, job())
     except RunnerError as err:
-        if err.code != SERVICES_DOWN:  # otherwise it may exist
+        if err.code != SERVICES_DOWN:  # otherwise the schedule may exist
             forget(container, made)
         raise
     except KeyboardInterrupt:
@@ -277,7 +277,7 @@ def file_schedule(submission: CheckedFile, flags: ScheduleFlags = NO_FLAGS) -> S
 
 
 def _named(overrides: tuple[str, ...], file: SubmitFile) -> tuple[str, ...]:
-    """Return overrides with the name of the task, which may be omitted for a single task."""
+    """Return overrides as `task.name=value`; a file with a single task needs no task name."""
     if len(file.tasks) > 1:
         return overrides
     [task] = file.tasks

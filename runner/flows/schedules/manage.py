@@ -22,13 +22,13 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import DAMAGED, parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
 
-# Stands for an unreadable document, so that the schedule is listed and can be deleted.
+# Replaces an unreadable document, so that the schedule is listed and can be deleted.
 _UNREADABLE = {"cron": "unreadable", "timezone": "UTC", "instance": "unreadable"}
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRecord:
-    """A schedule: its document and its state in Batch; `view` is None if Batch lacks it."""
+    """A schedule: its document, and its state in Batch or None if Batch does not have it."""
 
     schedule_id: str
     document: Mapping[str, Any]
@@ -36,7 +36,7 @@ class ScheduleRecord:
 
     @property
     def state(self) -> str:
-        """`active`, `paused`, `completed`, or `gone` if Batch lacks it."""
+        """`active`, `paused`, `completed`, or `gone` if Batch does not have it."""
         state = self.view.state if self.view else "gone"
         return "paused" if state == "disabled" else state
 
@@ -62,7 +62,7 @@ class ScheduleRecord:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One firing of a schedule, or of `trigger`, with the run or group that it started."""
+    """One firing of a schedule, or a `trigger`, with the run or group that it started."""
 
     created: str
     job_id: str
@@ -122,7 +122,7 @@ def _parsed_firing(raw: dict[str, Any]) -> Firing:
 
 
 def trouble(connection: Connection, schedule: ScheduleRecord, made: Sequence[Firing]) -> str | None:
-    """Return why the newest job of a schedule has created no run, or None if it has."""
+    """Return why the newest job of a schedule has created no run, or None if it has created one."""
     job_id = schedule.view.recent_job if schedule.view else None
     if job_id is None or any(one.job_id == job_id for one in made):
         return None

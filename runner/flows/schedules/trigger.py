@@ -36,14 +36,14 @@ from runner.protocol.schedules import (
     template_blob,
 )
 
-# The lifetime of SAS tokens of the local services: the longest duration of a group.
+# Lifetime of the SAS of local nodes. No group may run longer.
 _LIFETIME = timedelta(days=90)
 
 
 def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGroup:
-    """Start a run of the schedule, or a group of runs, now. Return it.
+    """Start a run or a group of runs of the schedule now. Return it.
 
-    Secrets from variables are read on this machine again, because Batch does not return values.
+    Secrets from variables are read on this machine again, because Batch does not return them.
     """
     container = runs_container(connection)
     if schedule.tasks:
@@ -62,7 +62,7 @@ def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGr
 def _record(
     container: BlobContainer, schedule: ScheduleRecord, name: str, firing: dict[str, Any]
 ) -> None:
-    """Write the record of a firing, as a job of the schedule would, under another name."""
+    """Write the record of a firing like a job of the schedule, but under another name."""
     container.put(firing_blob(schedule.place, name), {**firing, "triggered": True})
 
 

@@ -1,4 +1,4 @@
-"""Execute the scenario on an account, and compare the answers with those of another account."""
+"""Execute the scenario on an account, and compare the answers of two accounts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.raw import RawAnswer, send_raw
 from runner.core.progress import OnProgress, Progress
-from runner.flows.selftest.scenario import CREATED, Ask, scenario
+from runner.flows.selftest.scenario import CREATED, Request, scenario
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import StageState
 
@@ -25,7 +25,7 @@ _FILE_HEADERS = "ocp-"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a step; `outcome` is why there is none, `shape` has types by path."""
+    """The answer to a step; `outcome` is why there is no answer, `shape` has types by path."""
 
     step: str
     outcome: str = ""
@@ -60,7 +60,7 @@ class ContractRun:
         connection: The account.
         title: Its name in progress lines.
         suffix: The end of its names.
-        limit_s: How long the execution may take; the node of the scenario goes then.
+        limit_s: Maximum duration of the execution; then the pool's formula removes the node.
         on_progress: Called with every step.
     """
 
@@ -80,7 +80,7 @@ class ContractRun:
         names = {name: f"selftest-{name}-{suffix}" for _, name, _ in CREATED}
         self._names = {**names, "until": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
-    def answers(self, steps: Sequence[Ask] | None = None) -> list[Answer]:
+    def answers(self, steps: Sequence[Request] | None = None) -> list[Answer]:
         """Return the answers to all steps, in order."""
         steps = scenario() if steps is None else steps
         found: list[Answer] = []
@@ -98,14 +98,14 @@ class ContractRun:
         return found
 
     def clean_up(self) -> list[Leftover]:
-        """Delete the pools and jobs of the scenario. Return what could not be deleted."""
+        """Delete the pools and jobs of the scenario. Return those that could not be deleted."""
         self._deadline = max(self._deadline, time.monotonic() + _DELETED_WITHIN_S)
         left = {name: self._leftover(kind, name) for kind, name, _ in CREATED}
         try:
             for _, name, path in CREATED:
-                self._send(Ask(name, "DELETE", path))
+                self._send(Request(name, "DELETE", path))
             for _, name, path in CREATED:
-                gone = Ask(name, "GET", path, until=("status", ("404",)))
+                gone = Request(name, "GET", path, until=("status", ("404",)))
                 if not self._answer(gone).outcome:
                     del left[name]
         except RunnerError as err:
@@ -117,7 +117,7 @@ class ContractRun:
         delete = f"az batch {kind} delete --{kind}-id {found} --yes"
         return Leftover(f"{kind} {found}", self._connection.for_this_account(delete))
 
-    def _answer(self, step: Ask) -> Answer:
+    def _answer(self, step: Request) -> Answer:
         found = self._send(step)
         wait_s = _POLL_S
         while step.until is not None and not _has(found, *step.until):
@@ -132,7 +132,7 @@ class ContractRun:
             self._names[name] = str(_value(found, path))
         return to_answer(step.name, found)
 
-    def _send(self, step: Ask) -> RawAnswer:
+    def _send(self, step: Request) -> RawAnswer:
         path, body, headers = (self._named(part) for part in (step.path, step.body, step.headers))
         return send_raw(self._connection, step.method, path.replace(" ", "%20"), body, headers)
 
@@ -151,7 +151,7 @@ class ContractRun:
 
 
 def _value(found: RawAnswer, path: str) -> Any:
-    """Return the value at `value.0.state` of a body, the status, or the ETag."""
+    """Return the value at a path such as `value.0.state` in a body, or `status`, or `etag`."""
     if path == "status":
         return str(found.status)
     if path == "etag":
@@ -180,8 +180,8 @@ def to_answer(step: str, found: RawAnswer) -> Answer:
 def shape_of(value: Any) -> dict[str, str]:
     """Return the types in a JSON value by path, such as `.value[].id: string`.
 
-    The elements of a list share their paths. Pairs of `key` and `value`, as errors have them, are
-    told apart by their keys.
+    The elements of a list share a path, except pairs of `key` and `value`, as in errors, whose
+    paths contain the key.
     """
     kinds: dict[str, set[str]] = {}
     for path, kind in _paths(value, ""):
@@ -217,16 +217,16 @@ def compare(target: Sequence[Answer], emulator: Sequence[Answer]) -> list[Compar
 def _differences(target: Answer, emulator: Answer) -> Iterable[str]:
     if target.outcome or emulator.outcome:
         if target.outcome != emulator.outcome:
-            yield f"{target.outcome or target.status}, the emulator {_said(emulator)}"
+            yield f"{target.outcome or target.status}, the emulator {_describe(emulator)}"
         return
     if (target.status, target.code) != (emulator.status, emulator.code):
-        yield f"{_said(target)}, the emulator {_said(emulator)}"
-        return  # the bodies describe different things then
+        yield f"{_describe(target)}, the emulator {_describe(emulator)}"
+        return  # the bodies are not comparable
     for path in sorted(target.shape.keys() | emulator.shape.keys()):
         ours, theirs = target.shape.get(path), emulator.shape.get(path)
         if ours != theirs:
             yield f"{path or 'body'}: {ours or 'absent'}, the emulator {theirs or 'absent'}"
 
 
-def _said(answer: Answer) -> str:
+def _describe(answer: Answer) -> str:
     return answer.outcome or " ".join(filter(None, (str(answer.status), answer.code)))

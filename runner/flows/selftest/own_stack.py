@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from runner.flows.environment.plan import PoolCost
 
 STACK = "selftest"
-# A formula is evaluated every five minutes, and the removal of a node takes some minutes.
+# Charged time of a node after the test: a formula is evaluated every five minutes, and removing a
+# node takes some minutes.
 _NODE_TAIL_S = 900.0
 _DEPLOYMENT_S = 1800.0
 # Our conservative estimate: some gigabytes and some ten thousand requests per day.
@@ -143,7 +144,7 @@ def deployed_stack(
             deploy.deploy(own.settings, environment, changes, on_progress)
             yield
         except RunnerError as err:
-            report.problem = err  # takes precedence over an error of the removal
+            report.problem = err  # more important than an error of the removal
             raise
         finally:
             with charging(report, "node during the removal", own.usd_per_hour):
@@ -157,7 +158,7 @@ def _remove(
     report: SelftestReport,
     on_progress: OnProgress,
 ) -> None:
-    """Remove the stack with its data. Add what remains to the report, with the command."""
+    """Remove the stack with its data. If that fails, add the remaining stack to the report."""
     from runner.flows.environment import deploy  # noqa: PLC0415  loads Pulumi
 
     again = f"cd {own.folder} && runner down --stack {STACK} --everything --force --yes"
@@ -165,7 +166,7 @@ def _remove(
     report.left.append(kept)  # unless the next lines succeed
     deploy.destroy(own.settings, environment, env, on_progress, everything=True)
     remains = deploy.find_remains(own.settings, environment, env, on_progress, ask=False)
-    report.left.clear()  # pools and jobs went with their account
+    report.left.clear()  # pools and jobs were deleted with their account
     if remains.resources:
         report.left += [Leftover(f"{r.type} {r.name}", again) for r in remains.resources]
         return

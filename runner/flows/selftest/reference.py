@@ -45,7 +45,7 @@ def reference_emulator() -> Generator[Connection]:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                start_new_session=True,  # Ctrl-C is handled here, which then stops it
+                start_new_session=True,  # Ctrl-C must not reach it; this process stops it
             )
         try:
             port = _port(process, log)

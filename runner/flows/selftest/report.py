@@ -98,7 +98,12 @@ class SelftestReport:
         lines += _table(
             ("request", self.target, "emulator", "difference"),
             [
-                (step.step, said(step.target), said(step.emulator), "; ".join(step.differences))
+                (
+                    step.step,
+                    describe_answer(step.target),
+                    describe_answer(step.emulator),
+                    "; ".join(step.differences),
+                )
                 for step in self.steps
             ],
         )
@@ -142,7 +147,7 @@ def charging(report: SelftestReport, what: str, usd_per_hour: float) -> Generato
         report.bill.append(BillLine(what, time.monotonic() - began, usd_per_hour))
 
 
-def said(answer: Answer) -> str:
+def describe_answer(answer: Answer) -> str:
     """Return status and code of an answer, or why there is none."""
     return answer.outcome or f"{answer.status} {answer.code}".rstrip()
 

@@ -1,7 +1,7 @@
-"""The contract scenario: requests as data, in order, from valid ones to wrong bodies.
+"""The contract scenario: requests as data, in order, both valid and invalid.
 
-`{pool}`, `{work}`, `{job}`, `{stray}` and `{until}` in paths and bodies are names of one execution;
-others are values that a step has kept.
+In paths and bodies, `{pool}`, `{work}`, `{job}` and `{stray}` are names of one execution, `{until}`
+is the time at which its node is removed, and other placeholders are values that a step has kept.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _MACHINE: dict[str, Any] = {
     "nodeAgentSKUId": "batch.node.ubuntu 22.04",
 }
 _SIZED: dict[str, Any] = {"vmSize": VM_SIZE, "virtualMachineConfiguration": _MACHINE}
-# The node is removed at a fixed time, even if this machine stops before.
+# The formula removes the node at a fixed time, even if this machine has been switched off.
 _WORK = '$TargetLowPriorityNodes = time() < time("{until}") ? 1 : 0;'
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Request:
     """One request.
 
     Attributes:
-        until: Repeat it until a value of the answer (`value.0.state`; `status` is the status) is
-            one of these.
-        keep: Names for values of the answer: `etag` of the header, or a path in the body.
+        until: Repeat the request until the value at a path of the answer (`value.0.state`, or
+            `status`) is one of these.
+        keep: Values to keep, as path by name: `etag` is the header, others are in the body.
         on_node: True if the request needs the node of the scenario.
     """
 
@@ -41,12 +41,12 @@ class Ask:
     on_node: bool = False
 
 
-def scenario() -> tuple[Ask, ...]:
+def scenario() -> tuple[Request, ...]:
     """Return all steps. The caller deletes `CREATED` afterwards."""
     return (*_ACCOUNT, *_POOLS, *_AUTOSCALE, *_JOBS, *_TASKS, *_NODES, *_FILES, *_ENDS)
 
 
-# What the scenario creates: kind, name, and the path that deletes it.
+# The resources that the scenario creates: kind, name, and the path to delete it.
 CREATED = (
     ("job", "job", "/jobs/{job}"),
     ("job", "stray", "/jobs/{stray}"),
@@ -59,15 +59,15 @@ def _new_pool(**changes: Any) -> dict[str, Any]:
     return {"id": "{pool}", **_SIZED, **changes}
 
 
-def _refused_pool(name: str, **changes: Any) -> Ask:
-    return Ask(f"pool with {name}", "POST", "/pools", _new_pool(**changes))
+def _refused_pool(name: str, **changes: Any) -> Request:
+    return Request(f"pool with {name}", "POST", "/pools", _new_pool(**changes))
 
 
 _ACCOUNT = (
-    Ask("supported images", "GET", "/supportedimages?maxresults=1"),
-    Ask("unknown api-version", "GET", "/pools?api-version=1999-01-01.0.0"),
-    Ask("invalid filter", "GET", "/pools?$filter=colour eq 'red'"),
-    Ask("missing pool", "GET", "/pools/{pool}"),
+    Request("supported images", "GET", "/supportedimages?maxresults=1"),
+    Request("unknown api-version", "GET", "/pools?api-version=1999-01-01.0.0"),
+    Request("invalid filter", "GET", "/pools?$filter=colour eq 'red'"),
+    Request("missing pool", "GET", "/pools/{pool}"),
 )
 _POOLS = (
     _refused_pool("an unknown property", targetDedicatedNode=4),
@@ -79,95 +79,97 @@ _POOLS = (
         "another node agent",
         virtualMachineConfiguration={**_MACHINE, "nodeAgentSKUId": "batch.node.windows amd64"},
     ),
-    Ask("pool without VM size", "POST", "/pools", {"id": "{pool}"}),
-    Ask("pool is created", "POST", "/pools", _new_pool(displayName="runner selftest")),
-    Ask("same pool again", "POST", "/pools", _new_pool()),
-    Ask(
+    Request("pool without VM size", "POST", "/pools", {"id": "{pool}"}),
+    Request("pool is created", "POST", "/pools", _new_pool(displayName="runner selftest")),
+    Request("same pool again", "POST", "/pools", _new_pool()),
+    Request(
         "pool is steady", "GET", "/pools/{pool}",
         until=("allocationState", ("steady",)), keep={"etag": "etag"},
     ),
-    Ask("pool with $select", "GET", "/pools/{pool}?$select=id,state,vmSize"),
-    Ask("pool exists", "HEAD", "/pools/{pool}"),
-    Ask("pools by filter", "GET", "/pools?$filter=startswith(id,'{pool}')"),
-    Ask(
+    Request("pool with $select", "GET", "/pools/{pool}?$select=id,state,vmSize"),
+    Request("pool exists", "HEAD", "/pools/{pool}"),
+    Request("pools by filter", "GET", "/pools?$filter=startswith(id,'{pool}')"),
+    Request(
         "patch of another ETag", "PATCH", "/pools/{pool}", {"metadata": []},
         headers={"If-Match": '"0x0"'},
     ),
-    Ask(
+    Request(
         "patch of its ETag", "PATCH", "/pools/{pool}",
         {"metadata": [{"name": "by", "value": "selftest"}]}, headers={"If-Match": "{etag}"},
     ),
-    Ask("pool is not modified", "GET", "/pools/{pool}", headers={"If-None-Match": "*"}),
-    Ask(
+    Request("pool is not modified", "GET", "/pools/{pool}", headers={"If-None-Match": "*"}),
+    Request(
         "resize with a short timeout", "POST", "/pools/{pool}/resize",
         {"targetDedicatedNodes": 0, "resizeTimeout": "PT1M"},
     ),
-    Ask("resize", "POST", "/pools/{pool}/resize", {"targetDedicatedNodes": 0}),
-    Ask(
+    Request("resize", "POST", "/pools/{pool}/resize", {"targetDedicatedNodes": 0}),
+    Request(
         "pool is steady again", "GET", "/pools/{pool}", until=("allocationState", ("steady",))
     ),
-    Ask("stop of no resize", "POST", "/pools/{pool}/stopresize"),
+    Request("stop of no resize", "POST", "/pools/{pool}/stopresize"),
 )  # fmt: skip
 _AUTOSCALE = (
-    Ask(
+    Request(
         "formula of a fixed pool", "POST", "/pools/{pool}/evaluateautoscale",
         {"autoScaleFormula": "$TargetDedicatedNodes = 0;"},
     ),
-    Ask("disable no autoscale", "POST", "/pools/{pool}/disableautoscale"),
-    Ask(
+    Request("disable no autoscale", "POST", "/pools/{pool}/disableautoscale"),
+    Request(
         "autoscale at a short interval", "POST", "/pools/{pool}/enableautoscale",
         {"autoScaleFormula": "$TargetDedicatedNodes = 0;", "autoScaleEvaluationInterval": "PT1M"},
     ),
-    Ask(
+    Request(
         "autoscale is enabled", "POST", "/pools/{pool}/enableautoscale",
         {"autoScaleFormula": "$TargetDedicatedNodes = 0;"},
     ),
-    Ask(
+    Request(
         "formula is evaluated", "POST", "/pools/{pool}/evaluateautoscale",
         {"autoScaleFormula": "$TargetDedicatedNodes = min(2, 1 + 3) * 0; $x = time();"},
     ),
-    Ask(
+    Request(
         "formula with an error", "POST", "/pools/{pool}/evaluateautoscale",
         {"autoScaleFormula": "$TargetDedicatedNodes = (1;"},
     ),
-    Ask(
+    Request(
         "resize of a pool with autoscale", "POST", "/pools/{pool}/resize",
         {"targetDedicatedNodes": 0},
     ),
-    Ask("autoscale is disabled", "POST", "/pools/{pool}/disableautoscale"),
-    Ask(
+    Request("autoscale is disabled", "POST", "/pools/{pool}/disableautoscale"),
+    Request(
         "pool with a formula is created", "POST", "/pools",
         {
             "id": "{work}", **_SIZED, "enableAutoScale": True, "autoScaleFormula": _WORK,
             "autoScaleEvaluationInterval": "PT5M",
         },
     ),
-    Ask(
+    Request(
         "node is ready", "GET", "/pools/{work}/nodes", keep={"node": "value.0.id"}, on_node=True,
         until=("value.0.state", ("idle",)),
     ),
 )  # fmt: skip
 _JOBS = (
-    Ask("job of a missing pool", "POST", "/jobs", {"id": "{stray}", "poolInfo": {"poolId": "-"}}),
-    Ask(
+    Request(
+        "job of a missing pool", "POST", "/jobs", {"id": "{stray}", "poolInfo": {"poolId": "-"}}
+    ),
+    Request(
         "job with an unknown property", "POST", "/jobs",
         {"id": "{job}", "poolInfo": {"poolId": "{work}"}, "color": "red"},
     ),
-    Ask("job without pool", "POST", "/jobs", {"id": "{job}"}),
-    Ask(
+    Request("job without pool", "POST", "/jobs", {"id": "{job}"}),
+    Request(
         "job is created", "POST", "/jobs",
         {
             "id": "{job}", "poolInfo": {"poolId": "{work}"}, "usesTaskDependencies": True,
             "constraints": {"maxWallClockTime": "PT1H"},
         },
     ),
-    Ask("same job again", "POST", "/jobs", {"id": "{job}", "poolInfo": {"poolId": "{work}"}}),
-    Ask("job", "GET", "/jobs/{job}"),
-    Ask("missing job", "GET", "/jobs/{job}-x"),
-    Ask("priority out of range", "PATCH", "/jobs/{job}", {"priority": 2000}),
-    Ask("text for a priority", "PATCH", "/jobs/{job}", {"priority": "high"}),
-    Ask("priority is changed", "PATCH", "/jobs/{job}", {"priority": 10}),
-    Ask(
+    Request("same job again", "POST", "/jobs", {"id": "{job}", "poolInfo": {"poolId": "{work}"}}),
+    Request("job", "GET", "/jobs/{job}"),
+    Request("missing job", "GET", "/jobs/{job}-x"),
+    Request("priority out of range", "PATCH", "/jobs/{job}", {"priority": 2000}),
+    Request("text for a priority", "PATCH", "/jobs/{job}", {"priority": "high"}),
+    Request("priority is changed", "PATCH", "/jobs/{job}", {"priority": 10}),
+    Request(
         "schedule of a short interval", "POST", "/jobschedules",
         {
             "id": "{job}-x", "schedule": {"recurrenceInterval": "PT10S"},
@@ -183,69 +185,71 @@ def _task(task_id: str, command: str, **more: Any) -> dict[str, Any]:
 
 _FIRST, _SECOND, _ADD = "/jobs/{job}/tasks/first", "/jobs/{job}/tasks/second", "/jobs/{job}/tasks"
 _TASKS = (
-    Ask("task without command", "POST", _ADD, {"id": "x"}),
-    Ask("task with an unknown property", "POST", _ADD, _task("x", "true", retries=3)),
-    Ask("task with a wrong dependency", "POST", _ADD, _task("x", "true", dependsOn=["first"])),
-    Ask("task of a missing job", "POST", "/jobs/{job}-x/tasks", _task("x", "true")),
-    Ask("task is added", "POST", _ADD, _task("first", "/bin/sh -c 'echo selftest'")),
-    Ask("same task again", "POST", _ADD, _task("first", "true")),
-    Ask(
+    Request("task without command", "POST", _ADD, {"id": "x"}),
+    Request("task with an unknown property", "POST", _ADD, _task("x", "true", retries=3)),
+    Request("task with a wrong dependency", "POST", _ADD, _task("x", "true", dependsOn=["first"])),
+    Request("task of a missing job", "POST", "/jobs/{job}-x/tasks", _task("x", "true")),
+    Request("task is added", "POST", _ADD, _task("first", "/bin/sh -c 'echo selftest'")),
+    Request("same task again", "POST", _ADD, _task("first", "true")),
+    Request(
         "task with a dependency", "POST", _ADD,
         _task("second", "/bin/sh -c 'exit 3'", dependsOn={"taskIds": ["first"]}),
     ),
-    Ask(
+    Request(
         "collection with an existing task", "POST", "/jobs/{job}/addtaskcollection",
         {"value": [_task("third", "true"), _task("first", "true")]},
     ),
-    Ask("tasks with $select", "GET", f"{_ADD}?$select=id,commandLine"),
+    Request("tasks with $select", "GET", f"{_ADD}?$select=id,commandLine"),
 )  # fmt: skip
 _NODES = (
-    Ask("first task completes", "GET", _FIRST, until=("state", ("completed",)), on_node=True),
-    Ask("failing task completes", "GET", _SECOND, until=("state", ("completed",)), on_node=True),
-    Ask(
+    Request("first task completes", "GET", _FIRST, until=("state", ("completed",)), on_node=True),
+    Request(
+        "failing task completes", "GET", _SECOND, until=("state", ("completed",)), on_node=True
+    ),
+    Request(
         "third task completes", "GET", f"{_ADD}/third", until=("state", ("completed",)),
         on_node=True,
     ),
-    Ask(
+    Request(
         "node is idle again", "GET", "/pools/{work}/nodes/{node}", until=("state", ("idle",)),
         on_node=True,
     ),
-    Ask("missing node", "GET", "/pools/{work}/nodes/{pool}", on_node=True),
-    Ask("task counts", "GET", "/jobs/{job}/taskcounts", on_node=True),
-    Ask("tasks by state", "GET", f"{_ADD}?$filter=state eq 'completed'", on_node=True),
-    Ask("node counts", "GET", "/nodecounts?$filter=poolId eq '{work}'", on_node=True),
-    Ask(
+    Request("missing node", "GET", "/pools/{work}/nodes/{pool}", on_node=True),
+    Request("task counts", "GET", "/jobs/{job}/taskcounts", on_node=True),
+    Request("tasks by state", "GET", f"{_ADD}?$filter=state eq 'completed'", on_node=True),
+    Request("node counts", "GET", "/nodecounts?$filter=poolId eq '{work}'", on_node=True),
+    Request(
         "nodes removed from a pool with autoscale", "POST", "/pools/{work}/removenodes",
         {"nodeList": ["{node}"]}, on_node=True,
     ),
-    Ask(
+    Request(
         "unknown option of a reboot", "POST", "/pools/{work}/nodes/{node}/reboot",
         {"nodeRebootOption": "now"}, on_node=True,
     ),
-    Ask("user without name", "POST", "/pools/{work}/nodes/{node}/users", {}, on_node=True),
+    Request("user without name", "POST", "/pools/{work}/nodes/{node}/users", {}, on_node=True),
 )  # fmt: skip
 _FILES = (
-    Ask("files of a task", "GET", f"{_FIRST}/files?recursive=true", on_node=True),
-    Ask("properties of a file", "HEAD", f"{_FIRST}/files/stdout.txt", on_node=True),
-    Ask("file", "GET", f"{_FIRST}/files/stdout.txt", on_node=True),
-    Ask(
+    Request("files of a task", "GET", f"{_FIRST}/files?recursive=true", on_node=True),
+    Request("properties of a file", "HEAD", f"{_FIRST}/files/stdout.txt", on_node=True),
+    Request("file", "GET", f"{_FIRST}/files/stdout.txt", on_node=True),
+    Request(
         "range of a file", "GET", f"{_FIRST}/files/stdout.txt", on_node=True,
         headers={"ocp-range": "bytes=0-3"},
     ),
-    Ask("missing file", "GET", f"{_FIRST}/files/none.txt", on_node=True),
+    Request("missing file", "GET", f"{_FIRST}/files/none.txt", on_node=True),
 )  # fmt: skip
 _ENDS = (
-    Ask("end of a completed task", "POST", f"{_FIRST}/terminate", on_node=True),
-    Ask("repetition of a succeeded task", "POST", f"{_FIRST}/reactivate", on_node=True),
-    Ask("task is deleted", "DELETE", f"{_ADD}/third", on_node=True),
-    Ask("deleted task", "GET", f"{_ADD}/third", on_node=True, until=("status", ("404",))),
-    Ask(
+    Request("end of a completed task", "POST", f"{_FIRST}/terminate", on_node=True),
+    Request("repetition of a succeeded task", "POST", f"{_FIRST}/reactivate", on_node=True),
+    Request("task is deleted", "DELETE", f"{_ADD}/third", on_node=True),
+    Request("deleted task", "GET", f"{_ADD}/third", on_node=True, until=("status", ("404",))),
+    Request(
         "unknown option of disabling", "POST", "/jobs/{job}/disable", {"disableTasks": "pause"}
     ),
-    Ask("job is being disabled", "POST", "/jobs/{job}/disable", {"disableTasks": "requeue"}),
-    Ask("job is disabled", "GET", "/jobs/{job}", until=("state", ("disabled",))),
-    Ask("job is enabled", "POST", "/jobs/{job}/enable"),
-    Ask("job is being ended", "POST", "/jobs/{job}/terminate", {"terminateReason": "selftest"}),
-    Ask("job is completed", "GET", "/jobs/{job}", until=("state", ("completed",))),
-    Ask("task of a completed job", "POST", _ADD, _task("x", "true")),
+    Request("job is being disabled", "POST", "/jobs/{job}/disable", {"disableTasks": "requeue"}),
+    Request("job is disabled", "GET", "/jobs/{job}", until=("state", ("disabled",))),
+    Request("job is enabled", "POST", "/jobs/{job}/enable"),
+    Request("job is being ended", "POST", "/jobs/{job}/terminate", {"terminateReason": "selftest"}),
+    Request("job is completed", "GET", "/jobs/{job}", until=("state", ("completed",))),
+    Request("task of a completed job", "POST", _ADD, _task("x", "true")),
 )  # fmt: skip

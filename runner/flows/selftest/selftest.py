@@ -1,4 +1,4 @@
-"""The self-test: the contract, the training, and the removal of everything, in this order."""
+"""The self-test: compare the contract, train a recipe, and remove all resources, in this order."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run_selftest(
         ensure_running(settings, on_progress)
     connection = connect(settings)
     if settings.target == "local":
-        list_pools(connection)  # denied access does not end by waiting
+        list_pools(connection)  # fails now if access is denied
     else:
         await_access(connection, ACCESS_LIMIT_S, on_progress, stack=stack)
     contract = ContractRun(
@@ -112,7 +112,7 @@ def await_access(
 
 @contextmanager
 def reporting(report: SelftestReport) -> Generator[None]:
-    """Record in the report when the block ended, and the error that ended it."""
+    """Record the end of the block in the report, and the error that ended it."""
     try:
         yield
     except RunnerError as err:

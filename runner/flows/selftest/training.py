@@ -29,7 +29,7 @@ from runner.protocol.models import ModelRequest
 from runner.protocol.results import SIDE_STAGES, StageEvent, StageState
 from runner.protocol.run_spec import RunSpec
 
-# The first epochs take seconds, and some remain when the node is evicted.
+# The number of epochs is large enough that some remain when the node is evicted.
 _PARAMS = {"local": ("epochs=12", "subset=6000"), "azure": ("epochs=40",)}
 _MODEL_FILE = "model.keras"
 _NAME = "selftest"  # name of the experiment and of the model
@@ -39,7 +39,7 @@ _ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainingReport:
-    """The findings about the run; `problem` is empty if it did as expected."""
+    """The results of the run; `problem` is empty if it behaved as expected."""
 
     run_id: str
     state: str
@@ -63,7 +63,7 @@ class EvictedTraining:
     """One run whose node is evicted after its first metric.
 
     Args:
-        checked: What `check_training` returned.
+        checked: The run from `check_training`.
         settings: The settings of the target.
         limit_s: Maximum time of the run, including the queue; then it is cancelled.
         on_progress: Called with every stage.
@@ -122,7 +122,7 @@ class EvictedTraining:
         )
 
     def clean_up(self) -> list[Leftover]:
-        """Remove the model version of the run. Return what could not be removed."""
+        """Remove the model version of the run. Return it if it could not be removed."""
         if self._settings.target != "local" or not self._model:
             return []  # the stack is deleted with everything in it
         from runner.azure.auth.credentials import connect  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""Plan and submit runs: one, a group, or an earlier one again. Start in `prepare`."""
+"""Plan and submit single runs, groups and repetitions. Start in `pipeline`."""

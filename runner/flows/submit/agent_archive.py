@@ -1,4 +1,4 @@
-"""Pack the agent into one file that any `python3` runs.
+"""Pack the agent into one file that any `python3` can run.
 
 `python -m runner.flows.submit.agent_archive OUT` writes it to a file.
 """
@@ -28,7 +28,7 @@ def build_agent() -> bytes:
     """Return the agent as a `.pyz`, cached in the home, because compiling takes half a second.
 
     Its bytes depend only on the sources and the version of Python. It is not compressed, because
-    compressed bytes differ between zlib versions, and for a faster start.
+    compressed bytes differ between zlib versions, and because it then starts faster.
     """
     sources = read_sources()
     digest = hashlib.sha256(MAGIC_NUMBER)
@@ -77,13 +77,13 @@ def pack(sources: Mapping[str, bytes]) -> bytes:
 def _compiled(source: bytes, name: str) -> bytes:
     """Return the byte code of a module for nodes with the Python of this machine.
 
-    It saves a third of a second of each start, which matters for short trials of a sweep. Another
-    Python ignores it because of its magic number, and compiles the source. It is not compared with
-    the source ("unchecked hash-based", PEP 552).
+    Byte code saves a third of a second of each start, which matters for short trials of a sweep.
+    Another Python ignores it because of its magic number, and compiles the source. Python does not
+    compare it with the source ("unchecked hash-based", PEP 552).
     """
     code = compile(source, name, "exec", dont_inherit=True, optimize=0)
     flags = _UNCHECKED_HASH.to_bytes(4, "little")
-    # Version 2 has no references, which depend on other objects in memory.
+    # Later versions of marshal write references, which depend on other objects in memory.
     return MAGIC_NUMBER + flags + source_hash(source) + marshal.dumps(code, 2)
 
 

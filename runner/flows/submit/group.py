@@ -26,7 +26,7 @@ from runner.protocol.run_spec import NO_RESOURCES
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """The options of a submission, in addition to its file; `overrides` are `task.param=value`."""
+    """The options of a submission, in addition to the file; `overrides` are `task.param=value`."""
 
     overrides: tuple[str, ...] = ()
     experiment: str | None = None
@@ -36,9 +36,9 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A validated file of tasks or sweep; `runs` are in a valid order of execution.
+    """A validated file of tasks, or a sweep; `runs` are in a valid order of execution.
 
-    `trials` has the swept parameters of each task of a sweep.
+    `trials` has the varied parameters of each trial of a sweep.
     """
 
     file: SubmitFile
@@ -49,7 +49,7 @@ class CheckedFile:
 
     @property
     def is_single(self) -> bool:
-        """Return True for one task on one node, for which a schedule creates runs, not groups."""
+        """Return True for one task on one node. A schedule of it creates runs instead of groups."""
         return [run.recipe.resources.nodes for run in self.runs.values()] == [1]
 
 
@@ -64,16 +64,16 @@ def check_file(file: SubmitFile, path: Path, request: GroupRequest) -> CheckedFi
     runs: dict[str, CheckedRun] = {}
     for task in order_tasks(edges(file)):
         options = _options(file.tasks[task], path.parent, overrides[task], experiment)
-        with of_task(task):
+        with naming_task(task):
             recipe = replace(recipes[task], priority=priority, max_cost_micros=caps[task])
             runs[task] = check_run(recipe, options)
     return CheckedFile(file, name, priority, runs)
 
 
 def _caps(total: object | None, recipes: Mapping[str, Recipe]) -> dict[str, int | None]:
-    """Return the cap of each task: an equal share of `total`, else that of its recipe.
+    """Return the cap of each task: an equal share of `total`, or else the cap of its recipe.
 
-    A job has one limit, so its cap is the sum.
+    The cap of their job is the sum, because a job has only one limit.
     """
     if total is None:
         return {name: recipe.max_cost_micros for name, recipe in recipes.items()}
@@ -122,7 +122,7 @@ def new_group(submission: CheckedFile, pool: PoolOutput, created: datetime) -> R
 def resolve_task_input(document: Mapping[str, Any], group: RunGroup) -> Mapping[str, Any]:
     """Return an input of a task, completed from the group.
 
-    `{run: TASK}` gets the run ID of that task; the results of all trials get the group ID.
+    `{run: TASK}` gets the run ID of the task, and an input of all trials gets the group ID.
     """
     if document["kind"] == TRIALS_INPUT:
         return {"kind": TRIALS_INPUT, "group": group.group_id}
@@ -135,7 +135,7 @@ def resolve_task_input(document: Mapping[str, Any], group: RunGroup) -> Mapping[
 def new_trial_ids(
     name: str, trials: Sequence[str], created: datetime
 ) -> tuple[str, dict[str, str]]:
-    """Return the ID of a sweep, and the run ID of each trial: the same with its number in it."""
+    """Return the ID of a sweep, and the run ID of each trial: the same ID with its number."""
     suffix, longest = random_suffix(), max(map(len, trials))
     short = name[: MAX_ID - STAMP_LENGTH - longest - 1].rstrip("-_")
     group_id = make_run_id(short, created, suffix)
@@ -144,7 +144,7 @@ def new_trial_ids(
 
 
 def new_run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str, str]:
-    """Return a unique run ID `<name>-<task>-…` for each task; only `name` is shortened."""
+    """Return a unique run ID `<name>-<task>-…` for each task. Long IDs have a shortened `name`."""
     found: dict[str, str] = {}
     for task in tasks:
         short = name[: MAX_ID - STAMP_LENGTH - len(task) - 1].rstrip("-_")
@@ -157,7 +157,7 @@ def new_run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str,
 
 
 def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path, memo: Memo) -> Recipe:
-    with of_task(name):
+    with naming_task(name):
         recipe = _loaded(name, task, base, memo)
     if recipe.after:
         raise RunnerError(
@@ -183,7 +183,7 @@ def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path, memo: Memo)
 
 
 @contextmanager
-def of_task(name: str) -> Generator[None]:
+def naming_task(name: str) -> Generator[None]:
     """Name the task in the errors of the block."""
     try:
         yield

@@ -1,7 +1,7 @@
 """Ask the services about the inputs, predecessors and job of a submission before it is planned.
 
-A submission and a preview (`--dry-run`) ask the same questions in the same order, and refuse the
-same answers. A preview lists the questions that were not answered.
+A submission and a preview (`--dry-run`) ask the same questions in the same order, and reject the
+same answers. A preview lists the unanswered questions.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
 
 T = TypeVar("T")
-_AWAY = frozenset({SERVICES_DOWN, SIGN_IN})
+_UNREACHABLE = frozenset({SERVICES_DOWN, SIGN_IN})
 _FAILED = "R-AFTER-FAILED"
 
 
 @dataclass(slots=True)
 class Lookups:
-    """The questions of one submission to the services. Raises their errors.
+    """The questions of one submission to the services. Its methods raise their errors.
 
-    With `preview`, an unanswered question is listed in `unknown` as (what, why). After a service
-    did not respond, no further question is asked. `notes` are warnings.
+    With `preview`, unanswered questions are listed in `unknown` as (what, why). Once a service has
+    not responded, no further questions are asked. `notes` are warnings.
     """
 
     connection: Connection | None
@@ -57,15 +57,15 @@ class Lookups:
             try:
                 return question(self.connection)
             except RunnerError as err:
-                if not self.preview or err.code not in _AWAY:
+                if not self.preview or err.code not in _UNREACHABLE:
                     raise
                 self.connection, self.why = None, err.what
         self.unknown.append((what, self.why))
         return otherwise
 
-    def input(self, name: str, document: Mapping[str, Any], whose: str = "") -> Mapping[str, Any]:
+    def input(self, name: str, document: Mapping[str, Any], suffix: str = "") -> Mapping[str, Any]:
         """Return the entry of an input in run.json, completed by the services."""
-        what = f"input {name}{whose}"
+        what = f"input {name}{suffix}"
         if self.preview and document["kind"] == "share":
             self.ask(what, lambda connection: self._share(connection, what, document), None)
         if is_resolved(document):
@@ -75,7 +75,7 @@ class Lookups:
         )
 
     def _share(self, connection: Connection, what: str, document: Mapping[str, Any]) -> None:
-        """Warn about a missing path, which an earlier run may still write or the pool may mount."""
+        """Add a note about a missing path, which may appear before the run starts."""
         path = str(document["path"])
         with open_store(connection, SHARE) as store:
             # The path may begin with the name of the mount.
@@ -85,37 +85,43 @@ class Lookups:
         self.notes.append(f"{what}: {path} does not exist on the file share yet")
 
     def note_unfinished(
-        self, named: Mapping[str, Mapping[str, Any]], awaited: Collection[str], whose: str, fix: str
+        self,
+        named: Mapping[str, Mapping[str, Any]],
+        awaited: Collection[str],
+        suffix: str,
+        fix: str,
     ) -> None:
         """Warn, in a preview, about inputs from active runs that are not predecessors."""
         for name, document in named.items():
             run_id = str(document.get("run_id") or "")
             if not self.preview or document["kind"] != "run" or not run_id or run_id in awaited:
                 continue
-            what = f"input {name}{whose}"
-            if self.ask(what, lambda connection, run=run_id: _goes_on(connection, run), False):
+            what = f"input {name}{suffix}"
+            if self.ask(
+                what, lambda connection, run=run_id: _is_unfinished(connection, run), False
+            ):
                 self.notes.append(f"{what}: run {run_id} has not ended{fix.format(run_id)}")
 
-    def leave_to_node(
-        self, recipe: Recipe, named: Mapping[str, Mapping[str, Any]], whose: str
+    def note_node_checks(
+        self, recipe: Recipe, named: Mapping[str, Mapping[str, Any]], suffix: str
     ) -> None:
         """List the inputs, secrets and image that only a node can check."""
         for name, document in named.items():
             if document["kind"] == "url":
-                self.unknown.append((f"input {name}{whose}", "the node fetches it"))
+                self.unknown.append((f"input {name}{suffix}", "the node fetches it"))
         for ref in recipe.secrets:
             if ref.keyvault is not None:
-                self.unknown.append((f"secret {ref.variable}{whose}", "the node asks the vault"))
+                self.unknown.append((f"secret {ref.variable}{suffix}", "the node asks the vault"))
         if recipe.image is not None:
             self.unknown.append((f"image {recipe.image}", "the node pulls it"))
 
 
-def _goes_on(connection: Connection, run_id: str) -> bool:
+def _is_unfinished(connection: Connection, run_id: str) -> bool:
     return load_result(runs_container(connection), run_id) is None
 
 
 def is_resolved(document: Mapping[str, Any]) -> bool:
-    """Return False for blobs and outputs of a run, which only the services can resolve."""
+    """Return False if only the services can resolve the input: blobs, and outputs of a run."""
     return not (
         (document["kind"] == "blob" and "files" not in document)
         or (document["kind"] == "run" and "run_id" not in document)
@@ -211,13 +217,13 @@ def _refuse_nested(spec: InputSpec, names: set[str]) -> None:
             raise refused_input(spec, what, "use a prefix without such blobs")
 
 
-# Batch supports dependencies only between tasks of one job. A run therefore joins the job of its
-# active predecessors; ended ones are only checked. An agent that waited on a node would cost money,
-# and on a pool with one node it would wait forever.
+# Batch supports dependencies only between tasks of one job. A run is therefore submitted to the job
+# of its active predecessors; ended ones are only checked. The agent cannot wait instead: its node
+# would cost money, and on a pool with one node it would wait forever.
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Predecessors:
     """The predecessors of a run, and the tasks and job of the active ones."""
 
     after: tuple[str, ...] = ()
@@ -235,22 +241,24 @@ class WaitingRun:
     outputs: StackOutputs
 
 
-def resolve_after(connection: Connection, references: Sequence[str], run: WaitingRun) -> Waiting:
+def resolve_after(
+    connection: Connection, references: Sequence[str], run: WaitingRun
+) -> Predecessors:
     """Return the predecessors of a run. Raise RunnerError if Batch cannot make it wait for them."""
     records = [find_run(connection, reference) for reference in references]
     found = {record.run_id: record for record in records}
     waiting = [record for record in found.values() if not _succeeded(connection, record)]
     if not waiting:
-        return Waiting(tuple(found))
+        return Predecessors(tuple(found))
     job_id = _common_job(connection, run, waiting)
-    return Waiting(tuple(found), tuple(record.task_id for record in waiting), job_id)
+    return Predecessors(tuple(found), tuple(record.task_id for record in waiting), job_id)
 
 
-def after_again(connection: Connection, record: RunSpec, *, began: bool) -> dict[str, str]:
-    """Return the predecessors of a repetition, by the predecessors of the original run.
+def repeat_predecessors(connection: Connection, record: RunSpec, *, began: bool) -> dict[str, str]:
+    """Return the predecessors of a repetition by those of the original run.
 
-    A failed predecessor is replaced by its newest repetition that may succeed. If the original run
-    has started (`began`), its predecessors are not checked.
+    A failed predecessor is replaced by its newest repetition that may succeed. Predecessors are
+    not checked if the original run has started (`began`).
 
     Raises:
         RunnerError: a predecessor failed and has no such repetition.
@@ -310,10 +318,10 @@ def _succeeded(connection: Connection, record: RunSpec) -> bool:
         result = load_result(container, record.run_id)  # written before the task completes
     if result is not None and result.status == "succeeded":
         return True
-    raise _never(record, result)
+    raise _cannot_succeed(record, result)
 
 
-def _never(record: RunSpec, result: RunResult | None) -> RunnerError:
+def _cannot_succeed(record: RunSpec, result: RunResult | None) -> RunnerError:
     how = f"it {'was ' if result.status == 'cancelled' else ''}{result.status}" if result else ""
     return RunnerError(
         _FAILED,
@@ -344,8 +352,8 @@ def _common_job(connection: Connection, run: WaitingRun, waiting: Sequence[RunSp
     return first.job_id
 
 
-def refuse_waiting(placement: Placement) -> None:
-    """Raise RunnerError if a run with a cost cap, which has a separate job, waits for others."""
+def refuse_predecessors(placement: Placement) -> None:
+    """Raise RunnerError if a run with a cost cap has predecessors: it needs a separate job."""
     if not placement.depends_on:
         return
     first = placement.depends_on[0]

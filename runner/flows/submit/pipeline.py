@@ -8,9 +8,9 @@
    data, and plans with `core.planning`.
 4. `submit_run`, `submit_group` and `create_schedule` execute the plan.
 
-A preview downloads nothing and lists the questions that no service answered; otherwise its plan
-is made by the same code as the plan that is submitted. A plan is never changed. If its job is
-closed before it is submitted, it is planned again with the same run ID.
+A preview downloads nothing and lists the questions that no service answered; everything else is the
+same code. A plan is never changed. If its job is closed before the submission, the run is planned
+again with the same ID.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from runner.core.settings import Settings
 from runner.flows.local.lifecycle import ensure_running, expected_outputs, is_reachable
 from runner.flows.local.state import is_made_on_demand, with_container_pool
 from runner.flows.submit.agent_archive import build_agent
-from runner.flows.submit.group import CheckedFile, new_group, of_task, resolve_task_input
+from runner.flows.submit.group import CheckedFile, naming_task, new_group, resolve_task_input
 from runner.flows.submit.lookups import (
     Lookups,
-    Waiting,
+    Predecessors,
     WaitingRun,
-    refuse_waiting,
+    refuse_predecessors,
     resolve_after,
 )
 from runner.flows.submit.prepare import (
@@ -85,7 +85,7 @@ from runner.protocol.paths import MAX_ID, job_id_for, make_run_id
 from runner.protocol.run_spec import RunSpec
 
 ServiceCheck = tuple[str, Callable[[Connection], object]]
-_MAX_JOB_NAME = MAX_ID - len("-9999")  # placeholder for a job whose name may get a number
+_MAX_JOB_NAME = MAX_ID - len("-9999")  # the name of a job may get a number
 _PENDING = "decided when the run is submitted"
 
 
@@ -157,11 +157,14 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The Batch job of a submission; a job of a schedule has no ID yet.
+    """The Batch job of a submission.
 
-    `completes` is True if the job is known to end with its last task. `limit` ends a job with a
-    cost cap, and its tasks. `wanted` is the name that it was found by; if it was closed since, a
-    job of that name replaces it.
+    Attributes:
+        job_id: Empty for a schedule, whose jobs have no ID yet.
+        completes: True if the job is known to end with its last task.
+        limit: Maximum duration of a job with a cost cap, and of its tasks.
+        wanted: The name for which the job was chosen. If the job is closed before the
+            submission, another job with this name replaces it.
     """
 
     job_id: str
@@ -179,7 +182,7 @@ class SubmissionPlan:
     """Everything that a submission writes; `runs` are in a valid order of execution.
 
     `home` is set if the local pool for containers must be created first. `cost` is None for nodes
-    of this machine.
+    on this machine.
     """
 
     runs: Mapping[str, PlannedRun]
@@ -236,7 +239,7 @@ class SubmissionPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A run while it is being planned; `placement` gets its job last."""
+    """A run while it is being planned; the job of `placement` is set last."""
 
     run: CheckedRun
     identity: RunIdentity
@@ -256,8 +259,9 @@ def plan_submission(
 ) -> SubmissionPlan:
     """Plan the runs of a recipe or a file.
 
-    With `scheduled`, the plans are templates of a schedule, which have no job. `checks` are further
-    questions to the services, as (what, question).
+    With `scheduled`, the plans are templates for a schedule, without a job. `checks` are
+    additional questions to the services, as (what, question).
+
 
     Raises:
         RunnerError: no pool fits, or the services reject an input, a predecessor or the job.
@@ -346,7 +350,7 @@ def _price(
 def _limited(draft: _Draft, cap: CostCap, in_group: bool) -> _Draft:
     """Return the draft with the limits of its cap, in a separate job."""
     if not in_group:
-        refuse_waiting(draft.placement)
+        refuse_predecessors(draft.placement)
     recipe, placement = draft.run.recipe, draft.placement
     limit_s = min(recipe.timeout_s or cap.script_s, cap.script_s)
     return replace(
@@ -407,9 +411,9 @@ def _read_group(
     drafts: dict[str, _Draft] = {}
     read: tuple[PoolChoice, RunFiles, RunInputs] | None = None
     for name, run in runs.items():
-        # Trials differ only in parameters, or in the blob that they read.
+        # All trials have the same files, because they differ only in parameters or in their blob.
         if read is None or name not in submission.trials:
-            with of_task(name):
+            with naming_task(name):
                 choice = _choose_pool(run, pool.id, outputs)
                 read = (choice, *read_files(run, settings, outputs, memo, on_progress))
         choice, files, inputs = read
@@ -459,22 +463,22 @@ def _look_up(
 ) -> _Draft:
     """Return the draft with inputs and predecessors resolved by the services."""
     recipe, placement = draft.run.recipe, draft.placement
-    whose = f" of {name}" if group else ""
-    named = {key: lookups.input(key, one, whose) for key, one in draft.inputs.named.items()}
+    suffix = f" of {name}" if group else ""
+    named = {key: lookups.input(key, one, suffix) for key, one in draft.inputs.named.items()}
     if recipe.after:
         run = WaitingRun(placement.pool, recipe.priority, recipe.image, target.outputs)
         waiting = lookups.ask(
-            f"after {', '.join(recipe.after)}{whose}",
+            f"after {', '.join(recipe.after)}{suffix}",
             lambda connection: resolve_after(connection, recipe.after, run),
-            Waiting(recipe.after),
+            Predecessors(recipe.after),
         )
-        placement = _waiting(placement, waiting)
+        placement = _with_predecessors(placement, waiting)
     awaited = {*placement.after, *(group.runs.values() if group else ())}
-    lookups.note_unfinished(named, awaited, whose, "" if group else ": --after {}")
+    lookups.note_unfinished(named, awaited, suffix, "" if group else ": --after {}")
     return replace(draft, inputs=replace(draft.inputs, named=named), placement=placement)
 
 
-def _waiting(placement: Placement, waiting: Waiting) -> Placement:
+def _with_predecessors(placement: Placement, waiting: Predecessors) -> Placement:
     return replace(
         placement,
         job_id=waiting.job_id or placement.job_id,
@@ -551,14 +555,14 @@ def _plan(draft: _Draft, job_id: str, target: Target) -> PlannedRun:
 def _preview(runs: Mapping[str, PlannedRun], lookups: Lookups, *, in_group: bool) -> None:
     """Check the tasks that a submission would add, and list what only nodes can check."""
     for name, run in runs.items():
-        whose = f" of {name}" if in_group else ""
+        suffix = f" of {name}" if in_group else ""
         if lookups.connection is not None:
             lookups.ask(
-                f"task{whose}",
+                f"task{suffix}",
                 lambda connection, run=run: to_task(run.plan, connection, run.secrets),
                 None,
             )
-        lookups.leave_to_node(run.plan.recipe, run.plan.inputs.named, whose)
+        lookups.note_node_checks(run.plan.recipe, run.plan.inputs.named, suffix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,11 +577,17 @@ class PreparedJob:
 class RepeatRequest:
     """The request to repeat a run (`retry`, `resume`, `reproduce`), or to trigger a schedule.
 
-    A triggered run has the name of the schedule, the agent of the template, and no origin.
-    A trial of a sweep stays in its `group`, in the job of it or the next one of that name, and has
-    the `identity` that was claimed for it. A new job runs `max_parallel` tasks at the same time.
-    `prepared` has what the submission of another trial with the same pool, code and data found.
-    With `is_new`, nothing of a run with this identity exists.
+    Attributes:
+        record: The run to repeat, or the template of the schedule.
+        asked: The changes of the repetition.
+        pool: The pool, or None for the pool of the run.
+        schedule_id: The triggered schedule. Its run has the agent of the template, and no origin.
+        group: The sweep of a trial, which stays in the job of the sweep, or the next with its name.
+        identity: The identity that was claimed for a trial.
+        max_parallel: Number of tasks that a new job runs at the same time.
+        prepared: Job and agent from the submission of another trial with the same pool, code and
+            data.
+        is_new: True if nothing of a run with this identity exists.
     """
 
     record: RunSpec
@@ -594,7 +604,7 @@ class RepeatRequest:
 def plan_repetition(
     connection: Connection, request: RepeatRequest, checks: Sequence[ServiceCheck] = ()
 ) -> SubmissionPlan:
-    """Plan a run again from its run.json; its code and data are stored already.
+    """Plan the repetition of a run from its run.json; its code and data are in storage.
 
     Raises:
         RunnerError: the pool or a secret is missing, a changed parameter is unknown, or the
@@ -632,12 +642,12 @@ def plan_repetition(
         placement = replace(placement, job_id=in_job, group=group.group_id)
     if asked.awaited:
         run = WaitingRun(pool, record.priority, record.image, outputs)
-        placement = _waiting(placement, resolve_after(connection, asked.awaited, run))
+        placement = _with_predecessors(placement, resolve_after(connection, asked.awaited, run))
     created = datetime.now(UTC)
     name = request.schedule_id or record.recipe
     identity = request.identity or RunIdentity(make_run_id(name, created, random_suffix()), created)
     if cost is not None and cost.cap is not None:
-        refuse_waiting(placement)
+        refuse_predecessors(placement)
         placement = replace(placement, job_id=identity.run_id, job_limit_s=cost.cap.job_s)
         limit_s = min(record.timeout_s or cost.cap.script_s, cost.cap.script_s)
         record = replace(record, timeout_s=limit_s)

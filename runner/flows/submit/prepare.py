@@ -46,15 +46,16 @@ from runner.protocol.run_spec import (
 
 T = TypeVar("T")
 _DATA_DIR = "RUNNER_DATA_DIR"
-_OF_SERVICES = ("AZ_BATCH", "AZUREML_", "AZURE_ML_")  # variables of Batch, Batch AI and Azure ML
-_OF_AN_INPUT = re.compile(r"(?:AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)(\w+)")
+# Prefixes of variables of Batch, Batch AI and Azure ML.
+_SERVICE_PREFIXES = ("AZ_BATCH", "AZUREML_", "AZURE_ML_")
+_INPUT_VARIABLE = re.compile(r"(?:AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)(\w+)")
 MAX_FILES = 50_000  # run.json lists every file of an input
 _UPLOADED = "inputs"  # folder of local inputs in the `data` container
 _GIT_TIMEOUT_S = 5.0
 
 
 class Memo:
-    """A cache of everything that one submission reads, by source."""
+    """A cache for one submission, so that the files of many runs are read only once."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, Any] = {}
@@ -83,7 +84,7 @@ class TrainOptions:
 class CheckedRun:
     """A recipe and its options after validation, with the values of its secrets.
 
-    `resolved` has entries of inputs in run.json that are resolved already, by name.
+    `resolved` has the entries in run.json of inputs that are already resolved, by name.
     """
 
     recipe: Recipe
@@ -151,10 +152,10 @@ def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_d
     if recipe.checkpoints:
         known.add("RUNNER_CHECKPOINT_INTERVAL")
     for name in referenced_variables(arguments):
-        of_input = _OF_AN_INPUT.match(name)
+        of_input = _INPUT_VARIABLE.match(name)
         if name in known or (of_input and input_variable(of_input[1]) in known):
             continue
-        if name.startswith(_OF_SERVICES) and not of_input:
+        if name.startswith(_SERVICE_PREFIXES) and not of_input:
             continue
         if name.startswith("RUNNER_") or of_input or not (recipe.image or recipe.nodes > 1):
             raise RunnerError(
@@ -187,7 +188,7 @@ class NamedInput:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The uploads of a run; None for parts that are stored already or not downloaded yet."""
+    """The uploads of a run; parts in storage, or not downloaded yet, are None."""
 
     code: CodeArchive | None
     agent: bytes | None
@@ -317,7 +318,7 @@ def _prepare(
             problem = "this stack has no file share"
             raise refused_input(spec, problem, "use blob:container/prefix or a path")
         return NamedInput(spec.name, {"kind": "share", "path": spec.source})
-    # The services, a download or the group complete these entries later.
+    # These entries are completed later: by the services, a download, or the group.
     part = {"path": spec.part} if spec.kind == "run" else {}
     return NamedInput(spec.name, {"kind": spec.kind, spec.kind: spec.source, **part})
 
@@ -345,7 +346,7 @@ def _uploaded(spec: InputSpec, dataset: Dataset, folder: str, *, single: str | N
 
 
 def local_paths(specs: Sequence[InputSpec], folder: Path) -> tuple[Path, ...]:
-    """Return inputs below the recipe's folder, which are uploaded as inputs, not as code."""
+    """Return the inputs in the recipe's folder, which are uploaded as inputs instead of code."""
     root = folder.resolve()
     paths = (
         ((spec.base or Path.cwd()) / Path(spec.source).expanduser()).resolve()
@@ -375,7 +376,7 @@ def refused_input(spec: InputSpec, problem: str, fix: str) -> RunnerError:
 
 @dataclass(frozen=True, slots=True)
 class GitRevision:
-    """The HEAD of a folder's checkout; `dirty` if the folder differs from it."""
+    """The HEAD of a folder's repository; `dirty` is True if the folder has other changes."""
 
     revision: str
     dirty: bool

@@ -27,7 +27,7 @@ from runner.flows.runs.history import RunFilter, RunRow, list_runs
 from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.flows.runs.watch import load_view
 from runner.flows.submit.group import new_run_ids
-from runner.flows.submit.lookups import after_again
+from runner.flows.submit.lookups import repeat_predecessors
 from runner.flows.submit.pipeline import JobPlan, PreparedJob, RepeatRequest, plan_repetition
 from runner.flows.submit.submit_run import submit_run, upload_runs
 from runner.protocol.checkpoints import CheckpointManifest
@@ -57,14 +57,14 @@ def retry_run(
     view = load_view(connection, record)
     if view.status.state not in _TO_RETRY:
         raise _not_to_retry(record, view.status.state)
-    after = after_again(connection, record, began=bool(view.attempts))
+    after = repeat_predecessors(connection, record, began=bool(view.attempts))
     asked = Repetition("retry", after=after)
     request = _in_sweep(connection, RepeatRequest(record, asked, pool))
     return submit_again(connection, request, on_progress)
 
 
 def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow]:
-    """Return the failed and lost runs without a repetition, newest first, after predecessors."""
+    """Return the failed and lost runs without a repetition, newest first after predecessors."""
     rows = list_runs(connection, limit=None, only=RunFilter(experiment)).rows
     repeated = {row.record.origin.run_id for row in rows if row.record and row.record.origin}
     found = {
@@ -72,7 +72,7 @@ def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow
         for row in rows
         if row.status and row.status.state in _FAILED and row.run_id not in repeated
     }
-    # Predecessors come first, because a run waits for their repetitions.
+    # Retry predecessors first, because a run waits for their repetitions.
     after = {
         run_id: [before for before in row.record.after if before in found] if row.record else []
         for run_id, row in found.items()
@@ -87,7 +87,7 @@ def retry_each(
     for row in rows:
         try:
             record = find_run(connection, row.run_id)
-            after = after_again(connection, record, began=row.attempts > 0)
+            after = repeat_predecessors(connection, record, began=row.attempts > 0)
             asked = Repetition("retry", after=after)
             request = _in_sweep(connection, RepeatRequest(record, asked, pool))
             yield row, submit_again(connection, request, on_progress)
@@ -115,8 +115,8 @@ def resume_run(
         pool: the pool, or None for that of the run.
         overrides: parameters, `name=value`.
         on_progress: receives the progress.
-        number: the checkpoint, or None for the newest complete one. The newest may be complete and
-            still be the reason why the script fails.
+        number: the checkpoint, or None for the newest complete one. An earlier one helps if the
+            newest makes the script fail.
         nodes: the number of nodes, or None for that of the run.
 
     Raises:
@@ -124,7 +124,7 @@ def resume_run(
     """
     state = load_view(connection, record).status.state
     if not state.final:
-        raise _goes_on(record, state)
+        raise _still_active(record, state)
     container = runs_container(connection)
     found = find_checkpoint(container, record, number)
     if found is None and number is not None:
@@ -150,7 +150,7 @@ def resume_run(
 
 
 def _start_over(record: RunSpec, state: RunState) -> str:
-    """Return the command that repeats an ended run; only unsuccessful runs can be retried."""
+    """Return the command that repeats an ended run from the beginning."""
     return f"runner {'retry' if state in _TO_RETRY else 'reproduce'} {record.run_id}"
 
 
@@ -172,13 +172,13 @@ def submit_again(
     """Submit a repetition, with the code and data that are stored in blob."""
     record = request.record
     checks = [(f"code and data of {record.run_id}", partial(check_parts, record=record))]
-    with whole_record(record):
+    with require_complete_record(record):
         plan = plan_repetition(connection, request, checks if request.prepared is None else ())
     return submit_run(connection, plan, on_progress, is_new=request.is_new)
 
 
 @contextmanager
-def whole_record(record: RunSpec) -> Generator[None]:
+def require_complete_record(record: RunSpec) -> Generator[None]:
     """Raise RunnerError if `run.json` lacks a value that the block needs."""
     try:
         yield
@@ -198,12 +198,12 @@ def check_parts(connection: Connection, record: RunSpec) -> None:
     code = record.code
     size = runs_container(connection).renew(code.blob)
     if size is None or size != (code.size_bytes or size):
-        raise _gone(record, "code", code.blob, connection.outputs.container_runs)
+        raise _missing_from_storage(record, "code", code.blob, connection.outputs.container_runs)
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
     uploaded = [each for each in record.inputs.values() if each.get("kind") in ("path", "dataset")]
     for data in (record.data.to_json() if record.data else None, *uploaded):
         if data and (gone := _missing_file(container, data)):
-            raise _gone(record, "data", gone, container.name)
+            raise _missing_from_storage(record, "data", gone, container.name)
 
 
 def _missing_file(container: BlobContainer, data: Mapping[str, Any]) -> str | None:
@@ -215,7 +215,7 @@ def _missing_file(container: BlobContainer, data: Mapping[str, Any]) -> str | No
 
 def _not_to_retry(record: RunSpec, state: RunState) -> RunnerError:
     if not state.final:
-        return _goes_on(record, state)
+        return _still_active(record, state)
     return RunnerError(
         "R-RETRY-STATE",
         f"cannot retry {record.run_id}: its state is {state.value}",
@@ -224,7 +224,7 @@ def _not_to_retry(record: RunSpec, state: RunState) -> RunnerError:
     )
 
 
-def _goes_on(record: RunSpec, state: RunState) -> RunnerError:
+def _still_active(record: RunSpec, state: RunState) -> RunnerError:
     return RunnerError(
         "R-RUN-GOES-ON",
         f"{record.run_id} is {state.value}",
@@ -233,7 +233,7 @@ def _goes_on(record: RunSpec, state: RunState) -> RunnerError:
     )
 
 
-def _gone(record: RunSpec, what: str, blob: str, container: str) -> RunnerError:
+def _missing_from_storage(record: RunSpec, what: str, blob: str, container: str) -> RunnerError:
     return RunnerError(
         f"R-REPEAT-{what.upper()}",
         f"the {what} of {record.run_id} is no longer in blob storage",
@@ -281,7 +281,7 @@ def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
     )
 
 
-TrialAgain = RunSpec | RunnerError | None
+ResumedTrial = RunSpec | RunnerError | None
 
 
 def resume_trials(
@@ -291,7 +291,7 @@ def resume_trials(
     on_progress: OnProgress,
     *,
     from_start: bool = False,
-) -> dict[str, TrialAgain]:
+) -> dict[str, ResumedTrial]:
     """Submit the unsuccessful trials of a sweep again.
 
     Each continues from its newest checkpoint, if it has one. A trial that another client resumes at
@@ -321,9 +321,9 @@ def resume_trials(
     _await_reports(runs_container(connection), sweep, frozenset(ended))
     most = read_max_parallel(connection, sweep.job_id)
     waiting = WaitingRuns(runs_container(connection))
-    done: dict[str, TrialAgain] = {}
+    done: dict[str, ResumedTrial] = {}
     submission = TrialSubmission(connection)
-    # A trial that was resumed has a run of its own, which does not wait.
+    # A trial that was resumed before has its own run.json, and is not a waiting trial.
     first = [name for name in ended if name not in sweep.earlier]
     unstarted = [name for name in first if waiting.unstarted(sweep.runs[name])]
     if any(row.record and row.record.max_cost_micros for row in rows.values()):
@@ -343,9 +343,9 @@ def resume_trials(
     in_parallel(resume, [name for name in ended if name not in unstarted])  # submit these first
     if unstarted:
         done |= _requeue_unstarted(connection, sweep, unstarted, waiting, pool, most)
-    if MERGE_TASK in sweep.runs and _merges_again(rows.get(sweep.runs[MERGE_TASK]), done):
+    if MERGE_TASK in sweep.runs and _needs_merge(rows.get(sweep.runs[MERGE_TASK]), done):
         try:
-            done[MERGE_TASK] = _merge_again(connection, sweep, pool)
+            done[MERGE_TASK] = _repeat_merge(connection, sweep, pool)
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
                 raise
@@ -362,10 +362,10 @@ def _requeue_unstarted(
     waiting: WaitingRuns,
     pool: str | None,
     most: int | None,
-) -> dict[str, TrialAgain]:
-    """Add the tasks of trials again that have not started.
+) -> dict[str, ResumedTrial]:
+    """Add the tasks of trials that have not started to a new job.
 
-    They keep their runs: the document of the sweep gets their new job, once for all of them. A
+    They keep their run IDs: one update of the sweep's document sets the job of all of them. A
     trial whose entry another client changes at the same time is left to that client.
     """
     container, trials = runs_container(connection), waiting.sweep(sweep.group_id)
@@ -377,7 +377,7 @@ def _requeue_unstarted(
     asked = Repetition("retry")
     request = RepeatRequest(first, asked, pool, group=sweep, identity=identity, max_parallel=most)
     checks = [(f"code and data of {sweep.group_id}", partial(check_parts, record=first))]
-    with whole_record(first):
+    with require_complete_record(first):
         plan = plan_repetition(connection, request, checks)
     upload_runs(connection, plan, ignore_progress)
     job, planned = plan.job, plan.run
@@ -407,7 +407,7 @@ def _requeue_unstarted(
     tasks = to_trial_tasks(planned.plan, connection, planned.secrets, mine)
     add_tasks(connection.batch_client(), job.job_id, tasks)
     close_when_done(connection, job.job_id)
-    # This completes an interrupted submission, so nothing needs to be cancelled.
+    # This completes a submission that was interrupted, so nothing needs to be cancelled later.
     container.delete(f"{SUBMITTING_FOLDER}{sweep.group_id}.json")
     return {
         name: _to_spec(mine, run_id) if run_id in mine.trials else None
@@ -419,15 +419,15 @@ def _to_spec(trials: WaitingTrials, run_id: str) -> RunSpec:
     return parse_run(json.dumps(trials.document(run_id)).encode(), run_id)
 
 
-def _merges_again(row: RunRow | None, trials: Mapping[str, TrialAgain]) -> bool:
-    """Return True if the merge task of a sweep has ended, but not with all of its trials."""
+def _needs_merge(row: RunRow | None, trials: Mapping[str, ResumedTrial]) -> bool:
+    """Return True if the merge task of a sweep must run again, because trials have changed."""
     if row is None or row.status is None:
         return row is None
     resumed = any(isinstance(each, RunSpec) for each in trials.values())
     return row.status.state in _TO_RETRY or (row.status.state is RunState.SUCCEEDED and resumed)
 
 
-def _merge_again(connection: Connection, sweep: RunGroup, pool: str | None) -> RunSpec | None:
+def _repeat_merge(connection: Connection, sweep: RunGroup, pool: str | None) -> RunSpec | None:
     """Submit the merge task after the newest run of each trial."""
     container = runs_container(connection)
     sweep = with_later_runs(container, sweep)
@@ -446,7 +446,7 @@ def _merge_again(connection: Connection, sweep: RunGroup, pool: str | None) -> R
 
 
 def _await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[str]) -> None:
-    """Reset the reports of trials to waiting, so that earlier failures do not stop the sweep."""
+    """Reset the reports of failed trials to waiting, so that the failures do not stop the sweep."""
     waiting: list[tuple[str, TrialReport]] = []
     for blob, metadata in container.list_metadata(reports_folder(sweep.group_id)):
         report = TrialReport.parse(blob, metadata)
@@ -461,9 +461,9 @@ def _await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[
 
 
 class TrialSubmission:
-    """Submits trials again. Job, agent, code and data are looked up for the first one only.
+    """Submits trials again. Job, agent, code and data are only checked for the first one.
 
-    A job that was closed since is replaced when the task is added.
+    If the job is closed in the meantime, another job replaces it when a task is added.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -473,7 +473,7 @@ class TrialSubmission:
         self._prepared: dict[str, PreparedJob] = {}
 
     def submit(self, request: RepeatRequest) -> RunSpec:
-        """Submit a trial, in the job of an earlier one with the same pool, code and data."""
+        """Submit a trial to the job of an earlier one with the same pool, code and data."""
         record = request.record
         if record.max_cost_micros is not None:  # it has a separate job
             return submit_again(self.connection, request, ignore_progress)
@@ -534,10 +534,11 @@ def _resume_trial(
 def _claim_run(
     container: BlobContainer, sweep: RunGroup, name: str, number: int
 ) -> tuple[LaterRun | None, bool]:
-    """Claim the next run of a trial. Return None if another client submitted it.
+    """Claim the next run of a trial, so that only one client submits it.
 
-    The second value is True if the claim is new, so that nothing of its run exists. A claim whose
-    client was interrupted has no run: the claimed run is submitted here.
+    Return None if another client has submitted it. If the client of an earlier claim was
+    interrupted, there is no run yet: return that claim. The second value is True if the claim is
+    new, so nothing of its run exists.
     """
     created = datetime.now(UTC)
     run_id = new_run_ids(sweep.name, [name], created)[name]

@@ -25,7 +25,7 @@ from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.submit.agent_archive import build_agent
 from runner.flows.submit.lookups import resolve_input
 from runner.flows.submit.pipeline import RepeatRequest
-from runner.flows.submit.repeat import check_parts, submit_again, whole_record
+from runner.flows.submit.repeat import check_parts, require_complete_record, submit_again
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths
@@ -34,7 +34,7 @@ from runner.protocol.run_spec import RunSpec
 
 FileVerdict = Literal["same", "same content", "differs", "missing", "new"]
 _LARGEST_BYTES = 4 << 30  # maximum size of a file that is downloaded for a comparison
-# Files that describe a model. They contain dates, durations and paths.
+# Files that describe a model; they differ in dates, durations and paths.
 _TEXTS = frozenset(
     (*(".json", ".jsonl", ".txt", ".log", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml"),
      *(".yml", ".svg", ".png", ".jpg", ".pdf"))
@@ -43,7 +43,7 @@ _TEXTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FileComparison:
-    """An output of two runs; `model` is True if it is part of the model and decides the result."""
+    """An output of two runs; files of the model (`model`) decide the result of the comparison."""
 
     path: str
     verdict: FileVerdict
@@ -58,7 +58,7 @@ class FileComparison:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs. `metrics` has the last values that differ, as (original, repeated)."""
+    """The comparison of two runs; `metrics` has differing last values as (original, repeated)."""
 
     original: str
     repeated: str
@@ -74,13 +74,13 @@ class Comparison:
 
 
 def find_drift(connection: Connection, record: RunSpec, pool: str | None) -> tuple[Drift, ...]:
-    """Return the known differences to the original run, before anything is submitted.
+    """Return the known differences to the original run before the submission.
 
     Raises:
         RunnerError: code, data or result of the run is missing, so it cannot be reproduced.
     """
     _succeeded(runs_container(connection), record)
-    with whole_record(record):
+    with require_complete_record(record):
         check_parts(connection, record)
     place = choose_same_pool(pool, record, connection.outputs)
     drift = plan_drift(record, place, hashlib.sha256(build_agent()).hexdigest())
@@ -91,7 +91,7 @@ def find_drift(connection: Connection, record: RunSpec, pool: str | None) -> tup
 
 
 def _input_drift(connection: Connection, record: RunSpec) -> list[Drift]:
-    """Return external inputs that changed, or whose content is not recorded."""
+    """Return external inputs that have changed, or whose content was not recorded."""
     drift: list[Drift] = []
     for name, was in record.inputs.items():
         if was.get("kind") == "blob":
@@ -105,7 +105,7 @@ def _input_drift(connection: Connection, record: RunSpec) -> list[Drift]:
 
 
 def _listing(connection: Connection, name: str, was: Mapping[str, Any]) -> str | None:
-    """Return the hash of the present listing of a `blob` input, or None if it is empty."""
+    """Return the hash of the present blobs of a `blob` input, or None if there are none."""
     try:
         now = resolve_input(connection, name, {"kind": "blob", "blob": was["blob"]})
     except RunnerError as err:
@@ -208,7 +208,7 @@ class _Files:
 
 
 def _model_files(record: RunSpec, paths: list[str]) -> frozenset[str]:
-    """Return the files of the recipe's model, or else the binary files, or else all."""
+    """Return the files of the model: those of the recipe's model, else binary files, else all."""
     pattern = record.model.path if record.model else None
     if pattern:
         named = {path for path in paths if fnmatchcase(path, pattern) or path.startswith(pattern)}

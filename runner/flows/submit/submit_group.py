@@ -1,9 +1,9 @@
 """Submit the runs of a group as one Batch job: either all of them, or none.
 
-A note is written to blob storage before the job is created, so that a later submission can finish
-the work of a killed process. A job is set to end with its tasks only after they were added, because
-a job without tasks would end at once (REST docs "Add Job", onAllTasksComplete, read 2026-11-21). A
-process that is killed in between leaves the job open, and open jobs count in the account's quota.
+A job is set to end with its tasks only after they were added, because a job without tasks would end
+immediately (REST docs "Add Job", onAllTasksComplete, read 2026-11-21). A process that is killed in
+between leaves an open job, which counts in the account's quota. A note in blob storage, written
+before the job is created, therefore tells a later submission to finish its work.
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ def place_group(
 
     try:
         first, *others = shared
-        write(first)  # `finish_interrupted` reads it to cancel the trials that wait
+        write(first)  # before the others: `finish_interrupted` reads it to cancel waiting trials
         in_parallel(write, others)
         in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)
         add()
-        # Not earlier, because an empty job would complete at once.
+        # An empty job would complete immediately.
         close_when_done(connection, job_id)
     except (RunnerError, KeyboardInterrupt) as err:
         if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
@@ -156,7 +156,7 @@ def place_group(
 def submitting(connection: Connection, group_id: str) -> Generator[None]:
     """Keep a note in blob storage while the block creates the group's job and adds its tasks.
 
-    The note is deleted when the block has ended or was refused. It remains if the services become
+    The note is deleted when the block has ended or failed. It remains if the services become
     unreachable, or if this process is killed.
     """
     container, blob = runs_container(connection), f"{SUBMITTING_FOLDER}{group_id}.json"
@@ -172,10 +172,10 @@ def submitting(connection: Connection, group_id: str) -> Generator[None]:
 
 
 def finish_interrupted(connection: Connection, now: datetime | None = None) -> None:
-    """Finish interrupted submissions: a job that has all its tasks is set to end with them.
+    """Finish interrupted submissions of other processes.
 
-    The active runs of other groups are cancelled, since a group is submitted completely or not at
-    all.
+    A job that has all its tasks is set to end with them. Otherwise, the runs of the group are
+    cancelled, because a group is submitted completely or not at all.
     """
     container = runs_container(connection)
     before = (now or datetime.now(UTC)) - _ABANDONED_AFTER
@@ -209,6 +209,6 @@ def _finish(connection: Connection, container: BlobContainer, group_id: str) -> 
 
 
 def _forget(container: BlobContainer, blob: str) -> None:
-    """Delete a note. If that fails, the next submission finds it with nothing left to do."""
+    """Delete a note. If that fails, the next submission deletes it."""
     with suppress(RunnerError):
         container.delete(blob)

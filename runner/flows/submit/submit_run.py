@@ -1,6 +1,6 @@
 """Submit the plan of one run: upload changes, write `run.json`, add the task.
 
-A second call with the same plan finds the run and adds nothing.
+A second submission of the same plan finds the run and adds nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from runner.protocol.run_spec import RunSpec, parse_run
 
 _ADD_TRIES = 4
 _ADD_PAUSE_S = 1.0
-_REPLANS = 2  # replacements of a job that was closed after the plan
+_REPLANS = 2  # maximum number of times that a closed job is replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def submit_run(
     planned = plan.run
     runs = runs_container(connection)
     existing = None if is_new else runs.read(RunPaths(planned.plan.run_id).run)
-    to_task(planned.plan, connection, planned.secrets)  # rejected before anything is sent
+    to_task(planned.plan, connection, planned.secrets)  # an invalid task fails before any upload
     upload_runs(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
     if existing is not None:
@@ -95,7 +95,7 @@ def _submit_new(
         try:
             return _submit_in_job(connection, plan, planned.secrets, job, runs)
         except JobClosedError as err:
-            if plan.depends_on:  # it depends on tasks of that job
+            if plan.depends_on:  # the run depends on tasks of the closed job
                 raise RunnerError(
                     "R-AFTER-ENDED",
                     "its predecessors ended while it was submitted",
@@ -128,8 +128,8 @@ def _submit_in_job(
         runs.delete(path)
         raise
     index_run(runs, document)
-    # After the task, because an empty job would end at once. The run is submitted even if this
-    # fails; the next submission uses and closes a job that stays open.
+    # Set this after adding the task, because an empty job would end immediately. The run is
+    # submitted even if this fails: the next submission uses the open job, and sets it.
     if not job.completes:
         with contextlib.suppress(RunnerError):
             close_when_done(connection, plan.job_id)

@@ -29,7 +29,7 @@ from runner.core.recipe.sweep import (
 )
 from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
 from runner.core.settings import Settings
-from runner.flows.submit.group import CheckedFile, of_task
+from runner.flows.submit.group import CheckedFile, naming_task
 from runner.flows.submit.lookups import blob_document
 from runner.flows.submit.pipeline import open_target, preview_target
 from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
@@ -41,8 +41,8 @@ from runner.protocol.paths import MAX_ID, STAMP_LENGTH, slug
 from runner.protocol.sweeps import TrialSpec
 
 GENERATOR_S = 60.0
-_MOST_DEPENDENCIES = 64_000  # characters (REST docs, BatchTaskDependencies.taskIds)
-# Runs in a separate process, because the generator may print, fail, or never end.
+_IDS_MAX_CHARS = 64_000  # REST docs, BatchTaskDependencies.taskIds
+# Runs the generator in a separate process, because it may print, fail, or never end.
 _GENERATE = """
 import importlib.util, itertools, json, os, sys
 path, name, most = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -134,7 +134,7 @@ def check_sweep(
         sweep: the trials.
         options: options of all trials.
         max_cost: cap in USD of all trials together, of which each gets an equal share.
-        blobs: blobs of `find_blobs`, which become inputs of the trials.
+        blobs: result of `find_blobs`; the blobs become inputs of the trials.
 
     Raises:
         RunnerError: a trial is invalid, or the generator fails. Nothing is written.
@@ -187,7 +187,7 @@ def check_sweep(
 
 
 def _with_files(recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial]) -> Recipe:
-    """Return the recipe with the files of `files`, if its script is sent without its folder."""
+    """Return the recipe with the local files of parameters, if it sends its script alone."""
     if recipe.files is None:
         return recipe
     names = [name for name, value in sweep.params.items() if "files" in value]
@@ -197,7 +197,7 @@ def _with_files(recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial]) -> Re
 
 def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> CheckedRun:
     """Validate the task after all trials; a command has the environment of the recipe."""
-    with of_task(MERGE_TASK):
+    with naming_task(MERGE_TASK):
         if merge.recipe is not None:
             own = load_recipe(merge.recipe, cwd=recipe.folder)
             inputs = own.inputs
@@ -210,7 +210,7 @@ def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> Che
                     fix="correct `command` of `merge`",
                 )
             own, inputs = replace(recipe, command=words, params=()), ()
-            if own.files is not None:  # the script is sent without its folder
+            if own.files is not None:  # the recipe sends its script alone
                 named = (word for word in words if (recipe.folder / word).is_file())
                 own = replace(own, files=tuple(dict.fromkeys((*own.files, *named))))
         results = InputSpec(TRIALS_INPUT, TRIALS_INPUT, "the results of all trials")
@@ -232,11 +232,11 @@ def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> Che
 def _check_dependencies(recipe: Recipe, trials: int, width: int) -> None:
     """Reject a merge task that depends on more trials than Batch can store."""
     length = min(MAX_ID, len(slug(recipe.name)) + 1 + width + STAMP_LENGTH)
-    if length * trials > _MOST_DEPENDENCIES:
+    if length * trials > _IDS_MAX_CHARS:
         raise RunnerError(
             "R-SWEEP-MERGE",
-            f"a merge task can depend on {_MOST_DEPENDENCIES // length:,} trials, not {trials:,}",
-            why=f"Batch stores at most {_MOST_DEPENDENCIES:,} characters of dependencies per task",
+            f"a merge task can depend on {_IDS_MAX_CHARS // length:,} trials, not {trials:,}",
+            why=f"Batch stores at most {_IDS_MAX_CHARS:,} characters of dependencies per task",
             fix="sweep fewer values, or use a shorter name for the recipe",
         )
 
@@ -244,7 +244,7 @@ def _check_dependencies(recipe: Recipe, trials: int, width: int) -> None:
 def _trial_specs(
     recipe: Recipe, sweep: SweepFile, options: TrainOptions
 ) -> Callable[[str, int, Trial], TrialSpec]:
-    """Return a function that makes the `trial` of run.json."""
+    """Return a function that creates the `trial` of run.json from name, number and trial."""
     metric = sweep.metric or recipe.primary_metric
     method = sweep.choose_method(metric)
     nodes = recipe.resources.nodes
@@ -275,7 +275,7 @@ def _trial_specs(
 def _options(
     recipe: Recipe, trial: Trial, options: TrainOptions, read: Sequence[str]
 ) -> TrainOptions:
-    """Return the options of a trial; `read` has blobs whose paths only the node knows."""
+    """Return the options of a trial; `read` names parameters whose values are paths of blobs."""
     inputs = tuple(f"{name}=blob:{trial[name]}" for name in read)
     trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
     if inputs:

@@ -244,7 +244,7 @@ def test_trials_of_a_large_sweep_among_many_runs_are_counted_and_not_read(
     add_sweep(store, COUNT, monkeypatch)
     del store.documents["mnist-0000-20261120-140000-efgh/run.json"]
     del store.documents["mnist-0000-20261120-140000-efgh/result.json"]
-    monkeypatch.setattr(history, "_MOST_INDEXED", COUNT)
+    monkeypatch.setattr(history, "_MAX_INDEXED", COUNT)
     sweep = list_grouped(connection, limit=20).lines[1]
     assert isinstance(sweep, SweepLine)
     assert (len(sweep.run_ids), len(sweep.rows)) == (COUNT, 0)

@@ -17,7 +17,7 @@ from runner.core.planning.plan import Placement
 from runner.core.progress import ignore_progress
 from runner.core.schedules.submit_file import load_submit_file
 from runner.flows.submit.group import GroupRequest, check_file
-from runner.flows.submit.lookups import refuse_waiting
+from runner.flows.submit.lookups import refuse_predecessors
 from runner.flows.submit.pipeline import SubmissionPlan, Target, plan_submission
 from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.flows.submit.submit_run import upload_runs
@@ -216,7 +216,7 @@ def test_cap_of_some_tasks_is_refused(tmp_path: Path) -> None:
 
 def test_run_with_after_cannot_have_a_cap() -> None:
     with pytest.raises(RunnerError) as caught:
-        refuse_waiting(Placement(pool(), "cats_t4", depends_on=("cats-1",)))
+        refuse_predecessors(Placement(pool(), "cats_t4", depends_on=("cats-1",)))
     assert caught.value.code == "R-AFTER-JOB"
     assert "cost cap" in caught.value.why
 
