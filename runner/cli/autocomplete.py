@@ -1,4 +1,4 @@
-"""Shell completion of arguments and options: within two seconds, and without error messages."""
+"""Shell completion of arguments and options, within two seconds and without error messages."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 
 def complete_param(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return `name=` of each parameter of the recipe typed before."""
+    """Return `name=` for each parameter of the recipe in the command line."""
     from runner.core.recipe.recipe import load_recipe
 
     # Typer does not assign the argument while an option has no value yet.
@@ -132,7 +132,7 @@ def complete_target(incomplete: str) -> list[str]:
 
 
 def complete_state(incomplete: str) -> list[str]:
-    """Return states of runs; several can be joined by commas."""
+    """Return states of runs, also after a comma."""
     from runner.core.states import RunState
 
     before, comma, _ = incomplete.rpartition(",")
@@ -153,7 +153,7 @@ def _from_services(
 
     def ask() -> Iterable[str]:
         connection = _connection(ctx)
-        connection.blob_service()  # load the SDK first: it must not count as waiting
+        connection.blob_service()  # load the SDK before the timeout starts
         return _within_timeout(lambda: names(connection))
 
     return _matching(ask, incomplete)[:_MAX_VALUES]
@@ -177,7 +177,7 @@ def _within_timeout(names: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _settings(ctx: Any) -> Settings:
-    """Return the settings with the target and stack typed before."""
+    """Return the settings with the target and stack in the command line."""
     from runner.cli.options import open_settings
 
     return open_settings(ctx.params.get("target"), ctx.params.get("stack"))

@@ -1,12 +1,12 @@
 """Entry of the `runner` command: find the verb, run it, and turn errors into text and exit codes.
 
 `VERBS` lists the verbs in the order of `--help`, each with its heading, its module in
-`runner.cli.commands` and a name there: a function (the first line of its docstring is the help),
-or a `typer.Typer` for a noun with verbs of its own. A command module imports only typer, modules of
-`runner.cli`, units and errors at its top, and everything else inside its functions, so that
-`--help` loads neither an Azure SDK nor pydantic. A verb raises RunnerError
-for an expected failure, returns on success, and raises `typer.Exit(ExitCode.RUN_FAILED)` if the
-command worked but the run failed.
+`runner.cli.commands`, and a name in the module: a function (the first line of its docstring is the
+help), or a `typer.Typer` for a noun with its own verbs. At its top, a command module imports only
+typer, modules of `runner.cli`, units and errors. It imports everything else in its functions, so
+that `--help` loads neither an Azure SDK nor pydantic. A verb returns on success, raises RunnerError
+for an expected failure, and raises `typer.Exit(ExitCode.RUN_FAILED)` if the command succeeded but
+the run failed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from runner.core.home import full_disk
 from runner.protocol.errors import ExitCode, RunnerError
 
 _DEBUG = "--debug"
-# Commands that accept arguments of other programs, with why and fix for an unknown option.
-_OTHERS_OPTIONS = {
+# Why and fix of an unknown option, by command that passes arguments to a script.
+_UNKNOWN_OPTION_ADVICE = {
     "train": (
         "parameters of a recipe are set with --set; arguments of a script follow --",
         "--set {name}=VALUE; `runner train --help` lists the options",
     ),
     "exec": ("options of the command follow --", "runner exec RUN -- COMMAND -{name}"),
 }
-# Options of other programs, by our command, with why and fix.
-_OPTIONS_ELSEWHERE = {
+# Why and fix of options that users know from other programs, by our command and the option.
+_FOREIGN_OPTIONS = {
     **dict.fromkeys(
         ("train env-file", "sweep start env-file", "dev env-file"),
         (
@@ -53,8 +53,8 @@ _OPTIONS_ELSEWHERE = {
         "`env` below a task, or below `defaults` for all tasks",
     ),
 }
-# Messages of pydantic about numbers and of Typer about words, and their replacements.
-_MESSAGES_OF_OTHERS = (
+# Messages of pydantic and Typer, and their replacements.
+_MESSAGE_REPLACEMENTS = (
     (re.compile(r"Input should be a valid integer, .*"), "expected a whole number such as 3"),
     (re.compile(r"Input should be greater than or equal to (\S+)"), r"the minimum is \1"),
     (re.compile(r"Input should be less than or equal to (\S+)"), r"the maximum is \1"),
@@ -65,8 +65,8 @@ _MESSAGES_OF_OTHERS = (
         r"unexpected argument: \1",
     ),
 )
-# Verbs of other programs, and the commands of ours.
-_ELSEWHERE = {
+# Verbs of other programs, and our commands.
+_FOREIGN_VERBS = {
     **dict.fromkeys(("run", "fit"), "train RECIPE"),
     **dict.fromkeys(("list", "ls", "runs", "jobs", "history"), "ps"),
     **dict.fromkeys(("stop", "kill", "terminate", "abort"), "cancel RUN"),
@@ -88,12 +88,12 @@ _MESSAGES = {"--version": ["version"], "-V": ["version"]}
 
 
 def normalize_words(words: Sequence[str]) -> list[str]:
-    """Translate spellings of other programs: `runner --version`, `runner help train`."""
+    """Translate spellings that other programs accept: `runner --version`, `runner help train`."""
     if not words:
         return ["--help"]
     if words[0] == "help":
         return [*words[1:], "--help"]
-    if words[0] in _COMPLETION:  # Typer's and pip's own spelling
+    if words[0] in _COMPLETION:  # options of Typer and pip
         return ["completion", *words[1:], *_COMPLETION[words[0]]]
     return [*_MESSAGES.get(words[0], words[:1]), *words[1:]]
 
@@ -107,7 +107,7 @@ def split_debug(words: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Return True if JSON was requested. Typer cannot tell if it failed to parse the words."""
+    """Return True if JSON was requested, even in words that Typer cannot parse."""
     text = " ".join(_own_words(words))
     return re.search(r"(^|\s)(-o\s*=?|--output[ =])json(\s|$)", text) is not None
 
@@ -122,30 +122,30 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
     if not hasattr(err, "format_message"):
         return None
     message = " ".join(str(err.format_message()).replace("Value error, ", "").split())
-    for raw, ours in _MESSAGES_OF_OTHERS:
+    for raw, ours in _MESSAGE_REPLACEMENTS:
         message = raw.sub(ours, message)
     message = message[:1].lower() + message[1:]
     if type(err).__name__ == "NoArgsIsHelpError":  # the help text has been printed
         return RunnerError("R-USAGE", message, fix="add one of the commands above")
-    if words and message.startswith(f"unknown command '{words[0]}'") and words[0] in _ELSEWHERE:
-        fix = f"runner {_ELSEWHERE[words[0]]}"
+    if words and message.startswith(f"unknown command '{words[0]}'") and words[0] in _FOREIGN_VERBS:
+        fix = f"runner {_FOREIGN_VERBS[words[0]]}"
         return RunnerError("R-USAGE", f"unknown command '{words[0]}'", fix=fix)
     context = getattr(err, "ctx", None)
     is_noun = bool(words) and words[0] in VERBS and VERBS[words[0]].name.endswith("app")
-    named = ["runner", *words[: 1 + is_noun]]  # a missing value of an option has no context
+    named = ["runner", *words[: 1 + is_noun]]  # the error of a missing value has no context
     command = context.command_path if context else " ".join(named)
     verb = command.removeprefix("runner ")
     option = str(getattr(err, "option_name", "") or "")
     name = option.lstrip("-")
-    if elsewhere := _OPTIONS_ELSEWHERE.get(f"{verb} {name}"):
+    if elsewhere := _FOREIGN_OPTIONS.get(f"{verb} {name}"):
         why, fix = elsewhere
         return RunnerError("R-USAGE", f"unknown option {option}", why=why, fix=fix)
-    if type(err).__name__ == "NoSuchOption" and verb in _OTHERS_OPTIONS:
+    if type(err).__name__ == "NoSuchOption" and verb in _UNKNOWN_OPTION_ADVICE:
         import difflib
 
-        # Typer's suggestions are too broad: it would take a parameter for an option.
+        # Typer also suggests less similar options, for example for a parameter of a recipe.
         near = difflib.get_close_matches(option, err.possibilities or (), n=1, cutoff=0.8)
-        why, fix = _OTHERS_OPTIONS[verb]
+        why, fix = _UNKNOWN_OPTION_ADVICE[verb]
         fix = f"did you mean {near[0]}?" if near else fix.format(name=name)
         return RunnerError("R-USAGE", f"unknown option {option}", why=why, fix=fix)
     return RunnerError("R-USAGE", message.rstrip("."), fix=f"{command} --help")
@@ -205,9 +205,8 @@ VERBS: Mapping[str, Verb] = {
 
 _COMPLETE = "_RUNNER_COMPLETE"
 _BROKEN_PIPE = 141
-_GC_OBJECTS = (
-    50_000  # importing the SDKs creates many long-lived objects; fewer collections save 0.1 s
-)
+# Importing the SDKs creates many long-lived objects, so fewer garbage collections save 0.1 s.
+_GC_OBJECTS = 50_000
 
 
 class _Verbs(TyperGroup):
@@ -217,7 +216,7 @@ class _Verbs(TyperGroup):
         return [verb for verb in VERBS if verb in self.commands]
 
     def invoke(self, ctx: Any) -> Any:
-        """Print `interrupted` on Ctrl-C, unless the command handles it."""
+        """Run the command. Print `interrupted` on Ctrl-C, unless the command handles it."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -226,7 +225,7 @@ class _Verbs(TyperGroup):
 
 
 def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> typer.Typer:
-    """Return the command line with the given verbs; other modules are not imported.
+    """Return the command line with the given verbs. Other modules are not imported.
 
     With `listed`, verbs have no options, which would take a quarter of the time of `runner --help`.
     """
@@ -255,7 +254,7 @@ def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> t
 
 
 def _join_lines(app: typer.Typer) -> None:
-    """Make each paragraph of a docstring one line: Typer joins only those of the first one."""
+    """Join the lines of each paragraph of a docstring, because Typer joins only the first one."""
     for command in app.registered_commands:
         text = inspect.cleandoc(
             command.help or (command.callback and command.callback.__doc__) or ""
@@ -268,7 +267,7 @@ def _join_lines(app: typer.Typer) -> None:
 
 
 def _no_options() -> None:
-    """Stand in for a verb that is only listed."""
+    """Replace a verb that is only listed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -304,7 +303,7 @@ def _run(words: Sequence[str]) -> int:
             args=list(words), prog_name="runner", standalone_mode=False
         )
     except SystemExit as err:
-        # Typer exits with 1 on a broken pipe; here, 1 means that the run failed.
+        # Typer exits with 1 on a broken pipe, but our exit code 1 means that the run failed.
         if isinstance(err.__context__, BrokenPipeError):
             raise err.__context__ from None
         raise
@@ -340,7 +339,7 @@ def _report(err: Exception, words: Sequence[str], *, debug: bool) -> int:
         if isinstance(err, RunnerError)
         else usage_error(err, words) or _too_long(err) or _disk_full(err) or _bug(err)
     )
-    # During completion, it would appear in the line that the user types.
+    # During completion, an error would appear in the line that the user types.
     if expected.what and not os.environ.get(_COMPLETE, "").startswith("complete_"):
         show_error(expected, as_json=wants_json(words))
     return expected.exit_code
@@ -359,7 +358,7 @@ def _too_long(err: Exception) -> RunnerError | None:
 
 
 def _disk_full(err: Exception) -> RunnerError | None:
-    """Return an error for a full disk, including one behind standard output, else None."""
+    """Return an error for a full disk, also of standard output, else None."""
     if not isinstance(err, OSError) or err.errno not in (errno.ENOSPC, errno.EDQUOT):
         return None
     if err.filename and (named := full_disk(Path(os.fsdecode(err.filename)).absolute())):

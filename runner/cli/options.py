@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share, and the settings and connection from them."""
+"""Arguments and options that several verbs share, and settings and connections from them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SPARE = ("files", "size", "age")  # omitted first in a narrow terminal
 
 
 def model_row(model: Model, *, as_text: bool) -> dict[str, Any]:
-    """Return a row of `models ls`: metric of the best version, age and size of the latest."""
+    """Return a row of `models ls`: metric of the best version, age and size of the latest one."""
     latest, best = model.latest, model.best
     shown = best or latest
     plain = {

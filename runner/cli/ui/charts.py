@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runner.core.curves import Curve
 
 _MARKERS = "*o+x#@%&"
-_CHART_SIZE = 72, 10  # size with the frame: columns without a terminal, and rows
+_CHART_SIZE = 72, 10  # columns (without a terminal) and rows, including the frame
 _ASCII = str.maketrans("─│┌┐└┘┤┬", "-|++++|+")
 _MANY = 6  # maximum number of charts
 
@@ -27,8 +27,8 @@ def show_charts(out: Output, panels: Mapping[str, Sequence[Curve]], legend: Sequ
 
     Args:
         out: Where to draw.
-        panels: Curves by title. All panels have the same subjects in the same order.
-        legend: Names of the subjects.
+        panels: Curves by title. All panels have curves of the same runs in the same order.
+        legend: Names of the curves.
     """
     is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
     for name, curves in list(panels.items())[:_MANY]:
@@ -84,7 +84,7 @@ def draw_chart(curves: Sequence[Curve], *, is_utf: bool = True) -> list[str]:
 
 
 def chart_kind(plot: Path | None) -> str:
-    """Return the suffix of the chart file. Raise RunnerError for another kind of file."""
+    """Return the suffix of the chart file. Raise RunnerError if it is not supported."""
     if plot is None:
         return ""
     kind = plot.suffix.lower()

@@ -16,7 +16,7 @@ _NO_LIMIT = {
 
 
 def cost_lines(cost: SubmissionCost | None) -> dict[str, str]:
-    """Return the lines of a plan about its costs; empty for nodes of this machine."""
+    """Return the lines of a plan about its costs, by label; empty for nodes on this machine."""
     from runner.core.pricing.cost import usd_text
     from runner.core.units import format_duration
 
@@ -51,7 +51,7 @@ def _kind_text(cost: KindCost, *, spot: bool) -> str:
 
 
 def cost_summary(cost: SubmissionCost) -> str:
-    """Return one line about the nodes that the pool starts first."""
+    """Return one line about the costs on the kind of nodes that the pool starts first."""
     lines = cost_lines(cost)
     kind = "spot" if cost.uses_spot else "dedicated"
     cap = f"; cost cap {lines['cost cap']}" if cost.cap else ""

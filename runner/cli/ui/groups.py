@@ -1,4 +1,4 @@
-"""Display of a group of runs: a tree with their states, and state changes while it is active."""
+"""Display of a group of runs: a tree with their states, and state changes while they run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]+")
-FEW_TASKS = 12  # tasks; a larger group is shown as counts
+FEW_TASKS = 12  # a group with more tasks is shown as counts
 
 
 def show_group(out: Output, view: GroupView) -> None:
@@ -68,13 +68,13 @@ def draw_group(out: Output, view: GroupView) -> None:
 
 
 def task_namer(group: RunGroup) -> Callable[[str], str]:
-    """Return a function that replaces run IDs in a text by the names of their tasks."""
+    """Return a function that replaces the run IDs in a text by the names of their tasks."""
     names = {run_id: name for name, run_id in group.runs.items()}
     return lambda text: _ID.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 def count_states(view: GroupView, only: Sequence[str] = ()) -> str:
-    """Return `97 succeeded, 2 failed`: the most frequent state first, or `only` these states."""
+    """Return `97 succeeded, 2 failed`, the most frequent state first; or `only` these states."""
     counts = Counter(_state(view.rows.get(name))["state"] for name in view.group.runs)
     states = [state for state in only if counts[state]] if only else dict(counts.most_common())
     return ", ".join(f"{counts[state]} {state}" for state in states)
@@ -88,7 +88,7 @@ def _state(row: RunRow | None) -> dict[str, str]:
     return {"state": row.status.state.value, "reason": row.status.reason}
 
 
-_BAR_STATES = ("failed", "lost", "unreadable", "running", "preparing")  # next to the bar
+_BAR_STATES = ("failed", "lost", "unreadable", "running", "preparing")  # counted next to the bar
 _COUNT_EVERY_S = 15.0  # without a terminal
 
 
@@ -132,7 +132,7 @@ class GroupDisplay:
         few = len(self._group.runs) <= FEW_TASKS
         for name in self._group.runs:
             row = view.rows.get(name)
-            if row is None or not (few or _ended_badly(row)):
+            if row is None or not (few or _has_failed(row)):
                 continue
             text = _text(row)
             if self._printed.get(name) != text:
@@ -169,8 +169,8 @@ class GroupDisplay:
             self._counted = (text, self._clock())
 
 
-def _ended_badly(row: RunRow) -> bool:
-    """Return True for a failed run, but not for the runs that it blocks."""
+def _has_failed(row: RunRow) -> bool:
+    """Return True for a failed run, but not for a run that is blocked by one."""
     return row.status is None or row.status.state.value in ("failed", "lost")
 
 

@@ -1,4 +1,4 @@
-"""Display of one run: stages and log lines while it is active, then the summary."""
+"""Display of one run: stages and log lines while it runs, then the summary."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 LAST_LINES = 20
-MESSAGE_WIDTH = 60  # characters, which leaves room for the bar in 100 columns
+MESSAGE_WIDTH = 60  # leaves room for the bar in 100 columns
 
 
 class RunDisplay:
-    """Display of the events of one run; `log_to_stderr` reserves stdout for a final document."""
+    """Display of the events of one run; with `log_to_stderr`, stdout is left for a document."""
 
     def __init__(self, view: StageView, run_id: str, *, log_to_stderr: bool = False) -> None:
         self.shown: deque[str] = deque(maxlen=LAST_LINES)
@@ -158,7 +158,7 @@ def _short(message: str) -> str:
 
 
 def _last_redraw(line: str) -> str:
-    """Return the part of a line that a terminal shows after carriage returns."""
+    """Return the last part of a line with carriage returns, which a terminal would show."""
     text = line.rstrip("\r")
     return text.rsplit("\r", 1)[-1] + line[len(text) : len(text) + 1]
 
@@ -234,7 +234,7 @@ def print_summary(
         first_started = _first_started(connection, record.run_id, ended.result)
         pairs |= _result_pairs(record, ended.result, first_started)
         if view:
-            pairs |= _in_all(ended.result, view)
+            pairs |= _total_time(ended.result, view)
     if ended.gave_up and ended.gave_up.fix:
         pairs["fix"] = ended.gave_up.fix
     if ended.result and ended.result.outputs:
@@ -260,7 +260,7 @@ def print_summary(
 def print_failure(
     out: Output, connection: Connection, record: RunSpec, ended: RunEnded, display: RunDisplay
 ) -> None:
-    """Print the last lines of a failed run, unless the display ends with them."""
+    """Print the last log lines of a failed run, unless the display has just shown them."""
     node = ended.result.rank if ended.result else 0
     lines = _log_tail(connection, record, node) or ended.task_output.splitlines()[-LAST_LINES:]
     shown = list(display.shown)
@@ -403,12 +403,12 @@ def output_pairs(result: RunResult, listed: int = _SHOWN, *, sizes: bool = False
     return pairs
 
 
-def _in_all(result: RunResult, view: StageView) -> dict[str, str]:
+def _total_time(result: RunResult, view: StageView) -> dict[str, str]:
     """Return the total time, including the stages on this machine: services, upload, download."""
     from runner.cli.ui.output import format_stages
     from runner.core.units import format_duration
 
-    inside = {"azurite", *result.stages_s}  # installing Azurite is part of starting the services
+    inside = {"azurite", *result.stages_s}  # the stage `services` includes `azurite`
     around = format_stages({k: s for k, s in view.seconds.items() if k not in inside})
     total = format_duration(time.monotonic() - view.began)
     return {"in all": f"{total}, with {around}" if around else total}

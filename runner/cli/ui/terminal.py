@@ -31,7 +31,7 @@ def is_terminal(stream: TextIO) -> bool:
 def open_closed_streams() -> None:
     """Replace streams that the shell has closed (`>&-`) by /dev/null.
 
-    Call this first; otherwise the next file or socket gets the number, and our output.
+    Call this first. Otherwise, the next opened file or socket gets the descriptor, and our output.
     """
     for number in range(3):
         try:
@@ -64,8 +64,8 @@ def shows_colour(stream: TextIO) -> bool:
     return not plain and is_terminal(stream)
 
 
-# Colours, and then what else could control a terminal: the sequences of ECMA-48 and single
-# characters, with those that change the direction of text. A sequence of another length is text.
+# Escape sequences for colours, other escape sequences of ECMA-48, and single control characters,
+# including characters that change the direction of text. Longer sequences are treated as text.
 _COLOUR = r"\x1b\[[0-9;:]{0,64}m"
 _SEQUENCES = (
     r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"  # moves the cursor, clears, asks
@@ -92,7 +92,7 @@ def visible(text: str, *, cell: bool = False) -> str:
 
 
 def shown_log(line: str, stream: TextIO) -> str:
-    """Return a line that a script wrote, on a terminal without control sequences except colours."""
+    """Return a line of a script; for a terminal, without control sequences except colours."""
     if line.isprintable() or not is_terminal(stream):
         return line
     kept = _IN_LOG.sub(lambda found: found[0] if re.fullmatch(_COLOUR, found[0]) else "", line)
@@ -135,7 +135,7 @@ class StageView:
         self.seconds: dict[str, float] = {}  # duration of each finished stage
 
     def on_progress(self, progress: Progress) -> None:
-        """Show a step. This method is an OnProgress."""
+        """Show the progress of a stage. Use this method as an `OnProgress`."""
         first = progress.stage not in self._started
         if first or progress.state == "start":
             self._started.setdefault(progress.stage, time.monotonic())
@@ -168,7 +168,7 @@ class StageView:
 
     def _print(self, line: str, stream: TextIO) -> None:
         if self._live is not None and is_terminal(stream):
-            # The display owns the terminal, so it has to print the line.
+            # The live display controls the terminal, so it must print the line.
             self._live.console.out(line, highlight=False)
             return
         stream.write(f"{line}\n")
@@ -191,7 +191,7 @@ class StageView:
         self._counted.pop(progress.stage, None)
         if self._live is not None and progress.stage in self._tasks:
             self._live.remove_task(self._tasks.pop(progress.stage))
-            self._live.refresh()  # otherwise the next line would appear above a stale display
+            self._live.refresh()  # otherwise the display below the next line would be outdated
         symbol, fallback, style = _ENDS[progress.state]
         took = format_duration(seconds) if seconds >= _SHOWN_FROM_S else ""
         message = "  ".join(part for part in (_text(progress), took) if part)

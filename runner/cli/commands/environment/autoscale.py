@@ -73,7 +73,7 @@ def evaluate(
 
 
 def _nodes(run: PoolAutoscale, name: str) -> int | None:
-    """Return the target that a formula sets; None if it failed or leaves the target."""
+    """Return the target that a formula sets; None if it failed or does not set the target."""
     value = run.results.get(name)
     return None if run.error is not None or value is None else int(float(value))
 
@@ -684,7 +684,7 @@ def _show_simulation(
 
 
 def price_line(assumed: AssumedPool) -> str:
-    """Return the prices, or why there are none."""
+    """Return the prices as text, or why they are unknown."""
     if assumed.spot_usd is None and assumed.dedicated_usd is None:
         if assumed.vm_size is not None and assumed.region is not None:
             return f"no price for {assumed.vm_size} in {assumed.region}; see `runner skus`"

@@ -66,9 +66,9 @@ def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
 def cost_documents(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
     """Return one JSON object per pool, with prices as numbers, or null if a price is unknown.
 
-    `usd_per_hour_max` is the cost of all nodes that the caps allow, `idle_usd_per_hour` that of
-    the nodes that the pool keeps without tasks: always, in the office hours of its scenario, or
-    when its formula says so. With `upper_bound`, spot nodes have the dedicated price in both.
+    `usd_per_hour_max` is the cost of all nodes that the caps allow. `idle_usd_per_hour` is the cost
+    of the nodes that the pool keeps without tasks: always, in the office hours of its scenario, or
+    as its formula decides. With `upper_bound`, both use dedicated prices for spot nodes.
     """
     return [
         {
@@ -104,12 +104,12 @@ def cost_rows(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
 
 
 def _idle(cost: PoolCost) -> str:
-    """Return the price of the nodes that a pool keeps without tasks, and at which times."""
+    """Return the price of the nodes that a pool keeps without tasks, and when it keeps them."""
     if not cost.idle_spot + cost.idle_dedicated:
         return "0"
     usd = cost.idle_usd_per_hour
     before = "below " if cost.bounded and cost.idle_spot else ""
-    if cost.scenario == "formula":  # it may keep them only at some hours
+    if cost.scenario == "formula":  # a formula may keep them only at some hours
         before = before or "up to "
     return _money(usd, before) + (" in office hours" if cost.scenario == "office_hours" else "")
 
@@ -166,16 +166,16 @@ def _show_declared(out: Output, plan: Plan) -> None:
 
 
 def _refuse_impossible(out: Output, settings: Settings, plan: Plan) -> None:
-    """Raise the error of the first problem that would interrupt a deployment."""
+    """Raise the error of the first problem that would make a deployment fail."""
     from runner.flows.environment.check import first_failure
 
-    failure = first_failure(run_checks_of(out, settings, plan.folder))
+    failure = first_failure(run_stack_checks(out, settings, plan.folder))
     if failure is not None:
         out.note("run `runner check` to see every problem", style="dim")
         raise failure
 
 
-def run_checks_of(
+def run_stack_checks(
     out: Output, settings: Settings, folder: Path, *, quiet: bool = False
 ) -> Sequence[Check]:
     """Run the checks of a stack, with progress on stderr unless `quiet`."""
@@ -247,15 +247,15 @@ def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
 
 def show_checks(out: Output, settings: Settings, folder: Path) -> Sequence[Check]:
     """Run the checks, print their results and fixes, and return them."""
-    # In a log of both streams, progress and table would show each check twice.
+    # If both streams go to a log, it would have each check twice: as progress and in the table.
     quiet = out.as_text and not is_terminal(sys.stderr)
-    found = run_checks_of(out, settings, folder, quiet=quiet)
+    found = run_stack_checks(out, settings, folder, quiet=quiet)
     rows = check_rows(found)
     if not out.as_text:
         out.rows(rows, tuple(rows[0]))
         return found
     if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
-        # On a terminal, the progress display has shown it.
+        # On a terminal, the progress display has shown the checks.
         out.rows(rows, ("check", "state", "detail"))
     for each in found:
         if each.fix:
@@ -279,7 +279,7 @@ def check_rows(found: Sequence[Check]) -> list[dict[str, str]]:
 
 
 def _project_folder(cwd: Path) -> Path:
-    """Return the folder of Pulumi.yaml; if there is none, `cwd`, and the checks report it."""
+    """Return the folder of Pulumi.yaml, or `cwd` if there is none, which the checks report."""
     from runner.flows.environment.plan import find_project
 
     try:

@@ -1,4 +1,4 @@
-"""`runner init`: ask what Azure needs, write the files of a stack, and check them."""
+"""`runner init`: ask for the settings of a stack, write its files, and check them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 from runner.cli.commands.environment.deploy import (
     check_rows,
     cost_documents,
-    run_checks_of,
+    run_stack_checks,
     show_checks,
 )
 from runner.cli.options import NewStackOption
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _Known(NamedTuple):
-    """The lists of `az`, and why it has no subscription."""
+    """The lists that `az` prints; `why` is the reason if it lists no subscriptions."""
 
     subscriptions: Sequence[ListedSubscription]
     why: str
@@ -107,7 +107,7 @@ def init(
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     used = replace(settings, stack=answers.stack)
     if not out.as_text:
-        found = run_checks_of(out, used, written[0].parent) if check else ()
+        found = run_stack_checks(out, used, written[0].parent) if check else ()
         made = {"files": [str(path) for path in written], **asdict(answers)}
         out.record({**made, "pools": cost_documents(plan.costs), "checks": check_rows(found)})
         return
@@ -142,7 +142,7 @@ def _ask_and_write(
         if accounts := _accounts(question.field, answers, text, asking=asking):
             known = known._replace(accounts={**known.accounts, question.field: accounts})
         if text is not None:
-            answers = _with(answers, question.field, text, known)
+            answers = _with_answer(answers, question.field, text, known)
             _accept(answers, settings, question.field, known.locations)
         elif asking and _is_asked(question.field, answers, known):
             answers = _ask(out, settings, answers, question, known)
@@ -159,7 +159,7 @@ def _ask_and_write(
             exit_code=ExitCode.USAGE,
         )
     if answers.budget in ("", "0"):
-        answers = replace(answers, email="")  # which is useless here
+        answers = replace(answers, email="")  # only a budget uses it
     plan = first_files.plan_answers(answers, settings, os.environ)
     return answers, plan, first_files.write_files(answers, folder)
 
@@ -167,7 +167,7 @@ def _ask_and_write(
 def _accounts(
     field: str, answers: Answers, text: str | None, *, asking: bool
 ) -> Sequence[ListedAccount]:
-    """Return the accounts that a question offers, if they are needed."""
+    """Return the accounts that a question offers, or that the text of an option may name."""
     from runner.flows.environment.first_files import load_accounts
 
     if not answers.subscription:
@@ -221,7 +221,7 @@ def _subscription_lines(subscriptions: Sequence[ListedSubscription], why: str) -
     ]
 
 
-def _with(answers: Answers, field: str, text: str, known: _Known) -> Answers:
+def _with_answer(answers: Answers, field: str, text: str, known: _Known) -> Answers:
     from runner.flows.environment import first_files
 
     text = text.strip()
@@ -270,7 +270,7 @@ def _ask(
     question: Question,
     known: _Known,
 ) -> Answers:
-    """Ask until the answer is valid. Enter selects the default."""
+    """Ask a question until the answer is valid. Return the answers with it."""
     from runner.flows.environment.first_files import account_lines, region_lines, size_lines
 
     out.note("")
@@ -291,7 +291,7 @@ def _ask(
     while True:
         text = out.ask(question.asks, getattr(answers, question.field) or question.otherwise)
         try:
-            found = _with(answers, question.field, text, known)
+            found = _with_answer(answers, question.field, text, known)
             _accept(found, settings, question.field, known.locations)
         except RunnerError as err:
             out.note("  " + "; ".join(filter(None, (err.why, err.fix))), style="red")

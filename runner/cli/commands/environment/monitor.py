@@ -46,7 +46,7 @@ def monitor(
     if once:
         out.text(render_metrics(collect(settings, query)).removesuffix("\n"))
         return
-    collect(settings, query)  # an error is reported before the first scrape
+    collect(settings, query)  # report errors before the server starts
     source = MetricsSource(lambda: collect(settings, query), _EVERY_S)
     with open_server(host, port, source) as server, _sending_events(out, settings, otlp):
         out.note(f"metrics: http://{host}:{server.server_port}/metrics, press Ctrl-C to stop")

@@ -67,7 +67,7 @@ def list_(call: Invocation) -> None:
 
 
 def _hint_at_azure(out: Output, settings: Settings) -> None:
-    """Mention the stack in this folder, whose pools the user may have expected."""
+    """Mention the stack in this folder, because the user may have expected its pools."""
     from pathlib import Path
 
     if Path(f"Pulumi.{settings.stack}.yaml").is_file():
@@ -386,13 +386,13 @@ def _text_row(found: PoolStatus) -> dict[str, Any]:
 
 
 def _nodes(current: int, target: int, states: Mapping[str, int], *, healthy: bool = False) -> str:
-    """Return `2 of 4` with the counts of nodes that take no tasks, or of all with `healthy`."""
+    """Return `2 of 4`, and counts by state; without `healthy`, only of nodes without tasks."""
     noted = [f", {count} {name}" for name, count in states.items() if healthy or name in _NO_TASKS]
     return f"{current} of {target}{''.join(noted)}"
 
 
 def _price(found: PoolStatus) -> str:
-    """Return the prices of the kinds of nodes that the pool has or targets, by default spot."""
+    """Return the prices of the kinds of nodes that the pool has or targets, else the spot price."""
 
     if found.free:
         return "free"

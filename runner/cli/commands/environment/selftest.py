@@ -73,7 +73,7 @@ def selftest(
         found.usd_at_most, found.usd_per_hour = own.usd_at_most, own.usd_per_hour
     try:
         with out.stages() as view, reporting(found), ExitStack() as deployed:
-            expected = ask_emulator(view.on_progress)  # first, because it costs nothing
+            expected = ask_emulator(view.on_progress)  # before anything that costs money
             if own is not None:
                 deployed.enter_context(_deployed(out, own, found, view, yes=yes))
             run_selftest(settings, expected, checked, found, view.on_progress, stack=stack)
@@ -87,7 +87,7 @@ def selftest(
 
 
 def _plan_stack(out: Output, settings: Settings, max_usd: float, *, check: bool) -> OwnStack:
-    """Plan the stack of the test and check what could fail its deployment."""
+    """Plan the stack of the test, and run the checks before its deployment."""
     from runner.flows.environment.check import first_failure, run_checks
     from runner.flows.selftest.own_stack import plan_own_stack
 
@@ -141,7 +141,7 @@ def _consent(out: Output, own: OwnStack | None, *, yes: bool) -> None:
 
 
 def _show(out: Output, found: SelftestReport, page: Path) -> None:
-    from runner.flows.selftest.report import said
+    from runner.flows.selftest.report import describe_answer
 
     if not out.as_text:
         out.record(found.to_json())
@@ -149,8 +149,8 @@ def _show(out: Output, found: SelftestReport, page: Path) -> None:
     rows = [
         {
             "request": step.step,
-            "target": said(step.target),
-            "emulator": said(step.emulator),
+            "target": describe_answer(step.target),
+            "emulator": describe_answer(step.emulator),
             "difference": "; ".join(step.differences),
         }
         for step in found.different

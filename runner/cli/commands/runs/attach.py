@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A run that has been watched to its end.
+    """A run that was watched to its end.
 
-    `folder` has the downloaded outputs. `problem` is the error of a failed download; it is raised
+    `folder` has the downloaded outputs. `problem` is the error of a failed download, to be raised
     after the summary.
     """
 
@@ -263,7 +263,7 @@ def _settle(
         return None
     try:
         return settle_model(connection, record, view.on_progress)
-    except KeyboardInterrupt:  # the run has ended, so its agent or `models register` registers it
+    except KeyboardInterrupt:  # the agent or `models register` can still register the run
         return None
 
 

@@ -174,7 +174,7 @@ app.command("whatif")(whatif)
 def _reconcile(
     out: Output, report: CostReport, path: Path, account: str, since: datetime | None
 ) -> None:
-    """Print the costs of pools that Azure billed next to those on record."""
+    """Print the costs of pools in Azure's bill next to the recorded costs."""
     from itertools import groupby
 
     from runner.core.pricing.billing import load_export, reconcile, total
@@ -347,7 +347,7 @@ def _usd(micro: int | None) -> str:
     return f"{usd:.2f} USD" if usd >= 10 else f"{usd:.4f} USD"
 
 
-# Node time that is in no sum, by cause.
+# Texts about node time that no sum includes, by cause.
 _GAPS = {
     "unreadable": "attempts with unreadable records",
     "clock": "attempts during which the clock of the node was changed",
@@ -395,7 +395,7 @@ def _print_notes(out: Output, report: CostReport) -> None:
 
 
 def _draw(out: Output, report: CostReport) -> None:
-    """Draw the parts of each row: in USD, or in node time if no price is known."""
+    """Draw a bar of the parts of each row, in USD, or in node time without known prices."""
     from runner.core.pricing.ledger import PARTS
 
     is_priced = any(row.spent.total_micro for row in report.rows)

@@ -93,7 +93,7 @@ def dev(
     }
     if not jupyter:
         out.record(shown)
-        _tell(out, record.run_id, ends)
+        _print_commands(out, record.run_id, ends)
         return
     home = settings.home
     place = find_location(connection, record)
@@ -104,14 +104,14 @@ def dev(
     with open_login(connection, home, place, rest, terminal=False, forwards=[forward]) as login:
         port = forward.local if login.over_ssh else forward.remote
         out.record({**shown, "jupyter": server.address(port)})
-        _tell(out, record.run_id, ends)
+        _print_commands(out, record.run_id, ends)
         if login.over_ssh:
             out.note("the tunnel to JupyterLab is open until Ctrl-C, which leaves the node running")
             out.note(f"later: runner ssh {record.run_id} --forward {port}:{server.port}")
             run_login(login)
 
 
-def _tell(out: Output, run_id: str, ends: datetime) -> None:
+def _print_commands(out: Output, run_id: str, ends: datetime) -> None:
     out.note(f"to work on it: runner ssh {run_id}")
     out.note(
         f"it ends by itself at {local_time(ends)}; the files written on it then become its outputs"

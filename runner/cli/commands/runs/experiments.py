@@ -1,4 +1,4 @@
-"""`runner experiments`: the runs of each experiment, summarised."""
+"""`runner experiments`: summaries of the runs of each experiment."""
 
 from __future__ import annotations
 

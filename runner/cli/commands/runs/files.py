@@ -52,7 +52,7 @@ def ls(
     if out.as_text and not checkpoints and rows and all(row["kind"] == "log" for row in rows):
         out.note("the run has no exported files")
     if out.as_text and lifetime is not None and rows:
-        for row in rows:  # not a table, which would wrap the URLs
+        for row in rows:  # a table would wrap the URLs
             out.text(f"{row['path']}  {row['size']}")
             out.text(f"  {row['url']}")
         return
@@ -66,7 +66,7 @@ def ls(
 def _add_urls(
     out: Output, connection: Connection, rows: list[dict[str, Any]], lifetime: timedelta | None
 ) -> None:
-    """Replace the blob of each row by its URL, which is signed if `lifetime` is given."""
+    """Replace the blob name of each row by its URL, signed for `lifetime` if that is given."""
     from datetime import UTC, datetime
     from functools import partial
 

@@ -137,7 +137,7 @@ def ps(
             fix=f"runner ps -o {out.format.value}",
         )
     connection = call.connect()
-    ids = None if group is None else _of_group(connection, group)
+    ids = None if group is None else _group_run_ids(connection, group)
     most = None if all_ or ids else limit
     names = [name for text in param or () for name in text.split(",") if name]
 
@@ -209,7 +209,7 @@ def _unknown_param(name: str, known: Sequence[str]) -> RunnerError:
     )
 
 
-def _of_group(connection: Connection, group: str) -> list[str]:
+def _group_run_ids(connection: Connection, group: str) -> list[str]:
     from runner.flows.runs.groups import find_group
 
     return list(find_group(connection, group).runs.values())
@@ -277,7 +277,7 @@ def _show(
 
 
 def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the columns with a value in any row, so that a plain table fits 80 characters."""
+    """Return the columns that have a value in any row, so that most tables fit 80 characters."""
     return tuple(name for name in _TEXT_COLUMNS if any(row.get(name) for row in rows))
 
 

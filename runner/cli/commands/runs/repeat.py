@@ -55,7 +55,7 @@ def submit_and_follow(
 
 
 def finish(out: Output, connection: Connection, record: RunSpec, followed: Followed | None) -> None:
-    """Print how the run ended, and exit with 1 unless it succeeded; or how to watch it."""
+    """Print how the run ended, and exit with 1 unless it succeeded. Or print how to watch it."""
     from runner.cli.commands.runs.attach import report
 
     if followed is not None:

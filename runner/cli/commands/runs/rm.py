@@ -90,7 +90,7 @@ def rm(
     if plan.runs and dry_run:
         out.note("dry run: nothing was deleted")
     elif plan.runs or plan.groups:
-        if plan.named:  # `@last` may be another run later
+        if plan.named:  # print IDs, because `@last` may be another run later
             words = [run.run_id for run in plan.runs]
         again = f"runner rm {shlex.join([*words, *call.target_words, '--yes'])}"
         out.confirm_deletion(f"Delete {_what(plan)}?", yes=yes or not plan.runs, again=again)
@@ -127,7 +127,7 @@ def _selection(
     experiment: str | None,
     status: list[str] | None,
 ) -> tuple[RunSelection, list[str]]:
-    """Return the runs to delete, and the words of the command line that select them."""
+    """Return the runs to delete, and the arguments of the command line that select them."""
     from runner.core.states import parse_states
     from runner.flows.removal import RunSelection
 

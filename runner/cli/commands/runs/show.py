@@ -42,7 +42,7 @@ class RunDetails:
 
 
 def lines(shown: RunDetails) -> dict[str, str]:
-    """Return the lines of all subjects, in order."""
+    """Return the lines about all subjects, in order, as value by label."""
     pairs: dict[str, str] = {}
     for subject in SUBJECTS:
         pairs |= {name: text for name, text in subject(shown).items() if text}
@@ -50,7 +50,7 @@ def lines(shown: RunDetails) -> dict[str, str]:
 
 
 def state(shown: RunDetails) -> dict[str, str]:
-    """State, recipe, and place."""
+    """Return the lines about state, recipe, and pool."""
     record, status = shown.view.record, shown.view.status
     shown_state = status.label
     since = status.cause.since if status.cause and status.cause.stuck else None
@@ -70,7 +70,7 @@ def state(shown: RunDetails) -> dict[str, str]:
 
 
 def nodes(shown: RunDetails) -> dict[str, str]:
-    """Node of each rank in the newest attempt."""
+    """Return the lines about the node of each rank in the newest attempt."""
     if not shown.attempts or not shown.attempts[-1].others:
         return {}
     names = (shown.attempts[-1].node, *shown.attempts[-1].others)
@@ -78,7 +78,7 @@ def nodes(shown: RunDetails) -> dict[str, str]:
 
 
 def origin(shown: RunDetails) -> dict[str, str]:
-    """The run that it repeats or resumes."""
+    """Return the line about the run that it repeats or resumes."""
     found, before = shown.view.record.origin, shown.view.record.resume_from
     lines: dict[str, str] = {}
     if found:
@@ -91,7 +91,7 @@ def origin(shown: RunDetails) -> dict[str, str]:
 
 
 def command(shown: RunDetails) -> dict[str, str]:
-    """Command, parameters and variables."""
+    """Return the lines about command, parameters and variables."""
     record = shown.view.record
     params, env = (
         ", ".join(f"{name}={value}" for name, value in pairs.items())
@@ -101,7 +101,7 @@ def command(shown: RunDetails) -> dict[str, str]:
 
 
 def code(shown: RunDetails) -> dict[str, str]:
-    """Code, git revision, and packages."""
+    """Return the lines about code, git revision, and packages."""
     found = shown.view.record.code
     git = found.git_revision
     changed = " with uncommitted changes" if found.git_dirty else ""
@@ -126,7 +126,7 @@ def _environment(shown: RunDetails) -> str:
 
 
 def live_outputs(shown: RunDetails) -> dict[str, str]:
-    """Command to download live outputs, such as an executed notebook."""
+    """Return the line with the command that downloads live outputs, such as a notebook."""
     record = shown.view.record
     return {
         name: shlex.join(["runner", "files", "get", record.run_id, name])
@@ -135,7 +135,7 @@ def live_outputs(shown: RunDetails) -> dict[str, str]:
 
 
 def data(shown: RunDetails) -> dict[str, str]:
-    """The data set."""
+    """Return the line about the data set."""
     found = shown.view.record.data
     if found is None:
         return {}
@@ -144,7 +144,7 @@ def data(shown: RunDetails) -> dict[str, str]:
 
 
 def metrics(shown: RunDetails) -> dict[str, str]:
-    """Last and best value of each metric, and the expected ranges."""
+    """Return the lines about the last and best value of each metric, and the expected ranges."""
     from runner.cli.ui.run_view import expected_text
     from runner.protocol.metrics import describe_non_finite
 
@@ -158,7 +158,7 @@ def metrics(shown: RunDetails) -> dict[str, str]:
 
 
 def time(shown: RunDetails) -> dict[str, str]:
-    """Duration of the run, and of its last attempt if it had several."""
+    """Return the lines about the duration of the run, and of its last attempt if it had several."""
     from datetime import datetime
 
     from runner.cli.ui.run_view import took_pairs
@@ -170,7 +170,7 @@ def time(shown: RunDetails) -> dict[str, str]:
 
 
 def outputs(shown: RunDetails) -> dict[str, str]:
-    """Kept files with their origin, files that were not kept, and the URL."""
+    """Return the lines about kept files with their origin, other files, and the URL."""
     from runner.cli.ui.run_view import output_pairs, output_url
 
     result = shown.view.result
@@ -181,7 +181,7 @@ def outputs(shown: RunDetails) -> dict[str, str]:
 
 
 def checkpoints(shown: RunDetails) -> dict[str, str]:
-    """The checkpoint that a resumed run would start from."""
+    """Return the line about the checkpoint that a resumed run would start from."""
     problem = {"checkpoint problem": shown.checkpoint_problem}
     if not shown.checkpoints:
         return problem
@@ -191,7 +191,7 @@ def checkpoints(shown: RunDetails) -> dict[str, str]:
 
 
 def models(shown: RunDetails) -> dict[str, str]:
-    """Registered versions of models."""
+    """Return the line about the registered versions of models."""
     register = f"; runner models register {shown.view.record.run_id}"
     return {
         f"model {model.name}": f"{model}{'' if model.version else register}"

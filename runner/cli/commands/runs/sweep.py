@@ -208,7 +208,7 @@ def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
     merged = board.merge is None or _merge_document(board.merge)["state"] == "succeeded"
     if (
         list(board.states) != ["succeeded"] or not merged
-    ):  # trials that stopped early have succeeded, too
+    ):  # trials that stopped early count as succeeded
         raise typer.Exit(ExitCode.RUN_FAILED)
 
 
@@ -251,7 +251,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
 
 
 def _names(trials: Any) -> tuple[str, ...]:
-    """Return the parameters of all trials, without duplicates."""
+    """Return the names of the parameters of all trials, without duplicates."""
     return tuple(dict.fromkeys(name for trial in trials for name in trial))
 
 

@@ -87,7 +87,7 @@ def _rehearsal(text: str | None) -> dict[str, Any] | None:
 
 
 def _load(out: Output, ref: str, entry: str | None) -> Recipe:
-    """Load the recipe; offer to send the folder of a script that imports files in it."""
+    """Load the recipe. If its script imports files of its folder, offer to send the folder."""
     from runner.core.recipe.entry import entry_in_folder
     from runner.core.recipe.recipe import NEEDS_FOLDER, load_recipe
 
@@ -238,7 +238,7 @@ def _plan(
 
 
 def _interrupted(view: StageView, connection: Connection, run_id: str) -> typer.Exit:
-    """Report an interrupted submission; blob storage shows whether the run exists."""
+    """Report an interrupted submission: whether the run exists, and how to attach to it."""
     from runner.cli.commands.runs.attach import detached
     from runner.flows.submit.submit_run import find_submitted
 
