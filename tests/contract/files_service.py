@@ -76,6 +76,11 @@ class Files:
         return plain(method, target, given, body)
 
 
+def ranges_of(file: Any, **within: int) -> list[tuple[int, int]]:
+    """Return first and last byte of each range of a file that was written."""
+    return [(found.start, found.end) for found in file.list_ranges(**within)]
+
+
 def string_to_sign(
     method: str, path: str, query: str, headers: Mapping[str, str], length: int
 ) -> str:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from tests.contract.files_service import ACCOUNT, KEY, Files, refusal, sdk
+from tests.contract.files_service import ACCOUNT, KEY, Files, ranges_of, refusal, sdk
 from tests.loopback import listening
 
 CONTENT = bytes(range(256)) * 64
@@ -72,7 +72,7 @@ def test_copy_of_a_sparse_file_is_sparse(files: Files) -> None:
     source.upload_range(b"x" * 4096, offset=2**29, length=4096)
     copy = share.get_file_client("c")
     copy.start_copy_from_url(source.url)
-    assert copy.get_ranges() == [{"start": 2**29, "end": 2**29 + 4095}]
+    assert ranges_of(copy) == [(2**29, 2**29 + 4095)]
     assert copy.get_file_properties().size == 2**30
 
 

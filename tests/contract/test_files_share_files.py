@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.files_service import Files, code_of, refusal, sdk
+from tests.contract.files_service import Files, code_of, ranges_of, refusal, sdk
 
 MIB = 1024 * 1024
 
@@ -53,23 +53,23 @@ def test_an_empty_file_is_created_and_read(files: Files) -> None:
     file = files.share().get_file_client("empty")
     file.upload_file(b"")
     assert file.download_file().readall() == b""
-    assert file.get_ranges() == []
+    assert ranges_of(file) == []
 
 
 def test_new_file_contains_zeros(files: Files) -> None:
     share = files.share()
     file = share.get_file_client("sparse")
     file.create_file(10 * MIB)
-    assert file.get_ranges() == []
+    assert ranges_of(file) == []
     assert (files.folder(share) / "sparse").stat().st_blocks == 0
     file.upload_range(b"x" * 4096, offset=MIB, length=4096)
     file.upload_range(b"y" * 4096, offset=8 * MIB, length=4096)
-    assert file.get_ranges() == [
-        {"start": MIB, "end": MIB + 4095},
-        {"start": 8 * MIB, "end": 8 * MIB + 4095},
+    assert ranges_of(file) == [
+        (MIB, MIB + 4095),
+        (8 * MIB, 8 * MIB + 4095),
     ]
-    assert file.get_ranges(offset=2 * MIB) == [{"start": 8 * MIB, "end": 8 * MIB + 4095}]
-    assert file.get_ranges(offset=MIB + 100, length=10) == [{"start": MIB + 100, "end": MIB + 109}]
+    assert ranges_of(file, offset=2 * MIB) == [(8 * MIB, 8 * MIB + 4095)]
+    assert ranges_of(file, offset=MIB + 100, length=10) == [(MIB + 100, MIB + 109)]
     assert file.download_file(offset=MIB - 1, length=3).readall() == b"\0xx"
     pages = file.list_ranges(results_per_page=1).by_page()
     assert [[found.start for found in page] for page in pages] == [[MIB], [8 * MIB]]
@@ -80,7 +80,7 @@ def test_cleared_range_contains_zeros_and_is_not_listed(files: Files) -> None:
     file.upload_file(b"x" * MIB)
     file.clear_range(4096, 8192)
     assert file.download_file().readall() == b"x" * 4096 + bytes(8192) + b"x" * (MIB - 12288)
-    assert file.get_ranges() == [{"start": 0, "end": 4095}, {"start": 12288, "end": MIB - 1}]
+    assert ranges_of(file) == [(0, 4095), (12288, MIB - 1)]
     file.clear_range(512, 512)
     assert file.download_file(offset=511, length=514).readall() == b"x" + bytes(512) + b"x"
 
