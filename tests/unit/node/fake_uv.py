@@ -19,6 +19,7 @@ if fail.exists() and arguments[0] == "pip":
 slow = Path(__file__).with_name("uv.slow")
 if slow.exists():
     time.sleep(600)
+    slow.unlink()
 if arguments[0] == "venv":
     bin_dir = Path(arguments[-1]) / "bin"
     bin_dir.mkdir(parents=True)

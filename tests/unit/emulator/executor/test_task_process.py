@@ -161,9 +161,7 @@ def test_failed_creation_of_a_task_directory_is_a_server_error(node: Node) -> No
 
 
 def test_wall_clock_limit_ends_the_task_without_retry(node: Node) -> None:
-    started = time.monotonic()
     outcome = node.run("/bin/sleep 600", wall_clock_s=0.2)
-    assert time.monotonic() - started < 60
     assert (outcome.exit_code, outcome.retryable) == (-15, False)
     assert outcome.failure is not None
     assert outcome.failure.code == "TaskEnded"

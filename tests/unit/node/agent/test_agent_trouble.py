@@ -7,7 +7,6 @@ import json
 import random
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,9 +139,7 @@ def test_daemon_ends_with_its_script(task: Task) -> None:
         "time.sleep(0.2)\n"
         "open(os.environ['RUNNER_OUTPUT_DIR'] + '/pid', 'w').write('x')\n"
     )
-    started = time.monotonic()
-    assert task.run() == 0, task.output
-    assert time.monotonic() - started < 30
+    assert task.run() == 0, task.output  # the daemon would write for ever
     folder = str(task.folder)
     for entry in Path("/proc").glob("[0-9]*/cwd"):
         try:

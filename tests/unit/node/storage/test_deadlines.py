@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,7 +81,8 @@ class Twice(RetryBudget):
         yield from range(2)
 
 
-def transport(server: Server, timeout_s: float = 60.0) -> Transport:
+def transport(server: Server, timeout_s: float = 3600.0) -> Transport:
+    """Return a transport whose sockets time out too late to end a test."""
     return Transport(server.url, SasCredential("s"), Twice(), timeout_s)
 
 
@@ -95,11 +95,9 @@ def test_upload_without_response_times_out(
     size: int,
 ) -> None:
     server = serve(reads=reads)
-    started = time.monotonic()
     with pytest.raises(StorageUnreachableError, match="PUT r/a"):
         ContainerClient(transport(server)).put("r/a", bytes(size))
     until(lambda: server.connections == 2)  # it was retried
-    assert time.monotonic() - started < 45
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_silent_socket_times_out(
 
 def test_slow_download_times_out(serve: Callable[..., Server], tmp_path: Path) -> None:
     retry_budget = RetryBudget(0.5)
-    source = Transport(serve(HEAD, drips=True).url, SasCredential("s"), retry_budget, 60.0)
+    source = Transport(serve(HEAD, drips=True).url, SasCredential("s"), retry_budget, 3600.0)
     cache = DataCache(source, tmp_path, retry_budget, lambda *_: None, lambda: None)
     with pytest.raises(StageFailedError, match="could not download"):
         cache.ensure("set", [DataFile("a", 1_000_000, None)])
