@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine.azure_native.__main__ import FOR_STAGES
 from tests.engine.deployed import DeployedOnce
-from tests.engine.stage import ROOT, Stage
+from tests.engine.stage import ROOT, ClosingServer, Stage
 
 _CANNOT = 75  # exit code of tools/build_pulumi.sh if the CLI cannot be built
 
@@ -53,11 +53,14 @@ def provider() -> Generator[Callable[[Path], int]]:
 
 
 @pytest.fixture
-def stage(built: Path, tmp_path: Path, provider: Callable[[Path], int]) -> Stage:
+def stage(
+    built: Path, tmp_path: Path, provider: Callable[[Path], int], monkeypatch: pytest.MonkeyPatch
+) -> Stage:
     """Return an empty project with an empty stand-in of Azure.
 
     Its engines attach to a running provider, unless the test sets `port` to None.
     """
+    monkeypatch.setattr("pulumi.automation._stack.LanguageServer", ClosingServer)
     return Stage(built, tmp_path, provider(tmp_path / "azure"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pulumi import automation
+from pulumi.automation._server import LanguageServer
 from pulumi.automation._stack import StackInitMode
 
 from tests.engine.azure_native.__main__ import FOLDER
@@ -123,6 +125,37 @@ class Stage:
             for found in resources
             if found["type"].startswith("azure-native:") and not found.get("pendingReplacement")
         }
+
+
+class ClosingServer(LanguageServer):
+    """The server of inline programs, which also closes a loop that it stopped.
+
+    Pulumi stops the loop when a request fails since the engine has ended. It then logs this before
+    it closes the loop, and the message fails, too.
+    """
+
+    _stopped: asyncio.AbstractEventLoop | None = None
+
+    def _exception_handler(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._stopped = loop
+        super()._exception_handler(loop, context)
+
+    def Run(self, request: Any, context: Any) -> Any:  # noqa: N802  name in the protocol
+        try:
+            return super().Run(request, context)
+        finally:
+            if self._stopped is not None:
+                _close(self._stopped)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the tasks of a loop and close it."""
+    loop.set_exception_handler(lambda *_: None)  # failed requests would stop it again
+    while not loop.is_closed() and (tasks := asyncio.all_tasks(loop)):
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(tasks))
+    loop.close()
 
 
 class _Stack(automation.Stack):
