@@ -16,7 +16,7 @@ _PIECE_BYTES = 1 << 16
 def by_chance(
     share: float, seed: int, kinds: Sequence[str] = ("request", "answer")
 ) -> Iterator[str]:
-    """Faults for a share of the requests, each kind as often as the others."""
+    """Yield a fault for a share of the requests; all kinds are equally frequent."""
     source = random.Random(seed)
     while True:
         value = source.random()

@@ -144,7 +144,7 @@ def test_task_must_have_container_settings_if_its_pool_does(
 
 
 def test_invalid_container_settings_are_refused(things: Things) -> None:
-    """Refused with the request."""
+    """The request itself is refused, not a later start of the task."""
     job = things.job(container_pool(things, target_dedicated_nodes=0))
     identity = models.BatchNodeIdentityReference(resource_id="x")
     refused: list[tuple[Any, dict[str, Any], str]] = [

@@ -251,7 +251,7 @@ def test_display_name_has_at_most_1024_characters(
 def test_upload_of_service_logs_is_accepted_for_a_missing_container(
     running: Running, things: Things, pool: str
 ) -> None:
-    """The container does not exist; the service answers 200 all the same (recorded)."""
+    """The service answers 200 although the container does not exist (recorded)."""
     [node] = things.wait_nodes(pool, 1)
     body = {"containerUrl": "http://127.0.0.1:1/account/logs", "startTime": "2020-01-01T00:00:00Z"}
     path = f"/pools/{pool}/nodes/{node.id}/uploadbatchservicelogs"

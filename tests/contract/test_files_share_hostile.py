@@ -347,7 +347,7 @@ def test_range_with_an_invalid_time_is_refused_before_it_is_written(
 
 @pytest.mark.slow
 def test_recreation_of_a_file_waits_for_a_range_being_written(tmp_path: Path) -> None:
-    """Else the range would make the new file longer than it was created."""
+    """Otherwise the range would make the new file longer than requested."""
     with serving_files(tmp_path) as files, ThreadPoolExecutor(1) as client:
         share = files.share()
         share.get_file_client("file").upload_file(b"before")

@@ -385,7 +385,7 @@ def test_changes_of_a_pool_are_checked_like_its_creation(
 def test_entity_with_a_size_accepted_earlier_can_be_changed(
     tmp_path: Path,
 ) -> None:
-    """An emulator with other tables, or with another option, accepted the size before."""
+    """An emulator with other tables, or with another option, had accepted the size."""
     auto = {"poolLifetimeOption": "job", "pool": {**POOL, "vmSize": "My_Size"}}
     job = {"poolInfo": {"autoPoolSpecification": auto}}
     with serving(tmp_path / "data", machines=MachineChoice(sizes=("My_Size",))) as running:

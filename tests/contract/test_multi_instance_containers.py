@@ -133,7 +133,7 @@ def test_each_instance_has_one_container_for_both_commands(
 def test_servers_of_the_coordination_command_find_each_other(
     things: Things, job: str, running: Running, machine: Machine
 ) -> None:
-    """A server that goes to the background by itself, as sshd does."""
+    """The server puts itself into the background, as sshd does."""
     serve = "echo $AZ_BATCH_NODE_ID > me; busybox httpd -p $BATCH_EMULATOR_NODE_IP:7118 -h ."
     ask = 'for host in $(echo $AZ_BATCH_HOST_LIST | busybox tr , " "); do '
     ask += "busybox wget -q -O - http://$host:7118/me; done"

@@ -142,7 +142,7 @@ def test_huge_or_malformed_filter_causes_no_server_error(running: Running, text:
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/xml", "application/json; odata=x"])
 def test_content_type_is_ignored(running: Running, things: Things, kind: str) -> None:
-    """Our choice [S]: a body is read as JSON whatever it is called, as old clients call it many."""
+    """Our choice [S]: a body is always read as JSON, because old clients send various types."""
     body = json.dumps({**POOL, "id": things.id("typed")}).encode()
     answer = send(running.url, "POST", "/pools", body=body, headers={"content-type": kind})
     assert answer.status_code == 201

@@ -82,7 +82,7 @@ _STORED: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.slow
 def test_tasks_accepted_by_an_older_emulator_are_shown_and_run(tmp_path: Path) -> None:
-    """It kept bodies as they were sent: here of tasks that wait, and of tasks that ended."""
+    """An older emulator stored bodies unchanged: here of waiting tasks and of ended tasks."""
     data = tmp_path / "data"
     with serving(data) as running:
         things = Things(running.client)

@@ -283,7 +283,7 @@ class _BrokenService(BaseHTTPRequestHandler):
 
 
 def test_permanent_server_error_ends_after_a_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK's own create_tasks would ask for ever."""
+    """create_tasks of the SDK would repeat the request forever."""
     monkeypatch.setattr("runner.azure.batch.jobs._PAUSE_S", 0.0)
     with listening(_BrokenService) as url, pytest.raises(RunnerError) as caught:
         add_tasks(BatchClient(url, AzureNamedKeyCredential(ACCOUNT, KEY)), "job", [task("t")])

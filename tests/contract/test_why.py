@@ -270,7 +270,7 @@ def leave_error(running: Running, pool_id: str) -> None:
 
 @pytest.mark.parametrize("state", ["idle", "busy", "evicted", "scaled to zero", "at rest"])
 def test_stale_resize_error_is_never_the_cause(state: str, tmp_path: Path) -> None:
-    """The service keeps the errors of a resize until the next one, whatever became of the pool."""
+    """The service keeps the errors of a resize until the next one, even if the pool has nodes."""
     options: dict[str, Any] = {
         "scaled to zero": scaled("$TargetDedicatedNodes = min(2, $PendingTasks.GetSample(1));"),
         "at rest": {"target_dedicated_nodes": 0},

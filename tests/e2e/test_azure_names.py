@@ -184,7 +184,7 @@ def test_https_only_and_user_delegation_sas_are_accepted(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_blobs_are_deleted_in_one_request_if_each_is_signed(cli: Cli) -> None:
-    """With the key, a token and a SAS; requests with another key are refused one by one."""
+    """Requests have the key, a token or a SAS; those with another key are refused one by one."""
     cli.ok("local", "up")
     deleted, refused = "202 202 404 d\n", "403 403 403 a b c/ü d\n"
     printed = _exec(cli, sys.executable, "-c", _DELETED_TOGETHER)

@@ -139,7 +139,7 @@ def test_failing_cell_is_named_and_the_partial_notebook_is_stored(cli: Cli, tmp_
 
 
 def test_notebook_that_names_no_language_runs_with_its_parameters(cli: Cli, tmp_path: Path) -> None:
-    """Programs write such notebooks, and editors before a kernel is chosen."""
+    """Programs write such notebooks, and so do editors before the user has chosen a kernel."""
     path = write_notebook(tmp_path / "train.ipynb", "N = 1", "print(N * 'x')")
     path.write_text(json.dumps({**json.loads(path.read_text()), "metadata": {}}))
     run_id = cli.json("train", path, "--set", "N=3", "-d")["run_id"]

@@ -151,7 +151,7 @@ def script_of(run_id: str, others: set[int]) -> Script | None:
 def test_killed_mnist_run_ends_with_the_same_weights(
     own_cli: Cli, mnist: Path, tmp_path: Path
 ) -> None:
-    """`PROOF_MNIST_KILLS=N` kills N times, alternately without and with time to save."""
+    """`PROOF_MNIST_KILLS=N` kills N times; every second kill leaves time to save."""
     chance = random.Random(SEED)
     folder = mnist_recipe(tmp_path / "mnist")
     # Two epochs for each kill: an attempt trains one, and ends within a second of its first state.

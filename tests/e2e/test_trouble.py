@@ -197,7 +197,7 @@ def test_cancelled_run_ends_and_stays_cancelled(cli: Cli, script: Write) -> None
 
 
 def test_terminated_task_is_not_a_success(cli: Cli, script: Write) -> None:
-    """A task ended from outside, with the portal or `az`, not with `runner cancel`."""
+    """Here, the portal or `az` has ended the task instead of `runner cancel`."""
     run_id, _pid = running(cli, script(SLOW))
     exports = dict(
         line.removeprefix("export ").split("=", 1)
@@ -548,7 +548,7 @@ retries: 1
 def test_runs_on_a_node_with_connection_resets_are_correct(
     cli: Cli, script: Write, tmp_path: Path
 ) -> None:
-    """A fifth of all requests fail; `PROOF_LINES=N` runs have N seeds, four in `make proof`."""
+    """A fifth of all requests fail. `PROOF_LINES=N` tries N seeds, four in `make proof`."""
     folder, blocks = script(BROKEN_LINE), random.Random(5).randbytes(20 << 20)
     (folder / "blocks.bin").write_bytes(blocks)
     (folder / "train.yaml").write_text(BROKEN_LINE_YAML)

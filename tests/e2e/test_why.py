@@ -360,7 +360,7 @@ HEALTHY = 20  # runs: four in five of them run to their end, and one in five is 
 
 @pytest.mark.slow
 def test_healthy_run_has_no_cause_from_submission_to_end(cli: Cli, script: Write) -> None:
-    """Waiting behind others, waiting for a run before it, preparing, running, ended, cancelled."""
+    """It waits for slots or for a predecessor, prepares, runs, and ends or is cancelled."""
     folder = script("import time\nprint('on', flush=True)\ntime.sleep(0.5)\n")
     lines = ["tasks:"]
     for number in range(HEALTHY):

@@ -170,7 +170,7 @@ def test_any_file_name_survives_runs_models_inputs_and_storage(cli: Cli, seed: i
 
 
 def test_names_too_long_for_a_blob_are_restored(cli: Cli) -> None:
-    """Folders as deep as Linux allows, and one of 250 parts."""
+    """The names are folders as deep as Linux allows, and a folder of 250 parts."""
     names = [b"/".join([bytes([65 + i]) * 250] * 14) for i in range(3)]
     names += [b"/".join([b"\x01" * 250] * 3), b"/".join([b"d"] * 300), b"d2/" + b"\xff" * LONGEST]
     expected = {name: name[:3] + name[-1:] for name in names}

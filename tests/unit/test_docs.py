@@ -45,7 +45,7 @@ def test_commands_of_the_pages_parse() -> None:
 
 
 def test_python_page_has_a_row_for_every_verb() -> None:
-    """A name of the table is one that `runner` has; a verb without any has its reason."""
+    """Each name in the table exists in `runner`; a verb without a name has a reason."""
     page = (ROOT / "docs/guides/python.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE))
     assert list(rows) == list(VERBS)

@@ -41,7 +41,7 @@ def _long_parts(path: Path) -> Iterator[str]:
 
 
 def test_long_modules_and_functions_are_warned_about() -> None:
-    """Long is no offence: to split one idea in two is worse."""
+    """They are only warned about, because splitting one idea in two is worse."""
     paths = sources(*product(), *TOOLS)
     assert len(paths) > 20
     if found := [part for path in paths for part in _long_parts(path)]:

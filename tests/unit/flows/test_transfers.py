@@ -55,7 +55,7 @@ def test_name_invalid_on_the_file_system_is_mapped(tmp_path: Path) -> None:
 
 
 def test_two_stored_paths_of_one_name_have_two_targets(tmp_path: Path) -> None:
-    """Older versions stored the names as they are."""
+    """Older versions stored names without escapes."""
     names = ["notes.", "notes%x2E", "d./x", "d%x2E/x", "d%x2E/y"]
     targets = plan_targets(tmp_path, names)
     assert len(set(targets.by_path.values())) == len(names)

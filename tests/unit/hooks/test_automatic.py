@@ -126,7 +126,7 @@ def test_different_trainings_never_share_a_folder(run: Run, tmp_path: Path) -> N
 
 
 def test_processes_at_the_same_time_never_resume(run: Run, tmp_path: Path) -> None:
-    """The order in which folds of one command line arrive may differ in the next attempt."""
+    """The processes (folds) have equal command lines, and may start in another order next time."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as fold:
         first = places(run, tmp_path)
         (claim,) = (tmp_path / "checkpoints").glob("automatic/*/claim-*")
@@ -144,7 +144,7 @@ def test_processes_at_the_same_time_never_resume(run: Run, tmp_path: Path) -> No
 
 
 def test_processes_with_other_variables_never_share_a_folder(run: Run, tmp_path: Path) -> None:
-    """An eviction may come after the first of them has saved, and before the second one starts."""
+    """An eviction may happen after the first process has saved, before the second one starts."""
     start = "subprocess.run([sys.executable, '-c', code, sys.argv[1]], env=env, check=True)"
     code = (
         f"import os, subprocess, sys\ncode = {_PLACE!r}\n"
@@ -318,7 +318,7 @@ def test_namespace_package_is_imported_unchanged(run: Run, tmp_path: Path) -> No
 def test_error_of_an_adapter_is_one_line_and_training_continues(
     run: Run, tmp_path: Path, module: str, adapter: str
 ) -> None:
-    """Another framework by that name: it has no callbacks."""
+    """Here, another framework has this name, and it has no callbacks."""
     packages = stand_in(
         tmp_path,
         module,

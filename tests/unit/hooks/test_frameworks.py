@@ -59,7 +59,7 @@ def test_keras_resumes_bit_exactly_from_any_step(tmp_path: Path) -> None:
 def test_keras_on_tensorflow_resumes_bit_exactly_from_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TensorFlow has no metrics before the first batch of an epoch that is resumed."""
+    """TensorFlow has no metrics before the first batch of a resumed epoch."""
     python = os.environ.get("TENSORFLOW_PYTHON")
     if python is None:
         pytest.skip("$TENSORFLOW_PYTHON may name an interpreter with Keras 3 and TensorFlow")

@@ -97,7 +97,7 @@ def test_each_framework_has_exactly_one_base() -> None:
 
 
 def test_the_keras_image_has_the_packages_of_the_mnist_recipe() -> None:
-    """A recipe whose packages are those of the image installs nothing on the node."""
+    """The recipe then installs nothing on the node."""
 
     def frozen(text: str) -> dict[str, str]:
         return dict(re.findall(r"^([a-z0-9.-]+)==([^\s;\\]+)", text, re.MULTILINE))

@@ -27,7 +27,10 @@ def contents(kind: str, values: _Values) -> Iterator[Found]:
 
 
 def _tags(values: _Values) -> Iterator[Found]:
-    """learn.microsoft.com/azure/azure-resource-manager/management/tag-resources (2022-03-15)."""
+    """Check the tags of a resource.
+
+    learn.microsoft.com/azure/azure-resource-manager/management/tag-resources (2022-03-15)
+    """
     tags = _object(values, "tags")
     if len(tags) > 50:
         yield "range", "tags", f"{len(tags)} tags, 50 are allowed"
@@ -39,7 +42,10 @@ def _tags(values: _Values) -> Iterator[Found]:
 
 
 def _pool(values: _Values) -> Iterator[Found]:
-    """https://learn.microsoft.com/rest/api/batchmanagement/pool/create (2024-07-01)."""
+    """Check a pool.
+
+    https://learn.microsoft.com/rest/api/batchmanagement/pool/create (2024-07-01)
+    """
     yield from _exactly_one(values, "scaleSettings", ("autoScale", "fixedScale"))
     scale = _object(values, "scaleSettings")
     yield from _auto_scale(_object(scale, "autoScale"))

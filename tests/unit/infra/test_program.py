@@ -517,7 +517,7 @@ def test_second_container_mount_on_ubuntu_24_causes_a_warning(
 
 
 def test_null_section_is_disabled_in_plain_pulumi(tmp_path: Path) -> None:
-    """The engine hands `null` over as an empty text."""
+    """The engine passes `null` as an empty text."""
     reset_options(project="runner", stack="dev")
     pulumi.runtime.set_all_config(
         {

@@ -55,7 +55,7 @@ def test_name_invalid_for_a_blob_is_escaped(path: str, stored: str) -> None:
 
 
 def test_name_outside_utf8_is_the_same_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python reads and writes names there with `surrogatepass`."""
+    """On Windows, Python reads and writes names with `surrogatepass`."""
     monkeypatch.setattr(os, "fsdecode", lambda data: data.decode("utf-8", "surrogatepass"))
     monkeypatch.setattr(os, "fsencode", lambda name: name.encode("utf-8", "surrogatepass"))
     assert file_path("bad%xFF") == "bad\udcff"
@@ -80,7 +80,7 @@ def test_every_name_has_a_unique_stored_path() -> None:
 
 @pytest.mark.parametrize("stored", ["%x2E", ".%x2E", "%x2Fetc", "%x00", "a%x2Eb", "%x41", "%x25"])
 def test_invalid_escape_sequence_is_part_of_the_name(stored: str) -> None:
-    """What leads to another folder is not, nor what an older agent may have stored."""
+    """They lead to another folder, or are names that an older agent may have stored unchanged."""
     assert file_path(f"a/{stored}/b") == f"a/{stored}/b"
 
 

@@ -93,7 +93,7 @@ def test_hyperband_starts_the_rungs_of_its_brackets_later() -> None:
 
 @pytest.mark.feature(45)
 def test_early_stopping_saves_work_and_keeps_the_best_trial() -> None:
-    """Simulated curves that approach their final value; 200 sweeps, seed 7."""
+    """The curves are simulated and approach their final value: 200 sweeps, seed 7."""
     chance = random.Random(7)
     for rule in (StopRule("median"), StopRule("halving"), StopRule("truncation", share=0.4)):
         values, best_kept, sweeps = 0, 0, 40

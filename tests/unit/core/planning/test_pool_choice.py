@@ -110,7 +110,7 @@ def test_run_on_several_nodes_uses_a_pool_with_enough_nodes() -> None:
 
 
 def test_pool_with_too_few_nodes_is_refused_even_if_named() -> None:
-    """Batch would let the task wait for ever."""
+    """In Batch, the task would wait forever."""
     stack = outputs(ALONE, TWO)
     for name in ("alone", "two"):
         with pytest.raises(RunnerError) as caught:

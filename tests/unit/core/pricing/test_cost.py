@@ -406,7 +406,7 @@ def test_spending_never_exceeds_the_cap() -> None:
 
 @pytest.mark.slow
 def test_spending_never_exceeds_the_cap_in_many_cases() -> None:
-    """20,000 cases, or `PROOF_COST_CASES=N`: 100,000 in `make proof`."""
+    """Tries 20,000 cases, or `PROOF_COST_CASES`, which `make proof` sets to 100,000."""
     cases = _simulate(range(MANY_CASES))
     assert cases.exceeded == []
     assert cases.capped > MANY_CASES / 2

@@ -208,7 +208,7 @@ def test_a_formula_cannot_get_more_nodes_than_a_pool_may_have() -> None:
 
 @pytest.mark.slow
 def test_evictions_are_as_frequent_on_a_pool_that_scales() -> None:
-    """A node with the number of an earlier one is not evicted at the same age."""
+    """A node that reuses the number of an earlier node must not be evicted at the same age."""
     work = tasks(200, HOUR, every_ms=4 * HOUR)
     counts = [
         result_of(

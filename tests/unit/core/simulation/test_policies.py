@@ -93,7 +93,7 @@ def state(now_ms: int, wanted: int, spot: int, done_ms: int, left_ms: int) -> Si
 def test_recommended_checkpoint_interval_is_near_the_best_of_the_simulator(
     save_s: int, mtbf_s: int
 ) -> None:
-    """Within 5 % of the shortest time of 40 intervals, for long tasks that save and are evicted."""
+    """Its time is within 5 % of the shortest of 40 intervals, for long tasks with evictions."""
     work = Workload([0] * 30, [30 * mtbf_s * MS] * 30, [1] * 30)
 
     def node_ms(every_s: float) -> float:
@@ -123,7 +123,7 @@ def test_a_save_longer_than_the_time_between_evictions_has_an_interval() -> None
 
 
 def test_checkpoints_cost_their_time() -> None:
-    """40 minutes of work are saved 3 times; the end needs no checkpoint."""
+    """40 minutes of work have 3 checkpoints, because the end needs none."""
     work = Workload([0], [40 * MINUTE], [1])
     found = simulate(
         Scenario(work, spot=1, boot_ms=0, checkpoint_ms=10 * MINUTE, save_ms=2 * MINUTE)

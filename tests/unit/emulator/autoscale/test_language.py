@@ -252,7 +252,7 @@ def test_only_the_chosen_branch_is_evaluated() -> None:
 
 
 def test_documented_result_of_the_article_is_reproduced() -> None:
-    """The article's output is older than spot nodes, which results have named since."""
+    """The article is older than spot nodes, so its output lacks them."""
     formula = PUBLISHED["article: time of day"].replace(
         "$NodeDeallocationOption = taskcompletion;", ""
     )
@@ -264,7 +264,7 @@ def test_documented_result_of_the_article_is_reproduced() -> None:
 
 
 def test_published_result_of_a_user_is_reproduced() -> None:
-    """Of Azure/doAzureParallel#215 (read 2026-11-22)."""
+    """The source is Azure/doAzureParallel#215 (read 2026-11-22)."""
     done = run(
         """$samples = $PendingTasks.GetSamplePercent(TimeInterval_Minute * 15);
         $tasks = $samples < 70 ? max(0, $PendingTasks.GetSample(1)) :

@@ -13,7 +13,7 @@ MACHINES = [(node, machine) for node in range(200) for machine in range(1, 51)]
 
 
 def test_uniform_draws_are_the_sequence_of_splitmix64() -> None:
-    """The first outputs with the seed 0, as in the reference implementation of Vigna."""
+    """The expected values are those of Vigna's reference implementation with seed 0."""
     expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     assert [draw_uniform(0, 0, n) for n in (1, 2, 3)] == [(each + 1) / 2**64 for each in expected]
 

@@ -197,7 +197,7 @@ def test_dependencies_survive_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_graphs_unblock_exactly_the_satisfied(seed: int) -> None:
-    """Against a set that is searched whole after every step."""
+    """Compares with a set that is searched completely after every step."""
     rng = random.Random(seed)
     names = [str(n) for n in range(12)] + ["03", "007", "x", "y"]
     dependencies, done = DependencyGraph(), set[str]()
@@ -253,7 +253,7 @@ def test_integer_ranges_equal_a_set_of_integers() -> None:
 
 @pytest.mark.slow
 def test_tens_of_thousands_of_tasks_with_ranges_cost_little_each() -> None:
-    """Every task depends on all before it: half a billion pairs, minutes if each cost anything."""
+    """Each task depends on all earlier tasks: half a billion pairs, too many to visit each."""
     count, dependencies = 32_000, DependencyGraph()
     started = time.process_time()
     for number in range(1, count):

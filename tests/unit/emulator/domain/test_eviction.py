@@ -256,7 +256,7 @@ def asking(value: str) -> dict[str, Any]:
 
 
 def test_task_is_evicted_at_the_times_in_its_environment() -> None:
-    """Each eviction comes so long after the start of the attempt that it is for."""
+    """The time of each eviction counts from the start of its attempt."""
     world = World(boot_s=0)
     pool = spot(world)
     start = world.clock.now()

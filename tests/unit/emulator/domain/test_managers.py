@@ -257,7 +257,7 @@ def test_freed_slots_are_reserved_for_the_large_task() -> None:
 
 
 def test_preempted_task_waits_while_others_end() -> None:
-    """Else it ends at once before its job preparation, without end."""
+    """Otherwise it would be started and preempted again before its job preparation, endlessly."""
     world = World(slow_ends=True)
     world.pool(taskSlotsPerNode=2)
     firm = world.task(world.job("firm"), "f")

@@ -200,7 +200,7 @@ def test_leaving_node_still_waits_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_requests_are_served_while_folders_expire(tmp_path: Path) -> None:
-    """All of them went in one turn of the loop: thousands blocked it for seconds."""
+    """Deleting thousands of folders in one turn of the loop would block it for seconds."""
 
     async def turns() -> list[int]:
         emulator = Emulator(

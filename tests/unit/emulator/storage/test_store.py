@@ -290,9 +290,10 @@ def change(tmp_path: Path, statement: str) -> None:
 
 
 def test_records_change_only_with_the_format_number() -> None:
-    """Whoever changes a record sees this fail: raise FORMAT, then change the fingerprint.
+    """After a change of a record this fails: increase FORMAT, then change the fingerprint.
 
-    A name that may be absent (`remote_access` of a pool) leaves older state readable, and FORMAT.
+    An optional name, such as `remote_access` of a pool, needs no other FORMAT, because older state
+    stays readable.
     """
     world = World()
     pool = world.pool()

@@ -72,7 +72,7 @@ def test_pools_can_pull_and_operators_push_in_this_registry_only(found: Recordin
 
 
 def test_identity_of_pools_is_declared_as_a_service_principal(found: Recording) -> None:
-    """Without it an assignment right after the identity's creation fails (PrincipalNotFound)."""
+    """Otherwise an assignment right after creating the identity fails (PrincipalNotFound)."""
     kinds = {
         role.inputs["principalId"]: role.inputs.get("principalType")
         for role in found.of("authorization:RoleAssignment")

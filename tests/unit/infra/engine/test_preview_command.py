@@ -131,7 +131,7 @@ def test_warning_of_an_unknown_price_names_the_region(
 def test_spend_cap_uses_refreshed_prices(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The shipped table has no such region: only the refreshed one can decide this pool."""
+    """The packaged table lacks the region, so the result depends on the refreshed table."""
     file = project / "Pulumi.dev.yaml"
     text = file.read_text().replace("max_spot: 4", "max_spot: 4\n      spend_cap_usd_per_hour: 1")
     file.write_text(text + "  azure-native:location: antarcticanorth\n")

@@ -317,7 +317,7 @@ def test_driver_installed_by_an_extension_is_awaited(values: dict[str, Any], sec
 
 
 def test_start_task_equals_the_golden_one() -> None:
-    """A change of it is a change of every pool, and should be one that somebody saw."""
+    """A change of the start task affects every pool, so a person should review it."""
     start = start_task(pool(preload=("mnist",)), 1)
     lines = [start.command_line]
     for name, value in start.environment:
@@ -336,7 +336,7 @@ def _shown(encoded: str) -> str:
 
 @pytest.mark.slow
 def test_pinned_uv_is_installed_by_its_hashes(node: Node) -> None:
-    """Downloads uv, 20 MB, as a marketplace node does."""
+    """Downloads uv (20 MB) as a marketplace node does."""
     (node.folder / "bin" / "uv").unlink()
     node.has("python3", f'exec {sys.executable} "$@"')
     settings = ("PIP_", "SSL_CERT_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")

@@ -111,7 +111,7 @@ def test_pools_of_the_guide_can_be_declared_with_known_prices(tmp_path: Path) ->
 
 
 def test_guide_lists_every_key_of_the_configuration() -> None:
-    """Keys of the stack, of a pool, and of their sections; mounts say `kind` in an example."""
+    """Checks the keys of the stack, of a pool, and of their sections; an example has the `kind`."""
     _, _, keys = _GUIDE.read_text(encoding="utf-8").partition("\n## Keys of Pulumi.STACK.yaml\n")
     page = keys.partition("\n## ")[0]
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", page))))

@@ -152,7 +152,7 @@ def test_each_task_gets_its_own_secrets_and_access_and_blobs_hold_none(
 def test_killed_and_racing_attempts_create_one_group(
     service: FakeBlobs, container: ContainerClient, batch: FakeBatch, tasks: JobTasks
 ) -> None:
-    """A node may go at any request: here each of them once, and eight managers at a time."""
+    """A node may be lost at any request: here once at each, with eight managers at a time."""
     hasty = ContainerClient(Transport(service.url, SasCredential("sv=1"), RetryBudget(0.0), 5.0))
     for cut in range(1, 20):
         service.away_from = len(service.requests) + cut

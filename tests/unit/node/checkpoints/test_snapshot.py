@@ -226,7 +226,7 @@ def test_unchanged_file_is_not_read_again(
 
 
 def test_snapshot_never_mixes_two_versions(folder: Path, snapshots: Snapshotter) -> None:
-    """Each version is one folder, renamed into place; a snapshot never mixes two."""
+    """Each version is one folder, which is renamed into place."""
     done = threading.Event()
 
     def write() -> None:

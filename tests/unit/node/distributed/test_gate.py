@@ -113,7 +113,7 @@ exit 15
 def test_run_names_the_node_with_a_lost_gpu(
     node_group: NodeGroupTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program stands for that of a driver whose GPU fell off the bus."""
+    """The fake `nvidia-smi` reports a GPU that the driver has lost."""
     for rank in (0, 1):
         folder = node_group.folder / f"bin-{rank}"
         folder.mkdir()

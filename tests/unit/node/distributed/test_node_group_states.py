@@ -280,7 +280,7 @@ def test_duplicate_and_unknown_workers_are_rejected(party: Party) -> None:
 
 
 def test_worker_connecting_during_close_is_asked_to_retry(party: Party) -> None:
-    """The attempt that the worker left is still closing."""
+    """The worker comes from an attempt that is still closing."""
     party.connect(1)
     late = find_primary("127.0.0.1", party.token, within_s=120)
     assert late is not None
@@ -293,7 +293,7 @@ def test_worker_connecting_during_close_is_asked_to_retry(party: Party) -> None:
 
 @pytest.mark.parametrize("exit_code", [0, 1])
 def test_script_failing_by_a_lost_node_counts_as_loss(party: Party, exit_code: int) -> None:
-    """A success of the primary stands: its outputs are complete."""
+    """Only a success of the primary counts nevertheless, because its outputs are complete."""
     party.assemble()
     party.connections[1].send(**{"is": "ended"})
     party.connections[2].close()

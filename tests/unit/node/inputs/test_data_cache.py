@@ -56,7 +56,7 @@ def test_data_is_fetched_once_per_node(
 def test_blobs_with_equal_file_names_are_two_files(
     make_cache: Callable[..., DataCache], service: FakeBlobs, tmp_path: Path
 ) -> None:
-    """Older versions stored `notes.` as it is; a blob may have the name of a folder."""
+    """Older versions stored `notes.` without escapes, and a blob may have the name of a folder."""
     content = {"notes.": b"old", "notes%x2E": b"newer", "a": b"file", "a/b": b"in a folder"}
     for name, data in content.items():
         service.put(PREFIX + name, data)

@@ -283,7 +283,7 @@ def test_block_of_lines_never_splits_a_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_block_of_lines_is_the_same_until_it_was_shipped() -> None:
-    """A failed append may have been executed: with more lines it would not be found."""
+    """A failed append may have been executed, and is only recognised if it has the same lines."""
     queue = LineQueue()
     queue.put(b"one")
     assert queue.peek() == b"one\n"

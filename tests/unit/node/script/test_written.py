@@ -335,7 +335,7 @@ class Booster:
 
 @pytest.mark.parametrize("module", LIBRARIES)
 def test_file_opened_by_a_native_library_is_an_output(folders: Folders, module: str) -> None:
-    """Stand-ins write by the C library, of which Python sees nothing."""
+    """The stand-ins write with the C library, which Python's audit events do not cover."""
     function, arguments = LIBRARIES[module]
     folder = folders.code
     *packages, name = module.split(".")

@@ -73,7 +73,7 @@ def test_equal_text_of_another_writer_is_not_treated_as_ours(
 def test_append_repeated_after_an_error_is_written_once(
     blob: AppendBlob, service: FakeBlobs, faults: list[int | str]
 ) -> None:
-    """The first try is executed, its answer is lost, and then a request of the check fails."""
+    """The first append is executed and its answer is lost; then a request of the check fails."""
     blob.append(b"one\n")
     service.faults.extend(faults)
     errors = 0
