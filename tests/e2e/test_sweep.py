@@ -54,6 +54,13 @@ def test_script_trains_with_every_combination_and_the_best_model_is_registered(
     assert trials[found["sweep"]] == 4
     assert cli.json("attach", found["sweep"])["trials"] == found["trials"]
     assert "R-ATTACH-GROUP" in cli.run("attach", found["sweep"], "--tail", "3").stderr
+    fetched = cli.json("files", "get", found["sweep"])
+    assert [row["task"] for row in fetched] == ["1", "2", "3", "4"]
+    written = [Path(row["output_dir"], "model.txt").read_text("utf-8") for row in fetched]
+    assert written == ["0.1", "0.1", "0.01", "0.01"]
+    assert cli.json("files", "get", found["sweep"][:-1], "model.*") == fetched
+    unknown = cli.run("files", "get", found["sweep"], "model.txt", "weights.h5")
+    assert f"no run of {found['sweep']} has a file 'weights.h5'" in unknown.stderr
     lines = cli.ok("logs", found["sweep"]).splitlines()
     names = [line.partition(" ")[0] for line in lines]
     assert (len(set(names)), names == sorted(names)) == (4, True), lines

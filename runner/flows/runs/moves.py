@@ -369,7 +369,7 @@ def _report_wait(
 ) -> None:
     tasks = list_tasks(connection, job.id).values()
     active = sum(task.phase in ("preparing", "running") for task in tasks)
-    text = f"{job.id}: {active} tasks still run" if active else job.id
+    text = f"{job.id}: waiting for {format_count(active, 'task')}" if active else job.id
     on_progress(Progress(stage, "progress", text))
 
 

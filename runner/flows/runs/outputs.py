@@ -5,16 +5,17 @@ Downloads are parallel. Each file is verified, and either complete or absent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.progress import OnProgress, Progress
+from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.units import format_count
 from runner.flows.runs.documents import load_attempts, load_result, runs_container
+from runner.flows.runs.history import list_runs
 from runner.flows.transfers import (
     BytesMoved,
     Targets,
@@ -23,6 +24,7 @@ from runner.flows.transfers import (
     sha256_of,
 )
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.groups import RunGroup
 from runner.protocol.paths import RunPaths, is_selected_output
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec
@@ -141,6 +143,47 @@ def fetch_outputs(
     except OSError as err:
         raise _unwritable(folder, err) from err
     return Fetched(folder, files, len(wanted))
+
+
+def fetch_group_outputs(
+    connection: Connection,
+    group: RunGroup,
+    output_dir: Path,
+    on_progress: OnProgress,
+    patterns: Iterable[str] = (),
+) -> Mapping[str, Fetched]:
+    """Download the outputs of each run of a sweep or group; see `fetch_outputs`.
+
+    Returns:
+        By task, what was downloaded, without runs that have no such files.
+
+    Raises:
+        RunnerError: as for `fetch_outputs`, or a pattern matches nothing in any run.
+    """
+    patterns, rows = tuple(patterns), list_runs(connection, limit=None, ids=[*group.runs.values()])
+    records = {row.run_id: row.record for row in rows.rows if row.record is not None}
+    named = {name: records[run_id] for name, run_id in group.runs.items() if run_id in records}
+    fetched: dict[str, Fetched] = {}
+    unmatched = set(patterns)
+    on_progress(Progress("download", "start", "", 0, len(named), "runs"))
+    for done, (name, record) in enumerate(named.items(), 1):
+        files = find_files(connection, record) if patterns else ()
+        own = tuple(each for each in patterns if any(_matches(f.path, each) for f in files))
+        unmatched.difference_update(own)
+        if own or not patterns:
+            found = fetch_outputs(connection, record, output_dir, ignore_progress, own)
+            if found.files:
+                fetched[name] = found
+        on_progress(Progress("download", "progress", "", done, len(named), "runs"))
+    if unmatched:
+        raise RunnerError(
+            "R-FILE-UNKNOWN",
+            f"no run of {group.group_id} has a file {min(unmatched)!r}",
+            fix=f"runner files ls {next(iter(group.runs.values()))}",
+        )
+    text = f"outputs of {format_count(len(fetched), 'run')}"
+    on_progress(Progress("download", "end", text, len(named), len(named), "runs"))
+    return fetched
 
 
 def _download(

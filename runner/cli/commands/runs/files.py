@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.options import Invocation, OutputDirOption, RunArgument, on_target
+from runner.cli.options import (
+    Invocation,
+    OutputDirOption,
+    RunArgument,
+    RunOrGroupArgument,
+    on_target,
+)
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
+    from pathlib import Path
 
     from runner.azure.auth.credentials import Connection
     from runner.cli.ui.output import Output
     from runner.flows.runs.outputs import RunFile
     from runner.protocol.checkpoints import CheckpointFile
+    from runner.protocol.groups import RunGroup
     from runner.protocol.run_spec import RunSpec
 
 app = typer.Typer(no_args_is_help=True, help="List and download files of a run.")
@@ -122,7 +132,7 @@ def _row(file: RunFile | CheckpointFile) -> dict[str, Any]:
 @on_target
 def get(
     call: Invocation,
-    run: RunArgument = "@last",
+    run: RunOrGroupArgument = "@last",
     patterns: Annotated[
         list[str] | None,
         typer.Argument(
@@ -133,13 +143,20 @@ def get(
     ] = None,
     output_dir: OutputDirOption = None,
 ) -> None:
-    """Download and verify files of a run."""
+    """Download and verify files of a run, or of all runs of a sweep or group."""
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.outputs import fetch_outputs
 
     out = call.out
     settings, connection = call.open(output_dir=output_dir)
-    record = find_run(connection, run)
+    try:
+        record = find_run(connection, run)
+    except RunnerError as err:
+        from runner.flows.runs.groups import group_instead
+
+        group = group_instead(connection, run, err)
+        _get_group(out, connection, group, settings.output_dir, patterns or ())
+        return
     with out.stages() as view:
         fetched = fetch_outputs(
             connection, record, settings.output_dir, view.on_progress, patterns or ()
@@ -152,3 +169,30 @@ def get(
     else:
         files = [file.path for file in fetched.files]
         out.record({"run_id": record.run_id, "output_dir": str(fetched.folder), "files": files})
+
+
+def _get_group(
+    out: Output,
+    connection: Connection,
+    group: RunGroup,
+    output_dir: Path,
+    patterns: Sequence[str],
+) -> None:
+    from runner.flows.runs.outputs import fetch_group_outputs
+
+    with out.stages() as view:
+        fetched = fetch_group_outputs(connection, group, output_dir, view.on_progress, patterns)
+    rows = [
+        {
+            "task": name,
+            "run_id": group.runs[name],
+            "output_dir": str(each.folder),
+            "files": len(each.files) if out.as_text else [file.path for file in each.files],
+        }
+        for name, each in fetched.items()
+    ]
+    out.rows(
+        rows,
+        ("task", "run_id", "output_dir", "files"),
+        empty=f"the runs of {group.group_id} have no exported files",
+    )

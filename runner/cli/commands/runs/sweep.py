@@ -598,6 +598,8 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
     if board.metric and board.best(board.metric):
         best_id = board.sweep.group_id
         out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
+    if board.trial_states.get("succeeded"):
+        out.note(f"to download the outputs: runner files get {board.sweep.group_id}")
 
 
 def _counts(states: Mapping[str, int]) -> str:
