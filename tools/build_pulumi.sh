@@ -2,10 +2,11 @@
 # Build Pulumi from Go modules, once per version, and print the folder of what was built:
 #   bin/pulumi                    the CLI with its engine
 #   host/pulumi-language-python   the language host, with the script beside it that it starts
-# Usage: tools/build_pulumi.sh [--check]   exit code 75: it cannot be built here, and why
-# Every module is verified against go.sum. With --check nothing is built.
-# Packages that no test needs, such as clients of other clouds, are most of the CLI's build and of
-# its start; tools/pulumi_cli/left_out has stubs for them. The engine is untouched.
+# Usage: tools/build_pulumi.sh [--check]
+# Exit code 75 means that it cannot be built here; stderr says why. With --check nothing is built.
+# Every module is verified against go.sum.
+# Packages that no test needs, such as clients of other clouds, take most of the time of building and
+# starting the CLI, so tools/pulumi_cli/left_out has stubs for them. The engine is unchanged.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,18 +32,18 @@ if [ ! -x "$home/bin/pulumi" ]; then
 fi
 if [ ! -x "$home/bin/pulumi" ]; then
   say "once: building Pulumi $version from Go modules, some minutes"
-  # This run's own folder beside the target: what is interrupted is never taken for a build.
+  # A temporary folder beside the target, so that an interrupted build is never used.
   part=$(mktemp -d "$PWD/.cache/pulumi/$version.XXXXXX")
   trap 'rm -rf "$part"' EXIT
   mkdir "$part/bin" "$part/host"
   build() { # FOLDER OF go.mod, PACKAGE, ITS VERSION, WHERE TO
     flags="-s -w -X $sdk/go/common/version.Version=$3"
-    # Neither debugging data nor frequent garbage collection in the compiler: 10% of the time.
+    # No debugging data and less garbage collection in the compiler save 10% of the time.
     options=(-trimpath "-gcflags=all=-dwarf=false" -ldflags "$flags")
     (cd "$1" && GOGC=400 go build "${options[@]}" -o "$part/$4/" "$2") ||
       cannot "$2 $3 could not be built (see above)"
   }
-  # A copy of what the CLI imports, where the stubs replace whole packages.
+  # A copy of the packages that the CLI imports, in which stubs replace whole packages.
   copy=$part/source
   mkdir "$copy"
   cp tools/pulumi_cli/go.* tools/pulumi_cli/tools.go "$copy"
@@ -51,7 +52,7 @@ if [ ! -x "$home/bin/pulumi" ]; then
       rm "$copy/vendor/${stub%/*}"/*.go
       cp "$stubs/$stub" "$copy/vendor/$stub"
     done
-  else # it wants the modules of other systems, too
+  else # `go mod vendor` also needs the modules of other systems
     say "nothing is left out of the CLI, so its build takes twice as long"
     rm -rf "$copy/vendor"
   fi

@@ -1,7 +1,7 @@
 """The emulator's coverage page: `python -m tools.emulator_coverage > docs/emulator-coverage.md`.
 
-Operations come from the routes, refused properties from the checks, and what rests on more
-than the documentation from emulator_coverage_notes.
+Operations come from the routes, refused properties from the checks, and behaviour that the
+documentation does not decide from emulator_coverage_notes.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _FILES_NOTES = (
     ),
     "Symbolic links, pipes and sockets that a task makes are not seen and never followed.",
     "Names of metadata come back in lower case.",
-    "Ranges are listed as the disk holds them, in its blocks.",
+    "Ranges are listed as the disk stores them, in blocks.",
     (
-        "The quota counts sizes of files, holes included, and binds REST only; the figure may be "
-        "seconds old."
+        "The quota counts sizes of files, holes included, and applies to REST only; the number may "
+        "be seconds old."
     ),
     "A copy is complete when its request is answered; its file is a new one with another ID.",
     "A deleted share is gone at once, and its name can be used again.",
-    "A folder that somebody creates beside the shares is a share after the next start.",
+    "A folder that is created by hand beside the shares is a share after the next start.",
     (
         "A request for a file that is a directory, or the reverse, gets `ResourceNotFound` if it "
         "reads and `ResourceTypeMismatch` if it creates."
@@ -140,7 +140,7 @@ def _operations() -> Iterator[str]:
 
 
 def _basis(route: Route) -> str:
-    """Every operation is documented; beside that, the areas in which other things decide."""
+    """Return `documented`, and links to the areas that the documentation does not decide."""
     areas = [a for a in AREAS if route.operation.startswith(a.operations) and a.operations != ("",)]
     links = [f"[{area.title.lower()}](#{_anchor(area)})" for area in areas]
     return ", ".join(["documented", *links])

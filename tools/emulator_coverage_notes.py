@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class AreaKind(StrEnum):
-    """The reason for which the documentation does not decide."""
+    """Why the documentation does not decide."""
 
     DISAGREE = "disagree"
     OBSERVED = "observed"
@@ -56,7 +56,7 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.OBSERVED, "Unusable nodes are not rebooted: 409 `NodeStateUnusable`."),
             (AreaKind.OURS, "Nodes that do not work yet are removed first, then the least busy ones."),
             (AreaKind.OURS, "A failed resize keeps its targets; nodes still in creation are removed."),
-            (AreaKind.OURS, "Cores of a VM size are read from its name, 1 if it does not say them; where it does, nodes have at most four task slots a core."),
+            (AreaKind.OURS, "Cores of a VM size are read from its name, 1 if the name does not state them; otherwise nodes have at most four task slots per core."),
             (AreaKind.OURS, "The `default` node communication mode is `simplified`."),
             (AreaKind.OURS, "A process that leaves the process group of its task lives as long as the node."),
             (AreaKind.OURS, "removenodes with an unknown node removes none: 404 `NodeNotFound`."),
@@ -95,12 +95,12 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.OBSERVED, "Evaluations fail with 200; undefined names are errors of the evaluation."),
             (AreaKind.OBSERVED, "Fractions of nodes are cut off, in results too: 2.9 is 2. A negative number is 0."),
             (AreaKind.DISAGREE, "A formula sees a sample 15 seconds after it was taken; the article says a minute."),
-            (AreaKind.DISAGREE, "GetSample of a time frame wants 70 % of the samples if the formula gives no percentage."),
+            (AreaKind.DISAGREE, "GetSample of a time frame requires 70 % of the samples if the formula gives no percentage."),
             (AreaKind.DISAGREE, "`$CPUPercent` goes from 0 to 1 and percentages of samples from 0 to 100."),
             (AreaKind.DISAGREE, "A metric in arithmetic is its newest sample, 0 without one."),
             (AreaKind.OURS, "`$CPUPercent` is the share of the pool's task slots that is taken."),
             (AreaKind.OURS, "Metrics of memory, disk and network are 0."),
-            (AreaKind.OURS, "Samples are kept for a day; those of the time without an emulator equal the last one."),
+            (AreaKind.OURS, "Samples are kept for a day; samples that were due while the emulator was down equal the last one."),
             (AreaKind.OURS, "avg, min, max of nothing and `val` outside of a vector are 0."),
             (AreaKind.OURS, "`weekday` of a Sunday is 7, percentile is linear and goes from 0 to 100."),
             (AreaKind.OURS, "Formulas nest 50 deep and may use 250,000 elements of vectors."),
@@ -177,7 +177,7 @@ AREAS: tuple[Area, ...] = (
             (AreaKind.OURS, "Preemption ends the youngest tasks of the lowest priority, as few as needed."),
             (AreaKind.OURS, "A task that is preempted by another job is requeued, which counts."),
             (AreaKind.OURS, "Slots freed by preemption are not given to lower priorities."),
-            (AreaKind.OURS, "When nothing of a deleted job runs, its tasks disappear at once; it is `deleting` until they are erased."),
+            (AreaKind.OURS, "When no task of a deleted job runs, its tasks disappear at once; it is `deleting` until they are erased."),
             (AreaKind.OURS, "AZ_BATCH_AUTHENTICATION_TOKEN gives access to its job and tasks, while the task runs."),
         ),
     ),

@@ -258,9 +258,12 @@ REFUSED: Mapping[str, tuple[str, str]] = {
 
 
 def statuses(type_name: str, names: list[str]) -> Mapping[str, str]:
-    """Return what becomes of each property of a type. Raises ValueError for one that is not said.
+    """Return the status of each property of a type.
 
-    What a type names wins over what it says of all others.
+    An entry for a property outranks the entry for all others (`*`).
+
+    Raises:
+        ValueError: no table has a status for a property.
     """
     found: dict[str, str] = {}
     acting = ACTING.get(type_name, "")
@@ -281,7 +284,9 @@ def statuses(type_name: str, names: list[str]) -> Mapping[str, str]:
         elif (others := STORED.get(type_name, ("", "")))[0] == _WHOLE:
             found[name] = f"stored: {others[1]}"
         else:
-            raise ValueError(f"say what becomes of {type_name}.{name}")
+            raise ValueError(
+                f"no status for {type_name}.{name}: add it to ACTING, STORED or REFUSED"
+            )
     return found
 
 
@@ -305,8 +310,8 @@ def section() -> Iterator[str]:
         yield f"| {operation} | {name} |"
     yield "\n| type | property | since | until | |\n|---|---|---|---|---|"
     for type_name, properties in schema["types"].items():
-        said = statuses(type_name, list(properties))
+        found = statuses(type_name, list(properties))
         for name, one in properties.items():
             since, until = one.get("since", ""), one.get("until", "")
-            yield f"| {type_name} | {name} | {since} | {until} | {said[name]} |"
+            yield f"| {type_name} | {name} | {since} | {until} | {found[name]} |"
     yield ""

@@ -7,8 +7,8 @@ run already and the node has the recipe's environment, so that this is the warm 
 The rule: a file counts once a function in it was called (`sys.setprofile` and
 `threading.setprofile`, every thread). Module bodies, class bodies and lambdas outside of functions
 do not count; comprehensions do. Generated functions such as a dataclass's `__init__` belong to no
-file. The client is the package `runner` without `runner.node`; what it uses of `runner.node` is
-listed apart. The agent is everything in its archive.
+file. The client is the package `runner` without `runner.node`; the modules of `runner.node`
+that it uses are listed separately. The agent is everything in its archive.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _runner(arguments: Sequence[str], environment: dict[str, str]) -> None:
 
 
 def _read(client: Path, agent: Path) -> Executed:
-    """Return the recorded files of the product, relative to its root or to the archive's."""
+    """Return the recorded files of the product, relative to its root or that of the archive."""
     ours: list[str] = []
     for line in client.read_text(encoding="utf-8").splitlines():
         path = Path(line)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Build the environments of the framework tests in .cache/frameworks, once per list of packages, and
 # print the variables that name their interpreters. Usage: eval "$(tools/framework_envs.sh [NAME…])"
-# NAME is keras2, tensorflow, chainer or torch; without one, all are built. One that cannot be built is named on
-# stderr, its variable is not printed, and its tests are skipped. With --built nothing is built.
+# NAME is keras2, tensorflow, chainer or torch; without one, all are built. An environment that cannot
+# be built is named on stderr, its variable is not printed, and its tests are skipped. With --built nothing is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

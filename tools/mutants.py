@@ -1,8 +1,8 @@
 """Points at which tools/mutation.py changes the code, and their stable identity.
 
 A point is one small change inside of a top-level function or class: an operator, a constant, the
-negation of a condition, or a call statement that is deleted. What only looks like code is left out:
-docstrings, annotations, decorators, log lines and the text of errors.
+negation of a condition, or a call statement that is deleted. Docstrings, annotations, decorators,
+log lines and the texts of errors are left out.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Point:
 
     @property
     def id(self) -> str:
-        """The identity, which does not change when the function moves to another file."""
+        """Return the identity, which does not change when the function moves to another file."""
         return f"{self.layer}/{self.label}:{self.function}#{self.ordinal}"
 
     def order(self, seed: int) -> str:
@@ -141,7 +141,7 @@ def find_points(groups: Sequence[Group], sources: Sequence[Path]) -> tuple[list[
 
 
 def _is_module(path: Path, module: str) -> bool:
-    """Return whether the file is that module. An empty name matches every file."""
+    """Return True if the file is that module. An empty name matches every file."""
     return not module or path.as_posix().endswith(f"/{module.replace('.', '/')}.py")
 
 
@@ -171,7 +171,7 @@ def _points_of(group: Group, name: str, node: ast.stmt, path: Path) -> Iterator[
 def _functions(
     name: str, node: ast.stmt
 ) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """The function, or the methods of the class, with their qualified names."""
+    """Yield the function, or the methods of the class, with their qualified names."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         returns = ast.unparse(node.returns) if node.returns else ""
         if node.name not in _TEXT_METHODS and not returns.endswith("Error"):
@@ -183,7 +183,7 @@ def _functions(
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects (place, replacement) in the order of the source; `$` stands for what was there."""
+    """Collects (node, replacement) in the order of the source; `$` is the original code."""
 
     def __init__(self) -> None:
         self.found: list[tuple[ast.stmt | ast.expr, str]] = []
@@ -208,13 +208,13 @@ class _Finder(ast.NodeVisitor):
         self.visit_body(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        """Leave the text of errors alone."""
+        """Skip the texts of errors."""
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """Leave what only a type checker needs alone."""
+        """Skip assertions, which only type checkers need."""
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Leave texts alone; their parts have no places of their own before Python 3.12."""
+        """Skip f-strings: their parts have no positions before Python 3.12."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -307,7 +307,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _string(self, node: ast.expr) -> None:
-        """A key, a code or a state: a word, and no text."""
+        """Add a point for a string that is one word, such as a key, a code or a state."""
         value = node.value if isinstance(node, ast.Constant) else None
         if isinstance(value, str) and _WORD.fullmatch(value):
             self._add(node, repr(f"{value}~"))
@@ -326,6 +326,6 @@ def _called(node: ast.Call) -> list[str]:
 
 
 def _is_text(node: ast.Call) -> bool:
-    """Return whether the call writes a log line or creates an error."""
+    """Return True if the call writes a log line or creates an error."""
     name = _called(node)
     return name[0] in _LOGGING or name[-1].endswith("Error")

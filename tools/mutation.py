@@ -3,13 +3,13 @@
 Draws points (tools/mutants.py) from the functions that tools/mutation_core.txt names, changes each
 in a copy of the last commit, and runs the tests nearest to it: first unit tests that import the
 module, the slow ones too, then a few wider ones. A test that fails, or takes longer than its limit,
-kills the mutant; its file is then run once without the change, and ignored from there on where it
-fails alike.
+kills the mutant. Its file is then run once without the change; if that fails, too, the file is
+ignored from then on.
 The same seed draws the same points wherever the functions lie, so two trees can be compared: with
-`--before`, the test that noticed a point in an earlier report is among those that are asked now.
+`--before`, the test that detected a point in an earlier report is run first.
 
     python -m tools.mutation --result mutation.json          # 200 points, an hour of one core
-    python -m tools.mutation --result mutation.json -o json  # goes on where it was stopped
+    python -m tools.mutation --result mutation.json -o json  # continues where it was stopped
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Copy:
         self._clean: dict[Path, bool] = {}
 
     def write(self, path: Path, content: bytes) -> None:
-        """Replace a file. Byte code is told apart by size and whole seconds: each gets its own."""
+        """Replace a file, with another time each: Python compares byte code by size and seconds."""
         path.write_bytes(content)
         self._written += 1
         os.utime(path, (self._written, self._written))
 
     def is_sound(self, test: Path) -> bool:
-        """Return whether a file passes without a change. It is run once."""
+        """Return True if a file passes without a change. It is run once."""
         if test not in self._clean:
             self._clean[test] = self.run([test])[0]
         return self._clean[test]
@@ -69,17 +69,16 @@ class Copy:
         return [test for test in tests if self._clean.get(test, True)]
 
     def run(self, tests: Sequence[Path]) -> tuple[bool, Path | None]:
-        """Return whether the files pass, and if not, which of them is the first that fails.
+        """Return whether the files pass and, if not, the first file that fails.
 
-        Slow tests run only if all files are unit tests. Of files that take longer than their limit
-        it is not known.
+        Slow tests run only if all files are unit tests. The file is None if the limit was reached.
         """
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             names = [str(test.relative_to(self.folder)) for test in tests]
             are_units = all(name.startswith("tests/unit/") for name in names)
             chosen = () if are_units else ("-m", "not slow")
-            said = Path(scratch) / "said.txt"
-            with said.open("wb") as out:
+            output = Path(scratch) / "output.txt"
+            with output.open("wb") as out:
                 process = subprocess.Popen(
                     [sys.executable, *PYTEST, *chosen, *names],
                     cwd=self.folder,
@@ -102,7 +101,7 @@ class Copy:
                         return True, None
                 except subprocess.TimeoutExpired:
                     return False, None
-            failed = _FAILED.search(said.read_text(encoding="utf-8", errors="replace"))
+            failed = _FAILED.search(output.read_text(encoding="utf-8", errors="replace"))
             return False, self.folder / failed[1] if failed else None
 
 
@@ -130,7 +129,7 @@ def draw(points: Sequence[Point], count: int, seed: int) -> list[Point]:
 
 
 def noticed_before(report: Path | None, folder: Path) -> dict[str, Path]:
-    """Return the test file of `folder`, by point, that noticed it in an earlier report."""
+    """Return the test files of `folder` that detected the points of an earlier report."""
     if report is None:
         return {}
     before = json.loads(report.read_text(encoding="utf-8"))
@@ -149,7 +148,7 @@ def noticed_before(report: Path | None, folder: Path) -> dict[str, Path]:
 
 
 def check(point: Point, copy: Copy, tests: Tests, before: Path | None = None) -> Json:
-    """Change the code, and run test files until one notices."""
+    """Change the code, and run test files until one fails."""
     source = point.path.read_bytes()
     began = time.monotonic()
     targeted, wider = tests.near(point)
@@ -179,7 +178,7 @@ def check(point: Point, copy: Copy, tests: Tests, before: Path | None = None) ->
 
 
 def _killer(point: Point, source: bytes, copy: Copy, tests: list[Path]) -> str | None:
-    """Return the test file that notices the change, or None."""
+    """Return the test file that detects the change, or None."""
     while tests:
         try:
             copy.write(point.path, mutated(source, point))
@@ -196,7 +195,7 @@ def _killer(point: Point, source: bytes, copy: Copy, tests: list[Path]) -> str |
 
 
 def summarise(report: Json) -> Json:
-    """Return killed and survived by layer."""
+    """Return the numbers of points by layer, and how many were killed."""
     found: Json = {}
     for point in report["points"]:
         for layer in (point["layer"], "all"):
@@ -221,12 +220,12 @@ def show(report: Json) -> None:
             print(f"\n{point['file']}:{point['line']}  {point['id']}")
             print(f"  - {point['before']}\n  + {point['after']}")
     if report["missing"]:
-        print(f"\nnot defined any more: {', '.join(report['missing'])}")
+        print(f"\nno longer defined: {', '.join(report['missing'])}")
 
 
 @contextmanager
 def _worktree(tree: Path) -> Generator[Path]:
-    """A copy of the last commit of `tree` in a temporary folder."""
+    """Yield a copy of the last commit of `tree` in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as name:
         folder = Path(name) / "tree"
         git = ["git", "-C", str(tree), "worktree"]
@@ -238,7 +237,7 @@ def _worktree(tree: Path) -> Generator[Path]:
 
 
 def measure(options: argparse.Namespace) -> Json:
-    """Check all points; what `--result` holds already is kept."""
+    """Check all points that the file of `--result` does not contain yet. Return the report."""
     commit = subprocess.run(
         ["git", "-C", str(options.tree), "rev-parse", "HEAD"],
         check=True, capture_output=True, text=True,
@@ -277,15 +276,15 @@ def _exit(number: int, _frame: object) -> None:
 
 def main() -> None:
     """Run the measurement and print it."""
-    parser = argparse.ArgumentParser(description="Ask how many small faults the tests notice.")
+    parser = argparse.ArgumentParser(description="Measure how many small faults the tests detect.")
     parser.add_argument("--points", type=int, default=200)
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for a test file")
     parser.add_argument(
-        "--tree", type=Path, default=ROOT, help="a checkout; its last commit counts"
+        "--tree", type=Path, default=ROOT, help="checkout whose last commit is measured"
     )
     parser.add_argument("--core", type=Path, default=ROOT / "tools" / "mutation_core.txt")
-    parser.add_argument("--result", type=Path, help="written after every point, and gone on with")
+    parser.add_argument("--result", type=Path, help="report to write, and to continue")
     parser.add_argument("--before", type=Path, help="an earlier report, of this tree or another")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()

@@ -37,7 +37,7 @@ class Tests:
         unit.sort(key=lambda test: self._rank(test, point))
         names = {f"test_{word}" for word in point.words}
         wider = [test for test in (*self._unit, *self._contract) if test.stem in names]
-        if not names:  # what imports the module
+        if not names:  # then the tests that import the module
             wider = [test for test in self._contract if self._distance(test, point.path) == 1]
         targeted = sorted(unit[:TARGETED], key=self._size)
         further = [test for test in sorted(wider, key=self._size) if test not in targeted]

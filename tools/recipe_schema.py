@@ -28,26 +28,26 @@ def submit_schema() -> str:
 
 def _text(model: type[BaseModel]) -> str:
     schema = model.model_json_schema(mode="validation")
-    _close(schema)
+    _forbid_additional(schema)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _close(node: object) -> None:
-    """Let an editor mark a name that the loader refuses: pydantic leaves such maps open."""
+def _forbid_additional(node: object) -> None:
+    """Forbid additional properties where pydantic allows them, so that editors mark wrong names."""
     if isinstance(node, list):
         for each in cast("list[object]", node):
-            _close(each)
+            _forbid_additional(each)
     elif isinstance(node, dict):
         fields = cast("dict[str, object]", node)
         if "patternProperties" in fields:
             fields.setdefault("additionalProperties", False)
         for each in tuple(fields.values()):
-            _close(each)
+            _forbid_additional(each)
 
 
 def main() -> int:
-    """Write the schema of train.yaml to the given file, or both to their places."""
+    """Write the schema of train.yaml to the given file, or both schemas to their own files."""
     if len(sys.argv) == 1:
         SUBMIT_SCHEMA_FILE.write_text(submit_schema(), encoding="utf-8")
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else SCHEMA_FILE

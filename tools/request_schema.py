@@ -5,7 +5,8 @@
 OPENAPI_FOLDER contains the service's descriptions (`*-stable/BatchService.json`); SDK_FOLDER one
 folder per release of azure-batch with the unpacked wheel (`pip download --no-deps azure-batch==V`,
 then `unzip`). The stable description decides names, types, enumerations and required properties.
-The models of the SDKs add what other api-versions know, and when a property came or went.
+The models of the SDKs add the properties of other api-versions, and when a property was added or
+removed.
 """
 
 from __future__ import annotations
@@ -96,8 +97,9 @@ class Property:
 
 @dataclass(slots=True)
 class Source:
-    """The types and enumerations of one description or SDK, by name; bodies by operation, and
-    operations as `route_key` writes them.
+    """The content of one description or SDK: types and enumerations by name, bodies by operation.
+
+    `routes` are the operations as `route_key` writes them.
     """
 
     day: str
@@ -228,7 +230,7 @@ def _properties(node: ast.ClassDef) -> Iterator[tuple[str, Property]]:
         required = rules.get("required", False)
         yield (
             mapped["key"],
-            Property(_of_model(mapped["type"]), required, read_only=rules.get("readonly", False)),
+            Property(_model_type(mapped["type"]), required, read_only=rules.get("readonly", False)),
         )
     for statement in node.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Call):
@@ -245,26 +247,26 @@ def _rest_field(statement: ast.AnnAssign) -> tuple[str, Property]:
     optional = text.startswith("Optional[")
     text = text[len("Optional[") : -1] if optional else text
     return options.get("name", statement.target.id), Property(
-        _of_annotation(text), not optional, read_only=options.get("visibility") == ["read"]
+        _annotation_type(text), not optional, read_only=options.get("visibility") == ["read"]
     )
 
 
 _CLASS = re.compile(r"_(?:models|enums)\.([A-Za-z]\w*)")
 
 
-def _of_annotation(text: str) -> str:
+def _annotation_type(text: str) -> str:
     if text.lower().startswith("list["):
-        return f"[{_of_annotation(text[5:-1])}]"
+        return f"[{_annotation_type(text[5:-1])}]"
     if text.lower().startswith("dict[str, "):
-        return f"{{{_of_annotation(text[10:-1])}}}"
+        return f"{{{_annotation_type(text[10:-1])}}}"
     if "_models." in text:
         return _CLASS.findall(text)[-1]
     return _MODEL_TYPES[text]
 
 
-def _of_model(text: str) -> str:
+def _model_type(text: str) -> str:
     if text.startswith("["):
-        return f"[{_of_model(text[1:-1])}]"
+        return f"[{_model_type(text[1:-1])}]"
     return _MODEL_TYPES.get(text, text)
 
 
@@ -288,13 +290,15 @@ def inner(kind: str) -> str:
 
 @dataclass(slots=True)
 class Schema:
-    """What all sources know together; `names` are our names of the types of newer SDKs."""
+    """The union of all sources; `names` maps the type names of newer SDKs to ours."""
 
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     aliases: dict[str, str] = field(default_factory=dict[str, str])
     types: dict[str, dict[str, Property]] = field(default_factory=dict[str, dict[str, Property]])
     enums: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    visits: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # type -> days
+    visits: dict[str, set[str]] = field(
+        default_factory=dict[str, set[str]]
+    )  # type -> api-versions that have it
     _merged: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
 
     def merge(self, name: str, source: Source, theirs: str) -> None:
@@ -328,7 +332,7 @@ class Schema:
 
 
 def compile_schema(description: Path, sdks: list[Path]) -> dict[str, Any]:
-    """Return the document."""
+    """Return the document that is written to request_schema.json."""
     stable = from_description(description)
     releases = sorted(((path.name, from_sdk(path)) for path in sdks), key=lambda one: one[1].day)
     sources = [stable, *(source for _, source in reversed(releases))]
@@ -361,7 +365,7 @@ def compile_schema(description: Path, sdks: list[Path]) -> dict[str, Any]:
 def _versions(key: str, sources: list[Source], days: list[str], finals: set[str]) -> list[str]:
     """Return the first api-version that has an operation and the first that does not; "" if all do.
 
-    Previews of an SDK left out what the api-version still had.
+    Previews of SDKs do not count as removal: they omit operations that their api-version still has.
     """
     having = sorted({source.day for source in sources if key in source.routes})
     later = [day for day in days if day > having[-1] and day in finals]
@@ -380,7 +384,7 @@ def _merged(sources: list[Source], bodies: Mapping[str, str], names: Mapping[str
 def _written(found: Property, visits: set[str], days: list[str]) -> dict[str, Any]:
     """Return a property; `since` is the first day that knows it, `until` the first that does not.
 
-    Days on which nothing had its type say nothing about it.
+    Api-versions without the type that has the property are not counted.
     """
     written: dict[str, Any] = {"type": found.type}
     optional = found.days - found.required_days

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Create the virtual environment from requirements/dev.lock. Usage: tools/setup.sh PYTHON VENV
-# uv comes from PyPI and does the rest: several times faster than pip, and it byte-compiles, without
-# which every start of the command would recompile what it imports.
+# pip installs uv, and uv installs the rest. It is several times faster than pip and byte-compiles the
+# packages, so that the command does not have to compile them at each start.
 set -euo pipefail
 
 python=$1 venv=$2

@@ -55,7 +55,7 @@ def test_page_has_the_status_of_every_property() -> None:
         said = emulator_properties.statuses(name, list(properties))
         assert list(said) or not properties
         assert {text.partition(":")[0] for text in said.values()} <= {"acts", "stored", "refused"}
-    with pytest.raises(ValueError, match=r"say what becomes of TaskSchedulingPolicy\.newer"):
+    with pytest.raises(ValueError, match=r"no status for TaskSchedulingPolicy\.newer"):
         emulator_properties.statuses("TaskSchedulingPolicy", ["newer"])
 
 
