@@ -20,12 +20,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from azure.core.credentials import AccessToken
+
+from tests.loopback import QuietServer, read_body
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 TENANT = "99999999-8888-7777-6666-555555555555"
@@ -88,8 +90,7 @@ class ArmServer:
     def __init__(self) -> None:
         self.state = ArmState()
         self.credential = StandInCredential()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = QuietServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.01,), daemon=True
         )
@@ -195,8 +196,7 @@ class ArmServer:
                 pass
 
             def _answer(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                text = self.rfile.read(length)
+                text = read_body(self)
                 status, body, headers = server._respond(self, json.loads(text) if text else None)
                 sent = json.dumps(body).encode()
                 self.send_response(status)

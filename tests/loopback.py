@@ -12,20 +12,37 @@ from typing import Any
 _POLL_S = 0.01  # maximum delay until it detects the end of the block
 
 
-class _Server(ThreadingHTTPServer):
+class QuietServer(ThreadingHTTPServer):
+    """A server that prints nothing about killed clients."""
+
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing about killed clients: the text would appear on stderr of the next test."""
+        """Print other errors only: the text would appear on stderr of the next test."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
+
+
+def read_body(request: BaseHTTPRequestHandler) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        ConnectionError: the client was killed before it had sent the body. A service executes
+            nothing of such a request.
+    """
+    length = int(request.headers.get("Content-Length") or 0)
+    body = request.rfile.read(length)
+    if len(body) < length:
+        request.close_connection = True
+        raise ConnectionError("the body is cut short")
+    return body
 
 
 @contextlib.contextmanager
 def listening(handler: type[BaseHTTPRequestHandler], **shared: object) -> Generator[str]:
     """Serve. Yield the URL without a final slash; `shared` become attributes of every handler."""
     quiet = {"log_message": lambda *_: None, **shared}
-    server = _Server(("127.0.0.1", 0), type("Handler", (handler,), quiet))
+    server = QuietServer(("127.0.0.1", 0), type("Handler", (handler,), quiet))
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True)
     thread.start()
     try:

@@ -16,7 +16,7 @@ from azure.core.pipeline import PipelineContext, PipelineRequest
 from azure.core.pipeline.transport import HttpRequest
 from azure.storage.blob._shared.authentication import SharedKeyCredentialPolicy
 
-from tests.loopback import listening
+from tests.loopback import listening, read_body
 
 SAS = "sv=2020&sig=s%2Bcret%3D"
 
@@ -156,7 +156,7 @@ def serve() -> Generator[BlobStore]:
 
         def _serve(self) -> None:
             with store.counted():
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body = read_body(self)
                 sent = {k.lower(): v for k, v in self.headers.items()}
                 status, content = store.answer(self.command, self.path, body, sent)
                 if status == -1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.loopback import listening
+from tests.loopback import listening, read_body
 
 
 @dataclass
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(read_body(self))
         tasks = body["value"]
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.batch.requests.append((self.path, headers, len(tasks)))

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from tests.loopback import listening
+from tests.loopback import listening, read_body
 
 CONTAINER = "/account/runs"
 
@@ -133,11 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
-        length = int(self.headers.get("Content-Length", "0"))
-        body = self.rfile.read(length)
-        if len(body) < length:  # the client was killed as it sent the request
-            self._cut()
-            return
+        body = read_body(self)
         self.service.requests.append((self.command, self.path, dict(self.headers)))
         if self.service.delays is not None:
             time.sleep(self.service.delays.random() * 0.02)

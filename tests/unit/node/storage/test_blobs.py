@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import socket
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -30,18 +28,6 @@ def test_names_and_sas_are_quoted_correctly(container: ContainerClient, service:
     _, path, headers = service.requests[-1]
     assert path.endswith("?sv=1&sig=s%2Bx")
     assert headers["x-ms-version"]
-
-
-def test_write_of_a_client_killed_before_it_sent_the_body_stores_nothing(
-    service: FakeBlobs,
-) -> None:
-    parts = urlsplit(service.url)
-    head = f"PUT {parts.path}/r/start.json HTTP/1.1\r\nContent-Length: 9\r\n"
-    with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
-        connection.sendall(f"{head}x-ms-blob-type: BlockBlob\r\n\r\n".encode())
-        connection.shutdown(socket.SHUT_WR)
-        assert connection.recv(100) == b""
-    assert service.blobs == {}
 
 
 def test_requests_of_one_thread_share_a_connection(
